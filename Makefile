@@ -21,13 +21,13 @@ export PIP_QUIET ?= $(shell test -t 2 && echo 0 || echo 1)
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
 EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
-LINT_PATHS := needle needle_tvm kernel_lab apps bench tests docs .ci
+LINT_PATHS := needle needle_tvm kernel_lab apps bench gallery tests docs .ci
 TYPED := needle needle_tvm kernel_lab
 CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab test test-quick test-all test-long campaign lint format sanitize guide bench bench-layers bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab gallery test test-quick test-all test-long campaign lint format sanitize guide reference bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -37,8 +37,16 @@ run: build
 lab: build
 	$(PY) -m kernel_lab $(ARGS)
 
+# Trains, exports and runs the models of gallery/, a few minutes; pictures and a table go to OUT.
+gallery: build
+	$(PY) gallery/run_all.py --out $(OUT)/gallery $(ARGS)
+
 guide: build
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
+
+# Markdown pages with every public name, from the docstrings.
+reference: build
+	$(PY) docs/reference.py $(OUT)/reference
 
 # The tests in tiers, in two processes: each holds a model or two and the compiler.
 PYTEST := $(PY) -m pytest -n 2 --dist worksteal
@@ -56,9 +64,9 @@ test-quick: build
 test: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(PYTEST_ARGS)
 
-# What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 500 random
-# programs, and more than 100,000 drawn cases over all properties (the last line says how many).
-test-all: export NEEDLE_CASES ?= 2500
+# What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 300 random
+# programs, and three times as many drawn cases of each property (the last line says how many).
+test-all: export NEEDLE_CASES ?= 1500
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
@@ -110,6 +118,9 @@ bench: build peers
 bench-layers: build peers
 	$(PY) -m bench.layers --out $(OUT)/bench $(ARGS)
 
+bench-operations: build peers
+	$(PY) -m bench.operations --out $(OUT)/bench $(ARGS)
+
 bench-training: build peers
 	$(PY) -m bench.training --out $(OUT)/bench $(ARGS)
 
@@ -141,8 +152,10 @@ help:
 	@echo "test-all         what CI runs                         test-long  many repeats, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
+	@echo "gallery          twelve small models, each trained, exported and run; pictures in out/gallery"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
+	@echo "reference        a page for each module, with every public name, in out/reference"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"

@@ -1,7 +1,11 @@
 """needle: a small deep-learning framework whose models compile."""
 
-from . import autograd, backend_ndarray, data, init, nn, ops, optim
+import builtins as _builtins
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
+from . import autograd, backend_ndarray, data, fft, init, linalg, nn, ops, optim
 from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
+from . import model_summary as _model_summary  # noqa: F401  (which binds it to Module)
 from ._state import enable_grad, is_grad_enabled, no_grad
 from .autograd import Tensor, TensorTuple, from_dlpack
 from .backend_ndarray import (
@@ -15,6 +19,24 @@ from .backend_ndarray import (
 )
 from .dims import Dim
 from .errors import DimError, ShapeError, TraceError
+from .init import (
+    bernoulli,
+    empty,
+    empty_like,
+    full,
+    full_like,
+    multinomial,
+    ones,
+    ones_like,
+    rand,
+    rand_like,
+    randint,
+    randn,
+    randn_like,
+    randperm,
+    zeros,
+    zeros_like,
+)
 from .rng import manual_seed
 from .serialize import load, save
 
@@ -30,22 +52,50 @@ __all__ = [
     "all_devices",
     "autograd",
     "backend_ndarray",
+    "bernoulli",
     "cpu",
     "cpu_numpy",
     "cuda",
     "data",
     "default_device",
+    "empty",
+    "empty_like",
     "enable_grad",
+    "fft",
     "from_dlpack",
+    "full",
+    "full_like",
     "get_num_threads",
     "init",
     "is_grad_enabled",
+    "linalg",
     "load",
     "manual_seed",
+    "multinomial",
     "nn",
     "no_grad",
+    "ones",
+    "ones_like",
     "ops",
     "optim",
+    "rand",
+    "rand_like",
+    "randint",
+    "randn",
+    "randn_like",
+    "randperm",
     "save",
     "set_num_threads",
+    "zeros",
+    "zeros_like",
 ]
+
+# Every function of an op, by its name; those that are made for other functions are in `ops` alone.
+_INNER = {"slice", "unslice", "getitem", "make_tuple", "tuple_get_item"}
+if _TYPE_CHECKING:
+    from .ops import *  # noqa: F403
+else:
+    _functions = {n: f for n, f in ops.FUNCTIONS.items() if n not in _INNER}
+    globals().update(_functions)
+    # `import *` would hide Python's own functions of these names.
+    __all__ += [n for n in _functions if not hasattr(_builtins, n)]

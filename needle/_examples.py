@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .backend_ndarray import Device, NDArray
-from .backend_ndarray.dtypes import astype, compute_dtype, is_floating, is_half
+from .backend_ndarray.dtypes import astype, compute_dtype, is_floating
 from .ops import make_tuple
 from .samples import Sample
 from .spec import Spec
@@ -26,7 +26,10 @@ def draw(arg: Any, dtype: str, rng: np.random.Generator) -> Any:
     values = rng.uniform(arg.low, arg.high, arg.shape)
     if name == "bool":
         return np.asarray(values >= (arg.low + arg.high) / 2)
-    return np.asarray(values if is_floating(name) else np.floor(values)).astype(name)
+    if is_floating(name):
+        return np.asarray(values).astype(name)
+    whole = np.floor(values)
+    return np.asarray(np.abs(whole) if np.dtype(name).kind == "u" else whole).astype(name)
 
 
 def special(sample: Sample) -> bool:
@@ -57,10 +60,10 @@ def with_extremes(value: Any, arg: Any, shift: int) -> Any:
     """
     if isinstance(value, tuple):
         return tuple(with_extremes(v, a, shift) for v, a in zip(value, arg, strict=True))
-    if not arg.special or value.dtype.kind != "i":
+    if not arg.special or value.dtype.kind not in "iu":
         return value
     limits = np.iinfo(value.dtype)
-    numbers = np.roll(np.array([limits.min, limits.max, 0, -1, 1], value.dtype), -shift)
+    numbers = np.roll(np.array([limits.min, limits.max, 0, -1, 1]).astype(value.dtype), -shift)
     return np.resize(numbers, value.shape)
 
 
@@ -133,18 +136,18 @@ def copied(value: Any) -> Any:
 
 
 def widened(value: Any) -> Any:
-    """Half-precision arrays as float32, in which they are computed; others as they are."""
+    """Arrays of dtypes that are computed in a wider one in that; others as they are."""
     if isinstance(value, tuple):
         return tuple(widened(v) for v in value)
     return astype(value, compute_dtype(value.dtype.name))
 
 
 def narrowed(value: Any, spec: Any) -> Any:
-    """float32 arrays rounded to the half-precision dtype of `spec`; others as they are."""
+    """Arrays in the compute dtype of `spec`, in its dtype; others as they are."""
     if not isinstance(spec, Spec):
         return tuple(narrowed(v, s) for v, s in zip(value, spec, strict=True))
     value = np.asarray(value)
-    return astype(value, spec.dtype) if is_half(spec.dtype) and value.dtype == "f4" else value
+    return astype(value, spec.dtype) if value.dtype == compute_dtype(spec.dtype) else value
 
 
 def identical(a: Any, b: Any) -> bool:

@@ -76,7 +76,14 @@ class _GradMode:
 
 
 class no_grad(_GradMode):
-    """Context in which ops on this thread record no graph; their results require no gradient."""
+    """Context in which ops on this thread record no graph; their results require no gradient.
+
+    >>> x = ndl.Tensor([1.0])
+    >>> with ndl.no_grad():
+    ...     y = x * 2
+    >>> y.requires_grad
+    False
+    """
 
     enabled = False
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def apply(op: Op, inputs: tuple[Any, ...]) -> Any:
-    """Run `op`, and record it if a gradient may be asked for. While tracing, only record it."""
+    """Run `op` on `inputs`, a tuple of Tensors, and record it if a gradient may be asked for. While
+    tracing, only record it."""
     if state.trace is not None:
         return state.trace.apply(op, inputs)
     try:

@@ -52,7 +52,7 @@ class Expression:
         return math.ceil(max(low, other_low)), math.floor(min(high, other_high))
 
     def value(self, sizes: Mapping[Dim, int]) -> int:
-        """The value for a size of each dim; KeyError if one is missing."""
+        """The value for `sizes`, one for each dim; KeyError if one is missing."""
         return int(
             sum(
                 coefficient * math.prod(each.value(sizes) for each in factors)
@@ -213,8 +213,13 @@ class Dim(Expression):
     """A named size: every multiple of `multiple_of` from `min` to `max`.
 
     `min` and `max` become the least and the largest such multiple. `name` is a Python identifier.
-    Dims are equal if all four are. Raises TypeError and ValueError for other arguments: no dim
-    stands for 0, because code for no elements is other code.
+    Dims are equal if all four are. `+ - * //` with integers and other dims give expressions. Raises
+    TypeError and ValueError for other arguments: no dim stands for 0, because code for no elements
+    is other code.
+
+    >>> n = ndl.Dim("n", max=64, multiple_of=8)
+    >>> n.described(), 2 * n + 1
+    ('n (8 to 64, a multiple of 8)', 2 * n + 1)
     """
 
     __slots__ = ("max", "min", "multiple_of", "name")
@@ -251,11 +256,11 @@ class Dim(Expression):
         return self.min, self.max
 
     def value(self, sizes: Mapping[Dim, int]) -> int:
-        """The size of this dim; KeyError if there is none."""
+        """The size of this dim among `sizes`; KeyError if there is none."""
         return sizes[self]
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The object of this dim."""
+        """The object that `build` makes of this dim; `divide` is for expressions."""
         return build(self)
 
     def described(self) -> str:

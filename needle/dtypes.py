@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import backend_ndarray as nd
-from .backend_ndarray import Device, NDArray
+from .backend_ndarray import DeviceLike, NDArray
 from .backend_ndarray.dtypes import is_floating
 from .backend_ndarray.masked import as_numpy
 
@@ -19,6 +19,20 @@ def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
     if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
         return "int64"
     return dtype
+
+
+def holds(dtype: str, scalar: bool | int | float) -> bool:
+    """Whether a number is in the range of a dtype, if that is one of integers."""
+    if dtype == "bool" or is_floating(dtype):
+        return True
+    bounds = np.iinfo(dtype)
+    return bool(bounds.min <= scalar <= bounds.max)
+
+
+def checked_scalar(name: str, scalar: bool | int | float, dtype: str) -> None:
+    """OverflowError, as NumPy's, if an integer among arrays of an integer dtype is out of range."""
+    if not holds(dtype, scalar):
+        raise OverflowError(f"{name}: Python integer {scalar} is out of bounds for {dtype}")
 
 
 def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
@@ -38,7 +52,7 @@ def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | f
     return int(value)
 
 
-def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
+def as_ndarray(array: Any, device: DeviceLike | None, dtype: Any) -> NDArray:
     """The NDArray of a Tensor made from `array` (see Tensor)."""
     if isinstance(array, NDArray):
         array = array if device is None else array.to(device)
@@ -48,9 +62,7 @@ def as_ndarray(array: Any, device: Device | None, dtype: Any) -> NDArray:
     kept = isinstance(array, (np.ndarray, np.generic))
     values = as_numpy(array, "tensor")
     if dtype is None:
-        if values.dtype.kind in "iu" and np.can_cast(values.dtype, np.int32):
-            dtype = "int32"
-        elif values.dtype == np.float64 and not kept:
+        if values.dtype == np.float64 and not kept:
             dtype = "float32"
         else:
             dtype = values.dtype

@@ -54,10 +54,17 @@ def grad(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
-    """d(root)/d(input), weighted by `out_grad` (ones if None), for each input: leaves that `root`
-    depends on. No `.grad` changes. All else, and the errors, as for Tensor.backward.
+    """d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`: leaves that
+    `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those of
+    Tensor.backward.
 
     RuntimeError as well for an input that is no leaf, requires no gradient, or is not reached.
+
+    >>> x = ndl.Tensor([3.0])
+    >>> (first,) = ndl.autograd.grad((x**3).sum(), [x], create_graph=True)
+    >>> (second,) = ndl.autograd.grad(first.sum(), [x])
+    >>> first.item(), second.item()
+    (27.0, 18.0)
     """
     _check_requires_grad(root)
     inputs = list(inputs)

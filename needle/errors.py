@@ -17,3 +17,8 @@ class ChangedError(RuntimeError):
 
 class DimError(ValueError):
     """`dims` names an input or an axis that is not there, or holds what cannot be an extent."""
+
+
+class LinAlgError(ValueError):
+    """A matrix does not have what a function of needle.linalg needs: it is singular, or not
+    positive definite, or an iteration did not converge."""

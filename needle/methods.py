@@ -8,28 +8,30 @@ Ops compute with Tensors, so the class is defined before the ops, and these meth
 
 from __future__ import annotations
 
-import functools
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from . import backend_ndarray as nd
-from . import engine, ops
+from . import _ops as ops
+from . import engine, keywords
 from ._state import call_recording, state
 from .apply import apply
-from .backend_ndarray import Device, NDArray
-from .dims import Expression
-from .dtypes import scalar_dtype
+from .backend_ndarray import full
+from .backend_ndarray.dtypes import is_floating
+from .copying_methods import CopyingMethods
+from .dtypes import holds
+from .elementwise_methods import ElementwiseMethods
+from .indexing_methods import IndexingMethods
+from .linalg_methods import LinalgMethods
 from .op import Op
+from .ops._operands import SCALARS, binary
 from .spec import Axes
-from .tensor import Tensor, TensorTuple, handle, make_const, no_value
-
-_SCALARS = (bool, int, float)
+from .tensor import Tensor, TensorTuple, handle, no_value
 
 
-class TensorMethods:
+class TensorMethods(CopyingMethods, ElementwiseMethods, IndexingMethods, LinalgMethods):
     """Methods of Tensor. needle.ops documents what each does and raises."""
 
     def __add__(self: Tensor, other: Any) -> Tensor:
@@ -49,12 +51,12 @@ class TensorMethods:
     def __sub__(self: Tensor, other: Any) -> Tensor:
         if isinstance(other, Tensor):
             return apply(ops.SUBTRACT, (self, other))
-        if type(other) in (int, float):
+        if type(other) in (int, float) and is_floating(self.dtype):
             return ops.add_scalar(self, -other)
-        return _binary(ops.SUBTRACT, self, other)
+        return binary(ops.SUBTRACT, self, other)
 
     def __rsub__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.SUBTRACT, self, other, swap=True)
+        return binary(ops.SUBTRACT, self, other, swap=True)
 
     def __truediv__(self: Tensor, other: Any) -> Tensor:
         if isinstance(other, Tensor):
@@ -62,7 +64,7 @@ class TensorMethods:
         return _with_scalar(ops.DivideScalar, ops.DIVIDE, self, other)
 
     def __rtruediv__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.DIVIDE, self, other, swap=True)
+        return binary(ops.DIVIDE, self, other, swap=True)
 
     def __pow__(self: Tensor, other: Any) -> Tensor:
         if isinstance(other, Tensor):
@@ -70,36 +72,36 @@ class TensorMethods:
         return _with_scalar(ops.PowerScalar, ops.POWER, self, other)
 
     def __rpow__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.POWER, self, other, swap=True)
+        return binary(ops.POWER, self, other, swap=True)
 
     def __neg__(self: Tensor) -> Tensor:
         return ops.negate(self)
 
     def __matmul__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.MATMUL, self, other)
+        return binary(ops.MATMUL, self, other)
 
     def __rmatmul__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.MATMUL, self, other, swap=True)
+        return binary(ops.MATMUL, self, other, swap=True)
 
     # Comparisons are elementwise and give bool tensors.
 
     def __eq__(self: Tensor, other: Any) -> Any:
-        return _binary(ops.Compare("equal"), self, other)
+        return _compare("equal", self, other)
 
     def __ne__(self: Tensor, other: Any) -> Any:
-        return _binary(ops.Compare("not_equal"), self, other)
+        return _compare("not_equal", self, other)
 
     def __lt__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.Compare("less"), self, other)
+        return _compare("less", self, other)
 
     def __le__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.Compare("less_equal"), self, other)
+        return _compare("less_equal", self, other)
 
     def __gt__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.Compare("greater"), self, other)
+        return _compare("greater", self, other)
 
     def __ge__(self: Tensor, other: Any) -> Tensor:
-        return _binary(ops.Compare("greater_equal"), self, other)
+        return _compare("greater_equal", self, other)
 
     # Ops as methods; needle.ops documents each.
 
@@ -121,31 +123,63 @@ class TensorMethods:
     def max(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.max(self, axes, keepdims)
 
+    def min(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        return ops.min(self, axes, keepdims)
+
+    def prod(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        return ops.prod(self, axes, keepdims)
+
+    def var(self: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
+        return ops.var(self, axes, keepdims, correction)
+
+    def std(self: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
+        return ops.std(self, axes, keepdims, correction)
+
+    def any(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        return ops.any(self, axes, keepdims)
+
+    def all(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+        return ops.all(self, axes, keepdims)
+
+    def argmax(self: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        return ops.argmax(self, axis, keepdims)
+
+    amax = ops.amax
+    amin = ops.amin
+    argmin = ops.argmin
+    bincount = ops.bincount
+    count_nonzero = ops.count_nonzero
+    cummax = ops.cummax
+    cummin = ops.cummin
+    cumprod = ops.cumprod
+    cumsum = ops.cumsum
+    logcumsumexp = ops.logcumsumexp
+    logsumexp = ops.logsumexp
+    median = ops.median
+    quantile = ops.quantile
+    softmax = ops.softmax
+    log_softmax = ops.logsoftmax
+
+    argsort = ops.argsort
+    kthvalue = ops.kthvalue
+    sort = ops.sort
+    topk = ops.topk
+
     def reshape(self: Tensor, *shape: Any) -> Tensor:
         return ops.reshape(self, shape)
 
     def broadcast_to(self: Tensor, *shape: Any) -> Tensor:
         return ops.broadcast_to(self, shape)
 
-    def transpose(self: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-        return ops.transpose(self, axes)
+    def transpose(self: Tensor, *axes: Any) -> Tensor:
+        """Two axes exchanged, given as two numbers or as a pair; by default the last two."""
+        return ops.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
 
     def permute(self: Tensor, *axes: Any) -> Tensor:
         return ops.permute(self, axes)
 
-    def exp(self: Tensor) -> Tensor:
-        return ops.exp(self)
-
-    def log(self: Tensor) -> Tensor:
-        return ops.log(self)
-
-    def tanh(self: Tensor) -> Tensor:
-        return ops.tanh(self)
-
-    def sqrt(self: Tensor) -> Tensor:
-        return ops.sqrt(self)
-
     def astype(self: Tensor, dtype: Any) -> Tensor:
+        """`cast`: the elements in another `dtype`."""
         return ops.cast(self, dtype)
 
     def detach(self: Tensor) -> Tensor:
@@ -171,6 +205,12 @@ class TensorMethods:
         Raises RuntimeError if nothing here requires a gradient, or if a saved value was freed or
         written in place since; ShapeError, TypeError or ValueError for an out_grad of another
         shape, dtype or device.
+
+        >>> x = ndl.Tensor([2.0, 3.0])
+        >>> (x**2).sum().backward()
+        >>> (x * 10).sum().backward()  # adds
+        >>> x.grad.numpy().tolist()
+        [14.0, 16.0]
         """
         retain = create_graph if retain_graph is None else retain_graph
         engine.backward(self, out_grad, create_graph, retain)
@@ -190,39 +230,31 @@ class TupleMethods:
 def _with_scalar(scalar_op: Any, op: Op, x: Any, other: Any) -> Any:
     if type(other) is float or type(other) is int:
         return apply(scalar_op(other), (x,))
-    if isinstance(other, (*_SCALARS, np.generic)):
+    if isinstance(other, (*SCALARS, np.generic)):
         return apply(scalar_op(other.item() if isinstance(other, np.generic) else other), (x,))
-    return _binary(op, x, other)
+    return binary(op, x, other)
 
 
-@functools.lru_cache(maxsize=256)
-def _scalar(text: str, value: bool | int | float, dtype: str, device: Device) -> NDArray:
-    """A cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
-    return nd.full((), value, dtype, device)
-
-
-def _binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
-    """`x op other`, where `other` may be a Python scalar (weak), a NumPy array or an NDArray."""
-    if not isinstance(other, Tensor):
-        if isinstance(other, np.generic):
-            other = other.item()
-        if isinstance(other, _SCALARS):
-            dtype = scalar_dtype(x.dtype, other)
-            other = make_const(_scalar(str(other), other, dtype, x.device))
-        elif isinstance(other, (np.ndarray, NDArray)):
-            other = make_const(other, x.device)
-        elif isinstance(other, Expression):
-            other = ops.arange(1, other, scalar_dtype(x.dtype, 1), x.device).reshape(())
-        else:
-            return NotImplemented
-    return apply(op, (other, x) if swap else (x, other))
+def _compare(kind: str, x: Tensor, other: Any) -> Any:
+    if type(other) is int and not holds(x.dtype, other):
+        other = full(
+            (), other, "int64", x.device
+        )  # the answer is known, and is a bool all the same
+    return binary(ops.Compare(kind), x, other)
 
 
 def _bind(methods: type, target: type) -> None:
     for name, method in vars(methods).items():
         if inspect.isfunction(method):
+            public = not name.startswith("_")
+            setattr(target, name, keywords.named(method, f"Tensor.{name}") if public else method)
+        elif isinstance(method, property):
             setattr(target, name, method)
 
 
+_bind(CopyingMethods, Tensor)
+_bind(ElementwiseMethods, Tensor)
+_bind(IndexingMethods, Tensor)
+_bind(LinalgMethods, Tensor)
 _bind(TensorMethods, Tensor)
 _bind(TupleMethods, TensorTuple)

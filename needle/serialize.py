@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .backend_ndarray import Device
+from .backend_ndarray import DeviceLike
 from .backend_ndarray.masked import refuse_masked
 from .nn.module import Module
 from .tensor import Tensor
@@ -28,6 +28,10 @@ _DTYPES = {
     "BF16": "bfloat16",
     "I64": "<i8",
     "I32": "<i4",
+    "I16": "<i2",
+    "U16": "<u2",
+    "I8": "i1",
+    "U8": "u1",
     "BOOL": "?",
 }
 _NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
@@ -38,17 +42,22 @@ _shown.maxstring = _shown.maxother = 100
 
 
 def save(
-    path: str | os.PathLike[str],
-    values: Module | Mapping[str, Any],
+    path: str | os.PathLike[str] | Module | Mapping[str, Any],
+    values: Module | Mapping[str, Any] | str | os.PathLike[str],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write a module's state, or Tensors (or arrays) by name, to `path`.
+    """Write a module's state, or Tensors (or arrays) by name, to `path`. PyTorch's order,
+    `save(values, path)`, is the same.
 
     `metadata` are strings stored with them. The file appears whole or not at all: it is written
     beside `path`, synced, and renamed. Raises OSError if that fails, TypeError for a value that is
     not a tensor or not a path, and for a masked array.
+
+    >>> model = nn.Linear(3, 4)
+    >>> ndl.save(model, "model.safetensors")
+    >>> model.load_state_dict(ndl.load("model.safetensors"))
     """
-    path = _as_path("save", path)
+    path, values = _path_first(path, values)
     if not isinstance(values, (Module, Mapping)):
         raise TypeError(f"save: a {type(values).__name__} is no Module and no dict of tensors")
     tensors = values.state_dict() if isinstance(values, Module) else values
@@ -86,11 +95,15 @@ def save(
     _write_atomically(path, write)
 
 
-def load(path: str | os.PathLike[str], device: Device | None = None) -> dict[str, Tensor]:
-    """Tensors by name, without gradients, from a safetensors file.
+def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict[str, Tensor]:
+    """Tensors by name, without gradients, from a safetensors file, on `device` (None: the CPU).
 
     Raises OSError if it cannot be read; ValueError that names the fault if it is truncated, damaged
     or has a dtype that needle does not store; TypeError if `path` is not a path.
+
+    >>> ndl.save("values.safetensors", {"x": np.ones((2, 3), "float32")})
+    >>> ndl.load("values.safetensors")["x"].shape
+    (2, 3)
     """
     path = _as_path("load", path)
     header, values = _read(path)
@@ -113,6 +126,19 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     with open(path, "rb") as file:
         header = _header(path, file)
     return dict(header.get("__metadata__") or {})
+
+
+def _path_first(first: Any, second: Any) -> tuple[Path, Any]:
+    """The two arguments of `save`, in either order, as (path, values). TypeError if one order is
+    not clear."""
+    storable = [isinstance(each, (Module, Mapping)) for each in (first, second)]
+    paths = [isinstance(each, (str, os.PathLike)) for each in (first, second)]
+    if all(storable) or all(paths):
+        kinds = " and a ".join(type(each).__name__ for each in (first, second))
+        raise TypeError(f"save: a {kinds}: one must be a path, the other a Module or dict")
+    if storable[0]:
+        first, second = second, first
+    return _as_path("save", first), second
 
 
 def _as_path(name: str, path: Any) -> Path:

@@ -13,8 +13,9 @@ import numpy as np
 
 from . import backend_ndarray as nd
 from ._state import note_replaced, state
-from .backend_ndarray import Device, NDArray
+from .backend_ndarray import Device, DeviceLike, NDArray
 from .backend_ndarray.dtypes import is_floating
+from .destination import destination
 from .dtypes import as_ndarray
 from .errors import ShapeError, TraceError
 from .node import Node, spec_of
@@ -110,9 +111,15 @@ class Tensor(Value, TensorMethods):
     """An n-dimensional array that remembers how it was made.
 
     `array`: nested sequences or Python scalars (floats become float32, ints int64), a NumPy array
-    (copied; keeps its dtype, small integers become int32), an NDArray (shared), a Tensor (its
-    value is shared) or any object with `__dlpack__`. `requires_grad` applies to floating dtypes
-    only. Raises TypeError for a dtype that needle does not store.
+    (copied; keeps its dtype), an NDArray (shared), a Tensor (its value is shared) or any object
+    with `__dlpack__`. `device` (None: the CPU, or where the array is) and `dtype` convert it.
+    `requires_grad` applies to floating dtypes only. Raises TypeError for a dtype that needle does
+    not store.
+
+    >>> x = ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x * x).sum().backward()
+    >>> x.grad.numpy().tolist()
+    [[2.0, 4.0], [6.0, 8.0]]
     """
 
     __slots__ = ()
@@ -123,7 +130,7 @@ class Tensor(Value, TensorMethods):
         self,
         array: Any,
         *,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: Any = None,
         requires_grad: bool = True,
     ) -> None:
@@ -168,18 +175,28 @@ class Tensor(Value, TensorMethods):
             out *= n
         return out
 
+    def dim(self) -> int:
+        """`ndim`, as PyTorch's users write it."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """`size`, as PyTorch's users write it."""
+        return self.size
+
     def __len__(self) -> int:
         if not self.shape:
             raise TypeError("a 0-d tensor has no length")
         return self.shape[0]
 
     def __repr__(self) -> str:
-        kind = type(self).__name__
+        kind, op = type(self).__name__, self.op
+        made = "" if op is None else f", op={op.name}"
         if self._data is None or state.trace is not None:
-            return f"{kind}({self.spec})"
-        tail = ", requires_grad=True" if self.requires_grad else ""
+            return f"{kind}({self.spec}{made})"
+        leaf = ", requires_grad=True" if op is None and self.requires_grad else ""
         values = np.array2string(self._data.numpy(), separator=", ", prefix=f"{kind}(")
-        return f"{kind}({values}, dtype={self.dtype}, device={self.device}{tail})"
+        about = f"shape={self.shape}, dtype={self.dtype}, device={self.device}"
+        return f"{kind}({values}, {about}{made}{leaf})"
 
     # The value
 
@@ -199,6 +216,15 @@ class Tensor(Value, TensorMethods):
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __index__(self) -> int:
+        if is_floating(self.dtype) or self.dtype == "bool":
+            raise TypeError(f"a {self.dtype} tensor is not an index; an integer of one element is")
+        return int(self.item())
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        return self.realize_cached_data().numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return self.realize_cached_data().__array__(dtype, copy)
@@ -273,11 +299,18 @@ class Tensor(Value, TensorMethods):
                 )
         self.node.grad = value
 
-    def to(self, device: Device) -> Tensor:
-        """A copy on `device` without the history (self if it is already there)."""
-        if device is self.device:
-            return self
-        return Tensor(self.realize_cached_data().to(device), requires_grad=self.requires_grad)
+    def to(self, *to: Any, device: Any = None, dtype: Any = None) -> Tensor:
+        """This tensor on another device or in another dtype, or both: `x.to("cuda")`,
+        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`. Self if nothing changes.
+
+        A change of the dtype is an op of the graph; one of the device makes a leaf. TypeError for
+        a value that is neither a device nor a dtype.
+        """
+        place, name = destination("to", to, device, dtype)
+        out: Tensor = self if name is None or name == self.dtype else self.astype(name)
+        if place is None or place is out.device:
+            return out
+        return Tensor(out.realize_cached_data().to(place), requires_grad=out.requires_grad)
 
 
 class TensorTuple(Value, TupleMethods):
@@ -326,14 +359,22 @@ def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
     return out
 
 
-def make_const(value: Any, device: Device | None = None) -> Tensor:
-    """A Tensor without gradient of `value` (an NDArray is shared)."""
+def make_const(value: Any, device: DeviceLike | None = None) -> Tensor:
+    """A Tensor without gradient of `value` (an NDArray is shared) on `device`, as `Tensor` takes
+    it."""
     return Tensor(value, device=device, requires_grad=False)
 
 
 def from_dlpack(x: Any, requires_grad: bool = False) -> Tensor:
     """A Tensor that shares the memory of any object with `__dlpack__`, or copies it if it cannot.
+    With `requires_grad` it is a leaf that gets a gradient.
 
     Raises TypeError for a dtype that needle does not store, BufferError for unknown devices.
+
+    >>> array = np.zeros(2, "float32")
+    >>> x = ndl.from_dlpack(array)
+    >>> array[0] = 5.0
+    >>> x.numpy().tolist()
+    [5.0, 0.0]
     """
     return Tensor(nd.from_dlpack(x), requires_grad=requires_grad)

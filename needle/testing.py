@@ -189,7 +189,7 @@ class _Case:
         """Whether `infer` accepts the dtype; if so, the checks have passed."""
         try:
             inferred = self.op.infer(*[examples.spec(a, None) for a in arrays])
-        except (TypeError, ValueError) as refusal:
+        except (TypeError, ValueError, OverflowError) as refusal:
             for device in self.devices:
                 self._expect_refusal(arrays, device, type(refusal))
             return False

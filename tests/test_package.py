@@ -1,5 +1,6 @@
 """The packages' public surface: exports, imports, and no output on import."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -68,3 +69,12 @@ def test_no_file_is_long_and_none_shadows_the_standard_library():
         assert len(path.read_text().splitlines()) < 450, path
         allowed = path.stem.startswith("_") or path.stem == "trace"
         assert allowed or path.stem not in sys.stdlib_module_names, path
+
+
+def test_tests_do_without_pytorch():
+    """`make test` installs no peers: a test that needs one skips, by `pytest.importorskip`."""
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for line in ast.parse(path.read_text()).body:
+            names = [name.name for name in getattr(line, "names", ())]
+            module = getattr(line, "module", None) or ""
+            assert not any(name.partition(".")[0] == "torch" for name in [*names, module]), path

@@ -4,6 +4,7 @@ from .creation import empty, from_dlpack, full, ones, where, zeros
 from .dtypes import DTYPES, dtype_name, is_floating, result_type
 from .ndarray import (
     Device,
+    DeviceLike,
     NDArray,
     all_devices,
     array,
@@ -17,6 +18,7 @@ from .threads import get_num_threads, set_num_threads
 __all__ = [
     "DTYPES",
     "Device",
+    "DeviceLike",
     "NDArray",
     "all_devices",
     "array",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 # Largest error in units in the last place of the result, for (float32, float64). Every CPU device
 # and instruction set stays within it (test_nd_accuracy.py).
-# Movement, comparison and + - * / sqrt, square, reciprocal, floor, ceil, abs, sign are exact:
+# Movement, comparison, bits, + - * / sqrt, square, reciprocal, floor, ceil, round, trunc, abs, sign
+# and the rests and whole quotients of divisions are exact:
 # correctly rounded, and the same bits on every device.
 ULPS: dict[str, tuple[int, int]] = {
     "exp": (4, 1),
@@ -17,12 +18,39 @@ ULPS: dict[str, tuple[int, int]] = {
     "sigmoid": (4, 3),
     "erf": (2, 2),
     "rsqrt": (2, 2),
+    "exp2": (3, 1),
+    "log2": (2, 1),
+    "log10": (3, 2),
+    "tan": (4, 1),
+    "asin": (3, 1),
+    "acos": (2, 1),
+    "atan": (2, 1),
+    "atan2": (3, 1),
+    "sinh": (2, 2),
+    "cosh": (3, 2),
+    "asinh": (2, 2),
+    "acosh": (2, 2),
+    "atanh": (2, 2),
+    "erfinv": (1, 6),
     "power": (2, 1),
 }
 
 
 # Bounds of CUDA's library, by its documentation, where they exceed the table.
-_CUDA_ULPS = {"sin": (2, 2), "cos": (2, 2), "power": (2, 2)}
+_CUDA_ULPS = {
+    "sin": (2, 2),
+    "cos": (2, 2),
+    "power": (2, 2),
+    "tan": (4, 2),
+    "asin": (3, 2),
+    "acos": (2, 2),
+    "atan": (2, 2),
+    "atan2": (3, 2),
+    "sinh": (3, 2),
+    "asinh": (3, 3),
+    "acosh": (4, 3),
+    "atanh": (3, 2),
+}
 
 
 def ulps(name: str, dtype: str, device: str = "cpu") -> int:

@@ -5,35 +5,35 @@ from __future__ import annotations
 from typing import Any
 
 from .masked import refuse_masked
-from .ndarray import Device, NDArray, as_device, cuda, default_device, wrap
+from .ndarray import DeviceLike, NDArray, as_device, cuda, default_device, wrap
 
 # DLPack's device types: host memory (also pinned) and CUDA memory (also managed).
 _CPU_MEMORY, _CUDA_MEMORY = (1, 3), (2, 13)
 
 
-def empty(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
+def empty(shape: Any, dtype: Any = "float32", device: DeviceLike | None = None) -> NDArray:
     """An uninitialised array. ValueError for a bad shape, MemoryError if it does not fit."""
     return as_device(device).empty(shape, dtype)
 
 
 def full(
-    shape: Any, fill_value: float, dtype: Any = "float32", device: Device | None = None
+    shape: Any, fill_value: float, dtype: Any = "float32", device: DeviceLike | None = None
 ) -> NDArray:
     """An array with every element `fill_value`."""
     return as_device(device).full(shape, fill_value, dtype)
 
 
-def zeros(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
+def zeros(shape: Any, dtype: Any = "float32", device: DeviceLike | None = None) -> NDArray:
     """An array of zeros."""
     return full(shape, 0, dtype, device)
 
 
-def ones(shape: Any, dtype: Any = "float32", device: Device | None = None) -> NDArray:
+def ones(shape: Any, dtype: Any = "float32", device: DeviceLike | None = None) -> NDArray:
     """An array of ones."""
     return full(shape, 1, dtype, device)
 
 
-def from_dlpack(source: Any, device: Device | None = None) -> NDArray:
+def from_dlpack(source: Any, device: DeviceLike | None = None) -> NDArray:
     """An array that shares the memory of `source` (anything with __dlpack__), on its device.
 
     Raises TypeError if `source` lacks the protocol, has a mask or an element type that needle does

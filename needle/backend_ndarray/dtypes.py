@@ -15,7 +15,9 @@ import numpy as np
 # whose import makes the name known to np.dtype.
 HALVES = ("float16", "bfloat16")
 FLOATING = ("float32", "float64", *HALVES)
-INTEGER = ("int32", "int64")
+# Stored in one or two bytes, computed in int32; the low bits of a result are kept.
+SMALL_INTEGER = ("int8", "uint8", "int16", "uint16")
+INTEGER = ("int32", "int64", *SMALL_INTEGER)
 DTYPES = (*FLOATING, *INTEGER, "bool")
 ITEMSIZE = {name: np.dtype(name).itemsize for name in DTYPES}
 _NAME_OF = {np.dtype(name): name for name in DTYPES}  # NumPy takes microseconds to make a name
@@ -68,8 +70,16 @@ def is_half(dtype: str) -> bool:
 
 
 def compute_dtype(dtype: str) -> str:
-    """The dtype in which `dtype` is computed and accumulated: float32 for float16 and bfloat16."""
-    return "float32" if dtype in HALVES else dtype
+    """The dtype in which `dtype` is computed and accumulated: float32 for float16 and bfloat16,
+    int32 for integers of 8 and 16 bits."""
+    if dtype in HALVES:
+        return "float32"
+    return "int32" if dtype in SMALL_INTEGER else dtype
+
+
+def is_narrow(dtype: str) -> bool:
+    """Whether the dtype is computed in a wider one: a half, or an integer of 8 or 16 bits."""
+    return compute_dtype(dtype) != dtype
 
 
 def finfo(dtype: str) -> Any:
@@ -103,6 +113,6 @@ def astype(x: Any, dtype: str) -> Any:
     name = x.dtype.name
     if name == "bfloat16":
         x = x.astype(np.float32)
-    elif dtype == "bfloat16" and name in ("float64", "int32", "int64"):
+    elif dtype == "bfloat16" and name in ("float64", *INTEGER):
         x = _odd(x)
     return x.astype(dtype)

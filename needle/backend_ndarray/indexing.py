@@ -116,17 +116,18 @@ def reshaped_strides(shape: Ints, strides: Ints, new: Ints) -> Ints | None:
 
 def is_basic(key: Any) -> bool:
     """Whether the key has no index arrays."""
-    entries = key if type(key) is tuple else (key,)
-    return all(
-        entry is None
-        or entry is Ellipsis
-        or (isinstance(entry, (int, slice, np.integer)) and not isinstance(entry, bool))
-        for entry in entries
-    )
+    for entry in key if type(key) is tuple else (key,):
+        if type(entry) is slice or type(entry) is int or entry is None or entry is Ellipsis:
+            continue
+        if isinstance(entry, bool) or not isinstance(entry, (int, np.integer)):
+            return False
+    return True
 
 
 def _expand(entries: list[Any], ndim: int) -> list[Any]:
     """The key with full slices for the Ellipsis and for missing trailing axes."""
+    if len(entries) == ndim and all([type(entry) in (slice, int) for entry in entries]):
+        return entries
     used = sum(entry is not None and entry is not Ellipsis for entry in entries)
     dots = [i for i, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:

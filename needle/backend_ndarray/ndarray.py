@@ -4,6 +4,7 @@ return arrays, and an array without a device goes to the default one."""
 from __future__ import annotations
 
 import importlib
+import re
 from operator import index as as_int
 from typing import Any
 
@@ -25,8 +26,10 @@ _MODULES = {
 class Device:
     """A place where arrays are stored. There is one object per device: compare with `is` or `==`.
 
-    `kernels` is the module of device functions (the interface of `numpy_backend`), loaded on first
-    use; a RuntimeError says why a device cannot be used.
+    `name` is "cpu", "cpu_numpy" or "cuda", and `index` tells GPUs apart. Its factories make
+    NDArrays, whose `shape` is one int or several and `dtype` the name of a dtype. `kernels` is the
+    module of device functions (the interface of `numpy_backend`), loaded on first use; a
+    RuntimeError says why a device cannot be used.
     """
 
     __slots__ = ("__weakref__", "index", "kernels", "name")
@@ -129,37 +132,38 @@ class Device:
     # Factories with the course's names. The random ones use NumPy's global generator.
 
     def empty(self, shape: Any, dtype: str = "float32") -> NDArray:
-        """An uninitialised array."""
+        """An uninitialised array of `shape` and `dtype`."""
         return wrap(self, self.kernels.empty(_extents(shape), dtype_name(dtype)))
 
     def full(self, shape: Any, fill_value: float, dtype: str = "float32") -> NDArray:
-        """An array with every element `fill_value`."""
+        """An array of `shape` and `dtype` with every element `fill_value`."""
         out = self.empty(shape, dtype)
         out.fill(fill_value)
         return out
 
     def zeros(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Zeros; `zeros(2, 3)` and `zeros((2, 3))` are the same."""
+        """Zeros of `shape` and `dtype`; `zeros(2, 3)` and `zeros((2, 3))` are the same."""
         return self.full(_shape(shape), 0, dtype)
 
     def ones(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Ones; `ones(2, 3)` and `ones((2, 3))` are the same."""
+        """Ones of `shape` and `dtype`; `ones(2, 3)` and `ones((2, 3))` are the same."""
         return self.full(_shape(shape), 1, dtype)
 
     def rand(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Uniform on [0, 1)."""
+        """Numbers uniform on [0, 1), of `shape` and `dtype`."""
         return array(np.random.random_sample(_shape(shape)), dtype, self)
 
     def randn(self, *shape: Any, dtype: str = "float32") -> NDArray:
-        """Standard normal."""
+        """Standard normal numbers of `shape` and `dtype`."""
         return array(np.random.standard_normal(_shape(shape)), dtype, self)
 
     def randb(self, *shape: Any, p: float = 0.5, dtype: str = "bool") -> NDArray:
-        """True (1) with probability `p`."""
+        """True (1) with probability `p`, of `shape` and `dtype`."""
         return array(np.random.random_sample(_shape(shape)) < p, dtype, self)
 
     def one_hot(self, n: int, i: Any, dtype: str = "float32") -> NDArray:
-        """Rows of the n x n identity selected by the integer array `i`: shape i.shape + (n,)."""
+        """Rows of the n x n identity, of `dtype`, selected by the integer array `i`: shape
+        i.shape + (n,)."""
         values = i.numpy() if hasattr(i, "numpy") else i
         with np.errstate(invalid="ignore"):  # NaN and infinities are refused below
             index = as_numpy(values, "one_hot").astype(np.int64)
@@ -177,6 +181,10 @@ def _shape(shape: tuple[Any, ...]) -> Any:
     return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
+# A device, or its name: cpu, cpu_numpy, cuda or cuda:1.
+DeviceLike = Device | str
+
+_NUMBER = re.compile(r"\d{1,4}")
 _DEVICES: dict[tuple[str, int], Device] = {}
 
 
@@ -205,14 +213,32 @@ def default_device() -> Device:
     return _CPU
 
 
-def as_device(device: Device | None, default: Device | None = None) -> Device:
+def as_device(device: DeviceLike | None, default: Device | None = None) -> Device:
     """`device`, or for None `default`, or for None again the default device. TypeError for a value
-    that is not a Device."""
+    that is neither a Device nor a device's name, ValueError for a CPU's number other than 0."""
     if device is None:
         return default or _CPU
-    if not isinstance(device, Device):
-        raise TypeError(f"device {device!r} is a {type(device).__name__}, not one as needle.cpu()")
-    return device
+    if isinstance(device, Device):
+        return device
+    found = device_named(device) if isinstance(device, str) else None
+    if found is None:
+        kind = type(device).__name__
+        raise TypeError(f"device {device!r} is a {kind}, not one as needle.cpu() or 'cuda:1'")
+    return found
+
+
+def device_named(name: str) -> Device | None:
+    """The device of a name like cpu, cpu_numpy, cuda or cuda:1, None if it is not one. ValueError
+    for a CPU's number other than 0."""
+    kind, colon, number = name.partition(":")
+    if kind not in ("cpu", "cpu_numpy", "cuda") or (colon and not _NUMBER.fullmatch(number)):
+        return None
+    index = int(number or 0)
+    if kind == "cuda":
+        return cuda(index)
+    if index:
+        raise ValueError(f"there is one CPU device, {kind}:0, and not {name!r}")
+    return _device(kind, 0)
 
 
 def all_devices() -> list[Device]:
@@ -255,16 +281,17 @@ class NDArray(Strided):
     device: Device
     view: Any
 
-    def __init__(self, other: Any, device: Device | None = None, dtype: Any = None) -> None:
+    def __init__(self, other: Any, device: DeviceLike | None = None, dtype: Any = None) -> None:
         made = array(other, dtype=dtype, device=device)
         self.device, self.view = made.device, made.view
 
     def __reduce__(self) -> Any:
         return array, (self.numpy(), self.dtype, self.device)
 
-    def to(self, device: Device) -> NDArray:
+    def to(self, device: DeviceLike) -> NDArray:
         """Self if it is already there, else a copy on `device`."""
-        if as_device(device) is self.device:
+        device = as_device(device)
+        if device is self.device:
             return self
         if device.name == self.device.name == "cuda":
             return wrap(device, device.kernels.transfer(self.view, device.index))
@@ -282,7 +309,7 @@ def wrap(device: Device, view: Any) -> NDArray:
     return out
 
 
-def array(values: Any, dtype: Any = None, device: Device | None = None) -> NDArray:
+def array(values: Any, dtype: Any = None, device: DeviceLike | None = None) -> NDArray:
     """A new array from anything NumPy accepts, in any layout, or from another NDArray.
 
     Without `dtype`, NumPy arrays keep theirs and Python floats become float32. TypeError for dtypes

@@ -13,29 +13,29 @@ from typing import Any
 
 import numpy as np
 
-from . import numpy_convolution, numpy_functions, numpy_layers
+from . import numpy_convolution, numpy_layers
 from .dtypes import (
-    FLOAT_OF_INTEGER,
     FLOATING,
     astype,
     compute_dtype,
     dtype_name,
     is_half,
-    result_type,
 )
 from .indexing import compact_strides
+from .numpy_elementwise import *  # noqa: F403  (kernels, which this module offers)
+from .numpy_elementwise import (
+    Array,
+    Scalar,
+    narrow,
+    operands,
+    own,
+    scalar,
+    wide,
+)
+from .numpy_indexing import along, places, put
 from .numpy_view import Buffer, Counters, View, check_shape
 
-Scalar = bool | int | float
 Shape = Sequence[int]
-Array = np.ndarray[Any, Any]
-
-
-def _own(x: Any) -> View:
-    """A view over a compact array that nothing else refers to."""
-    x = np.asarray(x)
-    x = np.array(x, dtype=dtype_name(x.dtype), order="C", copy=True)
-    return View(Buffer(x.reshape(-1)), x.shape, compact_strides(x.shape), 0)
 
 
 def empty(shape: Shape, dtype: str) -> View:
@@ -52,7 +52,7 @@ def as_strided(view: View, shape: Shape, strides: Shape, offset: int) -> View:
 
 
 def from_numpy(x: Array) -> View:
-    return _own(x)
+    return own(x)
 
 
 def to_numpy(view: View) -> Array:
@@ -68,131 +68,37 @@ def copy(src: View, dst: View) -> None:
 
 def fill(dst: View, value: Scalar) -> None:
     with np.errstate(all="ignore"):
-        dst.np[...] = _scalar(value, dst.dtype)
+        dst.np[...] = scalar(value, dst.dtype)
     dst.buffer.mark_written()
 
 
 def cast(x: View, dtype: str) -> View:
     """A compact copy in another dtype (always a copy)."""
     with np.errstate(all="ignore"):
-        return _own(astype(x.np, dtype_name(dtype)))
+        return own(astype(x.np, dtype_name(dtype)))
 
 
 def compact(x: View) -> View:
     """x itself if it is row-major, else a row-major copy."""
-    return x if x.is_compact else _own(x.np)
-
-
-def _scalar(value: Scalar, dtype: str) -> Array:
-    if is_half(dtype):
-        return astype(np.asarray(float(value)), dtype)
-    return np.full((), value, dtype=dtype)
-
-
-def _wide(x: Array) -> Array:
-    """Half-precision arrays as float32, in which they are computed; others as they are."""
-    return astype(x, compute_dtype(x.dtype.name))
-
-
-def _narrow(x: Any, dtype: str) -> Any:
-    """A float32 result rounded to `dtype` if that is half precision; others as they are."""
-    return astype(x, dtype) if is_half(dtype) and x.dtype == np.float32 else x
-
-
-def _floating(x: Any) -> Any:
-    """The operand of a float-valued function: integers and bools as float64."""
-    return x.astype(FLOAT_OF_INTEGER) if x.dtype.name not in FLOATING else x
-
-
-def _unary(fn: Callable[[Any], Any], floating: bool = False) -> Callable[[View], View]:
-    def kernel(x: View) -> View:
-        with np.errstate(all="ignore"):
-            operand = _wide(_floating(x.np) if floating else x.np)
-            return _own(_narrow(fn(operand), x.dtype))
-
-    return kernel
-
-
-negative = _unary(np.negative)
-abs = _unary(np.absolute)
-sign = _unary(np.sign)
-relu = _unary(lambda x: np.maximum(x, np.zeros((), x.dtype)))
-square = _unary(np.square)
-floor = _unary(np.floor)
-ceil = _unary(np.ceil)
-exp = _unary(np.exp, floating=True)
-expm1 = _unary(np.expm1, floating=True)
-log = _unary(np.log, floating=True)
-log1p = _unary(np.log1p, floating=True)
-sin = _unary(np.sin, floating=True)
-cos = _unary(np.cos, floating=True)
-tanh = _unary(np.tanh, floating=True)
-sqrt = _unary(np.sqrt, floating=True)
-rsqrt = _unary(lambda x: 1 / np.sqrt(x), floating=True)
-reciprocal = _unary(lambda x: 1 / x, floating=True)
-sigmoid = _unary(numpy_functions.sigmoid, floating=True)
-erf = _unary(numpy_functions.erf, floating=True)
-logical_not = _unary(np.logical_not)
-isnan = _unary(np.isnan)
-isfinite = _unary(np.isfinite)
-
-
-def _operands(a: View | Scalar, b: View | Scalar) -> tuple[Any, Any, str]:
-    """NumPy's operands for the two, and the dtype of the result ("" if NumPy finds it)."""
-    dtypes = [v.dtype for v in (a, b) if isinstance(v, View)]
-    if not any(map(is_half, dtypes)):
-        return a.np if isinstance(a, View) else a, b.np if isinstance(b, View) else b, ""
-    dtype = result_type(dtypes[0], dtypes[-1])
-    x, y = (
-        astype(v.np if isinstance(v, View) else _scalar(v, dtype), compute_dtype(dtype))
-        for v in (a, b)
-    )
-    return x, y, dtype
-
-
-def _binary(fn: Callable[[Any, Any], Any]) -> Callable[[View | Scalar, View | Scalar], View]:
-    def kernel(a: View | Scalar, b: View | Scalar) -> View:
-        with np.errstate(all="ignore"):
-            x, y, dtype = _operands(a, b)
-            return _own(_narrow(fn(x, y), dtype))
-
-    return kernel
-
-
-add = _binary(np.add)
-subtract = _binary(np.subtract)
-multiply = _binary(np.multiply)
-divide = _binary(np.true_divide)
-power = _binary(np.power)
-maximum = _binary(np.maximum)
-minimum = _binary(np.minimum)
-relu_grad = _binary(numpy_functions.relu_grad)
-equal = _binary(np.equal)
-not_equal = _binary(np.not_equal)
-less = _binary(np.less)
-less_equal = _binary(np.less_equal)
-greater = _binary(np.greater)
-greater_equal = _binary(np.greater_equal)
-logical_and = _binary(np.logical_and)
-logical_or = _binary(np.logical_or)
+    return x if x.is_compact else own(x.np)
 
 
 def where(condition: View, a: View | Scalar, b: View | Scalar) -> View:
     """a where condition is non-zero (of bool or any dtype), else b."""
     with np.errstate(all="ignore"):
-        x, y, dtype = _operands(a, b)
-        return _own(_narrow(np.where(astype(condition.np, "bool"), x, y), dtype))
+        x, y, dtype = operands(a, b)
+        return own(narrow(np.where(astype(condition.np, "bool"), x, y), dtype))
 
 
 def _reduce(fn: Callable[..., Any], accumulate: bool) -> Callable[[View, Shape, bool], View]:
     def kernel(x: View, axes: Shape, keepdims: bool) -> View:
         with np.errstate(all="ignore"):
             if not accumulate:
-                return _own(_narrow(fn(_wide(x.np), axis=tuple(axes), keepdims=keepdims), x.dtype))
+                return own(narrow(fn(wide(x.np), axis=tuple(axes), keepdims=keepdims), x.dtype))
             # A wide accumulator keeps float32 accuracy in float32 sums over long axes.
-            wide, narrow = ("float64", x.dtype) if x.dtype in FLOATING else ("int64", "int64")
-            total = fn(_wide(x.np), axis=tuple(axes), keepdims=keepdims, dtype=wide)
-            return _own(astype(total, narrow))
+            sums, dtype = ("float64", x.dtype) if x.dtype in FLOATING else ("int64", "int64")
+            total = fn(wide(x.np), axis=tuple(axes), keepdims=keepdims, dtype=sums)
+            return own(astype(total, dtype))
 
     return kernel
 
@@ -205,12 +111,12 @@ min = _reduce(np.min, accumulate=False)
 
 def argmax(x: View, axis: int, keepdims: bool) -> View:
     """int64 index of the first maximum along one axis; NaN counts as the maximum."""
-    return _own(np.argmax(_wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
+    return own(np.argmax(wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
 
 
 def argmin(x: View, axis: int, keepdims: bool) -> View:
     """int64 index of the first minimum along one axis; NaN counts as the minimum."""
-    return _own(np.argmin(_wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
+    return own(np.argmin(wide(x.np), axis=axis, keepdims=keepdims).astype("int64"))
 
 
 def matmul(a: View, b: View) -> View:
@@ -218,8 +124,8 @@ def matmul(a: View, b: View) -> View:
     if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not match (k of a, b differ)")
     with np.errstate(all="ignore"):
-        x, y, dtype = _operands(a, b)
-        return _own(_narrow(np.matmul(x, y), dtype))
+        x, y, dtype = operands(a, b)
+        return own(narrow(np.matmul(x, y), dtype))
 
 
 def _convolution(fn: Callable[..., Array]) -> Callable[..., View]:
@@ -229,7 +135,7 @@ def _convolution(fn: Callable[..., Array]) -> Callable[..., View]:
                 f"{fn.__name__}: {a.dtype} {a.shape} and {b.dtype} {b.shape} do not match"
             )
         with np.errstate(all="ignore"):
-            return _own(fn(a.np, b.np, *window))
+            return own(fn(a.np, b.np, *window))
 
     return kernel
 
@@ -243,7 +149,7 @@ def _layer(fn: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[View, ..
     def kernel(*arguments: View | float | None) -> tuple[View, ...]:
         given = [a.np if isinstance(a, View) else a for a in arguments]
         with np.errstate(all="ignore"):
-            return tuple(_own(part) for part in fn(*given))
+            return tuple(own(part) for part in fn(*given))
 
     return kernel
 
@@ -256,22 +162,13 @@ lstm_sequence = _layer(numpy_layers.lstm_sequence)
 lstm_sequence_grad = _layer(numpy_layers.lstm_sequence_grad)
 
 
-def _index(index: View, extent: int, what: str) -> Array:
-    if index.dtype not in ("int32", "int64"):
-        raise TypeError(f"{what}: index must be int32 or int64, not {index.dtype}")
-    bad = index.np[(index.np < -extent) | (index.np >= extent)]
-    if bad.size:
-        raise IndexError(f"{what}: index {bad[0]} is out of bounds for an axis of extent {extent}")
-    return np.where(index.np < 0, index.np + extent, index.np)
-
-
 def gather(x: View, index: View, axis: int) -> View:
     """np.take(x, index, axis): shape x.shape[:axis] + index.shape + x.shape[axis + 1:]."""
-    return _own(np.take(x.np, _index(index, x.shape[axis], "gather"), axis=axis))
+    return own(np.take(x.np, places(index.np, x.shape[axis], "gather"), axis=axis))
 
 
 def _at(dst: View, index: View, src: View, axis: int, what: str) -> tuple[Any, Array]:
-    where = (*[slice(None)] * axis, _index(index, dst.shape[axis], what))
+    where = (*[slice(None)] * axis, places(index.np, dst.shape[axis], what))
     shape = (*dst.shape[:axis], *index.shape, *dst.shape[axis + 1 :])
     if np.broadcast_shapes(src.shape, shape) != shape:
         raise ValueError(f"{what}: source {src.shape} does not broadcast to {shape}")
@@ -293,10 +190,22 @@ def scatter_add(dst: View, index: View, src: View, axis: int) -> None:
         np.add.at(dst.np, where, values)
     else:
         with np.errstate(all="ignore"):
-            total = _wide(dst.np).copy()
-            np.add.at(total, where, _wide(values))
-            dst.np[...] = _narrow(total, dst.dtype)
+            dst.np[...] = narrow(put(wide(dst.np), where, wide(values), "add"), dst.dtype)
     dst.buffer.mark_written()
+
+
+def take_along(x: View, index: View, axis: int) -> View:
+    """out[..., j, ...] = x[..., index[..., j, ...], ...] along the axis."""
+    return own(x.np[along(x.np, index.np, axis, "take_along")])
+
+
+def put_along(x: View, index: View, src: View, axis: int, how: str) -> View:
+    """A copy of x in which the elements of src are set, added, or kept if they are larger (max) or
+    smaller (min), at the positions of an index; src broadcasts to the index's shape."""
+    where = along(x.np, index.np, axis, "put_along")
+    with np.errstate(all="ignore"):
+        values = np.broadcast_to(astype(src.np, x.dtype), index.shape)
+        return own(narrow(put(wide(x.np), where, wide(values), how), x.dtype))
 
 
 def _check_same(what: str, param: View, grad: View, *states: View | None) -> None:
@@ -324,14 +233,14 @@ def sgd_step(
     """In place: g = grad + weight_decay * param; v = momentum * v + (1 - dampening) * g;
     param -= lr * v (v = g without a velocity buffer). A half-precision parameter's v is float32."""
     _check_same("sgd_step", param, grad, velocity)
-    p = _wide(param.np)
+    p = wide(param.np)
     t = p.dtype.type
-    g = _wide(grad.np) + t(weight_decay) * p
+    g = wide(grad.np) + t(weight_decay) * p
     if velocity is not None:
         velocity.np[...] = t(momentum) * velocity.np + t(1 - dampening) * g
         velocity.buffer.mark_written()
         g = velocity.np
-    param.np[...] = _narrow(p - t(lr) * g, param.dtype)
+    param.np[...] = narrow(p - t(lr) * g, param.dtype)
     param.buffer.mark_written()
 
 
@@ -356,7 +265,7 @@ def adam_step(
     and v of a half-precision parameter are float32.
     """
     _check_same("adam_step", param, grad, m, v)
-    g, p = _wide(grad.np), _wide(param.np)
+    g, p = wide(grad.np), wide(param.np)
     t = p.dtype.type
     if decoupled:
         p = p * t(1 - lr * weight_decay)
@@ -365,7 +274,7 @@ def adam_step(
     m.np[...] = t(beta1) * m.np + t(1 - beta1) * g
     v.np[...] = t(beta2) * v.np + t(1 - beta2) * g * g
     update = (m.np / t(correction1)) / (np.sqrt(v.np / t(correction2)) + t(eps))
-    param.np[...] = _narrow(p - t(lr) * update, param.dtype)
+    param.np[...] = narrow(p - t(lr) * update, param.dtype)
     for written in (param, m, v):
         written.buffer.mark_written()
 
@@ -393,7 +302,7 @@ def from_dlpack(capsule: Any) -> View:
     x = np.from_dlpack(_Exporter(capsule))
     dtype_name(x.dtype)
     if not (x.flags.writeable and x.flags.c_contiguous):
-        return _own(x)
+        return own(x)
     return View(Buffer(x.reshape(-1), foreign=True), x.shape, compact_strides(x.shape), 0)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,32 @@ def sigmoid(x: Any) -> Any:
 
 def erf(x: Any) -> Any:
     return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
+
+
+def erfinv(x: Any) -> Any:
+    return np.asarray(np.frompyfunc(_erfinv, 1, 1)(x.astype("float64"))).astype(x.dtype)
+
+
+def _erfinv(x: float) -> float:
+    """The quantile of a normal distribution, and two of Newton's steps, of which those in the tails
+    use erfc."""
+    if not -1 < x < 1:
+        return x * math.inf if abs(x) == 1 else math.nan
+    tail = 1 - abs(x)
+    y = -math.sqrt(0.5) * NormalDist().inv_cdf(tail / 2)
+    for _ in range(2):
+        error = math.erf(y) - abs(x) if tail > 0.5 else tail - math.erfc(y)
+        y -= error * math.exp(y * y) * math.sqrt(math.pi) / 2
+    return math.copysign(y, x)
+
+
+def rint(x: Any) -> Any:
+    return np.rint(x) if x.dtype.kind == "f" else x
+
+
+def atan2(a: Any, b: Any) -> Any:
+    whole = np.result_type(a, b).kind in "biu"  # for which NumPy takes small floats
+    return np.arctan2(a, b, dtype="float64") if whole else np.arctan2(a, b)
 
 
 def relu_grad(g: Any, y: Any) -> np.ndarray[Any, Any]:

@@ -313,7 +313,7 @@ class Strided(Elementwise):
         return self._wrap(getattr(self.device.kernels, name)(self.view, axes, bool(keepdims)))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
-        """Sum; int32 and bool are summed in int64, floats in a wider accumulator."""
+        """Sum; integers and bools are summed in int64, floats in a wider accumulator."""
         return self._reduce("sum", axis, keepdims)
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Self:
@@ -365,11 +365,9 @@ class Strided(Elementwise):
     def _vector_matmul(self, other: Self) -> Self:
         if not self.ndim or not other.ndim:
             raise ValueError(f"matmul: 0-d operand ({self.shape} @ {other.shape})")
-        a = self if self.ndim > 1 else self[None]
-        b = other if other.ndim > 1 else other[:, None]
+        a = self if self.ndim > 1 else self.reshape((1, *self.shape))
+        b = other if other.ndim > 1 else other.reshape((*other.shape, 1))
         out = a @ b
-        if other.ndim == 1:
-            out = out[..., 0]
-        if self.ndim > 1:
-            return out
-        return out[..., 0, :] if other.ndim > 1 else out[..., 0]
+        rows = out.shape[-2:-1] if self.ndim > 1 else ()
+        columns = out.shape[-1:] if other.ndim > 1 else ()
+        return out.reshape((*out.shape[:-2], *rows, *columns))

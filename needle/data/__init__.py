@@ -1,5 +1,6 @@
 """Datasets, and batches of them."""
 
+from ..keywords import name_constructors
 from .cifar10 import CIFAR10Dataset
 from .dataset import Dataset, NDArrayDataset
 from .digits import DigitsDataset
@@ -23,3 +24,5 @@ __all__ = [
     "batchify",
     "get_batch",
 ]
+
+name_constructors(globals()[name] for name in __all__)

@@ -29,12 +29,13 @@ _TEST = ("test_batch",)
 
 
 class CIFAR10Dataset(Dataset):
-    """Items (x, y): x float32 (3, 32, 32) in [0, 1], y int32 class 0..9.
+    """Items (x, y) to train or, without `train`, to test: x float32 (3, 32, 32) in [0, 1], y int32
+    class 0..9.
 
     `base_folder` holds data_batch_1 .. data_batch_5 and test_batch (or the same with .bin), or the
-    archive's folder that does. Transforms get x as (H, W, C). `p` is part of the course's signature
-    and unused. A slice or an array of indices gives a batch. FileNotFoundError names the missing
-    file, ValueError the damaged one.
+    archive's folder that does. `transforms` get x as (H, W, C). `p` is part of the course's
+    signature and unused. A slice or an array of indices gives a batch. FileNotFoundError names the
+    missing file, ValueError the damaged one.
     """
 
     def __init__(
@@ -68,6 +69,9 @@ class CIFAR10Dataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def extra_repr(self) -> str:
+        return f"float32{list(_SHAPE)}, int32[]"
 
     def batch(self, indices: Array) -> tuple[Array, ...]:
         return self[indices]

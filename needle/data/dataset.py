@@ -28,6 +28,20 @@ class Dataset:
     def __len__(self) -> int:
         raise NotImplementedError(f"{type(self).__name__} defines no __len__")
 
+    def __repr__(self) -> str:
+        try:
+            size = f"{len(self):,} items"
+        except (NotImplementedError, AttributeError):  # AttributeError: in a constructor
+            size = "no length"
+        about = f", {self.extra_repr()}" if self.extra_repr() else ""
+        transforms = getattr(self, "transforms", None)
+        applied = f", transforms={list(transforms)}" if transforms else ""
+        return f"{type(self).__name__}({size}{about}{applied})"
+
+    def extra_repr(self) -> str:
+        """What `repr` shows besides the length and the transforms."""
+        return ""
+
     def apply_transforms(self, x: Any) -> Any:
         """Apply every transform to x. TypeError if one returns a masked array."""
         for transform in self.transforms or ():
@@ -45,7 +59,12 @@ class Dataset:
 
 
 class NDArrayDataset(Dataset):
-    """Arrays of equal length; item i is the tuple of their rows i. ValueError if lengths differ."""
+    """`arrays` of equal length; item i is the tuple of their rows i. ValueError if lengths differ.
+
+    >>> dataset = ndl.data.NDArrayDataset(np.arange(4.0), np.arange(4))
+    >>> len(dataset), [float(part) for part in dataset[2]]
+    (4, [2.0, 2.0])
+    """
 
     def __init__(self, *arrays: Any) -> None:
         super().__init__()
@@ -62,6 +81,9 @@ class NDArrayDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.arrays[0])
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{a.dtype}{list(a.shape[1:])}" for a in self.arrays)
 
     def batch(self, indices: Array) -> tuple[Array, ...]:
         return tuple(a[indices] for a in self.arrays)

@@ -12,7 +12,8 @@ _SPLIT_SEED = 0
 
 
 class DigitsDataset(NDArrayDataset):
-    """Items (x, y): x float32 (64,) in [0, 1], y int32 class 0..9. A fixed stratified split.
+    """Items (x, y): x float32 (64,) in [0, 1], y int32 class 0..9. `train` chooses the four fifths
+    to train with, otherwise it is the fifth to test with: a fixed stratified split.
 
     Raises ImportError if scikit-learn is not installed.
     """

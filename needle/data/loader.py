@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import rng
-from ..backend_ndarray import Device
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count
 from ..backend_ndarray.ndarray import as_device
 from ..tensor import Tensor
@@ -34,7 +34,8 @@ class _Pass:
 
 
 class DataLoader:
-    """Iterates over `dataset` in batches: tuples of Tensors that require no gradient.
+    """Iterates over `dataset` in batches of `batch_size` items (None: 1): tuples of Tensors on
+    `device` (None: the CPU) that require no gradient.
 
     With `shuffle` each pass has its own order; with a `seed` as well, the orders and the numbers
     that transforms draw are the same in every run. The last batch may be smaller unless
@@ -42,6 +43,11 @@ class DataLoader:
     nor their order. `state_dict` and `load_state_dict` carry the position over to another run.
     ValueError for a batch size below 1, a negative seed or number of workers; TypeError for a value
     that is not an integer.
+
+    >>> dataset = ndl.data.NDArrayDataset(np.zeros((10, 3), "float32"), np.arange(10))
+    >>> loader = ndl.data.DataLoader(dataset, batch_size=4, shuffle=True, seed=0)
+    >>> [x.shape for x, y in loader]
+    [(4, 3), (4, 3), (2, 3)]
     """
 
     def __init__(
@@ -53,7 +59,7 @@ class DataLoader:
         seed: int | None = None,
         drop_last: bool = False,
         workers: int = 0,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
     ) -> None:
         if not hasattr(dataset, "batch"):
             raise TypeError(f"DataLoader: dataset is a {type(dataset).__name__}, not a Dataset")
@@ -71,6 +77,18 @@ class DataLoader:
     def __len__(self) -> int:
         whole, rest = divmod(len(self.dataset), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
+
+    def __repr__(self) -> str:
+        try:
+            size = f"{len(self):,} batches"
+        except NotImplementedError:  # of the dataset's __len__
+            size = "no length"
+        set_here = {"seed": self.seed, "device": self.device}
+        options: dict[str, Any] = {"batch_size": self.batch_size, "shuffle": self.shuffle}
+        options |= {"drop_last": self.drop_last, "workers": self.workers}
+        options |= {name: value for name, value in set_here.items() if value is not None}
+        given = ", ".join(f"{name}={value}" for name, value in options.items())
+        return f"DataLoader({self.dataset!r}, {given}: {size})"
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         if self._resumes and self._pass is not None:

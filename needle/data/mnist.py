@@ -25,7 +25,8 @@ _GZIP = b"\x1f\x8b"
 
 
 class MNISTDataset(Dataset):
-    """Items (x, y) from a file of images and a file of labels, idx format, gzipped or not.
+    """Items (x, y) from a file of images (image_filename) and a file of labels (label_filename),
+    idx format, gzipped or not.
 
     x is float32 in [0, 1], of shape (H, W, 1) after the transforms; y is the int32 class. A slice
     or an array of indices gives a batch. FileNotFoundError or ValueError names a missing or
@@ -59,6 +60,10 @@ class MNISTDataset(Dataset):
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def extra_repr(self) -> str:
+        height, width = self.images.shape[1:]
+        return f"float32{[height, width, 1]}, int32[]"
 
     def batch(self, indices: Array) -> tuple[Array, ...]:
         return self[indices]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..backend_ndarray import Device
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count
 from ..backend_ndarray.masked import as_numpy
 from ..tensor import Tensor
@@ -58,7 +58,8 @@ class Corpus:
         self.valid = None if valid is None else self.tokenize(valid, max_lines)
 
     def tokenize(self, path: Any, max_lines: int | None = None) -> Array:
-        """The numbers of the words in a file, including one for the end of each line."""
+        """The numbers of the words in the file `path`, including one for the end of each line, of
+        its first `max_lines` lines (None: all)."""
         numbers: list[int] = []
         add = self.dictionary.add_word
         try:
@@ -82,7 +83,10 @@ def _find(base: Path, name: str, needed: bool = True) -> Path | None:
 
 
 def batchify(
-    data: Sequence[int] | Array, batch_size: int, device: Device | None = None, dtype: Any = None
+    data: Sequence[int] | Array,
+    batch_size: int,
+    device: DeviceLike | None = None,
+    dtype: Any = None,
 ) -> Array:
     """`data` in `batch_size` equal runs, one per column: (len(data) // batch_size, batch_size).
 
@@ -99,13 +103,13 @@ def batchify(
 
 
 def get_batch(
-    batches: Array, i: int, bptt: int, device: Device | None = None, dtype: Any = None
+    batches: Array, i: int, bptt: int, device: DeviceLike | None = None, dtype: Any = None
 ) -> tuple[Tensor, Tensor]:
     """Rows i to i + n of the result of `batchify`, and for each element the next one.
 
     Returns (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or
-    fewer at the end: Tensors without gradient, of `dtype` (None: the array's). IndexError if row i
-    has no next row.
+    fewer at the end: Tensors without gradient, of `dtype` (None: the array's), on `device`.
+    IndexError if row i has no next row.
     """
     i, wanted = count("get_batch", "row", i, -len(batches)), count("get_batch", "bptt", bptt, 0)
     rows = min(wanted, len(batches) - 1 - i)

@@ -22,6 +22,10 @@ class Transform:
     def __call__(self, x: Array) -> Array:
         raise NotImplementedError(f"{type(self).__name__} defines no __call__")
 
+    def __repr__(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({values})"
+
 
 class RandomFlipHorizontal(Transform):
     """Flip left and right with probability `p`. ValueError unless p is in [0, 1]."""

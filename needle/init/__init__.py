@@ -1,20 +1,54 @@
-"""New Tensors: filled, random, and initial weights."""
+"""New Tensors: filled, random, and initial weights.
 
-from .basic import constant, one_hot, ones, ones_like, rand, randb, randn, zeros, zeros_like
+`shape` is integers or one sequence of them, `dtype` the name of a dtype, and `device` a Device
+(None: the CPU). With `requires_grad` the result is a leaf that gets a gradient. Functions with
+`options` take these three by name. A TypeError or ValueError names an invalid shape, number or
+dtype.
+"""
+
+from ..keywords import name_functions
+from .basic import (
+    constant,
+    empty,
+    empty_like,
+    full,
+    full_like,
+    one_hot,
+    ones,
+    ones_like,
+    rand,
+    randb,
+    randn,
+    zeros,
+    zeros_like,
+)
+from .sampling import bernoulli, multinomial, rand_like, randint, randn_like, randperm
 from .weights import kaiming_normal, kaiming_uniform, xavier_normal, xavier_uniform
 
 __all__ = [
+    "bernoulli",
     "constant",
+    "empty",
+    "empty_like",
+    "full",
+    "full_like",
     "kaiming_normal",
     "kaiming_uniform",
+    "multinomial",
     "one_hot",
     "ones",
     "ones_like",
     "rand",
+    "rand_like",
     "randb",
+    "randint",
     "randn",
+    "randn_like",
+    "randperm",
     "xavier_normal",
     "xavier_uniform",
     "zeros",
     "zeros_like",
 ]
+
+globals().update(name_functions((name, globals()[name]) for name in __all__))

@@ -13,7 +13,7 @@ import numpy as np
 from .. import backend_ndarray as nd
 from .. import ops, rng
 from .._state import state
-from ..backend_ndarray import Device
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..extents import is_symbolic
 from ..spec import as_shape
@@ -23,48 +23,127 @@ from ..tensor import Tensor, Value
 def constant(
     *shape: Any,
     c: float = 1.0,
-    device: Device | None = None,
+    device: DeviceLike | None = None,
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Every element `c`."""
+    """Every element `c`.
+
+    >>> ndl.init.constant(2, c=0.5).numpy().tolist()
+    [0.5, 0.5]
+    """
     extents = as_shape("constant", shape)
     if state.trace is not None and is_symbolic(extents):
         return ops.broadcast_to(constant(c=c, device=device, dtype=dtype), extents)
     return Tensor(nd.full(extents, c, dtype, device), requires_grad=requires_grad)
 
 
-def ones(*shape: Any, **options: Any) -> Tensor:
-    """Every element 1; options as for `constant`."""
-    return constant(*shape, c=1, **options)
+def ones(
+    *shape: Any,
+    device: DeviceLike | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Every element 1.
+
+    >>> ndl.ones(2, 3).shape, ndl.ones((2, 3), dtype="int64").dtype
+    ((2, 3), 'int64')
+    """
+    return constant(*shape, c=1, device=device, dtype=dtype, requires_grad=requires_grad)
 
 
-def zeros(*shape: Any, **options: Any) -> Tensor:
-    """Every element 0; options as for `constant`."""
-    return constant(*shape, c=0, **options)
+def zeros(
+    *shape: Any,
+    device: DeviceLike | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Every element 0.
+
+    >>> ndl.zeros(2, 2).numpy().tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
+    return constant(*shape, c=0, device=device, dtype=dtype, requires_grad=requires_grad)
 
 
 def ones_like(array: Tensor, **options: Any) -> Tensor:
-    """Ones in the shape, dtype and device of `array`. TypeError unless it is a Tensor."""
+    """Ones in the shape, dtype and device of `array`; `options` replace its dtype and device.
+    TypeError unless it is a Tensor."""
     _check_tensor("ones_like", array)
-    return ones(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
+    return ones(array.shape, **_like(array, options))
 
 
 def zeros_like(array: Tensor, **options: Any) -> Tensor:
-    """Zeros in the shape, dtype and device of `array`. TypeError unless it is a Tensor."""
+    """Zeros in the shape, dtype and device of `array`; `options` replace its dtype and device.
+    TypeError unless it is a Tensor.
+
+    >>> ndl.zeros_like(ndl.ones(2), dtype="int64").numpy().tolist()
+    [0, 0]
+    """
     _check_tensor("zeros_like", array)
-    return zeros(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
+    return zeros(array.shape, **_like(array, options))
+
+
+def full(
+    shape: Any,
+    fill_value: float,
+    device: DeviceLike | None = None,
+    dtype: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Every element `fill_value`. The dtype is bool, int64 or float32 as the value is, unless it is
+    given.
+
+    >>> ndl.full((2,), 7).dtype, ndl.full((2,), 7.0).dtype
+    ('int64', 'float32')
+    """
+    if dtype is None:
+        kinds = ((bool, "bool"), (int, "int64"))
+        dtype = next((name for kind, name in kinds if isinstance(fill_value, kind)), "float32")
+    return constant(shape, c=fill_value, device=device, dtype=dtype, requires_grad=requires_grad)
+
+
+def full_like(array: Tensor, fill_value: float, **options: Any) -> Tensor:
+    """Every element `fill_value`, in the shape, dtype and device of `array`, which `options`
+    replace. TypeError unless it is a Tensor."""
+    _check_tensor("full_like", array)
+    return full(array.shape, fill_value, **_like(array, options))
+
+
+def empty(
+    *shape: Any,
+    device: DeviceLike | None = None,
+    dtype: str = "float32",
+    requires_grad: bool = False,
+) -> Tensor:
+    """Elements without a value of their own: what was in the memory, and zeros in a trace."""
+    extents = as_shape("empty", shape)
+    if state.trace is not None:
+        return zeros(extents, device=device, dtype=dtype)
+    return Tensor(nd.empty(extents, dtype, device), requires_grad=requires_grad)
+
+
+def empty_like(array: Tensor, **options: Any) -> Tensor:
+    """`empty` in the shape, dtype and device of `array`; `options` replace its dtype and device.
+    TypeError unless it is a Tensor."""
+    _check_tensor("empty_like", array)
+    return empty(array.shape, **_like(array, options))
 
 
 def rand(
     *shape: Any,
     low: float = 0.0,
     high: float = 1.0,
-    device: Device | None = None,
+    device: DeviceLike | None = None,
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Uniform on [low, high). TraceError while tracing."""
+    """Uniform on [low, high). TraceError while tracing.
+
+    >>> ndl.manual_seed(0)
+    >>> bool((ndl.rand(100, low=2.0, high=3.0) >= 2.0).all())
+    True
+    """
     low, high = finite("rand", "low", low), finite("rand", "high", high)
     values = rng.uniform(as_shape("rand", shape), low, high)
     return _tensor(values, device, dtype, requires_grad)
@@ -74,11 +153,16 @@ def randn(
     *shape: Any,
     mean: float = 0.0,
     std: float = 1.0,
-    device: Device | None = None,
+    device: DeviceLike | None = None,
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normally distributed. TraceError while tracing."""
+    """Normally distributed, with this mean and standard deviation `std`, which is not negative.
+    TraceError while tracing.
+
+    >>> ndl.randn(2, 3, std=0.1).shape
+    (2, 3)
+    """
     mean, std = finite("randn", "mean", mean), not_negative("randn", "std", std)
     values = rng.normal(as_shape("randn", shape), mean, std)
     return _tensor(values, device, dtype, requires_grad)
@@ -87,7 +171,7 @@ def randn(
 def randb(
     *shape: Any,
     p: float = 0.5,
-    device: Device | None = None,
+    device: DeviceLike | None = None,
     dtype: str = "bool",
     requires_grad: bool = False,
 ) -> Tensor:
@@ -100,7 +184,7 @@ def randb(
 def one_hot(
     n: int,
     i: Any,
-    device: Device | None = None,
+    device: DeviceLike | None = None,
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
@@ -122,7 +206,11 @@ def _check_tensor(name: str, array: Any) -> None:
         raise TypeError(f"{name}: array is a {type(array).__name__}, not a Tensor")
 
 
+def _like(array: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    return {"device": array.device, "dtype": array.dtype, **options}
+
+
 def _tensor(
-    values: np.ndarray[Any, Any], device: Device | None, dtype: str, requires_grad: bool
+    values: np.ndarray[Any, Any], device: DeviceLike | None, dtype: str, requires_grad: bool
 ) -> Tensor:
     return Tensor(values, device=device, dtype=dtype, requires_grad=requires_grad)

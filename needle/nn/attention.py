@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-import numpy as np
-
 from .. import init, ops
-from ..backend_ndarray import Device, NDArray
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
-from ..backend_ndarray.dtypes import finfo, is_floating
 from ..errors import ShapeError
-from ..extents import is_symbolic
-from ..tensor import Tensor, make_const
-from .basic import Dropout, Linear, ReLU, Sequential
+from ..tensor import Tensor
+from .activations import ReLU
+from .basic import Dropout, Linear
+from .containers import Sequential
 from .embedding import Embedding
+from .functional.attention import causal
 from .module import Module
 from .norm import LayerNorm1d
-
-
-@functools.lru_cache(maxsize=32)
-def _causal_mask(queries: int, keys: int, dtype: str, device: Device) -> NDArray:
-    """A mask (queries, keys): 0 where a query sees a key, the lowest number for later keys.
-
-    The last query sees all keys.
-    """
-    lowest = float(finfo(dtype).min)
-    mask = np.triu(np.full((queries, keys), lowest), keys - queries + 1)
-    return NDArray(mask, device=device, dtype=dtype)
-
-
-def _is_later(scores: Tensor) -> Tensor:
-    """Where a query of scores (..., queries, keys) sees no key; the last query sees all keys."""
-    queries, keys = scores.shape[-2:]
-    rows = ops.arange(queries, keys - queries, "int64", scores.device)
-    return ops.reshape(rows, (queries, 1)) < ops.arange(keys, 0, "int64", scores.device)
 
 
 class MultiHeadAttention(Module):
@@ -51,7 +31,7 @@ class MultiHeadAttention(Module):
         *,
         dropout: float = 0.0,
         causal: bool = False,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
     ) -> None:
         super().__init__()
@@ -60,16 +40,8 @@ class MultiHeadAttention(Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         scores = ops.matmul(q, ops.transpose(k)) * q.shape[-1] ** -0.5
-        if self.causal and is_floating(scores.dtype):
-            queries, keys = scores.shape[-2:]
-            if is_symbolic((queries, keys)):
-                lowest = init.constant(
-                    c=float(finfo(scores.dtype).min), device=scores.device, dtype=scores.dtype
-                )
-                scores = ops.where(_is_later(scores), scores + lowest, scores)
-            else:
-                mask = _causal_mask(queries, keys, scores.dtype, scores.device)
-                scores = scores + make_const(mask)
+        if self.causal:
+            scores = causal(scores)
         probs = self.dropout(ops.softmax(scores))
         return ops.matmul(probs, v), probs
 
@@ -83,6 +55,7 @@ class AttentionLayer(Module):
     q, k and v are each normalized and projected (without bias) to `num_head` heads of `dim_head`;
     the concatenated results of the heads are projected (without bias) to out_features. k (B, keys,
     k_features) and v (B, keys, v_features) default to q, and feature counts to q_features.
+    `dropout` drops weights; if `causal`, a query does not see later keys.
     """
 
     def __init__(
@@ -96,7 +69,7 @@ class AttentionLayer(Module):
         out_features: int | None = None,
         dropout: float = 0.0,
         causal: bool = True,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
     ) -> None:
         super().__init__()
@@ -156,7 +129,8 @@ class AttentionLayer(Module):
 
 class TransformerLayer(Module):
     """x + dropout(attention(x)), then x + dropout(mlp(norm(x))), where the MLP has one hidden layer
-    of `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same."""
+    of `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same. num_head, dim_head and
+    causal are those of AttentionLayer."""
 
     def __init__(
         self,
@@ -167,7 +141,7 @@ class TransformerLayer(Module):
         *,
         dropout: float = 0.0,
         causal: bool = True,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
     ) -> None:
         super().__init__()
@@ -198,7 +172,8 @@ class TransformerLayer(Module):
 
 
 class Transformer(Module):
-    """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h).
+    """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h). The
+    layers' arguments are those of TransformerLayer.
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
     `sequence_len`. h has no meaning: it is returned unchanged (None: zeros like x), so that a
@@ -215,7 +190,7 @@ class Transformer(Module):
         dim_head: int = 32,
         dropout: float = 0.0,
         causal: bool = True,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
         batch_first: bool = False,
         sequence_len: int = 2048,
@@ -268,3 +243,9 @@ class Transformer(Module):
         if not self.batch_first:
             x = ops.transpose(x, (0, 1))
         return x, init.zeros_like(x) if h is None else h
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.embedding_size}, batch_first={self.batch_first}, "
+            f"sequence_len={self.sequence_len}"
+        )

@@ -1,19 +1,24 @@
-"""Linear layers, activations and containers."""
+"""Linear layers, dropout and changes of shape."""
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Sequence
 from typing import Any
 
 from .. import init, ops
-from ..backend_ndarray import Device
-from ..backend_ndarray.arguments import counts, fraction
+from ..backend_ndarray import DeviceLike
+from ..backend_ndarray.arguments import counts, finite, fraction
 from ..tensor import Tensor
+from . import functional as F
+from .layout import Form, Layout, transposed
 from .module import Module, Parameter
 
 
 class Identity(Module):
-    """y = x."""
+    """y = x. Arguments are accepted and have no effect, as in PyTorch."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
 
     def forward(self, x: Any) -> Any:
         return x
@@ -23,6 +28,10 @@ class Linear(Module):
     """y = x @ weight + bias over the last axis of x: (..., in_features) -> (..., out_features).
 
     weight (in_features, out_features) and bias (1, out_features) are drawn Kaiming-uniform.
+
+    >>> layer = nn.Linear(3, 4)
+    >>> layer(ndl.zeros(2, 3)).shape, layer.weight.shape
+    ((2, 4), (3, 4))
     """
 
     def __init__(
@@ -30,7 +39,7 @@ class Linear(Module):
         in_features: int,
         out_features: int,
         bias: bool = True,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
     ) -> None:
         super().__init__()
@@ -48,107 +57,133 @@ class Linear(Module):
         y = ops.matmul(x, self.weight)
         return y if self.bias is None else ops.add(y, self.bias)
 
+    def torch_layout(self) -> Layout:
+        return {"weight": transposed("weight"), "bias": Form("bias", flat=True)}
+
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
 
 
+class Bilinear(Module):
+    """y = the sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias:
+    (..., in1_features), (..., in2_features) -> (..., out_features).
+
+    weight (in1_features, in2_features, out_features) and bias (out_features,) are drawn uniformly
+    from +-1 / sqrt(in1_features).
+    """
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        counts(
+            "Bilinear",
+            in1_features=in1_features,
+            in2_features=in2_features,
+            out_features=out_features,
+        )
+        self.in1_features, self.in2_features = in1_features, in2_features
+        self.out_features = out_features
+        bound = in1_features**-0.5
+        where: dict[str, Any] = {"low": -bound, "high": bound, "device": device, "dtype": dtype}
+        self.weight = Parameter(init.rand(in1_features, in2_features, out_features, **where))
+        self.bias = Parameter(init.rand(out_features, **where)) if bias else None
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.bilinear(x1, x2, self.weight, self.bias)
+
+    def torch_layout(self) -> Layout:
+        return {"weight": Form("weight", (2, 0, 1))}
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in1_features}, {self.in2_features}, {self.out_features}, "
+            f"bias={self.bias is not None}"
+        )
+
+
 class Flatten(Module):
-    """(B, ...) -> (B, product of the rest)."""
+    """The axes from `start_dim` to `end_dim` (included) as one: by default (B, ...) -> (B, product
+    of the rest). ShapeError for axes that x does not have.
 
-    def forward(self, x: Tensor) -> Tensor:
-        shape = x.shape
-        return x.reshape(shape[0], prod(shape[1:]))
+    >>> nn.Flatten()(ndl.zeros(2, 3, 4)).shape
+    (2, 12)
+    """
 
-
-class ReLU(Module):
-    """max(x, 0), elementwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.relu(x)
-
-
-class Tanh(Module):
-    """tanh(x), elementwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.tanh(x)
-
-
-class Sigmoid(Module):
-    """1 / (1 + exp(-x)), elementwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.sigmoid(x)
-
-
-class GELU(Module):
-    """x * (1 + erf(x / sqrt(2))) / 2, elementwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.gelu(x)
-
-
-class SiLU(Module):
-    """x * sigmoid(x), elementwise."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return ops.silu(x)
-
-
-class Sequential(Module):
-    """Modules applied one after the other."""
-
-    def __init__(self, *modules: Module) -> None:
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
-        for i, module in enumerate(modules):
-            _check_module("Sequential", f"modules[{i}]", module)
-        self.modules = modules
-
-    def forward(self, x: Any) -> Any:
-        for module in self.modules:
-            x = module(x)
-        return x
-
-
-def _check_module(owner: str, what: str, module: Any) -> None:
-    if not callable(module):
-        raise TypeError(f"{owner}: {what} is a {type(module).__name__}, not a Module")
-
-
-class Residual(Module):
-    """y = fn(x) + x."""
-
-    def __init__(self, fn: Module) -> None:
-        super().__init__()
-        _check_module("Residual", "fn", fn)
-        self.fn = fn
+        self.start_dim = start_dim
+        self.end_dim = end_dim
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fn(x) + x
+        return F.flatten(x, self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """The axis `dim` as several of extents `unflattened_size`, one of which may be -1. ShapeError
+    if they do not fit."""
+
+    def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
+        super().__init__()
+        if not isinstance(unflattened_size, Sequence) or isinstance(unflattened_size, str):
+            raise TypeError(f"Unflatten: unflattened_size {unflattened_size!r} is no list of ints")
+        self.dim = dim
+        self.unflattened_size = tuple(unflattened_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.unflatten(x, self.dim, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"
 
 
 class Dropout(Module):
-    """In train mode, zero each element with probability `p` and scale the rest by 1 / (1 - p)."""
+    """In train mode, zero each element with probability `p` and scale the rest by 1 / (1 - p).
+    `inplace` is accepted and has no effect.
 
-    def __init__(self, p: float = 0.5) -> None:
+    >>> layer = nn.Dropout(0.5)
+    >>> sorted(set(layer(ndl.ones(100)).tolist())), layer.eval()(ndl.ones(2)).tolist()
+    ([0.0, 2.0], [1.0, 1.0])
+    """
+
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        self.p = fraction("Dropout", "p", p)
+        self.p = fraction(type(self).__name__, "p", p)
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        keep = init.randb(*x.shape, p=1 - self.p, device=x.device, dtype=x.dtype)
-        return x * (keep / (1 - self.p))
+        return F.dropout(x, self.p, self.training)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-class SoftmaxLoss(Module):
-    """Mean cross entropy of logits (N, C) against class numbers (N,), which are integers or whole
-    floats."""
+class Dropout2d(Dropout):
+    """Like Dropout with the probability `p`, for whole channels of x (N, channels, ...) (Tompson et
+    al. 2014)."""
 
-    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        rows, classes = logits.shape
-        picked = logits * ops.one_hot(y, classes, logits.dtype)
-        return (ops.logsumexp(logits, axes=1) - picked.sum(1)).sum() / rows
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout2d(x, self.p, self.training)
+
+
+class CosineSimilarity(Module):
+    """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along the axis `dim`."""
+
+    def __init__(self, dim: int = 1, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.dim = dim
+        self.eps = finite("CosineSimilarity", "eps", eps)
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.cosine_similarity(x1, x2, self.dim, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, eps={self.eps}"

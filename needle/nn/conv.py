@@ -1,25 +1,20 @@
-"""Convolution and pooling over (N, C, H, W)."""
+"""Convolutions over (N, channels, ...)."""
 
 from __future__ import annotations
 
-from typing import Any
+from math import prod
+from typing import Any, ClassVar
 
-from .. import init, ops
-from ..backend_ndarray import Device
+from .. import init
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..ops._windows import as_window
 from ..tensor import Tensor
+from . import functional as F
+from .functional.border import PADDING_MODES, border
+from .functional.conv import numbers, same_padding, transposed_window
+from .layout import Form, Layout
 from .module import Module, Parameter
-
-
-def channels_last(x: Tensor) -> Tensor:
-    """(N, C, H, W) -> (N, H, W, C)."""
-    return ops.permute(x, (0, 2, 3, 1))
-
-
-def channels_first(x: Tensor) -> Tensor:
-    """(N, H, W, C) -> (N, C, H, W)."""
-    return ops.permute(x, (0, 3, 1, 2))
 
 
 class Conv(Module):
@@ -38,7 +33,7 @@ class Conv(Module):
         kernel_size: Any,
         stride: Any = 1,
         bias: bool = True,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
         *,
         padding: Any = None,
@@ -46,13 +41,14 @@ class Conv(Module):
         dilation: Any = 1,
     ) -> None:
         super().__init__()
-        counts("Conv", in_channels=in_channels, out_channels=out_channels, groups=groups)
+        name = type(self).__name__
+        counts(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
         if in_channels % groups or out_channels % groups:
             raise ValueError(
-                f"Conv: groups {groups} does not divide {in_channels} and {out_channels} channels"
+                f"{name}: groups {groups} does not divide {in_channels} and {out_channels} channels"
             )
         stay = padding is None  # stride 1 then keeps the extents
-        kernel = as_window("Conv", kernel_size, stride, 0 if stay else padding, dilation).kernel
+        kernel = as_window(name, kernel_size, stride, 0 if stay else padding, dilation).kernel
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = kernel_size
@@ -73,12 +69,11 @@ class Conv(Module):
             self.bias = Parameter(init.rand(out_channels, low=-bound, high=bound, **where))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = ops.conv(
-            channels_last(x), self.weight, self.stride, self.padding, self.dilation, self.groups
-        )
-        if self.bias is not None:
-            y = ops.add(y, self.bias)
-        return channels_first(y)
+        options = self.stride, self.padding, self.dilation, self.groups
+        return F.conv2d(x, self.weight, self.bias, *options)
+
+    def torch_layout(self) -> Layout:
+        return {"weight": Form("weight", (3, 2, 0, 1))}
 
     def extra_repr(self) -> str:
         return (
@@ -88,51 +83,194 @@ class Conv(Module):
         )
 
 
-class MaxPool2d(Module):
-    """Largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
+class _Convolution(Module):
+    """Base of convolutions of `axes` dimensions with PyTorch's arguments."""
 
-    kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
-    """
+    axes: ClassVar[int]
+    transposed: ClassVar[bool] = False
 
     def __init__(
-        self, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        device: DeviceLike | None,
+        dtype: str,
     ) -> None:
         super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        self.dilation = dilation
-        as_window("MaxPool2d", kernel_size, self.stride, padding, dilation)
+        name, axes = type(self).__name__, self.axes
+        modes = PADDING_MODES[:1] if self.transposed else PADDING_MODES
+        if padding_mode not in modes:
+            raise ValueError(f"{name}: padding_mode {padding_mode!r} is not one of {modes}")
+        self.padding_mode = padding_mode
+        counts(name, in_channels=in_channels, out_channels=out_channels, groups=groups)
+        if in_channels % groups or out_channels % groups:
+            raise ValueError(
+                f"{name}: groups {groups} does not divide {in_channels} and {out_channels} channels"
+            )
+        self.in_channels, self.out_channels, self.groups = in_channels, out_channels, groups
+        self.kernel_size = numbers(name, "kernel_size", kernel_size, axes)
+        self.stride = numbers(name, "stride", stride, axes)
+        self.dilation = numbers(name, "dilation", dilation, axes)
+        if isinstance(padding, str):
+            same_padding(name, padding, self.kernel_size, self.stride, self.dilation)
+            self.padding: Any = padding
+        else:
+            self.padding = numbers(name, "padding", padding, axes)
+            self._check_least("padding", self.padding, 0)
+        for what in ("kernel_size", "stride", "dilation"):
+            self._check_least(what, getattr(self, what), 1)
+        # As of a convolution; the transpose has the weight of the one that it transposes.
+        ends = (out_channels, in_channels) if self.transposed else (in_channels, out_channels)
+        shape = (*self.kernel_size, ends[0] // groups, ends[1])
+        bound = prod(shape[:-1]) ** -0.5
+        where: dict[str, Any] = {"low": -bound, "high": bound, "device": device, "dtype": dtype}
+        self.weight = Parameter(init.rand(*shape, **where))
+        self.bias = Parameter(init.rand(out_channels, **where)) if bias else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        pooled = ops.max_pool(
-            channels_last(x), self.kernel_size, self.stride, self.padding, self.dilation
-        )
-        return channels_first(pooled)
+    def _check_least(self, what: str, values: tuple[int, ...], least: int) -> None:
+        for value in values:
+            if value < least:
+                raise ValueError(f"{type(self).__name__}: {what} {value} is not {least} or more")
+
+    def torch_layout(self) -> Layout:
+        n = self.axes
+        return {"weight": Form("weight", (n + 1, n, *range(n)))}
 
     def extra_repr(self) -> str:
         return (
-            f"{self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}"
+            f"{self.in_channels}, {self.out_channels}, {self.kernel_size}, stride={self.stride}, "
+            f"padding={self.padding!r}, dilation={self.dilation}, groups={self.groups}, "
+            f"bias={self.bias is not None}"
         )
 
 
-class AvgPool2d(Module):
-    """Mean of each window, in which padding counts as zeros: (N, C, H, W) -> (N, C, rows, columns).
+class Conv2d(_Convolution):
+    """2-D convolution with PyTorch's arguments: (N, in_channels, H, W) -> (N, out_channels, rows,
+    columns).
 
-    The arguments are those of MaxPool2d.
+    kernel_size, stride, padding and dilation are ints or pairs (rows, columns); padding is zeros
+    on both sides, 0 by default, "valid" (0) or "same" (the extents stay, at stride 1). weight (kh,
+    kw, in_channels / groups, out_channels) and bias (out_channels,) are drawn uniformly from +-1 /
+    sqrt(kh * kw * in_channels / groups). ValueError unless groups divides both channel counts.
+    padding_mode "reflect", "replicate" or "circular" pads with values of the input instead.
+
+    >>> layer = nn.Conv2d(3, 8, kernel_size=3, stride=2, padding=1)
+    >>> layer(ndl.zeros(1, 3, 32, 32)).shape, layer.weight.shape
+    ((1, 8, 16, 16), (3, 3, 3, 8))
     """
 
-    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
-        super().__init__()
-        self.kernel_size = kernel_size
-        self.stride = kernel_size if stride is None else stride
-        self.padding = padding
-        as_window("AvgPool2d", kernel_size, self.stride, padding, 1)
+    axes = 2
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        window, rest = (kernel_size, stride, padding, dilation), (padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, *window, groups, bias, *rest)
 
     def forward(self, x: Tensor) -> Tensor:
-        pooled = ops.avg_pool(channels_last(x), self.kernel_size, self.stride, self.padding)
-        return channels_first(pooled)
+        conv = (F.conv1d, F.conv2d, F.conv3d)[self.axes - 1]
+        padding = self.padding
+        if self.padding_mode != "zeros":
+            name = type(self).__name__
+            if isinstance(padding, str):
+                sides = same_padding(name, padding, self.kernel_size, self.stride, self.dilation)
+            else:
+                sides = [(n, n) for n in padding]
+            x, padding = border(name, x, sides, self.padding_mode), 0
+        options = self.stride, padding, self.dilation, self.groups
+        return conv(x, self.weight, self.bias, *options)
 
-    def extra_repr(self) -> str:
-        return f"{self.kernel_size}, stride={self.stride}, padding={self.padding}"
+
+class Conv1d(Conv2d):
+    """1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight (k, in_channels /
+    groups, out_channels). Otherwise like Conv2d, with one number where that has pairs."""
+
+    axes = 1
+
+
+class Conv3d(Conv2d):
+    """3-D convolution: (N, in_channels, D, H, W) -> (N, out_channels, planes, rows, columns);
+    weight (kd, kh, kw, in_channels / groups, out_channels). Otherwise like Conv2d, with ints or
+    three numbers where that has pairs."""
+
+    axes = 3
+
+
+class ConvTranspose2d(_Convolution):
+    """The transpose of a 2-D convolution: (N, in_channels, rows, columns) -> (N, out_channels, H,
+    W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) + output_padding + 1.
+
+    weight (kh, kw, out_channels / groups, in_channels), that of the convolution which it
+    transposes, and bias (out_channels,) are drawn uniformly from +-1 / sqrt(kh * kw * out_channels
+    / groups). ValueError for an output_padding that is not below stride or dilation. Otherwise like
+    Conv2d.
+
+    >>> nn.ConvTranspose2d(8, 3, kernel_size=4, stride=2, padding=1)(ndl.zeros(1, 8, 16, 16)).shape
+    (1, 3, 32, 32)
+    """
+
+    axes = 2
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        padding: Any = 0,
+        output_padding: Any = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Any = 1,
+        padding_mode: str = "zeros",
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        name = type(self).__name__
+        if isinstance(padding, str):
+            raise TypeError(f"{name}: padding {padding!r} is a str, not numbers")
+        window, rest = (kernel_size, stride, padding, dilation), (padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, *window, groups, bias, *rest)
+        given = transposed_window(
+            name, self.axes, self.stride, self.padding, output_padding, self.dilation
+        )
+        self.output_padding = given[2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        conv = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[self.axes - 1]
+        options = self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        return conv(x, self.weight, self.bias, *options)
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """The transpose of a 1-D convolution: (N, in_channels, L) -> (N, out_channels, length); weight
+    (k, out_channels / groups, in_channels). Otherwise like ConvTranspose2d."""
+
+    axes = 1
+
+
+class ConvTranspose3d(ConvTranspose2d):
+    """The transpose of a 3-D convolution: (N, in_channels, planes, rows, columns) -> (N,
+    out_channels, D, H, W); weight (kd, kh, kw, out_channels / groups, in_channels). Otherwise like
+    ConvTranspose2d, with ints or three numbers where that has pairs."""
+
+    axes = 3

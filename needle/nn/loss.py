@@ -1,60 +1,250 @@
-"""Losses."""
+"""Losses as modules; needle.nn.functional has them as functions."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import ops
-from ..backend_ndarray.arguments import share
-from ..errors import ShapeError
+from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..tensor import Tensor
+from . import functional as F
+from .functional.loss import check_reduction
 from .module import Module
+
+
+class SoftmaxLoss(Module):
+    """Mean cross entropy of logits (N, C) against class numbers (N,), which are integers or whole
+    floats."""
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        rows, classes = logits.shape
+        picked = logits * ops.one_hot(y, classes, logits.dtype)
+        return (ops.logsumexp(logits, axes=1) - picked.sum(1)).sum() / rows
 
 
 class _Loss(Module):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
-        if reduction not in ("mean", "sum", "none"):
-            raise ValueError(
-                f"{type(self).__name__}: reduction {reduction!r} is not 'mean', 'sum' or 'none'"
-            )
+        check_reduction(type(self).__name__, reduction)
         self.reduction = reduction
-
-    def _reduced(self, losses: Tensor) -> Tensor:
-        if self.reduction == "none":
-            return losses
-        return losses.mean() if self.reduction == "mean" else losses.sum()
 
     def extra_repr(self) -> str:
         return f"reduction={self.reduction!r}"
 
 
-class CrossEntropyLoss(_Loss):
-    """Cross entropy of logits (N, C) against class numbers (N,), which are integers or whole
-    floats; reduction: mean, sum, or none for a loss of shape (N,).
+class _Weighted(_Loss):
+    """Base of losses with weights, a buffer, for classes or elements."""
+
+    def __init__(self, reduction: str, weight: Tensor | None) -> None:
+        super().__init__(reduction)
+        self.weight = self._constant("weight", weight)
+
+    def _constant(self, what: str, weight: Any) -> Tensor | None:
+        if weight is None:
+            return None
+        if not isinstance(weight, Tensor):
+            name = type(self).__name__
+            raise TypeError(f"{name}: {what} is a {type(weight).__name__}, not a Tensor or None")
+        return weight.detach()
+
+
+class CrossEntropyLoss(_Weighted):
+    """Cross entropy of logits (N, C, ...) against class numbers (N, ...), which are integers or
+    whole floats, or against probabilities of the logits' shape; reduction: mean, sum, or none for a
+    loss of shape (N, ...).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
+    `weight` (C,) multiplies each class's losses, rows of class `ignore_index` count nothing, and a
+    mean is divided by the weights that counted.
+
+    >>> round(nn.CrossEntropyLoss()(ndl.zeros(2, 4), ndl.Tensor([0, 3])).item(), 4)
+    1.3863
     """
 
-    def __init__(self, reduction: str = "mean", label_smoothing: float = 0.0) -> None:
-        super().__init__(reduction)
+    def __init__(
+        self,
+        reduction: str = "mean",
+        label_smoothing: float = 0.0,
+        *,
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+    ) -> None:
+        super().__init__(reduction, weight)
         self.label_smoothing = share("CrossEntropyLoss", "label_smoothing", label_smoothing)
+        self.ignore_index = ignore_index
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
-        if logits.ndim != 2 or y.shape != logits.shape[:1]:
-            raise ShapeError(
-                f"CrossEntropyLoss: logits {logits.shape} and y {y.shape} are not (N, C) and (N,)"
-            )
-        picked = (logits * ops.one_hot(y, logits.shape[1], logits.dtype)).sum(1)
-        s = self.label_smoothing
-        if s:
-            picked = picked * (1 - s) + logits.mean(1) * s
-        return self._reduced(ops.logsumexp(logits, axes=1) - picked)
+        options = self.weight, self.ignore_index, self.reduction, self.label_smoothing
+        return F.cross_entropy(logits, y, *options)
+
+
+class NLLLoss(_Weighted):
+    """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...); `weight`,
+    `ignore_index` and `reduction` are those of CrossEntropyLoss."""
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        ignore_index: int = -100,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction, weight)
+        self.ignore_index = ignore_index
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.nll_loss(x, y, self.weight, self.ignore_index, self.reduction)
 
 
 class MSELoss(_Loss):
-    """(x - y) ** 2 for x and y of one shape; reduction: mean, sum, or none."""
+    """(x - y) ** 2 for x and y of one shape; reduction: mean, sum, or none.
+
+    >>> nn.MSELoss()(ndl.Tensor([1.0, 3.0]), ndl.zeros(2)).item()
+    5.0
+    """
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        if x.shape != y.shape:
-            raise ShapeError(f"MSELoss: shapes {x.shape} and {y.shape} differ")
-        difference = x - y
-        return self._reduced(difference * difference)
+        return F.mse_loss(x, y, self.reduction)
+
+
+class L1Loss(_Loss):
+    """|x - y| for x and y of one shape; reduction: mean, sum, or none."""
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.l1_loss(x, y, self.reduction)
+
+
+class SmoothL1Loss(_Loss):
+    """With d = x - y, d * d / (2 beta) where |d| < beta, else |d| - beta / 2; reduction: mean, sum,
+    or none."""
+
+    def __init__(self, reduction: str = "mean", beta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.beta = not_negative("SmoothL1Loss", "beta", beta)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.smooth_l1_loss(x, y, self.reduction, self.beta)
+
+
+class HuberLoss(_Loss):
+    """With d = x - y, d * d / 2 where |d| < delta, else delta * (|d| - delta / 2); reduction: mean,
+    sum, or none (Huber 1964)."""
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction)
+        self.delta = finite("HuberLoss", "delta", delta)
+        if not delta > 0:
+            raise ValueError(f"HuberLoss: delta {delta} is not above 0")
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.huber_loss(x, y, self.reduction, self.delta)
+
+
+class BCELoss(_Weighted):
+    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape, where a
+    logarithm below -100 counts as -100; reduction: mean, sum, or none."""
+
+    def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
+        super().__init__(reduction, weight)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy(x, y, self.weight, self.reduction)
+
+
+class BCEWithLogitsLoss(_Weighted):
+    """Binary cross entropy of logits x and probabilities y of one shape, without overflow, times
+    `weight`; `pos_weight` multiplies y's part. reduction: mean, sum, or none.
+
+    >>> round(nn.BCEWithLogitsLoss()(ndl.zeros(3), ndl.ones(3)).item(), 4)
+    0.6931
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        *,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+    ) -> None:
+        super().__init__(reduction, weight)
+        self.pos_weight = self._constant("pos_weight", pos_weight)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        options = self.weight, self.reduction, self.pos_weight
+        return F.binary_cross_entropy_with_logits(x, y, *options)
+
+
+class KLDivLoss(Module):
+    """y * (log(y) - x) for log-probabilities x and probabilities y (log-probabilities with
+    `log_target`); reduction: mean, sum, none, or batchmean, the sum divided by the extent of axis 0
+    (Kullback and Leibler 1951)."""
+
+    def __init__(self, reduction: str = "mean", log_target: bool = False) -> None:
+        super().__init__()
+        check_reduction("KLDivLoss", reduction, "batchmean")
+        self.reduction = reduction
+        self.log_target = log_target
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return F.kl_div(x, y, self.reduction, self.log_target)
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}, log_target={self.log_target}"
+
+
+class CTCLoss(_Loss):
+    """Connectionist temporal classification: the negative log-probability that a sequence of
+    classes and blanks spells a target (Graves et al. 2006). blank, reduction, the arguments of
+    forward, shapes and errors are those of `needle.nn.functional.ctc_loss`."""
+
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None:
+        super().__init__(reduction)
+        self.blank = count("CTCLoss", "blank", blank, 0)
+        self.zero_infinity = zero_infinity
+
+    def forward(
+        self, log_probs: Tensor, targets: Any, input_lengths: Any, target_lengths: Any
+    ) -> Tensor:
+        options = self.blank, self.reduction, self.zero_infinity
+        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, *options)
+
+
+class CosineEmbeddingLoss(_Loss):
+    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1; x1 and x2 (N, D),
+    y (N,); reduction: mean, sum, or none."""
+
+    def __init__(self, margin: float = 0.0, *, reduction: str = "mean") -> None:
+        super().__init__(reduction)
+        self.margin = finite("CosineEmbeddingLoss", "margin", margin)
+
+    def forward(self, x1: Tensor, x2: Tensor, y: Tensor) -> Tensor:
+        return F.cosine_embedding_loss(x1, x2, y, self.margin, self.reduction)
+
+
+class TripletMarginLoss(_Loss):
+    """max(0, |anchor - positive| - |anchor - negative| + margin) with the p-norm over the last
+    axis; with `swap` the negative's distance from the positive counts if it is smaller. reduction:
+    mean, sum, or none (Balntas et al. 2016)."""
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        *,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(reduction)
+        self.margin = finite("TripletMarginLoss", "margin", margin)
+        self.p = finite("TripletMarginLoss", "p", p)
+        self.eps = finite("TripletMarginLoss", "eps", eps)
+        self.swap = swap
+        if not p > 0:
+            raise ValueError(f"TripletMarginLoss: p {p} is not above 0")
+
+    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        options = self.margin, self.p, self.eps, self.swap, self.reduction
+        return F.triplet_margin_loss(anchor, positive, negative, *options)

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from .._state import note_replaced, state
 from ..backend_ndarray import Device, NDArray
-from ..backend_ndarray.dtypes import dtype_name, is_floating
+from ..backend_ndarray.dtypes import is_floating
 from ..backend_ndarray.masked import refuse_masked
+from ..destination import destination
 from ..tensor import Tensor
+from . import hooks
+from .layout import Entry, Layout, check_layout, torch_entries
 
 
 class Parameter(Tensor):
-    """A Tensor that is a learned part of a Module."""
+    """A Tensor that is a learned part of a Module: the arguments are those of Tensor.
+
+    >>> class Scale(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.scale = nn.Parameter(ndl.ones(3))
+    ...
+    ...     def forward(self, x):
+    ...         return x * self.scale
+    >>> [name for name, _ in Scale().named_parameters()]
+    ['scale']
+    """
 
     __slots__ = ()
 
@@ -26,6 +40,9 @@ class Module:
     """
 
     training: bool
+    torch_unused: ClassVar[tuple[str, ...]] = ()  # PyTorch's tensors that needle does not need
+    _hooks: tuple[hooks.Hook, ...] = ()
+    _unsaved: frozenset[str] = frozenset()  # buffers that are no part of the state
 
     def __init__(self) -> None:
         self.training = True
@@ -37,9 +54,11 @@ class Module:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         trace = state.trace
         if trace is None:
+            if self._hooks:
+                return hooks.call(self, args, kwargs)
             return self.forward(*args, **kwargs)
         with trace.entered(self):
-            return self.forward(*args, **kwargs)
+            return hooks.call(self, args, kwargs)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if state.trace is not None:
@@ -68,9 +87,18 @@ class Module:
         return list(_once(self.named_tensors(), Parameter))
 
     def named_buffers(self) -> list[tuple[str, Tensor]]:
-        """(path, buffer), each buffer once: tensors that are saved but not learned."""
-        tensors = [(n, t) for n, t in self.named_tensors() if not isinstance(t, Parameter)]
+        """(path, buffer), each buffer once: tensors that are not learned, saved or not."""
+        tensors = [
+            (f"{path}.{name}" if path else name, item)
+            for path, module in self.named_modules()
+            for name, item in module._contents(unsaved=True)
+            if isinstance(item, Tensor) and not isinstance(item, Parameter)
+        ]
         return list(_once(tensors, Tensor))
+
+    def buffers(self) -> list[Tensor]:
+        """Every buffer once."""
+        return [buffer for _, buffer in self.named_buffers()]
 
     def parameters(self) -> list[Parameter]:
         """Every parameter once."""
@@ -80,49 +108,191 @@ class Module:
         """This module and every one below it."""
         return [module for _, module in self.named_modules()]
 
+    def _contents(self, unsaved: bool = False) -> Iterator[tuple[str, Any]]:
+        """(path, item) of the tensors of the state and the modules that are directly in this one,
+        or in containers in it; with `unsaved`, of buffers that are not saved as well."""
+        for path, item, _ in walk(self, unsaved=unsaved, below=False):
+            if item is not self:
+                yield path, item
+
+    def named_children(self) -> list[tuple[str, Module]]:
+        """(path, module) of the modules directly in this one, each once."""
+        return list(_once(list(self._contents()), Module))
+
+    def children(self) -> list[Module]:
+        """The modules directly in this one, each once."""
+        return [module for _, module in self.named_children()]
+
+    def get_submodule(self, path: str) -> Module:
+        """The module of that path ("" is this one). AttributeError if there is none."""
+        found = dict(self.named_modules())
+        if path not in found:
+            raise AttributeError(f"{type(self).__name__} has no module {path!r}")
+        return found[path]
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Set the attribute `name` to a tensor that is not learned; it moves with the module, and
+        if `persistent` it is saved. None keeps the name for later.
+
+        Raises ValueError for a name that is taken, that has a "." or that begins with "_" (then
+        it would not be saved), TypeError for a value that is no Tensor or is a Parameter.
+        """
+        if tensor is not None and (isinstance(tensor, Parameter) or not isinstance(tensor, Tensor)):
+            kind = type(tensor).__name__
+            raise TypeError(f"register_buffer: {name!r} is a {kind}, not a Tensor or None")
+        self._check_new("register_buffer", name)
+        if name.startswith("_"):
+            raise ValueError(f"register_buffer: {name!r} begins with '_'")
+        if not persistent:
+            self._unsaved = self._unsaved | {name}
+        setattr(self, name, tensor)
+
+    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+        """Set the attribute `name` to `parameter`, a Parameter or None. Raises ValueError for a
+        name that is taken or has a ".", TypeError for a value that is no Parameter."""
+        if parameter is not None and not isinstance(parameter, Parameter):
+            kind = type(parameter).__name__
+            raise TypeError(f"register_parameter: {name!r} is a {kind}, not a Parameter or None")
+        self._check_new("register_parameter", name)
+        setattr(self, name, parameter)
+
+    def add_module(self, name: str, module: Module) -> None:
+        """Set the attribute `name` to a module. Raises ValueError for a name that is taken or has a
+        ".", TypeError for a value that is no Module."""
+        if not isinstance(module, Module):
+            raise TypeError(f"add_module: {name!r} is a {type(module).__name__}, not a Module")
+        self._check_new("add_module", name)
+        setattr(self, name, module)
+
+    def _check_new(self, owner: str, name: Any) -> None:
+        if not isinstance(name, str):
+            raise TypeError(f"{owner}: a name must be a str, not a {type(name).__name__}")
+        if not name or "." in name:
+            raise ValueError(f"{owner}: the name {name!r} is empty or has a '.'")
+        if hasattr(self, name):
+            raise ValueError(f"{owner}: {type(self).__name__} has a {name!r} already")
+
+    def apply(self, fn: Callable[[Module], Any]) -> Module:
+        """Call `fn` with every module below this one, children first, then with this one. Returns
+        self.
+
+        >>> kinds = []
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+        >>> model = model.apply(lambda module: kinds.append(type(module).__name__))
+        >>> kinds
+        ['Linear', 'Tanh', 'Sequential']
+        """
+        for module in self.children():
+            module.apply(fn)
+        fn(self)
+        return self
+
+    # Hooks
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, with_kwargs: bool = False
+    ) -> hooks.Hook:
+        """Call `hook(module, args)` before each forward; it returns None or other arguments (a
+        tuple, or the only one). With `with_kwargs`, `hook(module, args, kwargs)` returns None or
+        (args, kwargs). The result's `remove` takes the hook off; as a context it does so at its
+        end. Compiled code has the effect that hooks had while tracing."""
+        return hooks.Hook(self, hook, True, with_kwargs)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, with_kwargs: bool = False
+    ) -> hooks.Hook:
+        """Call `hook(module, args, output)` after each forward, or with `with_kwargs`
+        `hook(module, args, kwargs, output)`; it returns None or another output. The result is that
+        of `register_forward_pre_hook`.
+
+        >>> layer, shapes = nn.Linear(3, 4), []
+        >>> with layer.register_forward_hook(lambda module, args, y: shapes.append(y.shape)):
+        ...     y = layer(ndl.zeros(2, 3))
+        >>> shapes
+        [(2, 4)]
+        """
+        return hooks.Hook(self, hook, False, with_kwargs)
+
     # State
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Parameters and buffers by path, detached; they share memory with the module."""
-        return {name: tensor.detach() for name, tensor in self.named_tensors()}
+    def torch_layout(self) -> Layout:
+        """How PyTorch stores what is in this module, where that differs: a `Form` (or only a name)
+        by path from here, for tensors and for modules. Modules below declare their own."""
+        return {}
 
-    def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> None:
-        """Copy `values` (Tensors, NDArrays or NumPy arrays by path) into the module.
+    def state_dict(self, layout: str = "needle") -> dict[str, Tensor]:
+        """Parameters and buffers by path, detached; they share memory with the module.
+
+        With layout="torch" the names and shapes are those of PyTorch's modules. ValueError for
+        another layout.
+
+        >>> model = nn.Sequential(nn.Linear(3, 4))
+        >>> {name: value.shape for name, value in model.state_dict().items()}
+        {'modules.0.weight': (3, 4), 'modules.0.bias': (1, 4)}
+        >>> {name: value.shape for name, value in model.state_dict(layout="torch").items()}
+        {'0.weight': (4, 3), '0.bias': (4,)}
+        """
+        check_layout("state_dict", layout)
+        if layout == "needle":
+            return {name: tensor.detach() for name, tensor in self.named_tensors()}
+        entries, _ = torch_entries(self)
+        return {e.name: e.form.outgoing(e.tensor) for e in entries if e.form is not None}
+
+    def load_state_dict(
+        self, values: Mapping[str, Any], strict: bool = True, layout: str = "needle"
+    ) -> None:
+        """Copy `values` (Tensors, NDArrays, NumPy arrays or anything with DLPack, by path) into the
+        module. With layout="torch" they have the names and shapes of PyTorch's modules, as files on
+        the Hugging Face Hub do; one name of a shared tensor is then enough.
 
         ValueError lists every missing and unexpected name (with strict), every wrong shape and
         dtype, and every pair of names of one tensor whose values differ; TypeError names a masked
         array or a value that is not an array. On an error nothing changes.
+
+        >>> layer = nn.Linear(2, 1)
+        >>> values = {"weight": np.ones((1, 2), "float32"), "bias": np.zeros(1, "float32")}
+        >>> layer.load_state_dict(values, layout="torch")
+        >>> layer.weight.shape
+        (2, 1)
         """
         if not isinstance(values, Mapping):
             raise TypeError(f"load_state_dict: a {type(values).__name__} is no dict of tensors")
-        own = dict(self.named_tensors())
-        missing = [f"missing {n!r}" for n in own if n not in values] if strict else []
-        extra = [f"unexpected {n!r}" for n in values if n not in own] if strict else []
+        check_layout("load_state_dict", layout)
+        if layout == "torch":
+            entries, unused = torch_entries(self)
+            given = {id(entry.tensor) for entry in entries if entry.name in values}
+            absent = [e.name for e in entries if id(e.tensor) not in given]
+        else:
+            entries, unused = [Entry(*pair, None) for pair in self.named_tensors()], set()
+            absent = [entry.name for entry in entries if entry.name not in values]
+        known = {entry.name for entry in entries} | unused
+        missing = [f"missing {n!r}" for n in absent] if strict else []
+        extra = [f"unexpected {n!r}" for n in values if n not in known] if strict else []
         wrong = []
-        for name, tensor in own.items():
-            if name in values:
-                value = values[name]
-                refuse_masked(value, f"load_state_dict: {name!r}")
-                if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-                    raise TypeError(
-                        f"load_state_dict: {name!r} is a {type(value).__name__}, not a tensor"
-                    )
-                shape, dtype = tuple(value.shape), dtype_name(value.dtype)
-                if shape != tensor.shape:
-                    wrong.append(f"{name!r} has shape {shape}, not {tensor.shape}")
-                elif dtype != tensor.dtype:
-                    wrong.append(f"{name!r} has dtype {dtype}, not {tensor.dtype}")
+        found = [(entry, values[entry.name]) for entry in entries if entry.name in values]
+        for (name, _, _), value in found:
+            refuse_masked(value, f"load_state_dict: {name!r}")
+            if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+                raise TypeError(
+                    f"load_state_dict: {name!r} is a {type(value).__name__}, not a tensor"
+                )
+        arrays = [(entry, _array(value)) for entry, value in found]
+        for entry, array in arrays:
+            if array.shape != entry.shape:
+                wrong.append(f"{entry.name!r} has shape {array.shape}, not {entry.shape}")
+            elif array.dtype != entry.tensor.dtype:
+                wrong.append(f"{entry.name!r} has dtype {array.dtype}, not {entry.tensor.dtype}")
         self._refuse_state(*missing, *extra, *wrong)
         new: dict[int, tuple[str, NDArray]] = {}  # by the tensor's id; it may have several names
-        for name, tensor in own.items():
-            if name in values:
-                data = _copied(values[name], tensor.device)
-                first, kept = new.setdefault(id(tensor), (name, data))
-                if kept is not data and kept.numpy().tobytes() != data.numpy().tobytes():
-                    wrong.append(f"{first!r} and {name!r} are one tensor and have different values")
+        for (name, tensor, form), array in arrays:
+            data = _copied(array, tensor.device)
+            data = data if form is None else form.incoming(data)
+            first, kept = new.setdefault(id(tensor), (name, data))
+            if kept is not data and kept.numpy().tobytes() != data.numpy().tobytes():
+                wrong.append(f"{first!r} and {name!r} are one tensor and have different values")
         self._refuse_state(*wrong)
-        for name, data in new.values():
-            own[name]._replace(data)
+        for (_, tensor, _), _ in arrays:
+            tensor._replace(new[id(tensor)][1])
 
     def _refuse_state(self, *problems: str) -> None:
         if problems:
@@ -135,28 +305,55 @@ class Module:
         return self
 
     def eval(self) -> Module:
-        """Put this module and all below it in eval mode. Returns self."""
+        """Put this module and all below it in eval mode. Returns self.
+
+        >>> model = nn.Sequential(nn.Linear(2, 2), nn.Dropout()).eval()
+        >>> model.training, model[1].training
+        (False, False)
+        """
         return self.train(False)
 
-    def to(self, device: Device | None = None, dtype: Any = None) -> Module:
-        """Move parameters and buffers to `device`, and floating ones to `dtype`. Returns self."""
+    def to(self, *to: Any, device: Any = None, dtype: Any = None) -> Module:
+        """Move parameters and buffers to a device, and floating ones to a dtype: `to("cuda")`,
+        `to("float16")`, or both. Returns self. TypeError for a value that is neither.
+
+        >>> nn.Linear(2, 2).to("float16").weight.dtype
+        'float16'
+        """
+        place, name = destination(f"{type(self).__name__}.to", to, device, dtype)
         new = []
-        for _, tensor in _once(self.named_tensors(), Tensor):
+        for _, tensor in _once([*self.named_tensors(), *self.named_buffers()], Tensor):
             data = tensor.realize_cached_data()
-            data = data if device is None else data.to(device)
-            if dtype is not None and is_floating(data.dtype):
-                data = data.astype(dtype, copy=False)
+            data = data if place is None else data.to(place)
+            if name is not None and is_floating(data.dtype):
+                data = data.astype(name, copy=False)
             new.append((tensor, data))
         for tensor, data in new:
             tensor._replace(data)
             tensor.grad = None
         return self
 
+    def zero_grad(self) -> None:
+        """Set the gradients of all parameters to None."""
+        for parameter in self.parameters():
+            parameter.grad = None
+
+    def requires_grad_(self, requires_grad: bool = True) -> Module:
+        """Set whether the parameters take part in gradients, as `requires_grad` says. Returns
+        self."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    def summary(self, *args: Any, **kwargs: Any) -> Any:
+        """See needle/model_summary.py, which binds this."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         inside = [
-            f"  ({name}): " + repr(value).replace("\n", "\n  ")
-            for name, value in vars(self).items()
-            if isinstance(value, (Module, list, tuple)) and value
+            f"  ({name}): " + repr(module).replace("\n", "\n  ")
+            for name, module in self._contents()
+            if isinstance(module, Module)
         ]
         body = "\n" + "\n".join(inside) + "\n" if inside else ""
         return f"{type(self).__name__}({self.extra_repr()}{body})"
@@ -166,8 +363,11 @@ class Module:
         return ""
 
 
-def _copied(value: Any, device: Device) -> NDArray:
-    data = value.realize_cached_data() if isinstance(value, Tensor) else NDArray(value)
+def _array(value: Any) -> NDArray:
+    return value if isinstance(value, NDArray) else Tensor(value).realize_cached_data()
+
+
+def _copied(data: NDArray, device: Device) -> NDArray:
     return data.to(device).copy() if data.device is device else data.to(device)
 
 
@@ -199,17 +399,25 @@ class Link(NamedTuple):
 
 
 def walk(
-    root: Module, link: Link | None = None, hidden: bool = False
+    root: Module,
+    link: Link | None = None,
+    hidden: bool = False,
+    unsaved: bool = False,
+    below: bool = True,
 ) -> Iterator[tuple[str, Any, Link | None]]:
     """(path, item, last link to it) of modules and tensors, in order of assignment, each module
     once. With `hidden`, modules appear under all their names, and tensors that are not part of the
-    state appear too."""
+    state appear too; with `unsaved`, of these the registered buffers. Without `below`, what is
+    inside of other modules than `root` does not."""
     seen: set[int] = set()
     stack: list[tuple[str, Any, Link | None, frozenset[int]]] = [("", root, link, frozenset())]
     while stack:
         path, item, link, above = stack.pop()
         if isinstance(item, Tensor):
             yield path, item, link
+            continue
+        if not below and item is not root and isinstance(item, Module):
+            yield path, item, link  # under each of its names
             continue
         if id(item) in (above if hidden else seen):
             continue
@@ -219,7 +427,12 @@ def walk(
         inside: Iterable[tuple[Any, Any]]
         if isinstance(item, Module):
             yield path, item, link
-            inside = [pair for pair in vars(item).items() if hidden or not _hidden(*pair)]
+            left_out = frozenset() if hidden or unsaved else item._unsaved
+            inside = [
+                (name, value)
+                for name, value in vars(item).items()
+                if hidden or not (name in left_out or _hidden(name, value))
+            ]
         else:
             inside = item.items() if isinstance(item, dict) else enumerate(item)
         changes = isinstance(item, (dict, list))

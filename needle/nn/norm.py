@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
-from .. import init, ops
-from ..backend_ndarray import Device
+from .. import init
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, counts, not_negative, share
 from ..errors import ShapeError
 from ..tensor import Tensor
-from .conv import channels_first, channels_last
+from . import functional as F
+from .functional.norm import normalized_axes, track_instances
 from .module import Module, Parameter
 
 
@@ -21,7 +22,7 @@ class LayerNorm1d(Module):
     """
 
     def __init__(
-        self, dim: int, eps: float = 1e-5, device: Device | None = None, dtype: str = "float32"
+        self, dim: int, eps: float = 1e-5, device: DeviceLike | None = None, dtype: str = "float32"
     ) -> None:
         super().__init__()
         self.dim = count("LayerNorm1d", "dim", dim)
@@ -31,27 +32,89 @@ class LayerNorm1d(Module):
         self.bias = Parameter(init.zeros(dim, **where))
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.layer_norm(x, self.weight, self.bias, self.eps)
+        return F.layer_norm(x, (self.dim,), self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}"
 
 
-class BatchNorm1d(Module):
-    """Normalize each of the `dim` columns of (N, dim) over the batch, then scale and shift.
+class LayerNorm(Module):
+    """Normalize the last axes of x, whose extents are `normalized_shape` (an int is one axis), to
+    mean 0 and variance 1, then scale and shift (Ba et al. 2016).
 
-    Train mode uses the batch's mean and biased variance, which also update the buffers running_mean
-    and running_var: running = (1 - momentum) * running + momentum * batch. Eval mode uses the
-    buffers. weight, bias and the buffers have shape (dim,).
+    With elementwise_affine there is a weight of shape normalized_shape, and with bias also a bias.
+
+    >>> nn.LayerNorm(2)(ndl.Tensor([[1.0, 3.0]])).numpy().round(2).tolist()
+    [[-1.0, 1.0]]
     """
 
     def __init__(
         self,
-        dim: int,
+        normalized_shape: int | Sequence[int],
         eps: float = 1e-5,
-        momentum: float = 0.1,
-        device: Device | None = None,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = normalized_axes("LayerNorm", normalized_shape)
+        self.eps = not_negative("LayerNorm", "eps", eps)
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+        shape = self.normalized_shape
+        self.weight = Parameter(init.ones(*shape, **where)) if elementwise_affine else None
+        self.bias = Parameter(init.zeros(*shape, **where)) if elementwise_affine and bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class RMSNorm(Module):
+    """Divide the last axes of x, whose extents are `normalized_shape` (an int is one axis), by the
+    root of their mean square plus eps, then scale (Zhang and Sennrich 2019).
+
+    eps None is the distance from 1 to the next number of x's dtype. With elementwise_affine there
+    is a weight of shape normalized_shape.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = normalized_axes("RMSNorm", normalized_shape)
+        self.eps = None if eps is None else not_negative("RMSNorm", "eps", eps)
+        weight = init.ones(*self.normalized_shape, device=device, dtype=dtype)
+        self.weight = Parameter(weight) if elementwise_affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class _PerChannel(Module):
+    """Base of norms with statistics for each of `dim` channels, the second axis of x."""
+
+    forms: ClassVar[dict[int, str]]  # the shapes that x may have, by number of axes
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float,
+        momentum: float,
+        affine: bool,
+        track_running_stats: bool,
+        device: DeviceLike | None,
+        dtype: str,
     ) -> None:
         super().__init__()
         name = type(self).__name__
@@ -59,55 +122,130 @@ class BatchNorm1d(Module):
         self.eps = not_negative(name, "eps", eps)
         self.momentum = share(name, "momentum", momentum)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = Parameter(init.ones(dim, **where))
-        self.bias = Parameter(init.zeros(dim, **where))
-        self.running_mean = init.zeros(dim, **where)
-        self.running_var = init.ones(dim, **where)
+        self.weight = Parameter(init.ones(dim, **where)) if affine else None
+        self.bias = Parameter(init.zeros(dim, **where)) if affine else None
+        self.running_mean = init.zeros(dim, **where) if track_running_stats else None
+        self.running_var = init.ones(dim, **where) if track_running_stats else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        self._check(x, 2, "(N, dim)")
-        return self._normalize(x)
+    torch_unused = ("num_batches_tracked",)
 
-    def _check(self, x: Tensor, ndim: int, form: str) -> None:
+    def _check(self, x: Tensor) -> None:
         shape = x.shape
-        if len(shape) != ndim or shape[1] != self.dim:
-            name = type(self).__name__
+        if len(shape) not in self.forms or shape[1] != self.dim:
+            name, form = type(self).__name__, " or ".join(self.forms.values())
             raise ShapeError(f"{name}: x has shape {shape}, not {form} with dim={self.dim}")
-
-    def _normalize(self, x: Tensor) -> Tensor:
-        """Normalize over all axes but the second."""
-        if not self.training:
-            statistics = self.running_mean, self.running_var
-            return ops.batch_norm(x, self.weight, self.bias, *statistics, self.eps)
-        y, mean, variance = ops.batch_norm_train(x, self.weight, self.bias, 1, self.eps)
-        self._track(mean.detach(), variance.detach())
-        return y
-
-    def _track(self, mean: Tensor, variance: Tensor) -> None:
-        m = self.momentum
-        for running, batch in ((self.running_mean, mean), (self.running_var, variance)):
-            running.data = running.detach() * (1 - m) + batch.astype(running.dtype) * m
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNorm1d(_PerChannel):
+    """Normalize each of the `dim` columns of (N, dim), or channels of (N, dim, L), over all other
+    axes, then scale and shift (Ioffe and Szegedy 2015).
+
+    Train mode uses the batch's mean and biased variance, which also update the buffers running_mean
+    and running_var: running = (1 - momentum) * running + momentum * batch. (PyTorch puts the
+    unbiased variance into running_var.) Eval mode uses the buffers. weight, bias and the buffers
+    have shape (dim,). Without `affine` there are no weight and bias; without track_running_stats
+    there are no buffers, and eval mode is like train mode.
+
+    >>> layer = nn.BatchNorm1d(2)
+    >>> layer(ndl.Tensor([[0.0, 10.0], [2.0, 30.0]])).numpy().round(2).tolist()
+    [[-1.0, -1.0], [1.0, 1.0]]
+    >>> layer.running_mean.numpy().round(2)
+    array([0.1, 2. ], dtype=float32)
+    """
+
+    forms: ClassVar[dict[int, str]] = {2: "(N, dim)", 3: "(N, dim, L)"}
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+        *,
+        affine: bool = True,
+        track_running_stats: bool = True,
+    ) -> None:
+        super().__init__(dim, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        running = self.running_mean, self.running_var
+        affine = self.weight, self.bias
+        return F.batch_norm(x, *running, *affine, self.training, self.momentum, self.eps)
 
 
 class BatchNorm2d(BatchNorm1d):
     """Normalize each of the `dim` channels of (N, dim, H, W) over all other axes, then scale and
     shift. Otherwise like BatchNorm1d."""
 
+    forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
+
+
+class BatchNorm3d(BatchNorm1d):
+    """Normalize each of the `dim` channels of (N, dim, D, H, W) over all other axes, then scale and
+    shift. Otherwise like BatchNorm1d."""
+
+    forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
+
+
+class InstanceNorm1d(_PerChannel):
+    """Normalize each of the `dim` channels of each sample of (N, dim, L) to mean 0 and variance 1
+    (Ulyanov et al. 2016).
+
+    With `affine` weight and bias (dim,) scale and shift. With track_running_stats, train mode
+    updates the buffers running_mean and running_var by the samples' average statistics, as
+    BatchNorm1d does, and eval mode uses them.
+    """
+
+    forms: ClassVar[dict[int, str]] = {3: "(N, dim, L)"}
+
+    def __init__(
+        self,
+        dim: int,
+        eps: float = 1e-5,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__(dim, eps, momentum, affine, track_running_stats, device, dtype)
+
     def forward(self, x: Tensor) -> Tensor:
-        self._check(x, 4, "(N, dim, H, W)")
-        if self.training:
-            return self._normalize(x)
-        return channels_first(self._normalize(channels_last(x)))
+        self._check(x)
+        if self.running_mean is None or self.running_var is None:
+            return F.instance_norm(x, self.weight, self.bias, self.eps)
+        running = self.running_mean, self.running_var
+        if not self.training:
+            return F.batch_norm(x, *running, self.weight, self.bias, eps=self.eps)
+        track_instances(x, *running, self.momentum)
+        return F.instance_norm(x, self.weight, self.bias, self.eps)
+
+
+class InstanceNorm2d(InstanceNorm1d):
+    """Normalize each of the `dim` channels of each sample of (N, dim, H, W). Otherwise like
+    InstanceNorm1d."""
+
+    forms: ClassVar[dict[int, str]] = {4: "(N, dim, H, W)"}
+
+
+class InstanceNorm3d(InstanceNorm1d):
+    """Normalize each of the `dim` channels of each sample of (N, dim, D, H, W). Otherwise like
+    InstanceNorm1d."""
+
+    forms: ClassVar[dict[int, str]] = {5: "(N, dim, D, H, W)"}
 
 
 class GroupNorm(Module):
     """Normalize each of `num_groups` groups of adjacent channels of (N, num_channels, ...), then
-    scale and shift each channel.
+    scale and shift each channel (Wu and He 2018).
 
-    weight and bias have shape (num_channels,). ValueError unless num_groups divides num_channels.
+    weight and bias have shape (num_channels,); without `affine` there are none. ValueError unless
+    num_groups divides num_channels.
     """
 
     def __init__(
@@ -115,8 +253,10 @@ class GroupNorm(Module):
         num_groups: int,
         num_channels: int,
         eps: float = 1e-5,
-        device: Device | None = None,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
+        *,
+        affine: bool = True,
     ) -> None:
         super().__init__()
         counts("GroupNorm", num_groups=num_groups, num_channels=num_channels)
@@ -126,18 +266,14 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = not_negative("GroupNorm", "eps", eps)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = Parameter(init.ones(num_channels, **where))
-        self.bias = Parameter(init.zeros(num_channels, **where))
+        self.weight = Parameter(init.ones(num_channels, **where)) if affine else None
+        self.bias = Parameter(init.zeros(num_channels, **where)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
         shape = x.shape
         if len(shape) < 2 or shape[1] != self.num_channels:
             raise ShapeError(f"GroupNorm: x has shape {shape}, not (N, {self.num_channels}, ...)")
-        each = self.num_channels // self.num_groups
-        grouped = ops.reshape(x, (shape[0], self.num_groups, each * prod(shape[2:])))
-        y = ops.reshape(ops.normalize(grouped, 2, self.eps), shape)
-        channel = (self.num_channels, *[1] * (len(shape) - 2))
-        return y * ops.reshape(self.weight, channel) + ops.reshape(self.bias, channel)
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"

@@ -1,181 +1,136 @@
-"""Recurrent layers: plain and LSTM, a step at a time and over whole sequences.
+"""Recurrent layers over whole sequences: RNN, LSTM and GRU.
 
-As in PyTorch, each layer reads the one below it, and gates have the order i, f, g, o. Weights are
-drawn uniformly from +-1 / sqrt(hidden_size).
+As in PyTorch, each layer reads the one below it; a bidirectional layer also reads the sequence
+backwards, with cells of its own, and concatenates both outputs.
 """
 
 from __future__ import annotations
 
-import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 from .. import init, ops
-from ..backend_ndarray import Device
-from ..backend_ndarray.arguments import counts
+from ..backend_ndarray import DeviceLike
+from ..backend_ndarray.arguments import counts, fraction
 from ..errors import ShapeError, TraceError
 from ..extents import is_symbolic
 from ..tensor import Tensor
-from .module import Module, Parameter
+from . import functional as F
+from .cells import Cell, GRUCell, LSTMCell, RNNCell, pair
+from .layout import Form, Layout, transposed
+from .module import Module
 
-_NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 
+class _Recurrent(Module):
+    """Base of the layers. Cells are in lists by layer: `<kind>_cells`, and if bidirectional
+    `<kind>_cells_reverse`."""
 
-class _Cell(Module):
-    """Base of both cells: weights for the input and the state, for `gates` pre-activations."""
-
-    gates = 1
+    kind: ClassVar[str]
 
     def __init__(
         self,
+        cell: Callable[[int], Cell],
         input_size: int,
         hidden_size: int,
-        bias: bool = True,
-        device: Device | None = None,
-        dtype: str = "float32",
+        num_layers: int,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
     ) -> None:
         super().__init__()
-        counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
-        self.input_size = input_size
-        self.hidden_size = hidden_size
-        bound = 1 / math.sqrt(hidden_size)
-        width = hidden_size * self.gates
-        where: dict[str, Any] = {"low": -bound, "high": bound, "device": device, "dtype": dtype}
-        self.W_ih = Parameter(init.rand(input_size, width, **where))
-        self.W_hh = Parameter(init.rand(hidden_size, width, **where))
-        self.bias_ih = Parameter(init.rand(width, **where)) if bias else None
-        self.bias_hh = Parameter(init.rand(width, **where)) if bias else None
+        name = type(self).__name__
+        counts(name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
+        self.batch_first = batch_first
+        self.bidirectional = bidirectional
+        self.dropout = fraction(name, "dropout", dropout)
+        width = hidden_size * (2 if bidirectional else 1)
+        sizes = [input_size] + [width] * (num_layers - 1)
+        setattr(self, f"{self.kind}_cells", [cell(size) for size in sizes])
+        if bidirectional:
+            setattr(self, f"{self.kind}_cells_reverse", [cell(size) for size in sizes])
 
-    def project(self, X: Tensor) -> Tensor:
-        """The input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
-        y = ops.matmul(X, self.W_ih)
-        if self.bias_ih is None or self.bias_hh is None:
-            return y
-        return y + (self.bias_ih + self.bias_hh)
+    def layers(self) -> list[list[Cell]]:
+        """The cells of each layer: one, or the forward and the backward one."""
+        forward = getattr(self, f"{self.kind}_cells")
+        backward = [getattr(self, f"{self.kind}_cells_reverse")] if self.bidirectional else []
+        return [list(cells) for cells in zip(forward, *backward, strict=True)]
 
-    def zero_state(self, X: Tensor) -> Tensor:
-        """The state before the first step, for inputs like X."""
-        return init.zeros(X.shape[-2], self.hidden_size, device=X.device, dtype=X.dtype)
+    def torch_layout(self) -> Layout:
+        forms: dict[str, Form] = {}
+        for direction in ("", "_reverse") if self.bidirectional else ("",):
+            cells = f"{self.kind}_cells{direction}"
+            for i in range(len(getattr(self, cells))):
+                end = f"_l{i}{direction}"
+                forms[f"{cells}.{i}.W_ih"] = transposed(f"weight_ih{end}")
+                forms[f"{cells}.{i}.W_hh"] = transposed(f"weight_hh{end}")
+                forms[f"{cells}.{i}.bias_ih"] = Form(f"bias_ih{end}")
+                forms[f"{cells}.{i}.bias_hh"] = Form(f"bias_hh{end}")
+        return forms
 
-    def check_input(self, X: Tensor, ndim: int) -> None:
-        """ShapeError unless X has `ndim` axes, the last of extent input_size."""
-        axes = "(seq_len, bs, input_size)" if ndim == 3 else "(bs, input_size)"
-        if X.ndim != ndim or X.shape[-1] != self.input_size:
-            raise ShapeError(
-                f"{type(self).__name__}: X of shape {X.shape}; it must be {axes} with input_size "
-                f"{self.input_size}"
-            )
+    def _run(self, X: Tensor, *states: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The outputs of the last layer, and the states after the last step of each layer and
+        direction, each (layers * directions, bs, hidden_size)."""
+        first = self.layers()[0][0]
+        if self.batch_first:
+            if X.ndim != 3:
+                first.check_input(X, 3)  # which refuses it
+            X = ops.transpose(X, (0, 1))
+        _check_sequence(first, X)
+        layers = self.layers()
+        flat = [cell for layer in layers for cell in layer]
+        begin = [iter(_states(flat, X, state)) for state in states]
+        last: list[list[Tensor]] = [[] for _ in states]
+        for i, layer in enumerate(layers):
+            if i:
+                X = F.dropout(X, self.dropout, self.training)
+            outputs = []
+            for backward, cell in enumerate(layer):
+                Z = ops.flip(X, 0) if backward else X
+                Z, after = self._sequence(cell, Z, *[next(state) for state in begin])
+                outputs.append(ops.flip(Z, 0) if backward else Z)
+                for kept, state in zip(last, after, strict=True):
+                    kept.append(state)
+            X = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 2)
+        X = ops.transpose(X, (0, 1)) if self.batch_first else X
+        return X, tuple(ops.stack(kept, 0) for kept in last)
 
-    def check_state(self, h: Tensor, X: Tensor) -> None:
-        """ShapeError unless `h` is a state for inputs like X."""
-        expected = (X.shape[-2], self.hidden_size)
-        if h.shape != expected:
-            raise ShapeError(
-                f"{type(self).__name__}: a state of shape {h.shape}; it must be {expected}"
-            )
-
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"
-
-
-class RNNCell(_Cell):
-    """h' = nonlinearity(X @ W_ih + bias_ih + h @ W_hh + bias_hh), with "tanh" or "relu".
-
-    W_ih (input_size, hidden_size), W_hh (hidden_size, hidden_size), biases (hidden_size,) or None.
-    """
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        device: Device | None = None,
-        dtype: str = "float32",
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        if nonlinearity not in tuple(_NONLINEARITIES):  # also of an unhashable type
-            known = " or ".join(map(repr, _NONLINEARITIES))
-            raise ValueError(f"RNNCell: nonlinearity {nonlinearity!r} is not {known}")
-        self.nonlinearity = nonlinearity
-
-    def forward(self, X: Tensor, h: Tensor | None = None) -> Tensor:
-        """X (bs, input_size), h (bs, hidden_size) or None for zeros -> h' (bs, hidden_size)."""
-        self.check_input(X, 2)
-        h = self.zero_state(X) if h is None else h
-        self.check_state(h, X)
-        return self.step(self.project(X), h)
-
-    def step(self, projected: Tensor, h: Tensor) -> Tensor:
-        """h' from the projected input and h."""
-        return _NONLINEARITIES[self.nonlinearity](projected + ops.matmul(h, self.W_hh))
-
-
-class LSTMCell(_Cell):
-    """i, f, g, o = X @ W_ih + bias_ih + h @ W_hh + bias_hh, side by side;
-    c' = sigmoid(f) * c + sigmoid(i) * tanh(g); h' = sigmoid(o) * tanh(c').
-
-    W_ih (input_size, 4 * hidden_size), W_hh (hidden_size, 4 * hidden_size), biases
-    (4 * hidden_size,) or None.
-    """
-
-    gates = 4
-
-    def forward(self, X: Tensor, h: Any = None) -> tuple[Tensor, Tensor]:
-        """X (bs, input_size), h = (h, c), each (bs, hidden_size), or None for zeros -> (h', c')."""
-        self.check_input(X, 2)
-        hidden, cell = _pair("LSTMCell", h) or (self.zero_state(X), self.zero_state(X))
-        self.check_state(hidden, X)
-        self.check_state(cell, X)
-        return self.step(self.project(X), hidden, cell)
-
-    def step(self, projected: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """(h', c') from the projected input, h and c."""
-        hidden, cell = ops.lstm_gates(projected + ops.matmul(h, self.W_hh), c)
-        return hidden, cell
-
-
-class RNN(Module):
-    """`num_layers` layers of RNNCell over sequences; the cells are in `rnn_cells`."""
-
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        num_layers: int = 1,
-        bias: bool = True,
-        nonlinearity: str = "tanh",
-        device: Device | None = None,
-        dtype: str = "float32",
-    ) -> None:
-        super().__init__()
-        self.rnn_cells = [
-            RNNCell(inputs, hidden_size, bias, nonlinearity, device, dtype)
-            for inputs in _input_sizes("RNN", input_size, hidden_size, num_layers)
-        ]
-
-    def forward(self, X: Tensor, h0: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """X (seq_len, bs, input_size), h0 (num_layers, bs, hidden_size) or None for zeros ->
-        output (seq_len, bs, hidden_size) of the last layer, h_n (num_layers, bs, hidden_size)."""
-        _check_sequence(self.rnn_cells[0], X)
+    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """(outputs of all steps, state after the last) of one cell over X."""
         if is_symbolic(X.shape[:1]):
             raise TraceError(
-                f"RNN: X of shape {X.shape} has as many steps as a size that is not known while "
-                "tracing; give axis 0 a number, or use LSTM, whose steps are one operation"
+                f"{type(self).__name__}: X of shape {X.shape} has as many steps as a size that is "
+                "not known while tracing; give axis 0 a number, or use LSTM or GRU, whose steps "
+                "are one operation"
             )
-        states = _states(self.rnn_cells, X, h0)
-        last = []
-        for cell, h in zip(self.rnn_cells, states, strict=True):
-            outputs = []
-            for projected in ops.split(cell.project(X), 0):
-                h = cell.step(projected, h)
-                outputs.append(h)
-            X = ops.stack(outputs, 0)
-            last.append(h)
-        return X, ops.stack(last, 0)
+        (h,) = state
+        outputs = []
+        for projected in ops.split(cell.project(X), 0):
+            h = cell.step(projected, h)
+            outputs.append(h)
+        return ops.stack(outputs, 0), (h,)
+
+    def extra_repr(self) -> str:
+        cells = self.layers()
+        first = cells[0][0]
+        options = {
+            "batch_first": self.batch_first,
+            "dropout": self.dropout,
+            "bidirectional": self.bidirectional,
+        }
+        shown = "".join(f", {name}={value}" for name, value in options.items() if value)
+        return f"{first.input_size}, {first.hidden_size}, num_layers={len(cells)}{shown}"
 
 
-class LSTM(Module):
-    """`num_layers` layers of LSTMCell over sequences; the cells are in `lstm_cells`."""
+class RNN(_Recurrent):
+    """`num_layers` layers of RNNCell over sequences; the cells are in `rnn_cells`.
+
+    input_size, hidden_size and nonlinearity are those of RNNCell. Sequences are (seq_len, bs,
+    input_size), or with `batch_first` (bs, seq_len, input_size); `forward` has the other shapes.
+    With `bidirectional`, a layer has a second cell, in `rnn_cells_reverse`, that reads the sequence
+    backwards. In train mode `dropout` drops outputs of all layers but the last.
+    """
+
+    kind = "rnn"
 
     def __init__(
         self,
@@ -183,44 +138,130 @@ class LSTM(Module):
         hidden_size: int,
         num_layers: int = 1,
         bias: bool = True,
-        device: Device | None = None,
+        nonlinearity: str = "tanh",
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+        *,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        def cell(size: int) -> Cell:
+            return RNNCell(size, hidden_size, bias, nonlinearity, device, dtype)
+
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(cell, *sizes, batch_first, dropout, bidirectional)
+
+    def forward(self, X: Tensor, h0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """X (seq_len, bs, input_size), or (bs, seq_len, input_size) with batch_first; h0
+        (num_layers, bs, hidden_size) or None for zeros -> output (seq_len, bs, hidden_size) of the
+        last layer, h_n (num_layers, bs, hidden_size). If bidirectional, output has 2 * hidden_size
+        features, and the states have num_layers * 2 rows: forward and backward of each layer."""
+        X, (last,) = self._run(X, h0)
+        return X, last
+
+
+class GRU(_Recurrent):
+    """`num_layers` layers of GRUCell over sequences; the cells are in `gru_cells`. The arguments
+    are those of RNN, without nonlinearity.
+
+    With `bidirectional`, a layer has a second cell, in `gru_cells_reverse`, that reads the sequence
+    backwards. In train mode `dropout` drops outputs of all layers but the last.
+
+    >>> output, last = nn.GRU(3, 4, bidirectional=True)(ndl.zeros(7, 2, 3))
+    >>> output.shape, last.shape
+    ((7, 2, 8), (2, 2, 4))
+    """
+
+    kind = "gru"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: DeviceLike | None = None,
         dtype: str = "float32",
     ) -> None:
-        super().__init__()
-        self.lstm_cells = [
-            LSTMCell(inputs, hidden_size, bias, device, dtype)
-            for inputs in _input_sizes("LSTM", input_size, hidden_size, num_layers)
-        ]
+        def cell(size: int) -> Cell:
+            return GRUCell(size, hidden_size, bias, device, dtype)
+
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(cell, *sizes, batch_first, dropout, bidirectional)
+
+    def forward(self, X: Tensor, h0: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """X, h0 and the results are those of RNN."""
+        X, (last,) = self._run(X, h0)
+        return X, last
+
+    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (h,) = state
+        bias = cell.bias_hh
+        if bias is None:
+            bias = init.zeros(cell.W_hh.shape[1], device=X.device, dtype=X.dtype)
+        X, _ = ops.gru_sequence(cell.project(X), h, cell.W_hh, bias)
+        return X, (X[-1],)
+
+
+class LSTM(_Recurrent):
+    """`num_layers` layers of LSTMCell over sequences; the cells are in `lstm_cells`. The arguments
+    are those of RNN, without nonlinearity.
+
+    With `bidirectional`, a layer has a second cell, in `lstm_cells_reverse`, that reads the
+    sequence backwards. In train mode `dropout` drops outputs of all layers but the last.
+
+    >>> output, (h, c) = nn.LSTM(3, 4, num_layers=2, batch_first=True)(ndl.zeros(2, 7, 3))
+    >>> output.shape, h.shape, c.shape
+    ((2, 7, 4), (2, 2, 4), (2, 2, 4))
+    """
+
+    kind = "lstm"
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+        *,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+    ) -> None:
+        def cell(size: int) -> Cell:
+            return LSTMCell(size, hidden_size, bias, device, dtype)
+
+        sizes = input_size, hidden_size, num_layers
+        super().__init__(cell, *sizes, batch_first, dropout, bidirectional)
 
     def forward(self, X: Tensor, h: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """X (seq_len, bs, input_size), h = (h0, c0), each (num_layers, bs, hidden_size), or None
         for zeros -> output (seq_len, bs, hidden_size) of the last layer, (h_n, c_n) like (h0, c0).
+        batch_first and bidirectional change shapes as they do for RNN.
         """
-        _check_sequence(self.lstm_cells[0], X)
-        h0, c0 = _pair("LSTM", h) or (None, None)
-        hiddens, cells = _states(self.lstm_cells, X, h0), _states(self.lstm_cells, X, c0)
-        last_hidden, last_cell = [], []
-        for layer, hidden, cell in zip(self.lstm_cells, hiddens, cells, strict=True):
-            X, after, _ = ops.lstm_sequence(layer.project(X), hidden, cell, layer.W_hh)
-            hidden, cell = X[-1], after[-1]
-            last_hidden.append(hidden)
-            last_cell.append(cell)
-        return X, (ops.stack(last_hidden, 0), ops.stack(last_cell, 0))
+        X, (hidden, cell) = self._run(X, *(pair("LSTM", h) or (None, None)))
+        return X, (hidden, cell)
+
+    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        hidden, memory = state
+        X, after, _ = ops.lstm_sequence(cell.project(X), hidden, memory, cell.W_hh)
+        return X, (X[-1], after[-1])
 
 
-def _input_sizes(name: str, input_size: int, hidden_size: int, num_layers: int) -> list[int]:
-    counts(name, input_size=input_size, hidden_size=hidden_size, num_layers=num_layers)
-    return [input_size] + [hidden_size] * (num_layers - 1)
-
-
-def _check_sequence(cell: _Cell, X: Tensor) -> None:
+def _check_sequence(cell: Cell, X: Tensor) -> None:
     cell.check_input(X, 3)
     if X.shape[0] == 0:
         raise ShapeError(f"{type(cell).__name__}: X of shape {X.shape} is a sequence of no steps")
 
 
-def _states(cells: Any, X: Tensor, state: Tensor | None) -> list[Tensor]:
-    """The initial state of each layer."""
+def _states(cells: list[Cell], X: Tensor, state: Tensor | None) -> list[Tensor]:
+    """The initial state of each cell."""
     if state is None:
         return [cell.zero_state(X) for cell in cells]
     expected = (len(cells), X.shape[1], cells[0].hidden_size)
@@ -230,11 +271,3 @@ def _states(cells: Any, X: Tensor, state: Tensor | None) -> list[Tensor]:
             f"{expected}"
         )
     return list(ops.split(state, 0))
-
-
-def _pair(name: str, h: Any) -> tuple[Tensor, Tensor] | None:
-    if h is None:
-        return None
-    if not isinstance(h, (tuple, list)) or len(h) != 2:
-        raise TypeError(f"{name}: the state must be a pair (h, c), not a {type(h).__name__}")
-    return h[0], h[1]

@@ -8,9 +8,10 @@ read the same names from `__init__.pyi`, which `make format` writes.
 import importlib
 import inspect
 import pkgutil
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+from ..keywords import name_functions
 from ..op import REGISTRY, Op, register
 
 
@@ -30,7 +31,19 @@ _FILES = [file.name for file in pkgutil.iter_modules(__path__) if file.name[0] !
 # Import all files first: an import binds the file's name here, and `softmax` must be the function.
 _NAMES = {file: _defined(importlib.import_module(f"{__name__}.{file}")) for file in _FILES}
 
+# The same names without checks of keywords, for Tensor's methods, which check their own.
+unchecked = SimpleNamespace(**{n: v for names in _NAMES.values() for n, v in names.items()})
+
 for _names in _NAMES.values():
+    _names.update(name_functions((n, v) for n, v in _names.items() if inspect.isfunction(v)))
     globals().update(_names)
 
-__all__ = ["REGISTRY", "Op", "register", *(name for names in _NAMES.values() for name in names)]
+FUNCTIONS = {n: f for names in _NAMES.values() for n, f in names.items() if inspect.isfunction(f)}
+
+__all__ = [
+    "FUNCTIONS",
+    "REGISTRY",
+    "Op",
+    "register",
+    *(name for names in _NAMES.values() for name in names),
+]

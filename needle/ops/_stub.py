@@ -15,6 +15,11 @@ from ..op import REGISTRY as REGISTRY
 from ..op import Op as Op
 from ..op import register as register
 """
+_TAIL = """\
+FUNCTIONS: dict[str, Any]
+_NAMES: dict[str, dict[str, Any]]
+unchecked: Any
+"""
 
 
 def text() -> str:
@@ -24,7 +29,7 @@ def text() -> str:
         for file, names in ops._NAMES.items()
         for name in sorted(names)
     ]
-    return f"{_HEAD}{''.join(lines)}\n_NAMES: dict[str, dict[str, Any]]\n"
+    return f"{_HEAD}{''.join(lines)}\n{_TAIL}"
 
 
 if __name__ == "__main__":

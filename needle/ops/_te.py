@@ -9,9 +9,19 @@ import math
 from collections.abc import Callable, Sequence
 from numbers import Real
 from types import ModuleType
+from typing import Any
 
-from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
+from ..backend_ndarray.dtypes import (
+    FLOAT_OF_INTEGER,
+    SMALL_INTEGER,
+    compute_dtype,
+    is_floating,
+    result_type,
+)
 from ..op_types import Expr, Extent, TeNamespace, TeTensor
+from . import _functions
+
+WORK = "needle.work"  # annotates a parallel loop: the instructions of all its tasks together
 
 Reducer = Callable[..., TeTensor]  # te.sum, or made by te.comm_reducer
 
@@ -35,6 +45,8 @@ def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
     if old == "bool":
         # Cast by way of an integer: the code generator takes bool as one bit wide.
         return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
+    if dtype in SMALL_INTEGER and is_floating(old):
+        x = k.topi.cast(x, "int32")  # whose low bits are kept, as in NumPy
     return k.topi.cast(x, dtype)
 
 
@@ -58,6 +70,11 @@ def without_bool(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, Te
 def elementwise(k: TeNamespace, fn: Callable[[Expr], Expr], x: TeTensor) -> TeTensor:
     """A te.compute of fn(element)."""
     return k.te.compute(x.shape, lambda *i: fn(x[i]))
+
+
+def by_element(fn: Callable[[TeNamespace, Expr], Expr], k: TeNamespace, x: TeTensor) -> TeTensor:
+    """A te.compute of fn(k, element)."""
+    return elementwise(k, lambda v: fn(k, k.tirx.convert(v)), x)
 
 
 def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
@@ -238,7 +255,9 @@ def broadcast(
 
 
 def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """tanh that keeps NaN (TVM's clamps it away)."""
+    """tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
+    if dtype_of(x) == "float64":
+        return by_element(_functions.tanh, k, x)
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.tanh(v)), x)
 
 
@@ -264,3 +283,46 @@ def number_of(x: Expr, scalar: float) -> bool | None:
     weak = is_floating(dtype) or not isinstance(scalar, float)
     fits = dtype == "float64" or not _FLOAT32_MAX < abs(scalar) < math.inf
     return True if weak and fits and dtype != "bool" else None
+
+
+def sum_of_few(
+    k: TeNamespace,
+    shape: Sequence[Extent],
+    count: Extent,
+    part: Callable[..., Expr],
+    dtype: str,
+    name: str,
+) -> TeTensor:
+    """The sums of part(t, *indices), of the dtype in which `dtype` is computed, over t below a
+    small count. If that is a number, the terms are written out, so that they fuse with what
+    follows."""
+    wide, number = compute_dtype(dtype), getattr(count, "value", count)
+    if not isinstance(number, int):
+        t = k.te.reduce_axis((0, count), name="t")
+        sums = k.te.compute(shape, lambda *o: k.te.sum(part(t, *o), axis=[t]), name=name)
+        return cast(k, sums, dtype)
+
+    def element(*o: Expr) -> Expr:
+        total = k.tirx.const(0, wide)
+        for i in range(number):
+            total = total + part(i, *o)
+        return k.tirx.Cast(dtype, total)
+
+    return k.te.compute(shape, element, name=name)
+
+
+def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
+    """The place along each axis of a row-major position in all of them."""
+    places: list[Expr] = []
+    for number, n in reversed(list(enumerate(extents))):
+        places.insert(0, k.tirx.floormod(flat, n) if number else flat)
+        flat = k.tirx.floordiv(flat, n)
+    return places
+
+
+def tasks(s: Any, count: Extent, work: Extent) -> Any:
+    """A loop of statements (`TeNamespace.statements`) over `count` tasks that threads divide; a CPU
+    does so few instructions, all tasks together, on one thread that others would come too late."""
+    known = getattr(work, "value", work)
+    notes = {WORK: known} if isinstance(known, int) else {}
+    return s.parallel(0, count, annotations=notes)

@@ -1,6 +1,6 @@
 """Geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-Convolution, pooling, `Unfold` and `Fold` use it.
+Convolution, pooling, `SlidingWindows` and `OverlapAdd` use it.
 """
 
 from __future__ import annotations

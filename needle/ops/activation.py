@@ -1,4 +1,4 @@
-"""Activation functions, and the elementwise functions they are built from."""
+"""Activations: ops of one tensor, and functions that are made of several ops."""
 
 from __future__ import annotations
 
@@ -7,88 +7,30 @@ import math
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import NDArray
+from ..backend_ndarray import NDArray, numpy_functions
+from ..backend_ndarray.arguments import finite
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
-from ..op import Elementwise, in_float32, register
-from ..op_types import Expr, TeNamespace, TeTensor
-from ..samples import Arg, error, unary
+from ..op import in_float32, register
+from ..op_types import TeNamespace, TeTensor
 from ..tensor import Tensor
 from . import _te
-from .elementwise import _TWO_INPUTS, _Float, _sigmoid, cast, exp, sigmoid
+from ._arguments import check_tensors
+from .arithmetic import where
+from .elementwise import _Float, abs, cast, exp, sigmoid, tanh
+from .exponential import SOFTPLUS, erf, expm1, softplus
+from .shape import reshape
 
-_DENSITY = 1 / math.sqrt(2 * math.pi)  # the normal density at 0
-
-
-@register
-class Abs(Elementwise):
-    """y = |x|. The gradient at 0 is 0."""
-
-    reads = frozenset({"inputs"})
-    reference = np.absolute
-    samples = unary()
-    error_samples = (_TWO_INPUTS,)
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.abs()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return out_grad * sign(node.inputs[0])
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        return k.topi.identity(x) if _te.dtype_of(x) == "bool" else k.topi.abs(x)
-
-
-@register
-class Sign(Elementwise):
-    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. TypeError for bool."""
-
-    infer_first = True
-    reference = np.sign
-    samples = unary()
-    error_samples = (error(TypeError, "bool", Arg((2,), dtype="bool")), _TWO_INPUTS)
-
-    def dtype_of(self, dtype: str) -> str:
-        if dtype == "bool":
-            raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
-        return dtype
-
-    def compute(self, x: NDArray) -> NDArray:
-        return x.sign()
-
-    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
-        return None
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        zero, one, minus = (_te.full_like(k, x, c) for c in (0, 1, -1))
-
-        def fn(v: Expr) -> Expr:
-            # x itself if it is neither above nor below zero, so that NaN stays NaN.
-            other = k.tirx.Select(v < zero, minus, v)
-            return k.tirx.Select(v > zero, one, other)
-
-        return _te.elementwise(k, fn, x)
-
-
-def _erf(x: np.ndarray) -> np.ndarray:
-    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x.astype("float64"))).astype(x.dtype)
+_DENSITY = 1 / math.sqrt(2 * math.pi)
+_SELU_ALPHA = 1.6732632423543772848170429916717  # Klambauer et al. 2017
+_SELU_SCALE = 1.0507009873554804934193349852946
 
 
 def _gelu(x: np.ndarray) -> np.ndarray:
-    return (x * (0.5 * (1 + _erf(x * x.dtype.type(math.sqrt(0.5)))))).astype(x.dtype)
+    return (x * (0.5 * (1 + numpy_functions.erf(x * x.dtype.type(math.sqrt(0.5)))))).astype(x.dtype)
 
 
 def _silu(x: np.ndarray) -> np.ndarray:
-    return x * _sigmoid(x)
-
-
-@register
-class Erf(
-    _Float,
-    twin=_erf,
-    by_input=lambda g, x: g * (exp(-(x * x)) * (2 / math.sqrt(math.pi))),
-    te=_te.erf,
-):
-    """y = erf(x), the error function."""
+    return x * numpy_functions.sigmoid(x)
 
 
 @register
@@ -134,29 +76,109 @@ class Silu(_Float, twin=_silu, relax="nn.silu"):
         return k.topi.multiply(x, k.topi.sigmoid(x))
 
 
-ABS, SIGN, ERF, GELU, SILU = Abs(), Sign(), Erf(), Gelu(), Silu()
+GELU, SILU = Gelu(), Silu()
 
 
-def abs(a: Tensor) -> Tensor:
-    """|a|, elementwise."""
-    return apply(ABS, (a,))
-
-
-def sign(a: Tensor) -> Tensor:
-    """-1, 0 or 1, elementwise; NaN for NaN. TypeError for bool."""
-    return apply(SIGN, (a,))
-
-
-def erf(a: Tensor) -> Tensor:
-    """The error function, elementwise; integers give float64."""
-    return apply(ERF, (a,))
-
-
-def gelu(a: Tensor) -> Tensor:
-    """a * (1 + erf(a / sqrt(2))) / 2, elementwise; integers give float64."""
-    return apply(GELU, (a,))
+def gelu(a: Tensor, approximate: str = "none") -> Tensor:
+    """a * (1 + erf(a / sqrt(2))) / 2, elementwise, or its approximation by "tanh" (Hendrycks and
+    Gimpel 2016); integers give float64. ValueError for another `approximate`."""
+    if approximate == "none":
+        return apply(GELU, (a,))
+    if approximate != "tanh":
+        raise ValueError(f"gelu: approximate {approximate!r} is not 'none' or 'tanh'")
+    inner = (a + a * a * a * 0.044715) * math.sqrt(2 / math.pi)
+    return a * 0.5 * (tanh(inner) + 1.0)
 
 
 def silu(a: Tensor) -> Tensor:
     """a * sigmoid(a), elementwise; integers give float64."""
     return apply(SILU, (a,))
+
+
+def _negative_part(x: Tensor) -> Tensor:
+    """x where it is at most 0, else 0, so that nothing computed from it overflows."""
+    return where(x > 0, 0, x)
+
+
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """x where it is above 0, else negative_slope * x."""
+    return where(x > 0, x, x * finite("leaky_relu", "negative_slope", negative_slope))
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    """x where it is above 0, else weight * x; weight has one element, or one for each channel, the
+    second axis of x. ValueError for another number."""
+    check_tensors("prelu", x=x, weight=weight)
+    if weight.ndim != 1 or (weight.shape[0] != 1 and x.shape[1:2] != weight.shape):
+        raise ValueError(
+            f"prelu: weight of shape {weight.shape} for x {x.shape}; it must have one element or "
+            "one for each channel (axis 1)"
+        )
+    slope = weight if x.ndim < 2 else reshape(weight, (weight.shape[0], *[1] * (x.ndim - 2)))
+    return where(x > 0, x, x * slope)
+
+
+def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is above 0, else alpha * (exp(x) - 1) (Clevert et al. 2015)."""
+    return where(x > 0, x, expm1(_negative_part(x)) * finite("elu", "alpha", alpha))
+
+
+def selu(x: Tensor) -> Tensor:
+    """1.0507 * elu(x, 1.6733), with more digits (Klambauer et al. 2017)."""
+    return elu(x, _SELU_ALPHA) * _SELU_SCALE
+
+
+def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
+    """x where it is above 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). ValueError for an
+    alpha of 0."""
+    if finite("celu", "alpha", alpha) == 0:
+        raise ValueError("celu: alpha 0 is a divisor; it must not be 0")
+    return where(x > 0, x, expm1(_negative_part(x) / float(alpha)) * float(alpha))
+
+
+def logsigmoid(x: Tensor) -> Tensor:
+    """log(sigmoid(x)), elementwise, without overflow."""
+    return -apply(SOFTPLUS, (-x,))
+
+
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(softplus(x)) (Misra 2019)."""
+    return x * tanh(softplus(x))
+
+
+def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """x within [min_val, max_val], whose gradient is 0 at both ends and beyond. ValueError unless
+    min_val < max_val."""
+    if not min_val < max_val:
+        raise ValueError(f"hardtanh: min_val {min_val} is not below max_val {max_val}")
+    return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
+
+
+def relu6(x: Tensor) -> Tensor:
+    """x within [0, 6]."""
+    return hardtanh(x, 0, 6)
+
+
+def hardsigmoid(x: Tensor) -> Tensor:
+    """x / 6 + 1 / 2 within [0, 1]."""
+    return hardtanh(x, -3, 3) / 6.0 + 0.5
+
+
+def hardswish(x: Tensor) -> Tensor:
+    """x * hardsigmoid(x) (Howard et al. 2019)."""
+    return x * hardsigmoid(x)
+
+
+def softsign(x: Tensor) -> Tensor:
+    """x / (1 + |x|), elementwise."""
+    return x / (abs(x) + 1.0)
+
+
+def tanhshrink(x: Tensor) -> Tensor:
+    """x - tanh(x), elementwise."""
+    return x - tanh(x)
+
+
+def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    """x where it is above `threshold`, else `value`."""
+    return where(x > threshold, x, value)

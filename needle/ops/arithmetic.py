@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..apply import apply
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
@@ -19,6 +18,7 @@ from ..samples import Arg, binary, error, sample
 from ..spec import Spec, broadcast_shapes, common_device
 from ..tensor import Tensor
 from . import _te
+from ._operands import Operand, applied
 from .elementwise import cast, log
 
 _MISMATCH = error(ShapeError, r"shapes \(2, 3\) and \(4,\)", (2, 3), (4,))
@@ -317,46 +317,90 @@ def _ones_like(a: Tensor) -> Tensor:
     return Tensor(full((), 1, a.dtype, a.device), requires_grad=False)
 
 
-def add(a: Tensor, b: Tensor) -> Tensor:
-    """a + b with broadcasting."""
-    return apply(ADD, (a, b))
+def add(a: Operand, b: Operand) -> Tensor:
+    """a + b with broadcasting.
+
+    >>> (ndl.ones(2, 1) + ndl.ones(3)).shape
+    (2, 3)
+    """
+    return applied(ADD, a, b)
 
 
-def subtract(a: Tensor, b: Tensor) -> Tensor:
+def subtract(a: Operand, b: Operand) -> Tensor:
     """a - b with broadcasting. TypeError for two bools."""
-    return apply(SUBTRACT, (a, b))
+    return applied(SUBTRACT, a, b)
 
 
-def multiply(a: Tensor, b: Tensor) -> Tensor:
+def multiply(a: Operand, b: Operand) -> Tensor:
     """a * b with broadcasting."""
-    return apply(MULTIPLY, (a, b))
+    return applied(MULTIPLY, a, b)
 
 
-def divide(a: Tensor, b: Tensor) -> Tensor:
+def divide(a: Operand, b: Operand) -> Tensor:
     """a / b with broadcasting; integers give float64."""
-    return apply(DIVIDE, (a, b))
+    return applied(DIVIDE, a, b)
 
 
-def power(a: Tensor, b: Tensor) -> Tensor:
+def power(a: Operand, b: Operand) -> Tensor:
     """a ** b with broadcasting. TypeError when both are integers."""
-    return apply(POWER, (a, b))
+    return applied(POWER, a, b)
 
 
-def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """The larger of two elements, NaN if either is, with broadcasting."""
-    return apply(MAXIMUM, (a, b))
+def maximum(a: Operand, b: Operand) -> Tensor:
+    """The larger of two elements, NaN if either is, with broadcasting.
+
+    >>> ndl.maximum(ndl.Tensor([-1.0, 2.0]), 0.0).numpy().tolist()
+    [0.0, 2.0]
+    """
+    return applied(MAXIMUM, a, b)
 
 
-def minimum(a: Tensor, b: Tensor) -> Tensor:
+def minimum(a: Operand, b: Operand) -> Tensor:
     """The smaller of two elements, NaN if either is, with broadcasting."""
-    return apply(MINIMUM, (a, b))
+    return applied(MINIMUM, a, b)
 
 
-def where(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Elements of `a` where `condition` is non-zero, else of `b`; all three broadcast."""
-    return apply(WHERE, (condition, a, b))
+def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
+    """Elements of `a` where `condition` is non-zero, else of `b`; all three broadcast. `a` and `b`
+    may be numbers, which do not widen the dtype.
+
+    >>> x = ndl.Tensor([1.0, -2.0])
+    >>> ndl.where(x > 0, x, 0.0).numpy().tolist()
+    [1.0, 0.0]
+    """
+    return applied(WHERE, condition, a, b, after=1)
 
 
-def compare(kind: str, a: Tensor, b: Tensor) -> Tensor:
+def compare(kind: str, a: Operand, b: Operand) -> Tensor:
     """a `kind` b as bool; kind is equal, not_equal, less, less_equal, greater or greater_equal."""
-    return apply(Compare(kind), (a, b))
+    return applied(Compare(kind), a, b)
+
+
+def equal(a: Operand, b: Operand) -> Tensor:
+    """a == b, as bool, with broadcasting."""
+    return compare("equal", a, b)
+
+
+def not_equal(a: Operand, b: Operand) -> Tensor:
+    """a != b, as bool, with broadcasting; NaN differs from itself."""
+    return compare("not_equal", a, b)
+
+
+def less(a: Operand, b: Operand) -> Tensor:
+    """a < b, as bool, with broadcasting."""
+    return compare("less", a, b)
+
+
+def less_equal(a: Operand, b: Operand) -> Tensor:
+    """a <= b, as bool, with broadcasting."""
+    return compare("less_equal", a, b)
+
+
+def greater(a: Operand, b: Operand) -> Tensor:
+    """a > b, as bool, with broadcasting."""
+    return compare("greater", a, b)
+
+
+def greater_equal(a: Operand, b: Operand) -> Tensor:
+    """a >= b, as bool, with broadcasting."""
+    return compare("greater_equal", a, b)

@@ -22,6 +22,7 @@ from ..samples import Arg, error, sample
 from ..spec import Shape, Spec
 from ..tensor import Tensor
 from . import _conv, _te
+from . import _conv_transpose as transposed
 from ._windows import IntOrPair, Pair, as_window, counts_te, overlap, pad_te, windows_at
 
 
@@ -196,7 +197,7 @@ class ConvInput(_conv.ConvOp):
     def emit_te(self, k: TeNamespace, g: TeTensor, w: TeTensor) -> TeTensor:
         g, w = _te.promote(k, g, w)
         window = self.window(w.shape)
-        h, width = self.size if isinstance(self.size, tuple) else (self.size,) * 2
+        h, width = self._extents()
         n, rows, columns, _ = g.shape
         kh, kw, inputs, outputs = w.shape
         each = outputs // self.groups
@@ -214,6 +215,16 @@ class ConvInput(_conv.ConvOp):
             return k.te.sum(seen * w[i, j, channel, o], axis=[i, j, f])
 
         return k.te.compute((n, h, width, inputs * self.groups), body, name="conv_input")
+
+    def _extents(self) -> Any:
+        """`size` as a pair, which may be of TVM's expressions."""
+        return self.size if isinstance(self.size, tuple) else (self.size,) * 2
+
+    def emit(self, r: ModuleType, g: Expr, w: Expr) -> Expr | None:
+        if not _te.same_number(r, g, w):
+            return None
+        axes = transposed.axes_of(list(g.ty.shape), self.window(w.ty.shape), self._extents())
+        return axes and transposed.emit(r, g, w, axes, self.groups)
 
 
 @register
@@ -340,7 +351,8 @@ def conv_input(
     groups: int = 1,
 ) -> Tensor:
     """The transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups, O):
-    (N, *size, C). ShapeError unless the convolution of such a result with `b` has a's shape."""
+    (N, *size, C). stride, padding, dilation and groups are those of that convolution, `conv`.
+    ShapeError unless it gives such a result a's shape."""
     window = as_window("conv_input", size, stride, padding, dilation)
     return apply(ConvInput(*window, groups), (a, b))
 
@@ -355,7 +367,7 @@ def conv_weight(
     groups: int = 1,
 ) -> Tensor:
     """The gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the sum of
-    its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). ShapeError if they do
-    not match."""
+    its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). stride, padding,
+    dilation and groups are those of `conv`. ShapeError if they do not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from operator import index as as_int
 from typing import Any
 
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import Device, NDArray, array, full
+from ..backend_ndarray import DeviceLike, NDArray, array, full
 from ..backend_ndarray.dtypes import INTEGER, is_floating
+from ..dims import Expression
 from ..errors import ShapeError
 from ..extents import as_extent
 from ..op import Op, register
@@ -17,7 +19,6 @@ from ..samples import Arg, error, sample
 from ..spec import Spec
 from ..tensor import Tensor, make_const
 from . import _te
-from .reduce import summation
 
 
 @register
@@ -56,7 +57,7 @@ class Arange(Op):
         return x + array(numbers, dtype=x.dtype, device=x.device)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return summation(out_grad)
+        return out_grad.sum()
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         dtype, first = _te.dtype_of(x), _te.number(k, self.first)
@@ -68,9 +69,37 @@ class Arange(Op):
 
 
 def arange(
-    count: Any, first: Any = 0, dtype: str = "int64", device: Device | None = None
+    start: Any,
+    stop: Any = None,
+    step: Any = 1,
+    dtype: str | None = None,
+    device: DeviceLike | None = None,
 ) -> Tensor:
-    """`count` numbers from `first` on: shape (count,). Both are ints; ValueError for a negative
-    count."""
-    zero = make_const(full((), 0, dtype, device))
-    return apply(Arange(as_extent(count), as_extent(first)), (zero,))
+    """Numbers from `start` to before `stop` in steps of `step`; from 0 on if only one is given, as
+    in NumPy and PyTorch. The dtype is int64 for ints and float32 for floats unless it is given.
+
+    TypeError for what is not a number, ValueError for a step of 0 or an infinite range.
+
+    >>> ndl.arange(3).dtype, ndl.arange(0, 1, 0.25).numpy().tolist()
+    ('int64', [0.0, 0.25, 0.5, 0.75])
+    """
+    if stop is None:
+        start, stop = 0, start
+    if any(isinstance(n, (float, np.floating)) for n in (start, stop, step)):
+        if not step or not np.isfinite([start, stop, step]).all():
+            raise ValueError(f"arange: from {start} to {stop} in steps of {step} is no range")
+        return make_const(array(np.arange(start, stop, step), dtype or "float32", device))
+    try:
+        start, stop, step = as_extent(start), as_extent(stop), as_int(step)
+    except TypeError:
+        raise TypeError(f"arange: {start!r}, {stop!r} and {step!r} must be numbers") from None
+    if step == 0:
+        raise ValueError("arange: the step is 0")
+    distance = stop - start if step > 0 else start - stop
+    count = -(-distance // abs(step))
+    if not isinstance(count, Expression):
+        count = max(count, 0)
+    zero = make_const(full((), 0, dtype or "int64", device))
+    if step == 1:
+        return apply(Arange(count, start), (zero,))
+    return apply(Arange(count), (zero,)) * step + start

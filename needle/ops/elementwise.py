@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import attrgetter
 from types import ModuleType
 from typing import TYPE_CHECKING, ClassVar
@@ -10,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import NDArray
-from ..backend_ndarray.dtypes import DTYPES, dtype_name, is_floating
+from ..backend_ndarray import NDArray, numpy_functions
+from ..backend_ndarray.dtypes import DTYPES, astype, dtype_name, is_floating
 from ..node import Node
 from ..op import Elementwise, register
 from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
-from ..samples import Arg, Sample, error, unary
+from ..samples import Arg, ErrorSample, Sample, error, unary
 from ..tensor import Tensor
 from . import _te
 
@@ -33,7 +34,8 @@ class _Float(Elementwise):
     `twin` is NumPy's function of floats and `samples` the range that samples are drawn from. The
     gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op that gives neither
     defines `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's
-    name unless `te` or `relax` name another.
+    name unless `te` (of a tensor), `element` (of an expression) or `relax` ("" for none) give
+    another.
     """
 
     floating = True
@@ -51,6 +53,7 @@ class _Float(Elementwise):
         by_input: Callable[[Tensor, Tensor], Tensor] | None = None,
         by_output: Callable[[Tensor, Tensor], Tensor] | None = None,
         te: Callable[[TeNamespace, TeTensor], TeTensor] | None = None,
+        element: Callable[[TeNamespace, Expr], Expr] | None = None,
         relax: str | None = None,
     ) -> None:
         cls.twin = staticmethod(twin)
@@ -59,8 +62,10 @@ class _Float(Elementwise):
         cls.by_output = by_output and staticmethod(by_output)
         if by_input or by_output:
             cls.reads = frozenset({"inputs" if by_input else "output"})
+        if element:
+            te = partial(_te.by_element, element)
         cls.te = te and staticmethod(te)
-        cls.relax = relax or cls.__name__.lower()
+        cls.relax = cls.__name__.lower() if relax is None else relax
 
     def reference(self, x: np.ndarray) -> np.ndarray:
         return self.twin(x if is_floating(x.dtype.name) else x.astype("float64"))
@@ -79,30 +84,34 @@ class _Float(Elementwise):
         return self.te(k, x) if self.te else getattr(k.topi, self.name)(x)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        return attrgetter(self.relax)(r.op)(x) if is_floating(str(x.ty.dtype)) else None
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    e = np.exp(-np.abs(x))  # never overflows
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+        known = self.relax and is_floating(str(x.ty.dtype))
+        return attrgetter(self.relax)(r.op)(x) if known else None
 
 
 def _rsqrt(x: np.ndarray) -> np.ndarray:
     return 1 / np.sqrt(x)
 
 
-@register
-class Negate(Elementwise):
-    """y = -x. TypeError for bool."""
+class _Number(Elementwise):
+    """Not of bools."""
 
-    reference = np.negative
-    samples = unary()
-    error_samples = (error(TypeError, "bool", Arg((2,), dtype="bool")), _TWO_INPUTS)
+    error_samples: ClassVar[Sequence[ErrorSample]] = (
+        error(TypeError, "bool", Arg((2,), dtype="bool")),
+        _TWO_INPUTS,
+    )
 
     def dtype_of(self, dtype: str) -> str:
         if dtype == "bool":
             raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         return dtype
+
+
+@register
+class Negate(_Number):
+    """y = -x. TypeError for bool."""
+
+    reference = np.negative
+    samples = unary()
 
     def compute(self, x: NDArray) -> NDArray:
         return -x
@@ -163,7 +172,7 @@ class Tanh(_Float, twin=np.tanh, by_output=lambda g, y: g * (1 - y * y), te=_te.
 
 
 @register
-class Sigmoid(_Float, twin=_sigmoid, by_output=lambda g, y: g * (y * (1 - y))):
+class Sigmoid(_Float, twin=numpy_functions.sigmoid, by_output=lambda g, y: g * (y * (1 - y))):
     """y = 1 / (1 + exp(-x))."""
 
 
@@ -181,6 +190,50 @@ class Rsqrt(
     te=_te.rsqrt,
 ):
     """y = 1 / sqrt(x)."""
+
+
+@register
+class Abs(Elementwise):
+    """y = |x|. The gradient at 0 is 0."""
+
+    reads = frozenset({"inputs"})
+    reference = np.absolute
+    samples = unary()
+    error_samples = (_TWO_INPUTS,)
+
+    def compute(self, x: NDArray) -> NDArray:
+        return x.abs()
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
+        return out_grad * sign(node.inputs[0])
+
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
+        return k.topi.identity(x) if _te.dtype_of(x) == "bool" else k.topi.abs(x)
+
+
+@register
+class Sign(_Number):
+    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. TypeError for bool."""
+
+    infer_first = True
+    reference = np.sign
+    samples = unary()
+
+    def compute(self, x: NDArray) -> NDArray:
+        return x.sign()
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> None:
+        return None
+
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
+        zero, one, minus = (_te.full_like(k, x, c) for c in (0, 1, -1))
+
+        def fn(v: Expr) -> Expr:
+            # x itself if it is neither above nor below zero, so that NaN stays NaN.
+            other = k.tirx.Select(v < zero, minus, v)
+            return k.tirx.Select(v > zero, one, other)
+
+        return _te.elementwise(k, fn, x)
 
 
 @register
@@ -206,7 +259,7 @@ class Cast(Elementwise):
             raise TypeError(f"{self.name}: {reason}") from None
 
     def reference(self, x: np.ndarray) -> np.ndarray:
-        return x.astype(self.dtype)
+        return astype(x, self.dtype)
 
     def compute(self, x: NDArray) -> NDArray:
         return x.astype(self.dtype)
@@ -240,11 +293,22 @@ class Detach(Elementwise):
 
 NEGATE, RELU, EXP, LOG, TANH = Negate(), Relu(), Exp(), Log(), Tanh()
 SIGMOID, SQRT, RSQRT, DETACH = Sigmoid(), Sqrt(), Rsqrt(), Detach()
+ABS, SIGN = Abs(), Sign()
 
 
 def negate(a: Tensor) -> Tensor:
     """-a. TypeError for bool."""
     return apply(NEGATE, (a,))
+
+
+def abs(a: Tensor) -> Tensor:
+    """The absolute value |a|, elementwise."""
+    return apply(ABS, (a,))
+
+
+def sign(a: Tensor) -> Tensor:
+    """-1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. TypeError for bool."""
+    return apply(SIGN, (a,))
 
 
 def relu(a: Tensor) -> Tensor:
@@ -283,7 +347,8 @@ def rsqrt(a: Tensor) -> Tensor:
 
 
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
-    """`a` in another dtype (`a` itself if it has that dtype). TypeError for an unknown dtype."""
+    """`a` in another dtype (`a` itself if it has that dtype): `x.astype("int64")`. TypeError for an
+    unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 

@@ -1,4 +1,4 @@
-"""Indexing with arrays and masks: a slice, a permutation and one gather."""
+"""Indexing with arrays and masks: a slice, a permutation and one take."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import TraceError
 from ..extents import is_symbolic
 from ..spec import broadcast_shapes
 from ..tensor import Tensor, make_const
-from .index import RavelIndex, gather
+from .index import RavelIndex, take
 from .shape import permute, reshape
 from .slicing import slice as get_slice
 
@@ -29,9 +29,19 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     for an index on another device, and TraceError for a mask without a value while tracing, because
     the number of its True elements decides the shape. A compiled function checks the indices it is
     called with; it clamps indices that it computes itself to the valid range.
+
+    >>> x = ndl.Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    >>> x[1, ::2].numpy().tolist(), x[x > 4].numpy().tolist(), x[[1, 0], [0, 2]].numpy().tolist()
+    ([4.0, 6.0], [5.0, 6.0], [4.0, 3.0])
     """
     if not isinstance(a, Tensor) or indexing.is_basic(key) or _has_sizes_alone(key):
         return get_slice(a, key)
+    return take(*_placed(a, key)[1:])
+
+
+def _placed(a: Tensor, key: Any) -> tuple[indexing.Arrangement, Tensor, Tensor, int]:
+    """A key with arrays as one index along one axis: how NumPy arranges it, `a` so arranged with
+    the indexed axes merged, the index, and the axis."""
     entries = tuple(_entry(a, e) for e in (key if type(key) is tuple else (key,)))
     plan = indexing.arrange(entries, a.shape, functools.partial(broadcast_shapes, "index"))
     if any(entry != slice(None) for entry in plan.kept):
@@ -39,11 +49,11 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     if plan.order != tuple(range(a.ndim)):
         a = permute(a, plan.order)
     if len(plan.arrays) == 1:
-        return gather(a, _tensor(a, plan.arrays[0]), plan.axis)
+        return plan, a, _tensor(a, plan.arrays[0]), plan.axis
     end = plan.axis + len(plan.arrays)
     extents = a.shape[plan.axis : end]
     merged = reshape(a, (*a.shape[: plan.axis], prod(extents), *a.shape[end:]))
-    return gather(merged, _linear(a, plan, extents), plan.axis)
+    return plan, merged, _linear(a, plan, extents), plan.axis
 
 
 def _has_sizes_alone(key: Any) -> bool:

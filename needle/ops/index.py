@@ -10,13 +10,13 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import NDArray, array, zeros
-from ..backend_ndarray.dtypes import INTEGER, dtype_name
+from ..backend_ndarray.dtypes import dtype_name
 from ..backend_ndarray.indexing import linear_index
 from ..backend_ndarray.ndarray import wrap
 from ..errors import ShapeError
 from ..extents import as_extent
 from ..op import Op, register
-from ..op_types import Expr, Extent, Gradients, Stmt, TeNamespace, TeTensor
+from ..op_types import Expr, Extent, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import (
     Spec,
@@ -26,6 +26,9 @@ from ..spec import (
 )
 from ..tensor import Tensor
 from . import _te
+from ._arguments import check_tensors
+from ._index import Index, check_index, positions, put_te
+from .shape import reshape
 
 
 @register
@@ -76,31 +79,8 @@ class OneHot(Op):
         return k.te.compute([*x.shape, self.num_classes], body)
 
 
-class _Index(Op):
-    """Base of ops that move elements along `axis` by an index of any shape."""
-
-    axis: int
-
-    infer_first = True
-    reads = frozenset({"inputs"})  # the index
-
-    def at(self, k: TeNamespace, index: TeTensor, i: Sequence[Expr], n: Extent) -> Expr:
-        """For emit_te: the position along an axis of extent n that index[i] names."""
-        value = k.tirx.Cast("int64", index(*i))
-        return k.tirx.Select(value < 0, value + n, value)
-
-
-def _check_index(name: str, index: Spec) -> None:
-    if index.dtype not in INTEGER:
-        raise TypeError(f"{name}: the index is {index.dtype}, not int32 or int64")
-
-
-def _indices(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:
-    return Arg(shape, low, high, dtype=dtype, special=False)
-
-
 @register
-class Gather(_Index):
+class Take(Index):
     """y = the slices of x along `axis` that an integer index names; y.shape is x.shape[:axis] +
     index.shape + x.shape[axis + 1:]. Negative indices count from the end."""
 
@@ -108,22 +88,22 @@ class Gather(_Index):
 
     moves = True
     samples = (
-        sample((3, 4), _indices(5)),
-        sample((3, 4), _indices(2, 3, dtype="int32"), axis=1),
-        sample((2, 3, 2), _indices(2, low=-3), axis=-2),
-        sample((3,), _indices()),
-        sample((3, 2), _indices(0)),
-        sample((3, 0), _indices(2)),
+        sample((3, 4), positions(5)),
+        sample((3, 4), positions(2, 3, dtype="int32"), axis=1),
+        sample((2, 3, 2), positions(2, low=-3), axis=-2),
+        sample((3,), positions()),
+        sample((3, 2), positions(0)),
+        sample((3, 0), positions(2)),
     )
     error_samples = (
         error(TypeError, "float32", (3, 4), (2,)),
         error(TypeError, "bool", (3, 4), Arg((3,), dtype="bool")),
-        error(ShapeError, "out of range", (3, 4), _indices(2), axis=2),
-        error(ShapeError, "out of range", (), _indices(2)),
+        error(ShapeError, "out of range", (3, 4), positions(2), axis=2),
+        error(ShapeError, "out of range", (), positions(2)),
     )
 
     def infer(self, x: Spec, index: Spec) -> Spec:
-        _check_index(self.name, index)
+        check_index(self.name, index)
         axis = normalize_axis(self.name, self.axis, x.ndim)
         shape = (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
         return Spec(shape, x.dtype, common_device(self.name, x, index))
@@ -142,7 +122,7 @@ class Gather(_Index):
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, index = node.inputs
         axis = self.axis % x.ndim
-        return apply(ScatterAdd(x.shape[axis], axis), (out_grad, index)), None
+        return apply(SegmentSum(x.shape[axis], axis), (out_grad, index)), None
 
     def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
         axis = self.axis % len(x.shape)
@@ -150,10 +130,7 @@ class Gather(_Index):
         n = x.shape[axis]
 
         def body(*o: Expr) -> Expr:
-            place = self.at(k, index, o[axis:end], n)
-            # Clamped, so that memory beyond the tensor is never read.
-            place = k.tirx.max(k.tirx.min(place, n - 1), k.tirx.const(0, "int64"))
-            return x(*o[:axis], place, *o[end:])
+            return x(*o[:axis], self.at(k, index, o[axis:end], n), *o[end:])
 
         return k.te.compute((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]), body)
 
@@ -166,15 +143,15 @@ class RavelIndex(Op):
     extents: tuple[int, ...]
     infer_first = True
     samples = (
-        sample(_indices(4), _indices(4, low=-2, high=2), extents=(3, 2)),
-        sample(_indices(3, 1, dtype="int32"), _indices(2), _indices(high=5), extents=(3, 4, 5)),
-        sample(_indices(2, low=-3), extents=(3,)),
-        sample(_indices(0), _indices(0), extents=(3, 0)),
+        sample(positions(4), positions(4, low=-2, high=2), extents=(3, 2)),
+        sample(positions(3, 1, dtype="int32"), positions(2), positions(high=5), extents=(3, 4, 5)),
+        sample(positions(2, low=-3), extents=(3,)),
+        sample(positions(0), positions(0), extents=(3, 0)),
     )
     error_samples = (
-        error(TypeError, "float32", (3,), _indices(3), extents=(3, 4)),
-        error(ValueError, "2 indices for 3 axes", _indices(3), _indices(3), extents=(3, 4, 5)),
-        error(ShapeError, "do not broadcast", _indices(3), _indices(2), extents=(3, 4)),
+        error(TypeError, "float32", (3,), positions(3), extents=(3, 4)),
+        error(ValueError, "2 indices for 3 axes", positions(3), positions(3), extents=(3, 4, 5)),
+        error(ShapeError, "do not broadcast", positions(3), positions(2), extents=(3, 4)),
         error(ValueError, "at least one", extents=()),
     )
 
@@ -184,7 +161,7 @@ class RavelIndex(Op):
         if len(indices) != len(self.extents):
             raise ValueError(f"{self.name}: {len(indices)} indices for {len(self.extents)} axes")
         for index in indices:
-            _check_index(self.name, index)
+            check_index(self.name, index)
         shape = broadcast_shapes(self.name, *[index.shape for index in indices])
         return Spec(shape, "int64", common_device(self.name, *indices))
 
@@ -225,36 +202,32 @@ class RavelIndex(Op):
         return linear
 
 
-# Adjacent elements that one task adds at once: enough for vectors, few enough to share the work.
-_COLUMNS = 256
-
-
 @register
-class ScatterAdd(_Index):
+class SegmentSum(Index):
     """y = zeros with `extent` along `axis`, plus the slices of x at the positions of an integer
-    index: gather's gradient. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
+    index: take's gradient. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
 
     extent: int
     axis: int = 0
 
     samples = (
-        sample((5, 4), _indices(5), extent=3),
-        sample((3, 2, 3), _indices(2, 3, dtype="int32"), extent=4, axis=1),
-        sample((2, 2, 2), _indices(2, low=-3), extent=3, axis=1),
-        sample((), _indices(), extent=3),
-        sample((0, 2), _indices(0), extent=3),
-        sample((2, 0), _indices(2), extent=3),
+        sample((5, 4), positions(5), extent=3),
+        sample((3, 2, 3), positions(2, 3, dtype="int32"), extent=4, axis=1),
+        sample((2, 2, 2), positions(2, low=-3), extent=3, axis=1),
+        sample((), positions(), extent=3),
+        sample((0, 2), positions(0), extent=3),
+        sample((2, 0), positions(2), extent=3),
     )
     error_samples = (
         error(TypeError, "float32", (3, 4), (3,), extent=3),
-        error(ShapeError, r"\(3, 4\).*\(2,\)", (3, 4), _indices(2), extent=3),
-        error(ShapeError, "axis 2", (3, 4), _indices(4), extent=3, axis=2),
-        error(ValueError, "extent -1", (3, 4), _indices(3), extent=-1),
-        error(TypeError, "bool", Arg((3,), dtype="bool"), _indices(3), extent=3),
+        error(ShapeError, r"\(3, 4\).*\(2,\)", (3, 4), positions(2), extent=3),
+        error(ShapeError, "axis 2", (3, 4), positions(4), extent=3, axis=2),
+        error(ValueError, "extent -1", (3, 4), positions(3), extent=-1),
+        error(TypeError, "bool", Arg((3,), dtype="bool"), positions(3), extent=3),
     )
 
     def infer(self, x: Spec, index: Spec) -> Spec:
-        _check_index(self.name, index)
+        check_index(self.name, index)
         if x.dtype == "bool":
             raise TypeError(f"{self.name}: the input is bool, which does not add up")
         if self.extent < 0:
@@ -293,42 +266,11 @@ class ScatterAdd(_Index):
         return out
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
-        return apply(Gather(self.axis), (out_grad, node.inputs[1])), None
+        return apply(Take(self.axis), (out_grad, node.inputs[1])), None
 
     def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
-        """One pass over x in index order; threads divide the axes that are not indexed."""
-        end = self.axis + len(index.shape)
-        shape = (*x.shape[: self.axis], self.extent, *x.shape[end:])
-        if any(_te.is_zero(n) for n in (*x.shape, self.extent)):
-            return k.te.compute(shape, lambda *_: _te.full_like(k, x, 0))
-        outer, count, row = (
-            prod(x.shape[part], start=k.tirx.const(1, "int64"))
-            for part in (slice(self.axis), slice(self.axis, end), slice(end, None))
-        )
-        columns = k.te.min(row, _COLUMNS)
-        blocks = k.tirx.floordiv(row + columns - 1, columns)
-
-        def write(s: Any, source: Any, where: Any, out: Any) -> None:
-            with s.parallel(0, outer * blocks) as task:
-                at, first = k.tirx.floordiv(task, blocks), k.tirx.floormod(task, blocks) * columns
-                width = k.te.min(columns, row - first)
-                with s.serial(0, self.extent) as i, s.serial(0, width) as j:
-                    out[(at * self.extent + i) * row + first + j] = _te.full_like(k, x, 0)
-                with s.serial(0, count) as i:
-                    place = k.tirx.Cast("int64", where[i])
-                    place = k.tirx.Select(place < 0, place + self.extent, place)
-                    with s.If(k.tirx.all(place >= 0, place < self.extent)), s.Then():
-                        with s.serial(0, width) as j:
-                            to = (at * self.extent + place) * row + first + j
-                            out[to] = out[to] + source[(at * count + i) * row + first + j]
-
-        def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
-            def flat(s: Any) -> None:
-                write(s, *(s.buffer_proxy(buffer) for buffer in (*ins, *outs)))
-
-            return k.statements(flat)
-
-        return k.te.extern([shape], [x, index], body, dtype=_te.dtype_of(x), name="scatter_add")
+        shape = (*x.shape[: self.axis], self.extent, *x.shape[self.axis + len(index.shape) :])
+        return put_te(k, None, index, x, shape, self.axis, "add", "segment_sum")
 
 
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
@@ -336,32 +278,47 @@ def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
 
     Raises IndexError for a class number outside 0..num_classes - 1. A compiled function checks the
     class numbers it is called with; for one that it computes itself the row is zeros.
+
+    >>> ndl.one_hot(ndl.Tensor([0, 2]), 3).numpy().tolist()
+    [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
     return apply(OneHot(num_classes, dtype), (a,))
 
 
-def gather(a: Tensor, index: Tensor, axis: int = 0) -> Tensor:
-    """The slices of `a` along `axis` that an int32 or int64 `index` of any shape names (np.take).
+def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
+    """The slices of `a` along `axis` (None: the elements of the flattened tensor) that an int32 or
+    int64 `index` of any shape names (np.take).
 
     Negative indices count from the end. Raises IndexError for one out of range. A compiled function
     checks the indices it is called with, and clamps those that it computes itself.
+
+    >>> ndl.take(ndl.Tensor([5.0, 6.0, 7.0]), ndl.Tensor([2, 0]), axis=0).numpy().tolist()
+    [7.0, 5.0]
     """
-    return apply(Gather(axis), (a, index))
+    check_tensors("take", a=a, index=index)
+    if axis is None:
+        return apply(Take(0), (reshape(a, (a.size,)), index))
+    return apply(Take(axis), (a, index))
 
 
 def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
-    """Integer Tensors, one per axis of `extents`, as one row-major int64 index over all of these
-    axes. They broadcast; negative ones count from the end. IndexError if one is out of range."""
+    """`indices`, integer Tensors, one per axis of `extents`, as one row-major int64 index over all
+    of these axes. They broadcast; negative ones count from the end. IndexError if one is out of
+    range."""
     return apply(RavelIndex(tuple(map(as_extent, extents))), tuple(indices))
 
 
-def scatter_add(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
+def segment_sum(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
     """Zeros with `extent` along `axis`, plus the slices of `a` at `index`; the axes of `index` are
     those of `a` from `axis` on. Raises IndexError for an index out of range. A compiled function
     checks the indices it is called with, and skips invalid ones that it computes itself."""
-    return apply(ScatterAdd(extent, axis), (a, index))
+    return apply(SegmentSum(extent, axis), (a, index))
 
 
 def embedding(index: Tensor, weight: Tensor) -> Tensor:
-    """Rows of `weight` (count, dim) selected by an integer index: index.shape + (dim,)."""
-    return gather(weight, index)
+    """Rows of `weight` (count, dim) selected by an integer index: index.shape + (dim,).
+
+    >>> ndl.ops.embedding(ndl.Tensor([[0, 1]]), ndl.zeros(5, 8)).shape
+    (1, 2, 8)
+    """
+    return take(weight, index, 0)

@@ -146,5 +146,10 @@ MATMUL = Matmul()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with NumPy's rules. ShapeError if the inner extents differ."""
+    """a @ b with NumPy's rules: matrices are the last two axes, the others broadcast. ShapeError if
+    the inner extents differ.
+
+    >>> ndl.matmul(ndl.ones(5, 2, 3), ndl.ones(3, 4)).shape
+    (5, 2, 4)
+    """
     return apply(MATMUL, (a, b))

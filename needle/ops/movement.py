@@ -355,7 +355,11 @@ class Unsqueeze(Movement):
 
 
 def flip(a: Tensor, axes: Axes = None) -> Tensor:
-    """Elements reversed along `axes` (None: all). ShapeError for axes out of range."""
+    """Elements reversed along `axes` (None: all). ShapeError for axes out of range.
+
+    >>> ndl.flip(ndl.arange(3)).numpy().tolist()
+    [2, 1, 0]
+    """
     return apply(Flip(as_axes("flip", axes)), (a,))
 
 
@@ -370,8 +374,13 @@ def undilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
 
 
 def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor:
-    """`a` with (low, high) elements of `value` before and after it along each axis. ShapeError
-    unless there is a pair for each axis, ValueError for a negative width."""
+    """`a` with elements of `value` around it: `padding` has a pair (before, after) for each axis,
+    as NumPy's. (PyTorch's has flat numbers, the last axis first.) ShapeError unless there is a pair
+    for each axis, ValueError for a negative width.
+
+    >>> ndl.pad(ndl.ones(2, 3), ((0, 0), (1, 2))).shape
+    (2, 6)
+    """
     try:
         pairs = tuple((as_extent(low), as_extent(high)) for low, high in padding)
     except (TypeError, ValueError):
@@ -380,12 +389,20 @@ def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor
 
 
 def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
-    """`a` without `axes` of extent 1 (None: all such). ShapeError for an axis of another extent."""
+    """`a` without `axes` of extent 1 (None: all such). ShapeError for an axis of another extent.
+
+    >>> ndl.squeeze(ndl.zeros(1, 3, 1), axis=0).shape
+    (3, 1)
+    """
     return apply(Squeeze(as_axes("squeeze", axes)), (a,))
 
 
 def unsqueeze(a: Tensor, axes: int | Sequence[int]) -> Tensor:
     """`a` with new axes of extent 1 at `axes` of the result. ShapeError for axes that are out of
-    range or repeated."""
+    range or repeated.
+
+    >>> ndl.unsqueeze(ndl.zeros(3), 0).shape
+    (1, 3)
+    """
     new: Any = as_axes("unsqueeze", axes)
     return apply(Unsqueeze(new), (a,))

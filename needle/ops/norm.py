@@ -332,13 +332,18 @@ def _back(axis: int, ndim: int) -> tuple[int, ...]:
 
 
 def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
-    """(a - mean) / sqrt(variance + eps) over `axes`. ShapeError over no elements."""
+    """(a - mean) / sqrt(variance + eps) over `axes`. ShapeError over no elements.
+
+    >>> ndl.normalize(ndl.Tensor([1.0, 3.0]), 0, eps=0.0).numpy().tolist()
+    [-1.0, 1.0]
+    """
     over = as_axes("normalize", axes)
     return apply(Normalize(tuple(range(a.ndim)) if over is None else over, float(eps)), (a,))
 
 
 def layer_norm(a: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """`a` normalized over its last axis, times `weight` plus `bias`, which have its extent."""
+    """`a` normalized over its last axis, times `weight` plus `bias`, which have its extent; `eps`
+    is added to the variance. `nn.functional.layer_norm` takes several axes."""
     return apply(LayerNorm(float(eps)), (a, weight, bias))
 
 
@@ -355,5 +360,5 @@ def batch_norm_train(
     a: Tensor, weight: Tensor, bias: Tensor, axis: int = -1, eps: float = 1e-5
 ) -> TensorTuple:
     """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and biased
-    variance, times weight plus bias. ShapeError over no elements."""
+    variance, to which `eps` is added, times weight plus bias. ShapeError over no elements."""
     return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

@@ -22,7 +22,7 @@ from ._windows import IntOrPair, Pair, Window, as_window, check_rank, counts_te,
 from .index import one_hot
 from .reduce import argmax
 from .shape import broadcast_to, reshape, transpose
-from .window import fold, unfold
+from .window import overlap_add, sliding_windows
 
 _CASES: tuple[tuple[Shape, dict[str, Any]], ...] = (
     ((2, 4, 5, 3), {"kernel": (2, 3)}),
@@ -136,12 +136,12 @@ class MaxPool(_Pool):
         (x,) = node.inputs
         window = self.window
         _, h, w, c = x.shape
-        seen = unfold(x, *window, value=lowest(x.dtype))
+        seen = sliding_windows(x, *window, value=lowest(x.dtype))
         shape, taps = seen.shape, prod(window.kernel)
         place = argmax(reshape(seen, (*shape[:3], taps, c)), 3)
         chosen = transpose(one_hot(place, taps, x.dtype))
         share = chosen * reshape(out_grad, (*shape[:3], 1, c))
-        return fold(reshape(share, shape), (h, w), *window[1:])
+        return overlap_add(reshape(share, shape), (h, w), *window[1:])
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         return self.reduced(k, x, *_te.largest(k, _te.dtype_of(x)))
@@ -182,7 +182,7 @@ class AvgPool(_Pool):
         n, rows, columns, c = out_grad.shape
         share = reshape(out_grad / prod(window.kernel), (n, rows, columns, 1, 1, c))
         share = broadcast_to(share, (n, rows, columns, *window.kernel, c))
-        return fold(share, (h, w), *window[1:])
+        return overlap_add(share, (h, w), *window[1:])
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)

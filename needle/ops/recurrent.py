@@ -18,6 +18,7 @@ from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple
 from . import _te
+from ._steps import check_steps, steps_of
 from .elementwise import Sigmoid, Tanh, sigmoid, tanh
 from .shape import reshape, transpose
 from .tuples import split, stack
@@ -135,25 +136,10 @@ class LstmSequence(Op):
     )
 
     def infer(self, projected: Spec, h: Spec, c: Spec, w: Spec) -> tuple[Spec, ...]:
-        if projected.ndim != 3 or projected.shape[0] < 1 or projected.shape[2] % 4:
-            raise ShapeError(
-                f"{self.name}: projected of shape {projected.shape} is not (T, B, 4 H) with at "
-                "least one step"
-            )
-        steps, batch, width = projected.shape
-        state, hidden = (batch, width // 4), width // 4
-        expected = {"h": (h, state), "c": (c, state), "w": (w, (hidden, width))}
-        for what, (given, shape) in expected.items():
-            if given.shape != shape:
-                raise ShapeError(
-                    f"{self.name}: {what} of shape {given.shape}; projected {projected.shape} "
-                    f"needs {shape}"
-                )
-            if given.dtype != projected.dtype or not is_floating(given.dtype):
-                raise TypeError(
-                    f"{self.name}: projected is {projected.dtype} and {what} {given.dtype}; all "
-                    "must be of one floating dtype"
-                )
+        steps, batch, hidden = steps_of(self.name, projected, 4)
+        state = batch, hidden
+        expected = {"h": (h, state), "c": (c, state), "w": (w, (hidden, 4 * hidden))}
+        check_steps(self.name, projected, expected)
         device = common_device(self.name, projected, h, c, w)
         states = Spec((steps, *state), h.dtype, device)
         return states, states, Spec(projected.shape, h.dtype, device)

@@ -61,7 +61,7 @@ class _Reduce(Reduce):
 
 @register
 class Summation(_Reduce):
-    """y = sum of x over `axes` (None: all); bools and int32 are summed in int64."""
+    """y = sum of x over `axes` (None: all); bools and integers are summed in int64."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -333,12 +333,21 @@ def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Mean over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
+    """Mean over `axes` (None: all). ShapeError for axes that are out of range or repeated.
+
+    >>> ndl.mean(ndl.Tensor([[1.0, 3.0], [5.0, 7.0]]), axis=0).numpy().tolist()
+    [3.0, 5.0]
+    """
     return apply(Mean(as_axes("mean", axes), keepdims), (a,))
 
 
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
+    """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements. It
+    has no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
+
+    >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
+    [7.0, 5.0]
+    """
     return apply(Max(as_axes("max", axes), keepdims), (a,))
 
 
@@ -349,12 +358,21 @@ def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
     """Variance over `axes` (None: all): the sum of squared distances from the mean, divided by
-    n - correction (correction=1: unbiased)."""
+    n - correction (correction=1: unbiased). PyTorch's default is 1.
+
+    >>> x = ndl.Tensor([1.0, 3.0])
+    >>> x.var().item(), x.var(correction=1).item()
+    (1.0, 2.0)
+    """
     if not isinstance(correction, (int, float)):
         raise TypeError(f"var: correction is a {type(correction).__name__}, not a number")
     return apply(Var(as_axes("var", axes), keepdims, correction), (a,))
 
 
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """int64 index of the first largest element along `axis` (None: among all); NaN is largest."""
+    """int64 index of the first largest element along `axis` (None: among all); NaN is largest.
+
+    >>> ndl.argmax(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1).numpy().tolist()
+    [1, 0]
+    """
     return apply(Argmax(None if axis is None else as_int(axis), keepdims), (a,))

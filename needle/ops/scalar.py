@@ -15,7 +15,7 @@ import numpy as np
 from ..apply import apply
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
-from ..dtypes import scalar_dtype
+from ..dtypes import checked_scalar, scalar_dtype
 from ..op import Elementwise, register
 from ..op_types import Expr, TeNamespace, TeTensor
 from ..samples import Arg, ErrorSample, Sample, error, unary
@@ -46,7 +46,9 @@ class _WithScalar(Elementwise):
         object.__setattr__(self, "scalar", scalar)
 
     def dtype_of(self, dtype: str) -> str:
-        return scalar_dtype(dtype, self.scalar)
+        dtype = scalar_dtype(dtype, self.scalar)
+        checked_scalar(self.name, self.scalar, dtype)
+        return dtype
 
     def both(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, Expr]:
         """For emit_te: operand and scalar in their common dtype (int32 for bool)."""
@@ -123,7 +125,6 @@ class DivideScalar(_WithScalar):
     samples = _samples(1.5, -2)
 
     def dtype_of(self, dtype: str) -> str:
-        dtype = super().dtype_of(dtype)
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
     def reference(self, x: np.ndarray) -> np.ndarray:

@@ -230,20 +230,32 @@ class BroadcastTo(Movement):
 
 
 def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
-    """`a` with its axes in the order `axes`. ShapeError unless `axes` names every axis once."""
+    """`a` with its axes in the order `axes`. ShapeError unless `axes` names every axis once.
+
+    >>> ndl.permute(ndl.zeros(2, 3, 4), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
     order: Any = as_axes("permute", tuple(flat))
     return apply(Permute(order), (a,))
 
 
 def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """`a` with two axes exchanged (None: the last two). ShapeError if `axes` are not two axes."""
+    """`a` with two axes exchanged (None: the last two). ShapeError if `axes` are not two axes.
+
+    >>> ndl.transpose(ndl.zeros(2, 3, 4)).shape
+    (2, 4, 3)
+    """
     pair: Any = as_axes("transpose", axes)
     return apply(Transpose(pair), (a,))
 
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements under another shape, with at most one -1. ShapeError if it does not fit."""
+    """The same elements under another shape, with at most one -1. ShapeError if it does not fit.
+
+    >>> ndl.reshape(ndl.arange(6), (2, -1)).numpy().tolist()
+    [[0, 1, 2], [3, 4, 5]]
+    """
     if isinstance(a, Tensor) and type(shape) is tuple and same(shape, a.shape):
         return a
     new = as_shape("reshape", shape, open_extent=True)
@@ -251,7 +263,11 @@ def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
 
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it."""
+    """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it.
+
+    >>> ndl.broadcast_to(ndl.arange(2), (3, 2)).numpy().tolist()
+    [[0, 1], [0, 1], [0, 1]]
+    """
     if isinstance(a, Tensor) and type(shape) is tuple and same(shape, a.shape):
         return a
     return apply(BroadcastTo(as_shape("broadcast_to", shape)), (a,))

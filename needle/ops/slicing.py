@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import NDArray, zeros
+from ..backend_ndarray import NDArray, full, zeros
 from ..errors import ShapeError
 from ..op import Movement, Op, register
-from ..op_types import Expr, Extent, TeNamespace, TeTensor
-from ..samples import error, sample
-from ..spec import Shape, Spec, as_shape
-from ..tensor import Tensor
+from ..op_types import Expr, Extent, Gradients, TeNamespace, TeTensor
+from ..samples import Arg, error, sample
+from ..spec import Shape, Spec, as_shape, common_device
+from ..tensor import Tensor, make_const
 from . import _te
 from ._keys import BasicKey, Key, Range, Span, as_key, expand, native, resolved, sliced_shape, span
+from .shape import broadcast_to
 
 _CASES: tuple[tuple[Shape, BasicKey], ...] = (
     ((5,), 2),
@@ -131,41 +134,114 @@ class Unslice(Op):
         return apply(Slice(self.key), (out_grad,))
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        entries = expand(self.name, self.key, len(self.shape))
+        zero = _te.full_like(k, x, 0)
+        return _put_te(k, self.name, self.key, self.shape, x, lambda *_: zero)
 
-        def body(*i: Expr) -> Expr:
-            hits, source, axis = [], [], 0
-            for entry in entries:
-                if entry is None:
-                    source.append(0)
-                    continue
-                n, at = self.shape[axis], i[axis]
-                axis += 1
-                if not isinstance(entry, (Range, Span)):
-                    back = isinstance(entry, int) and entry < 0
-                    hits.append(at == (n + entry if back else entry))
-                    continue
-                taken = span(self.name, entry, n) if entry != Range() else None
-                if taken is None or (type(n) is type(taken.length) is int and taken == (0, 1, n)):
-                    source.append(at)
-                    continue
-                # The distance from the start in the direction of the step.
-                ahead = at - taken.start if taken.step > 0 else taken.start - at
-                step = abs(taken.step)
-                place = k.tirx.floordiv(ahead, step)
-                hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < taken.length]
-                source.append(place)
-            zero = _te.full_like(k, x, 0)
-            if not hits:
-                return x(*source)
-            return k.tirx.if_then_else(k.tirx.all(*hits), x(*source), zero)
 
-        return k.te.compute(self.shape, body)
+@register
+class SetSlice(Op):
+    """y = x, but y[key] = value, which has the shape of x[key]."""
+
+    key: Key
+
+    infer_first = True
+    moves = True
+    samples = tuple(
+        sample(shape, sliced_shape("set_slice", as_key(key), shape), key=as_key(key))
+        for shape, key in _CASES
+    )
+    error_samples = (
+        error(ShapeError, r"\(2,\) .* \(4,\)", (3, 4), (2,), key=(0,)),
+        error(IndexError, "index 3", (3, 4), (4,), key=(3,)),
+        error(TypeError, "float64", (3,), Arg((), dtype="float64"), key=(0,)),
+    )
+
+    def infer(self, x: Spec, value: Spec) -> Spec:
+        taken = sliced_shape(self.name, self.key, x.shape)
+        if value.shape != taken:
+            raise ShapeError(
+                f"{self.name}: shape {value.shape} does not fill a slice of shape {taken}"
+            )
+        if value.dtype != x.dtype:
+            raise TypeError(
+                f"{self.name}: elements of {value.dtype} cannot be put into {x.dtype}; cast them"
+            )
+        return Spec(x.shape, x.dtype, common_device(self.name, x, value))
+
+    def decided(self, x: Spec, value: Spec) -> SetSlice:
+        return SetSlice(resolved(self.name, self.key, x.shape))
+
+    def reference(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
+        out = np.array(x)  # also of a scalar, which a 0-d array may be
+        out[native(self.key)] = value
+        return out
+
+    def compute(self, x: NDArray, value: NDArray) -> NDArray:
+        out = x.copy()
+        out[native(self.key)] = value
+        return out
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
+        x, value = node.inputs
+        zero = make_const(full((), 0, out_grad.dtype, out_grad.device))
+        return (
+            apply(self, (out_grad, broadcast_to(zero, value.shape))) if x.requires_grad else None,
+            apply(Slice(self.key), (out_grad,)) if value.requires_grad else None,
+        )
+
+    def emit_te(self, k: TeNamespace, x: TeTensor, value: TeTensor) -> TeTensor:
+        return _put_te(k, self.name, self.key, tuple(x.shape), value, x)
+
+
+def _put_te(
+    k: TeNamespace,
+    name: str,
+    key: Key,
+    shape: tuple[int, ...],
+    value: TeTensor,
+    around: Callable[..., Expr],
+) -> TeTensor:
+    """An array of `shape` with the elements of `value` at [key], and around(*index) elsewhere."""
+    entries = expand(name, key, len(shape))
+
+    def body(*i: Expr) -> Expr:
+        hits, source, axis = [], [], 0
+        for entry in entries:
+            if entry is None:
+                source.append(0)
+                continue
+            at, n = i[axis], getattr(shape[axis], "value", shape[axis])  # an int if it is known
+            axis += 1
+            if not isinstance(entry, (Range, Span)):
+                back = isinstance(entry, int) and entry < 0
+                hits.append(at == (n + entry if back else entry))
+                continue
+            taken = span(name, entry, n) if entry != Range() else None
+            if taken is None or (type(n) is type(taken.length) is int and taken == (0, 1, n)):
+                source.append(at)
+                continue
+            # The distance from the start in the direction of the step.
+            ahead = at - taken.start if taken.step > 0 else taken.start - at
+            step = abs(taken.step)
+            place = k.tirx.floordiv(ahead, step)
+            hits += [ahead >= 0, k.tirx.floormod(ahead, step) == 0, place < taken.length]
+            source.append(place)
+        if not hits:
+            return value(*source)
+        return k.tirx.if_then_else(k.tirx.all(*hits), value(*source), around(*i))
+
+    return k.te.compute(shape, body)
 
 
 def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
     """Zeros of `shape` with `a` at [key]. ShapeError if `a` does not fit."""
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
+
+
+def set_slice(a: Tensor, value: Tensor, key: BasicKey) -> Tensor:
+    """A copy of `a` whose slice at [key] (ints, slices, None and Ellipsis) is `value`, of the dtype
+    of `a` and the shape of a[key]. ShapeError or IndexError if it does not fit."""
+    return apply(SetSlice(as_key(key)), (a, value))
 
 
 def slice(a: Tensor, key: BasicKey) -> Tensor:

@@ -213,7 +213,11 @@ def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
-    """exp(a) / sum(exp(a)) along `axis`, without overflow."""
+    """exp(a) / sum(exp(a)) along `axis`, without overflow.
+
+    >>> ndl.softmax(ndl.zeros(4)).numpy().tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
     return apply(Softmax(axis), (a,))
 
 

@@ -219,7 +219,6 @@ class Concat(Op):
 
     axis: int = 0
 
-    infer_first = True
     moves = True
     samples = (
         sample((2, 3), (4, 3)),
@@ -269,8 +268,13 @@ class Concat(Op):
     def compute(self, *parts: NDArray) -> NDArray:
         spec = self.infer(*[Spec(x.shape, x.dtype, x.device) for x in parts])
         out = empty(spec.shape, spec.dtype, device=parts[0].device)
-        for key, part in zip(self.spans([x.shape for x in parts]), parts, strict=True):
-            out[key] = part
+        kernels, whole, strides = out.device.kernels, out.view, out.strides
+        step, start = strides[self.axis], 0
+        for part in parts:
+            view = part.view
+            if view.size:
+                kernels.copy(view, kernels.as_strided(whole, view.shape, strides, start))
+            start += view.shape[self.axis] * step
         return out
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
@@ -330,22 +334,34 @@ def make_tuple(*parts: Tensor) -> TensorTuple:
 
 
 def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
-    """Part `index` of a TensorTuple. IndexError if there is none."""
+    """Part `index` of a TensorTuple, `value`. IndexError if there is none."""
     return apply(TupleGetItem(as_int(index)), (value,))
 
 
 def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Tensors of one shape, stacked along a new axis. ShapeError if shapes differ."""
+    """The tensors `parts`, of one shape, stacked along a new axis. ShapeError if shapes differ.
+
+    >>> ndl.stack([ndl.zeros(3), ndl.ones(3)], axis=1).shape
+    (3, 2)
+    """
     return apply(Stack(axis), tuple(parts))
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
-    """The slices of `a` along `axis`, without that axis."""
+    """The slices of `a` along `axis`, without that axis. PyTorch's split is `split_sizes`.
+
+    >>> [part.shape for part in ndl.split(ndl.zeros(2, 3), axis=0)]
+    [(3,), (3,)]
+    """
     return apply(Split(axis), (a,))
 
 
 def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Tensors concatenated along `axis`. ShapeError if other extents differ."""
+    """The tensors `parts` one after the other along `axis`. ShapeError if other extents differ.
+
+    >>> ndl.concat([ndl.zeros(2, 3), ndl.ones(1, 3)]).shape
+    (3, 3)
+    """
     return apply(Concat(as_int(axis)), tuple(parts))
 
 

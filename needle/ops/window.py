@@ -1,7 +1,7 @@
 """Windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-`Unfold` copies every window out, `Fold` sums windows where they overlap; each is the gradient of
-the other.
+`SlidingWindows` copies every window out, `OverlapAdd` sums windows where they overlap; each is the
+gradient of the other.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class _Sliding(Op):
 
 
 @register
-class Unfold(_Sliding):
+class SlidingWindows(_Sliding):
     """y (N, rows, columns, kh, kw, C): every window of x (N, H, W, C), padded with `value`."""
 
     kernel: Pair
@@ -118,7 +118,7 @@ class Unfold(_Sliding):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         _, h, w, _ = node.inputs[0].shape
-        return apply(Fold((h, w), *self.window[1:]), (out_grad,))
+        return apply(OverlapAdd((h, w), *self.window[1:]), (out_grad,))
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         window = self.window
@@ -128,12 +128,14 @@ class Unfold(_Sliding):
         x = pad_te(k, x, window, _te.full_like(k, x, value))
         shape = (n, *counts_te(window, h, w), *window.kernel, c)
         return k.te.compute(
-            shape, lambda b, y, z, i, j, f: x[b, y * s + i * d, z * t + j * e, f], name="unfold"
+            shape,
+            lambda b, y, z, i, j, f: x[b, y * s + i * d, z * t + j * e, f],
+            name="sliding_windows",
         )
 
 
 @register
-class Fold(Op):
+class OverlapAdd(Op):
     """y (N, *size, C): windows (N, rows, columns, kh, kw, C) summed where they overlap."""
 
     size: Pair
@@ -144,7 +146,7 @@ class Fold(Op):
     infer_first = True
     samples = tuple(
         sample(
-            Unfold(**attributes).infer(Spec(shape, "float32")).shape,
+            SlidingWindows(**attributes).infer(Spec(shape, "float32")).shape,
             size=shape[1:3],
             **{name: value for name, value in attributes.items() if name != "kernel"},
         )
@@ -186,7 +188,7 @@ class Fold(Op):
         return overlap(x, self.window_of(x.shape), self.size)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        return apply(Unfold(*self.window_of(node.inputs[0].shape)), (out_grad,))
+        return apply(SlidingWindows(*self.window_of(node.inputs[0].shape)), (out_grad,))
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         window = self.window_of([int(n) if a in (3, 4) else n for a, n in enumerate(x.shape)])
@@ -200,10 +202,10 @@ class Fold(Op):
             hit = k.tirx.all(*hits, row < rows, column < columns)
             return k.te.sum(k.tirx.if_then_else(hit, x[b, row, column, i, j, f], zero), axis=[i, j])
 
-        return k.te.compute((n, *self.size, c), body, name="fold")
+        return k.te.compute((n, *self.size, c), body, name="overlap_add")
 
 
-def unfold(
+def sliding_windows(
     a: Tensor,
     kernel: IntOrPair,
     stride: IntOrPair = 1,
@@ -213,19 +215,21 @@ def unfold(
 ) -> Tensor:
     """Every window of `a` (N, H, W, C), padded with `value`: (N, rows, columns, kh, kw, C).
 
-    The other arguments are ints or pairs (rows, columns). ShapeError if no window fits.
+    kernel (kh, kw), stride, padding and dilation are ints or pairs (rows, columns). ShapeError if
+    no window fits.
     """
-    window = as_window("unfold", kernel, stride, padding, dilation)
-    return apply(Unfold(*window, value), (a,))
+    window = as_window("sliding_windows", kernel, stride, padding, dilation)
+    return apply(SlidingWindows(*window, value), (a,))
 
 
-def fold(
+def overlap_add(
     a: Tensor,
     size: IntOrPair,
     stride: IntOrPair = 1,
     padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
 ) -> Tensor:
-    """Windows (N, rows, columns, kh, kw, C), summed where they overlap: (N, *size, C)."""
-    window = as_window("fold", 1, stride, padding, dilation)
-    return apply(Fold(pair("fold", "size", size, 0), *window[1:]), (a,))
+    """Windows (N, rows, columns, kh, kw, C), summed where they overlap: (N, *size, C). stride,
+    padding and dilation are those of `sliding_windows`."""
+    window = as_window("overlap_add", 1, stride, padding, dilation)
+    return apply(OverlapAdd(pair("overlap_add", "size", size, 0), *window[1:]), (a,))

@@ -2,53 +2,106 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, ClassVar
 
 from .._state import state
 from ..backend_ndarray import Device, NDArray, zeros
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
 from ..tensor import Tensor
+from .clip import clip_grad_norm
+
+Check = Callable[[str, str, Any], Any]  # (optimizer, option, value) -> the value, or an error
+
+
+def flag(owner: str, what: str, value: Any) -> bool:
+    """TypeError unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a bool")
+    return value
 
 
 class Optimizer:
     """Base of all optimizers. `params` are the tensors to update; those without grad are skipped.
 
-    Raises ValueError for no parameters or a learning rate that is negative or not finite, TypeError
-    for one that is not a number, and for a parameter that is not a floating-point Tensor.
+    `params` may also be groups, dicts {"params": tensors, "lr": ..., ...}: the options in a dict
+    replace the optimizer's for its tensors (`param_groups`).
+
+    Raises ValueError for no parameters, one that is given twice, an unknown option or a learning
+    rate that is negative or not finite; TypeError for one that is not a number, and for a parameter
+    that is not a floating-point Tensor.
     """
 
-    def __init__(self, params: Iterable[Tensor], lr: float) -> None:
+    checks: ClassVar[dict[str, Check]] = {}  # of the options besides lr
+
+    def __init__(self, params: Iterable[Any], lr: float, **options: Any) -> None:
         name = type(self).__name__
-        if isinstance(params, Tensor) or not isinstance(params, Iterable):
+        if isinstance(params, (Tensor, Mapping)) or not isinstance(params, Iterable):
             raise TypeError(f"{name}: params is a {type(params).__name__}, not a list of Tensors")
-        self.params = list(params)
+        given = list(params)
         self.lr = not_negative(name, "lr", lr)
+        for option, value in options.items():
+            setattr(self, option, self.checks[option](name, option, value))
+        self.params: list[Tensor] = []
+        self.param_groups: list[Group] = []
+        groups = given if given and isinstance(given[0], Mapping) else [{"params": given}]
+        for group in groups:
+            self.add_param_group(group)
         if not self.params:
             raise ValueError(f"{name}: no parameters given")
-        for i, param in enumerate(self.params):
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Add a group {"params": tensors, option: value, ...}; errors are the constructor's."""
+        name, number = type(self).__name__, len(self.param_groups)
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise TypeError(f'{name}: group {number} is no dict with "params"')
+        params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
+        params, known = list(params), {id(param) for param in self.params}
+        for i, param in enumerate(params, len(self.params)):
             if not isinstance(param, Tensor):
                 raise TypeError(f"{name}: parameter {i} is a {type(param).__name__}, not a Tensor")
             if not is_floating(param.dtype):
                 raise TypeError(f"{name}: parameter {i} is {param.spec}, not floating point")
+            if id(param) in known:
+                raise ValueError(f"{name}: parameter {i} {param.spec} is given twice")
+            known.add(id(param))
+        made = Group(self, range(len(self.params), len(self.params) + len(params)))
+        for option, value in group.items():
+            if option != "params":
+                made[option] = value
+        self.params += params
+        self.param_groups.append(made)
 
-    def step(self) -> None:
-        """Update every parameter once. Records no graph."""
-        for i, param in enumerate(self.params):
-            if state.trace is not None:
-                state.trace.refuse_write(param)
-            grad = param.grad
-            if grad is None:
-                continue
-            data = param.realize_cached_data()
-            if not data.is_compact:
-                data = data.compact()  # a write to repeated elements would be wrong
-                param._replace(data)
-            self._update(i, data, grad.realize_cached_data())
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter once. Records no graph. Returns what `closure`, which computes the
+        loss and its gradients, returns, and None without one."""
+        loss = None if closure is None else closure()
+        self.begin_step()
+        for group in self.param_groups:
+            options = group.options
+            for i in group.numbers:
+                param = self.params[i]
+                if state.trace is not None:
+                    state.trace.refuse_write(param)
+                grad = param.grad
+                if grad is not None:
+                    self._update(i, self._written(param), grad.realize_cached_data(), options)
+        return loss
 
-    def _update(self, i: int, param: NDArray, grad: NDArray) -> None:
+    def begin_step(self) -> None:
+        """Called before the updates of each step; counters advance here."""
+
+    def _written(self, param: Tensor) -> NDArray:
+        """The array to update in place."""
+        data: NDArray = param.realize_cached_data()
+        if not data.is_compact:
+            data = data.compact()  # a write to repeated elements would be wrong
+            param._replace(data)
+        return data
+
+    def _update(self, i: int, param: NDArray, grad: NDArray, options: Any) -> None:
+        """Update parameter `i` in place; `options` has the options of its group as attributes."""
         raise NotImplementedError(f"{type(self).__name__} defines no update")
 
     def reset_grad(self) -> None:
@@ -56,23 +109,35 @@ class Optimizer:
         for param in self.params:
             param.grad = None
 
-    zero_grad = reset_grad
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients of all parameters to None, or with set_to_none False to zeros."""
+        if set_to_none:
+            self.reset_grad()
+            return
+        for param in self.params:
+            if param.grad is not None:
+                grad = param.grad.realize_cached_data()
+                param.grad = Tensor(zeros(grad.shape, grad.dtype, grad.device), requires_grad=False)
 
     def clip_grad_norm(self, max_norm: float = 0.25) -> float:
         """Scale all gradients so that their joint Euclidean norm is at most `max_norm`.
 
         Returns the norm before scaling.
         """
-        not_negative("clip_grad_norm", "max_norm", max_norm)
-        grads = [(p, p.grad.realize_cached_data()) for p in self.params if p.grad is not None]
-        total = math.sqrt(sum(float((g * g).sum()) for _, g in grads))
-        # As in torch.nn.utils.clip_grad_norm_, so that a norm of zero is not a divisor.
-        scale = max_norm / (total + 1e-6)
-        if not scale >= 1:
-            for param, grad in grads:
-                # A new array, because gradients of several parameters may share one.
-                param.grad = Tensor(grad * scale, requires_grad=False)
-        return total
+        return clip_grad_norm(self.params, max_norm)
+
+    def __repr__(self) -> str:
+        groups = [self._describe(group) for group in self.param_groups]
+        if len(groups) == 1:
+            return f"{type(self).__name__}({groups[0]})"
+        lines = "".join(f"\n  ({i}): {text}" for i, text in enumerate(groups))
+        return f"{type(self).__name__}({lines}\n)"
+
+    def _describe(self, group: Group) -> str:
+        options = ", ".join(f"{name}={group[name]!r}" for name in group if name != "params")
+        params = group["params"]
+        count, tensors = sum(p.size for p in params), "tensor" if len(params) == 1 else "tensors"
+        return f"{options}, {count:,} parameters in {len(params)} {tensors}"
 
     # State: a subclass keeps its options and counters as numbers, and its state per parameter in
     # dicts of NDArrays by the parameter's position.
@@ -81,7 +146,8 @@ class Optimizer:
         """Everything that the next step depends on besides parameters and gradients.
 
         Returns {"state": {position: {name: Tensor}}, "numbers": {name: number}}. The tensors share
-        memory with the optimizer, so later steps change them.
+        memory with the optimizer, so later steps change them. An option that group i has of its own
+        is the number "group i option".
         """
         kept: dict[int, dict[str, Tensor]] = {}
         for name, arrays in self._arrays().items():
@@ -90,7 +156,8 @@ class Optimizer:
         return {"state": dict(sorted(kept.items())), "numbers": self._numbers()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Copy a `state_dict` of an optimizer of this class for parameters like these.
+        """Copy `values`, a `state_dict` of an optimizer of this class for parameters and groups
+        like these.
 
         ValueError lists everything that is missing, unexpected or does not fit; then nothing
         changes.
@@ -98,46 +165,137 @@ class Optimizer:
         state, numbers = (values.get(k) for k in _PARTS) if isinstance(values, Mapping) else _PARTS
         if not isinstance(state, Mapping) or not isinstance(numbers, Mapping):
             raise ValueError(f"load_state_dict: {type(self).__name__}: not what state_dict gives")
-        own, names = self._numbers(), self._arrays()
-        wrong = [f"missing {name!r}" for name in own if name not in numbers]
-        for name, number in numbers.items():
-            if name not in own:
-                wrong.append(f"unexpected {name!r}")
-            elif not isinstance(number, _NUMBERS):
-                wrong.append(f"{name!r} is a {type(number).__name__}, not a number")
-        for i, arrays in state.items():
-            if not (isinstance(i, int) and 0 <= i < len(self.params)):
-                wrong.append(f"there is no parameter {i!r}")
-                continue
-            if not isinstance(arrays, Mapping):
-                wrong.append(f"parameter {i} has a {type(arrays).__name__}, not tensors by name")
-                continue
-            wrong += [f"parameter {i} lacks {name!r}" for name in names if name not in arrays]
-            for name, array in arrays.items():
-                param = self.params[i]
-                if name not in names:
-                    wrong.append(f"parameter {i} has an unexpected {name!r}")
-                    continue
-                if not isinstance(array, Tensor):
-                    wrong.append(f"{name!r} of parameter {i} is a {type(array).__name__}")
-                    continue
-                found = str(array.spec)
-                needed = f"{compute_dtype(param.dtype)}{list(param.shape)}"
-                if found != needed:
-                    wrong.append(f"{name!r} of parameter {i} is {found}, not {needed}")
+        wrong = [*self._wrong_numbers(numbers), *self._wrong_arrays(state)]
         if wrong:
             raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
-        for name in names:
-            arrays = {i: _copied(of[name], self.params[i].device) for i, of in state.items()}
+        for name in self._arrays():
+            arrays = {
+                i: _copied(of[name], self.params[i].device) for i, of in state.items() if name in of
+            }
             setattr(self, name, arrays)
         for name, number in numbers.items():
-            setattr(self, name, number)
+            self._set_number(name, number)
+
+    def _wrong_numbers(self, numbers: Mapping[str, Any]) -> Iterator[str]:
+        own = self._numbers()
+        yield from (f"missing {name!r}" for name in own if name not in numbers)
+        for name, number in numbers.items():
+            if name not in own:
+                yield f"unexpected {name!r}"
+            elif not isinstance(number, _NUMBERS):
+                yield f"{name!r} is a {type(number).__name__}, not a number"
+
+    def _wrong_arrays(self, state: Mapping[Any, Any]) -> Iterator[str]:
+        names = self._arrays()
+        for i, arrays in state.items():
+            if not (isinstance(i, int) and 0 <= i < len(self.params)):
+                yield f"there is no parameter {i!r}"
+                continue
+            if not isinstance(arrays, Mapping):
+                yield f"parameter {i} has a {type(arrays).__name__}, not tensors by name"
+                continue
+            param = self.params[i]
+            shapes = {name: self._state_shape(name, param) for name in names}
+            for name, shape in shapes.items():
+                if shape is not None and name not in arrays:
+                    yield f"parameter {i} lacks {name!r}"
+            for name, array in arrays.items():
+                if shapes.get(name) is None:
+                    yield f"parameter {i} has an unexpected {name!r}"
+                elif not isinstance(array, Tensor):
+                    yield f"{name!r} of parameter {i} is a {type(array).__name__}"
+                else:
+                    needed = f"{compute_dtype(param.dtype)}{list(shapes[name] or ())}"
+                    if str(array.spec) != needed:
+                        yield f"{name!r} of parameter {i} is {array.spec}, not {needed}"
+
+    def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
+        """The shape of a parameter's state of that name; None if it has none."""
+        return param.shape
 
     def _numbers(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, _NUMBERS)}
+        own = {name: value for name, value in vars(self).items() if isinstance(value, _NUMBERS)}
+        for i, group in enumerate(self.param_groups):
+            own.update({f"group {i} {name}": value for name, value in group.own.items()})
+        return own
+
+    def _set_number(self, name: str, number: Any) -> None:
+        first, _, rest = name.partition(" ")
+        if first != "group":
+            setattr(self, name, number)
+            return
+        i, _, option = rest.partition(" ")
+        self.param_groups[int(i)].own[option] = number
 
     def _arrays(self) -> dict[str, dict[int, NDArray]]:
         return {name: value for name, value in vars(self).items() if isinstance(value, dict)}
+
+
+class Group(MutableMapping[str, Any]):
+    """The parameters that share options: a mapping of "params" and of each option.
+
+    An option that the group does not have of its own is the optimizer's. Setting one sets it for
+    the group alone, or, if there is only this group, for the optimizer.
+    """
+
+    def __init__(self, optimizer: Optimizer, numbers: range) -> None:
+        self.optimizer, self.numbers = optimizer, numbers
+        self.own: dict[str, Any] = {}
+
+    @property
+    def options(self) -> Any:
+        """An object whose attributes are the options."""
+        return _Options(self) if self.own else self.optimizer
+
+    def _names(self) -> tuple[str, ...]:
+        return ("lr", *self.optimizer.checks)
+
+    def __getitem__(self, name: str) -> Any:
+        if name == "params":
+            return [self.optimizer.params[i] for i in self.numbers]
+        if name not in self._names():
+            raise KeyError(name)
+        return self.own[name] if name in self.own else getattr(self.optimizer, name)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        owner = type(self.optimizer).__name__
+        if name not in self._names():
+            known = ", ".join(self._names())
+            raise ValueError(f"{owner}: {name!r} is no option of a group; options are {known}")
+        check = not_negative if name == "lr" else self.optimizer.checks[name]
+        value = check(owner, name, value)
+        if self.optimizer.param_groups == [self] and name not in self.own:
+            setattr(self.optimizer, name, value)
+        else:
+            self.own[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self.own[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("params", *self._names()))
+
+    def __len__(self) -> int:
+        return 1 + len(self._names())
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"Group({self.optimizer._describe(self)})"
+
+
+class _Options:
+    """The options of a group as attributes; all else is the optimizer's."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        own = self._group.own
+        return own[name] if name in own else getattr(self._group.optimizer, name)
 
 
 _NUMBERS = (bool, int, float)
@@ -149,7 +307,17 @@ def _copied(value: Tensor, device: Device) -> NDArray:
     return data.copy() if data.device is device else data.to(device)
 
 
-def zeros_of(param: NDArray) -> NDArray:
-    """Zeros of the parameter's shape, device and dtype; float32 for a half-precision parameter,
-    because small squares would vanish in it."""
-    return zeros(param.shape, compute_dtype(param.dtype), param.device)
+def zeros_of(param: NDArray, shape: tuple[int, ...] | None = None) -> NDArray:
+    """Zeros of the parameter's shape (or `shape`), device and dtype; float32 for a half-precision
+    parameter, because small squares would vanish in it."""
+    return zeros(param.shape if shape is None else shape, compute_dtype(param.dtype), param.device)
+
+
+def wide(array: NDArray) -> NDArray:
+    """`array` in the dtype that updates are computed in."""
+    return array.astype(compute_dtype(array.dtype), copy=False)
+
+
+def write(param: NDArray, value: NDArray) -> None:
+    """Set the elements of `param` to `value`, rounded to its dtype."""
+    param[...] = value.astype(param.dtype, copy=False)

@@ -22,6 +22,7 @@ from needle_tvm.artifact import files, golden, replacing
 from needle_tvm.artifact.function import Function, parse
 from needle_tvm.artifact.layout import GOLDEN, LIBRARY, MANIFEST, SIGNATURE
 from needle_tvm.artifact.manifest import read_manifest, write_manifest
+from needle_tvm.artifact.summary import summary
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.target import cublas, gpu, host
@@ -78,6 +79,9 @@ class Artifact:
         folder = as_path(path, "path", ArtifactError)
         manifest = read_manifest(folder, require_signature)
         return cls(folder, manifest, parse(manifest["functions"]["main"]))
+
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self.manifest, self.main, path=str(self.path))
 
     @property
     def target(self) -> Mapping[str, Any]:

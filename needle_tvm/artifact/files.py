@@ -57,7 +57,8 @@ def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
 def read_arrays(
     folder: Path, manifest: Mapping[str, Any], name: str
 ) -> dict[str, np.ndarray[Any, Any]] | None:
-    """The arrays of one of an artifact's safetensors files, or None if it has no such file.
+    """The arrays of the safetensors file `name` of an artifact in `folder` with this manifest, or
+    None if it has no such file.
 
     Raises ArtifactError if the file has changed since it was verified, or is malformed.
     """

@@ -53,6 +53,9 @@ def compile(
       place of a dim, an expression such as `2 * n + 1` may stand if another axis is n, and `2 * n`
       or `n + 1` in any case. The code is checked at `inputs`, at the least and largest sizes, and
       at some between.
+    - `target` is "cpu" (this machine's), "cuda", "cuda:1" (its second GPU), "cuda:sm_90" (any GPU
+      of that architecture), or a dict that describes a processor in LLVM's words, such as {"kind":
+      "llvm", "mcpu": "znver4", "num-cores": 8}.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in
@@ -60,9 +63,9 @@ def compile(
       as do inputs, outputs and the weights that are given. A model's own half-precision matmuls
       stay as they are. float16 overflows above 65504.
     - `trials` above 0, or `minutes`, makes the tuned stage search until either is spent. It keeps,
-      per kernel, the fastest candidate that gives right results. Trials are kept in the record
-      store: an interrupted search goes on, and another model's results for the same kernels are
-      used at once.
+      per kernel, the fastest candidate that gives right results. `seed` decides which are drawn.
+      Trials are kept in the record store: an interrupted search goes on, and another model's
+      results for the same kernels are used at once.
     - `tracker` ("HOST:PORT") and `key` choose the servers (`python -m needle_tvm server`) that
       measure candidates.
     - `threads` is the number of threads the code uses, by default the cores this process may use.
@@ -81,6 +84,15 @@ def compile(
     MismatchError if the code's results differ from the model's, ArtifactError if the cache folder
     cannot be written, ValueError for a model in train mode unless `training` is true, TypeError for
     inputs the model does not take, and whatever the model itself raises.
+
+    >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval()
+    >>> x = ndl.randn(3, 8)
+    >>> compiled = needle_tvm.compile(model, x)
+    >>> np.allclose(compiled(x).numpy(), model(x).numpy(), atol=1e-5)
+    True
+    >>> rows = needle_tvm.compile(model, x, dims={0: {0: ndl.Dim("n", max=16)}})
+    >>> rows(ndl.randn(5, 8)).shape, rows(ndl.randn(16, 8)).shape
+    ((5, 4), (16, 4))
     """
     if not callable(model):
         raise UsageError(f"model={model!r}: must be a needle Module or a function of Tensors")
@@ -97,7 +109,8 @@ def compile_torch(
     dims: Mapping[Any, Any] | Sequence[Any] | None = None,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile a `torch.nn.Module` in eval mode for inputs like these; options as for `compile`.
+    """Compile a `torch.nn.Module` in eval mode for inputs like these; other keywords are those of
+    `compile`.
 
     `inputs` are tensors, or tuples, lists and dicts of them. `dtype` applies to stage "tuned" only,
     and to convolutions of one and two dimensions. Parameters keep their `state_dict` names; buffers
@@ -189,7 +202,8 @@ def _warn_of(unfollowed: list[str]) -> None:
 
 
 def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executable:
-    """Verify and load an exported model; raises as `runtime.load`."""
+    """Verify and load the exported model at `path`. `require_signature`, the PEM file of a public
+    key, and errors are those of `needle_tvm.runtime.load`."""
     program, params = runtime.load_with_params(path, require_signature)
     return Executable(program.artifact, program, from_cache=True, params=params)
 

@@ -18,6 +18,7 @@ from needle_tvm.artifact.golden import Golden
 from needle_tvm.artifact.layout import GOLDEN, LIBRARY, PARAMS, SCRIPT
 from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.artifact.replacing import writing
+from needle_tvm.artifact.summary import summary
 from needle_tvm.artifact.tolerance import estimated_tolerances
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.frontend import reference
@@ -41,6 +42,14 @@ class Executable:
     PyTorch model, and a loaded one, keep their weights; so does any executable after `set_params`.
 
     Code for another machine has an `artifact`, which can be looked at and exported, and no program.
+
+    >>> model = nn.Linear(8, 4)
+    >>> x = ndl.randn(3, 8)
+    >>> compiled = needle_tvm.compile(model.eval(), x)
+    >>> folder = compiled.export("linear")
+    >>> loaded = needle_tvm.load("linear")
+    >>> np.allclose(loaded(x).numpy(), model(x).numpy(), atol=1e-5)
+    True
     """
 
     def __init__(
@@ -63,6 +72,11 @@ class Executable:
             self._weights = source.weights
             if program is not None:
                 program.set_params(source.weights.values())
+
+    def __repr__(self) -> str:
+        artifact = self.artifact
+        cannot = {} if self._program is not None else {"here": f"cannot run: {artifact.obstacle}"}
+        return summary(type(self).__name__, artifact.manifest, artifact.main, **cannot)
 
     @property
     def program(self) -> runtime.Program:
@@ -87,7 +101,7 @@ class Executable:
         return (self.path / SCRIPT).read_text()
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Use other weights (a `state_dict`) from now on, and stop following the model's.
+        """Use other weights from now on, `params` (a `state_dict`), and stop following the model's.
 
         Raises ParameterError as `runtime.Program.set_params`.
         """

@@ -26,6 +26,7 @@ from needle_tvm.compiler.request import Choices, check_dims, request
 from needle_tvm.compiler.signatures import Args, Key, Kwargs, Signature, rebuilt
 from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError, UsageError
 from needle_tvm.frontend.model import source_of
+from needle_tvm.words import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -84,6 +85,12 @@ def jit(
     Raises UsageError for keywords that do not fit. A call raises InputError for an argument of
     another kind, TraceError and TranslationError for what cannot be compiled, MismatchError, and
     whatever the function raises.
+
+    >>> @needle_tvm.jit
+    ... def scaled(x, scale):
+    ...     return ndl.softmax(x * scale)
+    >>> scaled(ndl.zeros(2, 4), np.array(3.0, "float32")).numpy().tolist()
+    [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
     """
     if function is None:
         options: dict[str, Any] = {"dims": dims, "fallback": fallback, "log": log}
@@ -149,7 +156,8 @@ class Jit:
         return self.__qualname__
 
     def __repr__(self) -> str:
-        return f"<needle_tvm.jit of {self._signature.name}>"
+        kept = counted(len(self._all()), "signature")
+        return f"<needle_tvm.jit of {self._signature.name}: {kept} compiled>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function, compiled for these arguments; see `jit`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from needle.autograd import Node
-from needle.backend_ndarray.dtypes import INTEGER
+from needle.backend_ndarray.dtypes import result_type
 from needle.ops.elementwise import Cast
 from needle.ops.movement import Flip, Squeeze, Unsqueeze
 from needle.ops.shape import BroadcastTo, Permute, Reshape, Transpose
@@ -11,6 +11,9 @@ from needle.trace import Graph
 
 # Their results hold every element of the input and nothing else.
 _KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsqueeze)
+
+# Dtypes that hold all indices in use, though a cast to them may change numbers beyond.
+_WIDE = ("int32", "int64", "float32", "float64")
 
 
 def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
@@ -33,5 +36,6 @@ def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
 
 def _keeps_order(node: Node) -> bool:
     """Whether a value outside a range of indices is still outside it in a node's result."""
-    dtype = node.spec.dtype
-    return not isinstance(node.op, Cast) or dtype in INTEGER or dtype in ("float32", "float64")
+    if not isinstance(node.op, Cast) or node.spec.dtype in _WIDE:
+        return True
+    return result_type(node.input_nodes[0].spec.dtype, node.spec.dtype) == node.spec.dtype

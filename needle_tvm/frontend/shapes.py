@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
 from needle_tvm.errors import InputError, UsageError
 
 Array = np.ndarray[Any, Any]
+
+_VERY_LARGE = 1 << 20  # elements of inputs with which the check at a first compile takes seconds
 
 
 def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
@@ -62,14 +65,25 @@ class Shapes:
 
     def examples(self, example: Sequence[Array]) -> list[list[Array]]:
         """The example, and with dims others of all least and all largest sizes, and if it is one of
-        them itself, of sizes between. Raises UsageError for an example outside the dims' bounds."""
+        them itself, of sizes between. If inputs of all largest sizes are very large, each dim is at
+        its largest beside the example's other sizes instead. Raises UsageError for an example
+        outside the dims' bounds."""
         given, dims = self.given(example), self.dims
-        ends = [{dim.name: dim.min for dim in dims}, {dim.name: dim.max for dim in dims}]
+        largest = {dim.name: dim.max for dim in dims}
+        ends = [{dim.name: dim.min for dim in dims}, largest]
+        if len(dims) > 1 and self._elements(largest) > _VERY_LARGE:
+            ends[1:] = [{**given, dim.name: dim.max} for dim in dims]
         wanted = [each for each in ends if each != given]
         if given in ends:
             wanted.append({dim.name: dim.between for dim in self._dims})
         distinct = [each for i, each in enumerate(wanted) if each not in (given, *wanted[:i])]
         return [list(example), *(self.resized(example, sizes) for sizes in distinct)]
+
+    def _elements(self, sizes: Mapping[str, int]) -> int:
+        """The elements of all inputs of these sizes."""
+        number = {dim: sizes[dim.name] for dim in self.dims}
+        shapes = ([size_of(n, number) for n in shape] for _, shape in self.inputs)
+        return sum(map(math.prod, shapes))
 
     def resized(self, example: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
         """Inputs of other sizes, of elements of the example: indices stay valid, and floats, which

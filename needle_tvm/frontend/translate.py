@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from needle.backend_ndarray.dtypes import is_half
+from needle.backend_ndarray.dtypes import SMALL_INTEGER, compute_dtype, is_floating, is_narrow
 from needle.dims import bounds_of
 from needle.ops import _te
 from needle_tvm._tvm.names import (
@@ -94,13 +94,13 @@ def _emit(
             return op.compute(*operands)
         if all(0 in spec.shape for spec in node.specs):
             return _nothing(builder, node, extents)
-        # Like the eager kernels, widen halves, compute in float32, and round once.
-        widen = _has_half(node) and not op.moves
+        # Like the eager kernels, widen halves and small integers, and round or wrap once.
+        widen = set() if op.moves else _to_widen(node)
         if prefer_emit and op.emit is not None and not _has_empty(node):
-            wide = [_widened(builder, operand) for operand in operands] if widen else operands
+            wide = [_widened(builder, operand, widen) for operand in operands]
             result = op.emit(relax, *wide)
             if isinstance(result, relax.Expr):  # not every case has an equal operator
-                if widen:
+                if widen or (_has_narrow_result(node) and not op.moves):
                     (spec,) = node.specs
                     result = relax.op.astype(builder.emit(result), spec.dtype)
                 value = builder.emit(result)
@@ -146,11 +146,11 @@ def _check(
     wide: bool = False,
 ) -> None:
     """Raise TranslationError unless a rule gives the shapes and dtypes that `infer` says. With
-    `wide`, halves may still be float32."""
+    `wide`, results in narrow dtypes may still be in those that they are computed in."""
     if len(found) != len(node.specs):
         raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
     for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
-        dtypes = {spec.dtype, "float32"} if wide and is_half(spec.dtype) else {spec.dtype}
+        dtypes = {spec.dtype, compute_dtype(spec.dtype)} if wide else {spec.dtype}
         if not extents.are(shape, spec.shape) or dtype not in dtypes:
             which = f" as result {number}" if len(found) > 1 else ""
             given = ", ".join(map(str, shape))
@@ -177,18 +177,25 @@ def _has_empty(node: Node) -> bool:
     return any(0 in spec.shape for spec in specs)
 
 
-def _has_half(node: Node) -> bool:
-    """Whether an operand or a result is float16 or bfloat16."""
-    specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
-    return any(is_half(spec.dtype) for spec in specs)
+def _to_widen(node: Node) -> set[str]:
+    """The narrow dtypes of operands that the rule is given in their compute dtype instead. Small
+    integers beside floats stay: int8 with float16 is float16, where int32 would give float64."""
+    dtypes = {spec.dtype for source in node.input_nodes for spec in source.specs}
+    kept = SMALL_INTEGER if any(map(is_floating, dtypes)) else ()
+    return {dtype for dtype in dtypes if is_narrow(dtype) and dtype not in kept}
 
 
-def _widened(builder: relax.BlockBuilder, operand: Any) -> Any:
-    """A Relax value, cast to float32 if it is a half."""
+def _has_narrow_result(node: Node) -> bool:
+    return any(is_narrow(spec.dtype) for spec in node.specs)
+
+
+def _widened(builder: relax.BlockBuilder, operand: Any, dtypes: Collection[str]) -> Any:
+    """A Relax value, cast to its compute dtype if it is of one of `dtypes`."""
     if isinstance(operand, tuple):
-        return tuple(_widened(builder, part) for part in operand)
-    if is_half(str(operand.ty.dtype)):
-        return builder.emit(relax.op.astype(operand, "float32"))
+        return tuple(_widened(builder, part, dtypes) for part in operand)
+    dtype = str(operand.ty.dtype)
+    if dtype in dtypes:
+        return builder.emit(relax.op.astype(operand, compute_dtype(dtype)))
     return operand
 
 
@@ -196,7 +203,7 @@ def _emit_te(
     builder: relax.BlockBuilder,
     node: Node,
     operands: list[Any],
-    widen: bool,
+    widen: Collection[str],
     extents: Extents,
 ) -> Any:
     used = extents.used_by(node)
@@ -204,12 +211,13 @@ def _emit_te(
     def wide(x: Any) -> Any:
         if not hasattr(x, "dtype"):
             return [wide(part) for part in x]
-        return _te.cast(TE_NAMESPACE, x, "float32") if is_half(_te.dtype_of(x)) else x
+        dtype = _te.dtype_of(x)
+        return _te.cast(TE_NAMESPACE, x, compute_dtype(dtype)) if dtype in widen else x
 
     def rule(*tensors: Any, sizes: Sequence[Any] = ()) -> Any:
         own = Extents(dict(zip(used, sizes, strict=True)))  # a function has its own variables
         op = own.expressed(node.op)
-        result = op.emit_te(TE_NAMESPACE, *(map(wide, tensors) if widen else tensors))
+        result = op.emit_te(TE_NAMESPACE, *map(wide, tensors))
         several = type(node.spec) is tuple  # a Spec is a named tuple
         if several != isinstance(result, Sequence):
             said = "a tuple" if several else "one tensor"
@@ -220,16 +228,15 @@ def _emit_te(
                 raise _refused(
                     node, f"emit_te returns {type(part).__name__}, not a tensor expression"
                 )
-        _check(node, "emit_te", tensors_of(parts), own, widen)
+        _check(node, "emit_te", tensors_of(parts), own, wide=not op.moves)
         if not type(op).__module__.startswith("needle."):  # the rules of needle's ops are tested
             wrong = reads.fault(parts, tensors)
             if wrong:
                 raise _refused(node, f"emit_te {wrong}")
-        if widen:
-            parts = [
-                _te.cast(TE_NAMESPACE, part, spec.dtype) if is_half(spec.dtype) else part
-                for part, spec in zip(parts, node.specs, strict=True)
-            ]
+        parts = [
+            _te.cast(TE_NAMESPACE, part, spec.dtype)
+            for part, spec in zip(parts, node.specs, strict=True)
+        ]
         parts = _apart(parts, tensors)
         if own:
             parts = [

@@ -31,13 +31,13 @@ def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int,
 
 
 def conv_extents(expr: Any) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]] | None:
-    """As `conv_shapes`, of a convolution whose batch may be symbolic."""
+    """As `conv_shapes`, of a convolution whose batch, rows and columns may be symbolic."""
     if not is_conv(expr):
         return None
     x, w, y = shape_of(expr.args[0]), static_shape(expr.args[1]), shape_of(expr)
     if x is None or w is None or y is None or 0 in (*x, *w, *y):
         return None
-    return (x, w, y) if is_static([*x[1:], *y[1:]]) and x[0] == y[0] else None
+    return (x, w, y) if is_static([x[3], y[3]]) and x[0] == y[0] else None
 
 
 def with_weights(

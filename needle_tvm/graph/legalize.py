@@ -337,10 +337,10 @@ def divide(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 # Relax operators that equal ops of needle's are legalised by these.
-_ELEMENTWISE = [
+_ELEMENTWISE: list[Any] = [
     op
     for op in REGISTRY.values()
-    if hasattr(op, "relax") and op.__module__.startswith(f"{ops.__name__}.")
+    if getattr(op, "relax", "") and op.__module__.startswith(f"{ops.__name__}.")
 ]
 
 RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {

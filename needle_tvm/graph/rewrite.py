@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
@@ -121,10 +122,24 @@ class Rewriter(expr_functor.PyExprMutator):
         behind = arguments_behind(expr, self.lookup_binding)
         return all(argument in self._parameters for argument in behind)
 
+    def least(self, extent: Size) -> int:
+        """The least that an extent may be."""
+        return extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[0]
+
     def most(self, extent: Size) -> int:
         """The most that an extent may be; UNBOUNDED if it has no upper bound."""
         high = extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[1]
         return UNBOUNDED if high is None else high
+
+    def middle(self, extent: Size) -> int:
+        """An extent, or the geometric mean of its bounds if it is symbolic."""
+        if isinstance(extent, int):
+            return extent
+        return round(math.sqrt(max(1, self.least(extent)) * self.most(extent)))
+
+    def large(self, extent: Size, size: int) -> int:
+        """An extent, or if it is symbolic `size`, or the most that it may be if that is less."""
+        return extent if isinstance(extent, int) else min(self.most(extent), size)
 
     def only_use(self, expr: Any) -> Any:
         """The value of the variable `expr`, or None unless it is read in exactly one place."""

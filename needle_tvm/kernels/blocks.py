@@ -35,7 +35,10 @@ PARTIAL = "needle.partial"
 # write them. Its value is the scalar operations of one block; its loops are those to share out.
 WRITTEN = "needle.written"
 
-_FUNCTIONS = {f"tirx.{name}" for name in ("erf", "exp", "log", "pow", "sigmoid", "tanh")}
+_FUNCTIONS = {
+    f"tirx.{name}"
+    for name in ("cos", "erf", "exp", "log", "pow", "sigmoid", "sin", "tanh", "call_pure_extern")
+}
 
 # Most loads in one inlined expression: beyond this, registers spill and compiling gets slow.
 _MOST_LOADS = 32
@@ -248,10 +251,16 @@ def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
 
 
 def write_back(
-    sch: Schedule, tiles: Any, between: list[Any], last: Any, at: Any, loops: Sequence[Any]
+    sch: Schedule,
+    tiles: Any,
+    between: list[Any],
+    last: Any,
+    at: Any,
+    loops: Sequence[Any],
+    axes: int | None = None,
 ) -> None:
     """Schedule the blocks that follow one tile of `tiles` (the epilogue). The last block's `loops`
-    over the tile lie in loop `at`.
+    over the tile's `axes`, by default one for each, lie in loop `at`.
 
     An intermediate used more than once lives for one tile, in registers. The operands of functions
     such as exp live for one tile as well, but on the stack: functions take the tile vector by
@@ -261,7 +270,7 @@ def write_back(
     if heavy and not between:
         between = [copied_before(sch, last, tiles)]
     for block in reversed(between):
-        in_registers(sch, block, at, len(loops))
+        in_registers(sch, block, at, axes or len(loops))
     for loop in () if heavy else loops[:-1]:
         sch.unroll(loop)
     sch.vectorize(loops[-1])

@@ -10,6 +10,8 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import noted
 from needle_tvm.kernels.conv.cpu_windows import windows
 from needle_tvm.kernels.loops.cpu import loops
+from needle_tvm.kernels.loops.pieces import pieces
+from needle_tvm.kernels.loops.statements import statements
 from needle_tvm.kernels.loops.whole_vectors import whole_vectors
 from needle_tvm.kernels.mark import mark_scheduled, schedule_each
 from needle_tvm.kernels.reduce.cpu_columns import columns
@@ -24,7 +26,7 @@ REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites
 
 def names() -> tuple[str, ...]:
     """The names that `without` accepts: rules, and steps for functions that no rule fits."""
-    others = (*REDUCTIONS, whole_vectors)
+    others = (*REDUCTIONS, pieces, whole_vectors)
     return (*(each.name for each in rules(CPU)), *(each.__name__ for each in others))
 
 
@@ -43,9 +45,10 @@ def schedule_function(
     function: PrimFunc, target: Target, without: Collection[str] = ()
 ) -> PrimFunc:
     """Schedule one PrimFunc by the first rule that fits it. `without` is as in `schedule`."""
-    scheduled = _scheduled(function, target, without).mod["main"]
-    if whole_vectors.__name__ not in without:
-        scheduled = whole_vectors(scheduled)
+    scheduled = statements(_scheduled(function, target, without).mod["main"])
+    for step in (pieces, whole_vectors):
+        if step.__name__ not in without:
+            scheduled = step(scheduled)
     return mark_scheduled(scheduled, function)
 
 

@@ -26,6 +26,25 @@ def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> Prim
     return function.with_body(root)
 
 
+def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
+    """Whether tiles of `rows` rows are best for m rows, given that no smaller ones are:
+    one of them holds all rows, or there are more than the largest tile has and these cover them
+    with the fewest to spare of the tiles `among`, if it has any."""
+    fits = m <= tirx.const(rows, "int64")
+    if not among:
+        return fits
+    best = m > tirx.const(largest, "int64")
+    for other in among:
+        if other != rows:
+            best = tirx.all(best, _covered(m, rows) < _covered(m, other))
+    return tirx.any(fits, best)
+
+
+def _covered(m: Any, rows: int) -> Any:
+    """The rows of all tiles."""
+    return tirx.floordiv(m + (rows - 1), tirx.const(rows, "int64")) * rows
+
+
 def _renamed(function: PrimFunc, scheduled: PrimFunc, number: int) -> Any:
     """A variant's body: of the parameters and symbolic extents of `function`, with other variables
     of its own, and with a name of its own for its root block."""

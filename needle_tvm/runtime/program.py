@@ -18,6 +18,7 @@ import numpy as np
 from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.layout import PARAMS
 from needle_tvm.artifact.replacing import undisturbed
+from needle_tvm.artifact.summary import summary
 from needle_tvm.errors import ArtifactError, UsageError
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.runtime import weights
@@ -41,6 +42,9 @@ class Program:
         self.executor = Executor(artifact, device)
         self._calls = Calls(self.executor)
 
+    def __repr__(self) -> str:
+        return summary(type(self).__name__, self.artifact.manifest, self.artifact.main)
+
     @property
     def inputs(self) -> list[dict[str, Any]]:
         """Name, shape and dtype of each input, in order."""
@@ -60,7 +64,7 @@ class Program:
         return list(self.artifact.manifest["functions"]["main"][kind])
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Use these weights from now on: arrays by name, packed here as the code takes them.
+        """Use the weights `params` from now on: arrays by name, packed here as the code takes them.
 
         The arrays are copied. Raises ParameterError that lists all that does not fit, as
         `weights.in_order` does; the weights in use stay as they were.
@@ -81,7 +85,8 @@ class Program:
         return self._calls(args, kwargs)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """`main` on a flat list of arrays, one per input; a flat list of NumPy arrays back.
+        """`main` on `values`, a flat list of arrays, one per input; a flat list of NumPy arrays
+        back.
 
         Takes the same arrays as a call, and raises the same errors.
         """
@@ -119,7 +124,8 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
 def load_with_params(
     path: StrPath, require_signature: StrPath | None = None
 ) -> tuple[Program, Arrays | None]:
-    """Like `load`, but also returns the weights stored in the artifact, or None if it has none."""
+    """Like `load`, with its path and require_signature, but also returns the weights stored in the
+    artifact, or None if it has none."""
     folder = as_path(path, "path", ArtifactError)
 
     def read() -> tuple[Program, Arrays | None]:

@@ -33,7 +33,7 @@ class SelfTest:
 
 
 def self_test(program: Program) -> SelfTest:
-    """Run the artifact's golden example and compare.
+    """Run the golden example of the artifact that `program` was loaded from, and compare.
 
     Raises ArtifactError when the artifact carries no example, or one that does not fit it.
     """

@@ -8,7 +8,9 @@ buffer is read backwards and then folded. With y = x + (d - 1 - c),
 
 A divisor that is an expression of symbolic sizes, such as the inner extent of a fused loop, ends
 `IterMapSimplify` with an internal error if another division follows: it does not see that
-(3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it.
+(3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it, and their dividends as
+well: with these in sight, `CompactBufferAllocation` makes buffers as large as an index in a loop,
+outside of the loop.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ def _plain(division: Any) -> Any:
     """The rewritten division, or the division itself if it has another form."""
     divisor = division.b
     if isinstance(divisor, tirx.Add | tirx.Sub | tirx.Mul | tirx.FloorDiv):
-        return type(division)(division.a, opaque(divisor))
+        return type(division)(opaque(division.a), opaque(divisor, 1))
     if not isinstance(divisor, tirx.IntImm) or int(divisor) <= 0:
         return division
     terms: list[tuple[int, Any]] = []

@@ -213,8 +213,12 @@ def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
     """The number of tiles that cover an axis, and whether the last one is known to be whole."""
     if isinstance(extent, int):
         return -(-extent // tile), extent % tile == 0
-    # In this form, TVM's schedules see that the tiles cover the axis.
-    return Extent(tirx.floordiv(extent.expr - 1, tile) + 1), is_multiple(extent.expr, tile)
+    # In these forms, TVM's schedules see that the tiles cover the axis: those of n + 2 not in the
+    # second, those of n not in the first.
+    count = tirx.floordiv(extent.expr + (tile - 1), tile)
+    if isinstance(extent.expr, tvm.ir.Var):
+        count = tirx.floordiv(extent.expr - 1, tile) + 1
+    return Extent(count), is_multiple(extent.expr, tile)
 
 
 def note_bounds(module: IRModule) -> IRModule:

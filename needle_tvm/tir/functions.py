@@ -133,6 +133,7 @@ NODES = SimpleNamespace(
     cast=tirx.Cast,
     select=tirx.Select,
     arithmetic=(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min),
+    division=(tirx.FloorDiv, tirx.FloorMod),
     comparisons=(tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE),
 )
 

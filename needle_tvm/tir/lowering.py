@@ -35,6 +35,7 @@ def register() -> None:
                 integers.of_data,
                 logical_arithmetic,
                 plain_repeats,
+                vector_math.of_vectors,
             )
         ]
         return sequential([*first, passes]), finalised(host), device

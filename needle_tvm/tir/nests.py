@@ -45,6 +45,18 @@ def nest(
 
     The store is executed only if `where` holds.
     """
+    return _in_loops(axes, block_of(axes, name, store, start, annotations, where))
+
+
+def block_of(
+    axes: Sequence[Any],
+    name: str,
+    store: Any,
+    start: Any = None,
+    annotations: Mapping[str, Any] | None = None,
+    where: Any = None,
+) -> Any:
+    """A block of one store, as `nest` puts it in loops."""
     body = store if where is None else tirx.IfThenElse(where, store, None)
     block = s_tir.SBlock(list(axes), [], [], name, body, start)
     buffers = [load.source for load in nodes_in(store, tvm.ir.expr.TensorLoad)]
@@ -53,10 +65,9 @@ def nest(
     if start is not None:
         result = store.buffer
         reads = [region for region in reads if not region.source.same_as(result)]
-    block = s_tir.SBlock(
+    return s_tir.SBlock(
         list(axes), reads, writes, name, body, start, annotations=dict(annotations or {})
     )
-    return _in_loops(axes, block)
 
 
 def _in_loops(axes: Sequence[Any], block: Any) -> Any:

@@ -38,6 +38,14 @@ const View* as_view(py::handle h) {
   return static_cast<const View*>(instance->get_value_and_holder().value_ptr());
 }
 
+Put put_of(const std::string& name) {
+  if (name == "set") return Put::set;
+  if (name == "add") return Put::add;
+  if (name == "max") return Put::max;
+  if (name == "min") return Put::min;
+  throw std::invalid_argument("put_along: '" + name + "' is not one of set, add, max, min");
+}
+
 int64_t integer(PyObject* o, const char* what) {
   py::object index = py::reinterpret_steal<py::object>(PyNumber_Index(o));
   if (!index) throw py::error_already_set();
@@ -340,6 +348,16 @@ void bind(py::module_& m) {
     MaybeReleaseGil gil(large(dst.size(), src.size()));
     nd::scatter(dst, index, src, axis, true);
     dst.buffer()->mark_written();
+  });
+  m.def("take_along", [](const View& x, const View& index, int64_t axis) {
+    MaybeReleaseGil gil(large(index.size()));
+    return nd::take_along(x, index, axis);
+  });
+  m.def("put_along", [](const View& x, const View& index, const View& src, int64_t axis,
+                        const std::string& how) {
+    const Put chosen = put_of(how);
+    MaybeReleaseGil gil(large(x.size(), index.size()));
+    return nd::put_along(x, index, src, axis, chosen);
   });
   m.def("sgd_step", [](const View& param, const View& grad, const View* velocity, double lr,
                        double momentum, double dampening, double weight_decay) {

@@ -46,6 +46,10 @@ View from_numpy(py::handle source, int on) {
   const char* native = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "@=<" : "@=>";
   if (*format != '\0' && std::strchr(native, *format) != nullptr) ++format;
   const char c = std::strlen(format) == 1 ? format[0] : '\0';
+  if (c == 'b' && b.itemsize == 1) dtype = DType::int8;
+  if (c == 'B' && b.itemsize == 1) dtype = DType::uint8;
+  if (c == 'h' && b.itemsize == 2) dtype = DType::int16;
+  if (c == 'H' && b.itemsize == 2) dtype = DType::uint16;
   if (bfloat16 && b.itemsize == 2) dtype = DType::bfloat16;
   if (c == 'e' && b.itemsize == 2) dtype = DType::float16;
   if (c == 'f' && b.itemsize == 4) dtype = DType::float32;

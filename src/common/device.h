@@ -22,8 +22,10 @@ union Element {
   double f64;
   int32_t i32;
   int64_t i64;
+  int8_t i8;
   uint8_t u8;
-  uint16_t half;
+  int16_t i16;
+  uint16_t u16;  // also the bits of a half
 };
 
 // An operand of known dtype: a view, or one element, which a loop reads with stride 0.
@@ -104,6 +106,9 @@ int64_t least(const View& x);
 View reduce(Reduction op, const View& x, const Split& s, DType out_type);
 void arg_reduce(bool max, const View& x, const Split& s, const View& out);
 
+// Whether casts between the two dtypes, and ops of a dtype, run without a step by compute_type.
+bool casts(DType from, DType to);
+bool computes(DType t);
 // Whether matmuls of a dtype run without a conversion to another dtype.
 bool multiplies(DType t);
 // out = a * b for each step of the batch; the pointers in `g` belong to the views.
@@ -138,6 +143,11 @@ void gather(const View& x, const Positions& at, const View& index, int64_t axis,
 // `from` has the index's axes in place of `axis`; the last of repeated positions wins.
 void scatter(const View& to, const Positions& at, const View& index, const View& from, int64_t axis,
              bool accumulate);
+
+// As gather and scatter, but every element has a position of its own; `to` is compact. Throw
+// std::out_of_range, put_along after it has written.
+void take_along(const View& x, const View& index, int64_t axis, const View& out);
+void put_along(const View& to, const View& index, const View& from, int64_t axis, Put how);
 
 // Their views are compact.
 void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f);

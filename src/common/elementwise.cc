@@ -14,8 +14,11 @@ namespace {
 
 bool fits(const Operand& s, DType t) {
   if (s.kind != 1) return true;
-  if (t == DType::int32) return !s.big && s.integer >= INT32_MIN && s.integer <= INT32_MAX;
-  return t != DType::int64 || !s.big;
+  if (info(t).kind != 1) return true;
+  if (s.big || t == DType::int64) return !s.big;
+  const int bits = info(t).dlpack_bits - (is_unsigned(t) ? 0 : 1);
+  const int64_t above = int64_t{1} << bits;
+  return s.integer < above && s.integer >= (is_unsigned(t) ? 0 : -above);
 }
 
 // Truncates; NaN and values out of range become the lowest value, as on x86 and in casts.
@@ -23,6 +26,11 @@ template <class To>
 To to_integer(double x) {
   constexpr double limit = -static_cast<double>(std::numeric_limits<To>::min());
   return x >= -limit && x < limit ? static_cast<To>(x) : std::numeric_limits<To>::min();
+}
+
+// The value of a scalar in up to 32 bits.
+int32_t small(const Operand& s) {
+  return s.kind == 2 ? to_integer<int32_t>(s.real) : static_cast<int32_t>(s.integer);
 }
 
 Element element(const Operand& s, DType t, const char* what) {
@@ -40,7 +48,19 @@ Element element(const Operand& s, DType t, const char* what) {
       e.f64 = real;
       break;
     case DType::int32:
-      e.i32 = s.kind == 2 ? to_integer<int32_t>(s.real) : static_cast<int32_t>(s.integer);
+      e.i32 = small(s);
+      break;
+    case DType::int8:
+      e.i8 = static_cast<int8_t>(small(s));
+      break;
+    case DType::uint8:
+      e.u8 = static_cast<uint8_t>(small(s));
+      break;
+    case DType::int16:
+      e.i16 = static_cast<int16_t>(small(s));
+      break;
+    case DType::uint16:
+      e.u16 = static_cast<uint16_t>(small(s));
       break;
     case DType::int64:
       e.i64 = s.kind == 2 ? to_integer<int64_t>(s.real) : s.integer;
@@ -49,10 +69,10 @@ Element element(const Operand& s, DType t, const char* what) {
       e.u8 = s.kind == 2 ? s.real != 0 : s.integer != 0 || s.big;
       break;
     case DType::float16:
-      e.half = host::Io<host::Float16>::store(host::to_odd(real)).raw;
+      e.u16 = host::Io<host::Float16>::store(host::to_odd(real)).raw;
       break;
     case DType::bfloat16:
-      e.half = host::Io<host::Bfloat16>::store(host::to_odd(real)).raw;
+      e.u16 = host::Io<host::Bfloat16>::store(host::to_odd(real)).raw;
       break;
   }
   return e;
@@ -66,7 +86,8 @@ const View& as_type(const View& x, DType t, std::optional<View>* storage) {
 }
 
 bool defined(Category c, DType t) {
-  return is_floating(t) || (t == DType::boolean ? takes_bools(c) : takes_integers(c));
+  if (is_floating(t)) return takes_floats(c);
+  return t == DType::boolean ? takes_bools(c) : takes_integers(c);
 }
 
 std::string unsupported(const char* op, DType t) {
@@ -90,6 +111,18 @@ struct Source {
     strides = broadcast_strides(*input.view, shape);
   }
 };
+
+// The operand in a wider dtype; a scalar must fit the narrow one.
+Operand as_wide(const Operand& x, DType t, DType wide, std::optional<View>* storage,
+                const char* what) {
+  if (x.view == nullptr) {
+    element(x, t, what);
+    return x;
+  }
+  Operand made;
+  made.view = &as_type(*x.view, wide, storage);
+  return made;
+}
 
 DType common_type(const Operand& a, const Operand& b, const char* what) {
   if (a.view && b.view) return promote(a.view->dtype(), b.view->dtype());
@@ -166,6 +199,7 @@ Loop<N> loop_along(const View& to, std::array<Dims, N> strides) {
 
 void copy(const View& src, const View& dst) {
   same_device("copy", src, {&dst});
+  if (!device::casts(src.dtype(), dst.dtype())) return copy(cast(src, DType::int32), dst);
   View from = broadcast_to(src, dst.shape(), "copy");
   if (dst.size() == 0) return;
   if (src.overlaps(dst)) from = broadcast_to(cast(src, src.dtype()), dst.shape(), "copy");
@@ -193,6 +227,10 @@ View unary(Unary op, const View& x) {
   const OpInfo& row = kUnary[static_cast<int>(op)];
   const DType t = row.category == Category::FLOAT ? floating_of(x.dtype()) : x.dtype();
   if (!defined(row.category, t)) throw TypeError(unsupported(row.name, t));
+  if (!device::computes(t)) {
+    const View wide = unary(op, cast(x, compute_type(t)));
+    return gives_bools(row.category) ? wide : cast(wide, t);
+  }
   std::optional<View> storage;
   const View& in = as_type(x, t, &storage);
   View out = result(gives_bools(row.category) ? DType::boolean : t, x.shape(), x.device(), {&in});
@@ -214,6 +252,13 @@ View binary(Binary op, const Operand& a, const Operand& b) {
   if (op == Binary::power && checked_size(shape, 1) > 0) refuse_negative_exponents(b, t);
   if (row.category == Category::PREDICATE)
     if (std::optional<View> constant = compare_out_of_range(op, a, b)) return *constant;
+  if (!device::computes(t)) {
+    const DType wide = compute_type(t);
+    std::optional<View> storage_a, storage_b;
+    const View made =
+        binary(op, as_wide(a, t, wide, &storage_a, what), as_wide(b, t, wide, &storage_b, what));
+    return gives_bools(row.category) ? made : cast(made, t);
+  }
   Source x, y;
   x.bind(a, t, shape, what);
   y.bind(b, t, shape, what);

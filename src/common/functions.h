@@ -74,6 +74,10 @@ LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,
                                     const View* grad_cells);
 View gather(const View& x, const View& index, int64_t axis);
 void scatter(const View& dst, const View& index, const View& src, int64_t axis, bool accumulate);
+// out[..., j, ...] = x[..., index[..., j, ...], ...] along the axis; other extents are equal.
+View take_along(const View& x, const View& index, int64_t axis);
+// A copy of x with the elements of src, which broadcasts to the index's shape, at these positions.
+View put_along(const View& x, const View& index, const View& src, int64_t axis, Put how);
 void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f);
 void adam_step(const View& param, const View& grad, const View& m, const View& v,
                const AdamFactors& f);

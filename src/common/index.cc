@@ -8,8 +8,7 @@ namespace {
 
 void check_index(const View& index, const char* what) {
   if (index.dtype() != DType::int32 && index.dtype() != DType::int64)
-    throw TypeError(std::string(what) + ": index must be int32 or int64, not " +
-                    name(index.dtype()));
+    throw TypeError(std::string(what) + ": index must be of integers, not " + name(index.dtype()));
 }
 
 void check_axis(const View& x, int64_t axis, const char* what) {
@@ -32,25 +31,54 @@ Dims indexed_shape(const View& x, const View& index, int64_t axis, const char* w
 
 }  // namespace
 
+namespace {
+
+// Slices of fewer elements are not worth a loop each.
+constexpr int64_t kSlice = 16;
+
+// The index's axes as one, and its positions as those of all elements of a slice: a view in which
+// the elements of slices share memory.
+View along_slices(const View& x, const View& index, int64_t axis, Dims* shape) {
+  const View line = compact(index);
+  Dims strides;
+  for (int i = 0; i < x.ndim(); ++i) {
+    shape->push(i == axis ? index.size() : x.shape()[i]);
+    strides.push(i == axis ? 1 : 0);
+  }
+  return View(line.buffer(), line.dtype(), *shape, strides, line.offset());
+}
+
+}  // namespace
+
 View gather(const View& x, const View& index, int64_t axis) {
+  if (is_small_integer(index.dtype())) return gather(x, cast(index, DType::int32), axis);
   check_axis(x, axis, "gather");
   const Dims shape = indexed_shape(x, index, axis, "gather");
   check_index(index, "gather");
   same_device("gather", x, {&index});
+  View result = View::empty(x.dtype(), shape, x.device());
+  if (result.size() > 0 && result.size() < kSlice * index.size()) {
+    Dims merged;
+    const View every = along_slices(x, index, axis, &merged);
+    const View to(result.buffer(), x.dtype(), merged, compact_strides(merged), result.offset());
+    device::take_along(x, every, axis, to);
+    return result;
+  }
   const Positions at = device::positions(index, x.shape()[static_cast<int>(axis)], "gather");
-  View out = View::empty(x.dtype(), shape, x.device());
-  if (out.size() > 0) device::gather(x, at, index, axis, out);
-  return out;
+  if (result.size() > 0) device::gather(x, at, index, axis, result);
+  return result;
 }
 
 void scatter(const View& dst, const View& index, const View& src, int64_t axis, bool accumulate) {
+  if (is_small_integer(index.dtype()))
+    return scatter(dst, cast(index, DType::int32), src, axis, accumulate);
   const char* what = accumulate ? "scatter_add" : "scatter";
   check_axis(dst, axis, what);
   const Dims shape = indexed_shape(dst, index, axis, what);
   check_index(index, what);
   same_device(what, dst, {&index, &src});
   const Positions at = device::positions(index, dst.shape()[static_cast<int>(axis)], what);
-  if (accumulate && is_half(dst.dtype())) {
+  if (accumulate && compute_type(dst.dtype()) != dst.dtype()) {
     View wide = cast(dst, compute_type(dst.dtype()));
     scatter(wide, index, src, axis, accumulate);
     return copy(wide, dst);
@@ -59,6 +87,48 @@ void scatter(const View& dst, const View& index, const View& src, int64_t axis, 
   const View own = src.dtype() != dst.dtype() || src.overlaps(dst) ? cast(src, dst.dtype()) : src;
   const View from = broadcast_to(own, shape, what);
   if (from.size() > 0) device::scatter(dst, at, index, from, axis, accumulate);
+}
+
+namespace {
+
+void check_along(const View& x, const View& index, int64_t axis, const char* what) {
+  check_axis(x, axis, what);
+  check_index(index, what);
+  bool fits = x.ndim() == index.ndim();
+  for (int i = 0; fits && i < x.ndim(); ++i) fits = i == axis || x.shape()[i] == index.shape()[i];
+  if (!fits)
+    throw std::invalid_argument(std::string(what) + ": an index of shape " + index.shape().str() +
+                                " does not fit shape " + x.shape().str() + " along axis " +
+                                std::to_string(axis));
+}
+
+}  // namespace
+
+View take_along(const View& x, const View& index, int64_t axis) {
+  if (is_small_integer(index.dtype())) return take_along(x, cast(index, DType::int32), axis);
+  check_along(x, index, axis, "take_along");
+  same_device("take_along", x, {&index});
+  View out = View::empty(x.dtype(), index.shape(), x.device());
+  if (out.size() > 0) device::take_along(x, index, axis, out);
+  return out;
+}
+
+View put_along(const View& x, const View& index, const View& src, int64_t axis, Put how) {
+  if (is_small_integer(index.dtype()))
+    return put_along(x, cast(index, DType::int32), src, axis, how);
+  check_along(x, index, axis, "put_along");
+  same_device("put_along", x, {&index, &src});
+  const bool extreme = how == Put::max || how == Put::min;
+  if ((how == Put::add && compute_type(x.dtype()) != x.dtype()) ||
+      (extreme && !device::computes(x.dtype()))) {
+    const DType wide = compute_type(x.dtype());
+    return cast(put_along(cast(x, wide), index, cast(src, wide), axis, how), x.dtype());
+  }
+  const View own = src.dtype() != x.dtype() ? cast(src, x.dtype()) : src;
+  const View from = broadcast_to(own, index.shape(), "put_along");
+  View out = cast(x, x.dtype());
+  if (from.size() > 0) device::put_along(out, index, from, axis, how);
+  return out;
 }
 
 namespace {

@@ -39,6 +39,14 @@ struct Loop {
     }
   }
 
+  // The loop over all axes but the last.
+  Loop outer() const {
+    Loop out = *this;
+    --out.ndim;
+    out.total /= shape[ndim - 1];
+    return out;
+  }
+
   int64_t inner(int k) const { return strides[k][ndim - 1]; }
 
   // fn(offsets[N], length) for each run in [begin, end) of the flattened index space.

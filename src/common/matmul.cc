@@ -25,7 +25,7 @@ View matmul(const View& a, const View& b) {
   if (t == DType::boolean)
     return cast(matmul(cast(a, DType::int64), cast(b, DType::int64)), DType::boolean);
   if (!device::multiplies(t))
-    return cast(matmul(cast(a, DType::float32), cast(b, DType::float32)), t);
+    return cast(matmul(cast(a, compute_type(t)), cast(b, compute_type(t))), t);
   if (a.dtype() != t) return matmul(cast(a, t), b);
   if (b.dtype() != t) return matmul(a, cast(b, t));
 

@@ -3,7 +3,7 @@
 
 namespace needle {
 
-enum class Category { FLOAT, SAME, NUMBER, PREDICATE, TRUE_DIVIDE, LOGICAL };
+enum class Category { FLOAT, SAME, NUMBER, BITS, INTEGER, PREDICATE, TRUE_DIVIDE, LOGICAL };
 
 enum class Unary {
 #define NEEDLE_UNARY(name, category) name,
@@ -42,12 +42,19 @@ constexpr OpInfo kBinary[] = {
 constexpr bool takes_integers(Category c) {
   return c != Category::FLOAT && c != Category::TRUE_DIVIDE;
 }
-constexpr bool takes_bools(Category c) { return takes_integers(c) && c != Category::NUMBER; }
+constexpr bool takes_floats(Category c) { return c != Category::BITS && c != Category::INTEGER; }
+constexpr bool takes_bools(Category c) {
+  return takes_integers(c) && c != Category::NUMBER && c != Category::INTEGER;
+}
 constexpr bool gives_bools(Category c) {
   return c == Category::PREDICATE || c == Category::LOGICAL;
 }
 
 constexpr const char* kReductionNames[] = {"sum", "prod", "max", "min"};
+
+// What an element at a position becomes: the last of those put there, their sum with the old one,
+// or the largest or least of all.
+enum class Put { set, add, max, min };
 
 // The optimizers' settings for one step.
 struct SgdFactors {

@@ -41,6 +41,10 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims) {
   const Split s = split(x, axes, keepdims, what);
   const bool selects = op == Reduction::max || op == Reduction::min;
   if (selects) refuse_nothing(s, x, what);
+  if (!device::computes(x.dtype())) {
+    const View wide = reduce(op, cast(x, compute_type(x.dtype())), axes, keepdims);
+    return selects ? cast(wide, x.dtype()) : wide;
+  }
   return device::reduce(op, x, s, selects ? x.dtype() : sum_type(x.dtype()));
 }
 
@@ -50,6 +54,8 @@ View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims) {
   axes.push(axis);
   const Split s = split(x, axes, keepdims, what);
   refuse_nothing(s, x, what);
+  if (!device::computes(x.dtype()))
+    return arg_reduce(max, cast(x, compute_type(x.dtype())), axis, keepdims);
   View out = View::empty(DType::int64, s.shape, x.device());
   if (out.size() > 0) device::arg_reduce(max, x, s, out);
   return out;

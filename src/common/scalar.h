@@ -31,6 +31,22 @@ struct Io {
   NEEDLE_HD static inline S store(C v) { return v; }
 };
 
+// Integers of 8 and 16 bits are computed as int32; a store keeps the low bits.
+template <class S>
+struct SmallIo {
+  using C = int32_t;
+  NEEDLE_HD static inline C load(S v) { return v; }
+  NEEDLE_HD static inline S store(C v) { return static_cast<S>(v); }
+};
+template <>
+struct Io<int8_t> : SmallIo<int8_t> {};
+template <>
+struct Io<uint8_t> : SmallIo<uint8_t> {};
+template <>
+struct Io<int16_t> : SmallIo<int16_t> {};
+template <>
+struct Io<uint16_t> : SmallIo<uint16_t> {};
+
 template <>
 struct Io<Bool> {
   using C = bool;

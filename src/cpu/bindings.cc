@@ -3,7 +3,58 @@
 #include "cpu/blas.h"
 #include "cpu/exchange.h"
 #include "cpu/kernel_table.h"
+#include "cpu/scan.h"
 #include "cpu/thread_pool.h"
+
+namespace {
+
+// Kernels that only the CPU has; other devices compute these on the host.
+void bind_scans(pybind11::module_& m) {
+  using namespace needle;
+  const auto define = [&m](const char* name, Scan kind) {
+    m.def(name, [kind](const View& x, int axis, bool reverse) {
+      pybind11::gil_scoped_release free;
+      return scan(kind, x, axis, reverse);
+    });
+  };
+  define("cumsum", Scan::sum);
+  define("cumprod", Scan::prod);
+  define("logcumsumexp", Scan::logsumexp);
+  m.def("linear_scan", [](const View& a, const View& b, int axis, bool reverse) {
+    pybind11::gil_scoped_release free;
+    return linear_scan(a, b, axis, reverse);
+  });
+  m.def("resample", [](const View& x, const View& index, const View& weight, int axis) {
+    pybind11::gil_scoped_release free;
+    return resample(x, index, weight, axis);
+  });
+  m.def("weighted_rows", [](const View& x, const View& index, const View& weight) {
+    pybind11::gil_scoped_release free;
+    return weighted_rows(x, index, weight);
+  });
+  const auto extreme = [&m](const char* name, bool max) {
+    m.def(name, [max](const View& x, int axis) {
+      pybind11::gil_scoped_release free;
+      return scan_extreme(max, x, axis);
+    });
+  };
+  extreme("cummax", true);
+  extreme("cummin", false);
+  m.def("sort", [](const View& x, int axis, bool descending) {
+    pybind11::gil_scoped_release free;
+    return sort(x, axis, descending);
+  });
+  m.def("topk", [](const View& x, int axis, bool descending, int64_t k) {
+    pybind11::gil_scoped_release free;
+    return topk(x, axis, descending, k);
+  });
+  m.def("searchsorted", [](const View& x, const View& values, bool right) {
+    pybind11::gil_scoped_release free;
+    return searchsorted(x, values, right);
+  });
+}
+
+}  // namespace
 
 PYBIND11_MODULE(_cpu, m) {
   using namespace needle;
@@ -11,6 +62,7 @@ PYBIND11_MODULE(_cpu, m) {
   init_threads();
   init_blas();
   bind(m);
+  bind_scans(m);
   m.def("synchronize", [] {});
   m.def("set_num_threads", &set_num_threads);
   m.def("get_num_threads", &num_threads);

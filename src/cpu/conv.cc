@@ -229,13 +229,30 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
   const Units units(p);
   const AddToRow add = kernels().add_to[static_cast<int>(p.dtype)];
   const int64_t groups = ceil_div(p.n, units.images);
-  share(groups, parallel, [&](int64_t begin, int64_t end) {
+  // With few groups, threads also divide the rows of an image: each sums all windows that reach its
+  // rows, so that windows across a border are computed twice.
+  const int64_t strips =
+      parallel && units.images == 1
+          ? std::clamp<int64_t>(num_threads() / groups, 1, std::max<int64_t>(1, p.y.size))
+          : 1;
+  const int64_t reach = (p.y.taps - 1) * p.y.dilation + 1;
+  share(groups * strips, parallel, [&](int64_t begin, int64_t end) {
     Scratch image = scratch({units.images, layout.image, p.size}, kNoScratch);
     Scratch columns = scratch({units.images * units.rows, p.x.count, depth, p.size}, kNoScratch);
-    for (int64_t group = begin; group < end; ++group) {
+    for (int64_t part = begin; part < end; ++part) {
+      // Rows of the result, and the windows that reach them, numbered without padding.
+      const int64_t y0 = p.y.size * (part % strips) / strips;
+      const int64_t y1 = p.y.size * (part % strips + 1) / strips;
+      // All windows of several images are in one unit.
+      const int64_t before = strips == 1 ? -1 : y0 - p.y.low - reach;  // the last that ends before
+      const int64_t first = before < 0 ? 0 : before / p.y.stride + 1;
+      const int64_t after = ceil_div(std::max<int64_t>(y1 - p.y.low, 0), p.y.stride);
+      const int64_t last = strips == 1 ? p.y.count : std::min(p.y.count, std::max(first, after));
+      const int64_t top = first * p.y.stride;  // the first row of `image`
       std::memset(image.get(), 0, static_cast<size_t>(units.images * layout.image * p.size));
-      for (int64_t band = 0; band < units.bands; ++band) {
-        const Unit unit(p, units, group * units.bands + band);
+      Unit unit(p, units, part / strips * units.bands);
+      for (unit.row = first; unit.row < last; unit.row += units.rows) {
+        unit.rows = std::min(units.rows, last - unit.row);
         const int64_t pixels = unit.pixels(p);
         const char* from =
             grad.data() + (unit.image * p.pixels() + unit.row * p.x.count) * p.o * p.size;
@@ -252,7 +269,7 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
             }
         // Add each output's contribution at the position of its window.
         const char* share_of = columns.get();
-        char* to = image.get() + unit.row * p.y.stride * layout.row * p.size;
+        char* to = image.get() + (unit.row * p.y.stride - top) * layout.row * p.size;
         each_window(p, layout, unit.images, unit.rows, [&](int64_t offset) {
           for (int64_t t = 0; t < runs.count(); ++t)
             add(share_of + runs.weight[t] * p.size, 1, to + (offset + runs.at[t]) * p.size, 1,
@@ -260,22 +277,21 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
           share_of += depth * p.size;
         });
       }
-      const Unit unit(p, units, group * units.bands);
-      const int64_t first = std::max<int64_t>(p.x.low, 0);
-      const int64_t end_column = std::max(first, std::min(p.x.low + p.x.extent, p.x.size));
+      const int64_t left = std::max<int64_t>(p.x.low, 0);
+      const int64_t end_column = std::max(left, std::min(p.x.low + p.x.extent, p.x.size));
       const int64_t pixel = p.c * p.size;
       for (int64_t i = 0; i < unit.images; ++i)
-        for (int64_t y = 0; y < p.y.size; ++y) {
+        for (int64_t y = y0; y < y1; ++y) {
           char* to = out.data() + ((unit.image + i) * p.y.size + y) * p.x.size * pixel;
           const int64_t row = y - p.y.low;
-          if (row < 0 || row >= p.y.extent) {
+          if (row < top || row >= p.y.extent) {
             std::memset(to, 0, static_cast<size_t>(p.x.size * pixel));
             continue;
           }
-          const char* from = image.get() + (i * layout.image + row * layout.row) * p.size +
-                             (first - p.x.low) * pixel;
-          std::memset(to, 0, static_cast<size_t>(first * pixel));
-          std::memcpy(to + first * pixel, from, static_cast<size_t>((end_column - first) * pixel));
+          const char* from = image.get() + (i * layout.image + (row - top) * layout.row) * p.size +
+                             (left - p.x.low) * pixel;
+          std::memset(to, 0, static_cast<size_t>(left * pixel));
+          std::memcpy(to + left * pixel, from, static_cast<size_t>((end_column - left) * pixel));
           std::memset(to + end_column * pixel, 0,
                       static_cast<size_t>((p.x.size - end_column) * pixel));
         }

@@ -1,4 +1,6 @@
 // Gather, scatter and the optimizers' updates.
+#include <atomic>
+#include <cstring>
 #include <vector>
 
 #include "common/device.h"
@@ -42,29 +44,47 @@ Positions positions(const View& index, int64_t extent, const char* what) {
   Positions at;
   std::vector<int64_t>& out = at.host;
   out.resize(static_cast<size_t>(wide.size()));
-  for (size_t i = 0; i < out.size(); ++i) {
+  std::atomic<bool> outside{false};
+  parallel_for(wide.size(), kGrain, [&](int64_t begin, int64_t end) {
+    bool good = true;
+    for (int64_t i = begin; i < end; ++i) {
+      good &= p[i] >= -extent && p[i] < extent;
+      out[i] = p[i] < 0 ? p[i] + extent : p[i];
+    }
+    if (!good) outside = true;
+  });
+  for (int64_t i = 0; outside && i < wide.size(); ++i)
     if (p[i] < -extent || p[i] >= extent)
       throw std::out_of_range(std::string(what) + ": index " + std::to_string(p[i]) +
                               " is out of bounds for an axis of extent " + std::to_string(extent));
-    out[i] = p[i] < 0 ? p[i] + extent : p[i];
-  }
   return at;
 }
 
 void gather(const View& x, const Positions& positions, const View& index, int64_t axis,
             const View& out) {
   const std::vector<int64_t>& where = positions.host;
-  std::vector<int64_t> to = index_offsets(out, axis, index);
+  int64_t before = 1, after = 1;
+  for (int i = 0; i < x.ndim(); ++i) {
+    if (i < axis) before *= x.shape()[i];
+    if (i > axis) after *= x.shape()[i];
+  }
   const int64_t step = x.strides()[static_cast<int>(axis)], size = itemsize(x.dtype());
   Loop<2> rest(without(x.shape(), axis, 1),
                {without(x.strides(), axis, 1), without(out.strides(), axis, index.ndim())});
   CastRow row = kernels().cast[static_cast<int>(x.dtype())][static_cast<int>(x.dtype())];
   int64_t n = static_cast<int64_t>(where.size());
+  if (before == 1 && rest.ndim == 1 && rest.inner(0) == 1) {  // whole rows
+    parallel_for(n, std::max<int64_t>(1, kGrain / rest.total), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        std::memcpy(out.data() + i * after * size, x.data() + where[i] * step * size, after * size);
+    });
+    return;
+  }
   parallel_for(n, std::max<int64_t>(1, kGrain / rest.total), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
       rest.run(0, rest.total, [&](const int64_t* offset, int64_t length) {
         row(x.data() + (where[i] * step + offset[0]) * size, rest.inner(0),
-            out.data() + (to[i] + offset[1]) * size, rest.inner(1), length);
+            out.data() + (i * after + offset[1]) * size, rest.inner(1), length);
       });
   });
 }
@@ -93,7 +113,7 @@ void scatter(const View& dst, const Positions& positions, const View& index, con
       });
   };
   if (dst.self_overlapping()) return piece(0, rest.total);
-  int64_t grain = std::max<int64_t>(64, kGrain / static_cast<int64_t>(where.size()));
+  int64_t grain = std::max<int64_t>(16, kGrain / static_cast<int64_t>(where.size()));
   parallel_for(rest.total, grain, piece);
 }
 

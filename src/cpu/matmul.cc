@@ -242,7 +242,7 @@ void run(const GemmArgs& g, DType t) {
 
 }  // namespace
 
-bool multiplies(DType t) { return !is_half(t); }
+bool multiplies(DType t) { return compute_type(t) == t; }
 
 void gemm(const GemmArgs& g, DType t, const Loop<2>& loop, const View&, const View&, const View&) {
   if (loop.total == 1) return run(g, t);

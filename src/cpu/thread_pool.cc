@@ -155,9 +155,13 @@ class Pool {
   bool try_team(int threads, TaskFn fn, void* context, int* failure) {
     if (!begin(threads)) return false;
     const auto began = Clock::now();
+    std::atomic<int64_t>& known = durations_[slot_of(fn)];
     if (began < alone_until_) {
       end();
-      return false;
+      Team alone{nullptr, 1};
+      *failure = fn(0, &alone, context);
+      learn(known, Clock::now() - began);
+      return true;
     }
     task_ = fn;
     context_ = context;
@@ -168,8 +172,6 @@ class Pool {
     const int offers = std::min(threads - 1, started_);
     for (int i = 1; i <= offers; ++i)
       ranges_[i].seat.store(call << 2 | kOffered, std::memory_order_release);
-    // The time that one thread took for this code the last time, in all.
-    std::atomic<int64_t>& known = durations_[slot_of(fn)];
     const int64_t alone = known.load(std::memory_order_relaxed);
     const bool asleep = sleeping_.load(std::memory_order_seq_cst) > 0;
     const bool worth = alone == 0 || alone - alone / (offers + 1) > kWaking.count();
@@ -205,7 +207,7 @@ class Pool {
       while_ = often ? std::min(2 * while_, kLongest) : kShortest;
       alone_until_ = ended_ + while_;
     } else {
-      known.store((ended_ - began).count() * team_.tasks, std::memory_order_relaxed);
+      learn(known, (ended_ - began) * team_.tasks);
     }
     *failure = failure_.load(std::memory_order_relaxed);
     end();
@@ -232,6 +234,12 @@ class Pool {
     bool preempted = false;  // in the task
   };
 
+  // Notes the time that one thread takes for a team's code. The code may have less to do in some
+  // calls than in others: what is known falls slowly.
+  static void learn(std::atomic<int64_t>& known, nanoseconds took) {
+    const int64_t before = known.load(std::memory_order_relaxed);
+    known.store(std::max<int64_t>(took.count(), before - before / 8), std::memory_order_relaxed);
+  }
   static size_t slot_of(TaskFn fn) {
     return (reinterpret_cast<uintptr_t>(fn) >> 4) % (sizeof durations_ / sizeof durations_[0]);
   }
@@ -313,10 +321,16 @@ class Pool {
     uint64_t seen = 0;
     auto posted = [&] { return posted_.load(std::memory_order_seq_cst) != seen; };
     for (;;) {
-      auto deadline = Clock::now() + kSpin;
+      const auto began = Clock::now();
+      auto deadline = began + kSpin;
       for (int spins = 1; !posted(); ++spins) {
         pause();
-        if (spins % 64 == 0 && Clock::now() > deadline) {
+        if (spins % 64 != 0) continue;
+        const auto now = Clock::now();
+        // A call that did not wait for this thread, which slept, is likely followed by another: a
+        // thread that slept again meanwhile would come too late for all of them.
+        if (busy_.load(std::memory_order_relaxed) && now - began < kLongest) deadline = now + kSpin;
+        if (now > deadline) {
           std::unique_lock<std::mutex> lock(mutex_);
           sleeping_.fetch_add(1, std::memory_order_seq_cst);
           while (!posted()) wake_.wait(lock);
@@ -340,7 +354,7 @@ class Pool {
   nanoseconds while_ = kShortest;
   std::atomic<int> failure_{0};
   std::atomic<int> shares_{0};
-  std::atomic<int64_t> durations_[256] = {};  // by a hash of a team's code
+  std::atomic<int64_t> durations_[256] = {};  // of one thread, by a hash of a team's code
   Range ranges_[kMaxThreads];
   alignas(64) std::atomic<uint64_t> posted_{0};
   alignas(64) Signal finished_;

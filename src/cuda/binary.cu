@@ -77,7 +77,11 @@ void binary_of(const char* what, DType t, const Loop<3>& loop, const Input& a, c
     using Out = std::conditional_t<gives_bools(kCategory), Bool, S>;
     run_binary<Op, S, Out>(what, loop, a, b, out);
   };
-  if constexpr (takes_bools(kCategory))
+  if constexpr (!takes_floats(kCategory) && takes_bools(kCategory))
+    with_integral(t, run);
+  else if constexpr (!takes_floats(kCategory))
+    with_integer(t, run);
+  else if constexpr (takes_bools(kCategory))
     with_any(t, run);
   else if constexpr (takes_integers(kCategory))
     with_number(t, run);
@@ -91,9 +95,9 @@ double value_of(const Element& e, DType t) {
     case DType::float64:
       return e.f64;
     case DType::float16:
-      return Io<Float16>::load(Float16{e.half});
+      return Io<Float16>::load(Float16{e.u16});
     case DType::bfloat16:
-      return Io<Bfloat16>::load(Bfloat16{e.half});
+      return Io<Bfloat16>::load(Bfloat16{e.u16});
     default:
       return e.f32;
   }

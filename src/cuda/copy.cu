@@ -133,6 +133,14 @@ void copy(const Loop<2>& loop, const View& from, const View& to, bool ordered) {
       using S = typename decltype(type)::type;
       run_copy<S, S>(loop, from, to, ordered);
     });
+  if (is_small_integer(from.dtype()))
+    return with_small(from.dtype(), [&](auto in) {
+      run_copy<typename decltype(in)::type, int32_t>(loop, from, to, ordered);
+    });
+  if (is_small_integer(to.dtype()))
+    return with_small(to.dtype(), [&](auto out) {
+      run_copy<int32_t, typename decltype(out)::type>(loop, from, to, ordered);
+    });
   with_any(from.dtype(), [&](auto in) {
     with_any(to.dtype(), [&](auto out) {
       using In = typename decltype(in)::type;

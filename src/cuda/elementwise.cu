@@ -54,7 +54,11 @@ void unary_of(const char* what, const Loop<2>& loop, const View& x, const View& 
     using Out = std::conditional_t<gives_bools(kCategory), Bool, S>;
     run_unary<Op, S, Out>(what, loop, x, out);
   };
-  if constexpr (takes_bools(kCategory))
+  if constexpr (!takes_floats(kCategory) && takes_bools(kCategory))
+    with_integral(x.dtype(), run);
+  else if constexpr (!takes_floats(kCategory))
+    with_integer(x.dtype(), run);
+  else if constexpr (takes_bools(kCategory))
     with_any(x.dtype(), run);
   else if constexpr (takes_integers(kCategory))
     with_number(x.dtype(), run);
@@ -85,6 +89,14 @@ namespace device {
 
 int count() { return cuda::device_count(); }
 int host_index() { return cuda::kHost; }
+
+// Kernels for small integers would lengthen compilation by a half, so there are only those that
+// move their bits or convert them from and to int32.
+bool casts(DType from, DType to) {
+  if (from == to || from == DType::int32 || to == DType::int32) return true;
+  return !is_small_integer(from) && !is_small_integer(to);
+}
+bool computes(DType t) { return !is_small_integer(t); }
 
 void unary(Unary op, const Loop<2>& loop, const View& x, const View& out) {
   if (loop.total == 0) return;

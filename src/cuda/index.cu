@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // `rest` iterates over `from` and `to` without the index's axes, `places` over the index's axes of
 // `from`. Positions are in ascending order, and so are the places of each position in the index.
-template <class S, bool kAdd>
+template <class S, Put kHow>
 __global__ void __launch_bounds__(kThreads)
     scatter_kernel(Layout<2> rest, Layout<1> places, const S* from, const int64_t* sorted,
                    const int64_t* place, S* to, int64_t step) {
@@ -48,24 +48,50 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = grid_index(); i < total; i += grid_step()) {
     int64_t j = i / rest.total;
     const int64_t where = sorted[j];
-    // Other places of the position are not this thread's: it has the first to add, the last to
-    // stay.
-    const int64_t neighbour = kAdd ? j - 1 : j + 1;
+    // Other places of the position are not this thread's: it has the last, which stays, or the
+    // first, from which it goes through all.
+    const int64_t neighbour = kHow == Put::set ? j + 1 : j - 1;
     if (neighbour >= 0 && neighbour < places.total && sorted[neighbour] == where) continue;
     int64_t at[2], read[1];
     rest.locate(i % rest.total, at);
     S* target = to + at[1] + where * step;
-    if constexpr (kAdd) {
-      auto sum = Io<S>::load(*target);
-      for (; j < places.total && sorted[j] == where; ++j) {
-        places.locate(place[j], read);
-        sum = fn::add::at(sum, Io<S>::load(from[at[0] + read[0]]));
-      }
-      *target = Io<S>::store(sum);
-    } else {
+    if constexpr (kHow == Put::set) {
       places.locate(place[j], read);
       *target = from[at[0] + read[0]];
+    } else {
+      auto all = Io<S>::load(*target);
+      for (; j < places.total && sorted[j] == where; ++j) {
+        places.locate(place[j], read);
+        const auto x = Io<S>::load(from[at[0] + read[0]]);
+        if constexpr (kHow == Put::add) all = fn::add::at(all, x);
+        if constexpr (kHow == Put::max) all = fn::maximum::at(all, x);
+        if constexpr (kHow == Put::min) all = fn::minimum::at(all, x);
+      }
+      *target = Io<S>::store(all);
     }
+  }
+}
+
+// `loop` iterates over the index and over x, whose axis has stride 0.
+template <class S>
+__global__ void __launch_bounds__(kThreads)
+    take_along_kernel(Layout<1> loop, const S* x, const int64_t* index, S* out, int64_t extent,
+                      int64_t step) {
+  for (int64_t i = grid_index(); i < loop.total; i += grid_step()) {
+    int64_t at[1];
+    loop.locate(i, at);
+    out[i] = x[at[0] + position(index, i, extent) * step];
+  }
+}
+
+// Positions along an axis as positions in a whole row-major array.
+__global__ void __launch_bounds__(kThreads)
+    place_along_kernel(Layout<1> loop, const int64_t* index, int64_t* out, int64_t extent,
+                       int64_t step) {
+  for (int64_t i = grid_index(); i < loop.total; i += grid_step()) {
+    int64_t at[1];
+    loop.locate(i, at);
+    out[i] = at[0] + position(index, i, extent) * step;
   }
 }
 
@@ -170,6 +196,76 @@ void gather(const View& x, const Positions& at, const View& index, int64_t axis,
   });
 }
 
+namespace {
+
+// One thread handles all occurrences of a position.
+void put(const char* what, const cuda::Layout<2>& rest, const cuda::Layout<1>& places,
+         const View& to, const Positions& at, const View& from, int64_t step, Put how) {
+  using namespace cuda;
+  const int64_t n = places.total;
+  const Grid grid = grid_for(to.device(), product({rest.total, n}), kThreads);
+  const Sorter sorter(what, to.device(), n, at.extent);
+  const Work work(what, {&to, &*at.index, &from});
+  const Sorted sorted = sorter.run(work, data_of<const int64_t>(*at.index));
+  auto launch = [&](auto type, auto kernel) {
+    using S = typename decltype(type)::type;
+    work.launch(kernel, grid, kThreads, rest, places, data_of<const S>(from), sorted.keys,
+                sorted.places, data_of<S>(to), step);
+  };
+  if (how == Put::set)
+    return with_bits(to.dtype(), [&](auto type) {
+      launch(type, scatter_kernel<typename decltype(type)::type, Put::set>);
+    });
+  with_any(to.dtype(), [&](auto type) {
+    using S = typename decltype(type)::type;
+    if (how == Put::add) launch(type, scatter_kernel<S, Put::add>);
+    if (how == Put::max) launch(type, scatter_kernel<S, Put::max>);
+    if (how == Put::min) launch(type, scatter_kernel<S, Put::min>);
+  });
+}
+
+Dims without_step(const Dims& strides, int64_t axis) {
+  Dims out = strides;
+  out[static_cast<int>(axis)] = 0;
+  return out;
+}
+
+}  // namespace
+
+void take_along(const View& x, const View& index, int64_t axis, const View& out) {
+  using namespace cuda;
+  const int64_t step = x.strides()[static_cast<int>(axis)];
+  const Positions at = positions(index, x.shape()[static_cast<int>(axis)], "take_along");
+  const Layout<1> loop(Loop<1>(index.shape(), {without_step(x.strides(), axis)}));
+  const Work work("take_along", {&x, &*at.index, &out});
+  with_bits(x.dtype(), [&](auto type) {
+    using S = typename decltype(type)::type;
+    work.launch(take_along_kernel<S>, grid_for(work.device(), out.size(), kThreads), kThreads, loop,
+                data_of<const S>(x), data_of<const int64_t>(*at.index), data_of<S>(out), at.extent,
+                step);
+  });
+}
+
+void put_along(const View& to, const View& index, const View& from, int64_t axis, Put how) {
+  using namespace cuda;
+  const int64_t step = to.strides()[static_cast<int>(axis)];
+  const Positions along = positions(index, to.shape()[static_cast<int>(axis)], "put_along");
+  Dims flat;
+  flat.push(index.size());
+  Positions at;
+  at.extent = to.size();
+  at.index = View::empty(DType::int64, flat, to.device());
+  {
+    const Layout<1> loop(Loop<1>(index.shape(), {without_step(to.strides(), axis)}));
+    const Work work("put_along", {&*along.index, &*at.index});
+    work.launch(place_along_kernel, grid_for(work.device(), index.size(), kThreads), kThreads, loop,
+                data_of<const int64_t>(*along.index), data_of<int64_t>(*at.index), along.extent,
+                step);
+  }
+  put("put_along", Layout<2>(Loop<2>(Dims(), {Dims(), Dims()})),
+      Layout<1>(Loop<1>(index.shape(), {from.strides()})), to, at, from, 1, how);
+}
+
 void scatter(const View& to, const Positions& at, const View& index, const View& from, int64_t axis,
              bool accumulate) {
   using namespace cuda;
@@ -178,30 +274,18 @@ void scatter(const View& to, const Positions& at, const View& index, const View&
       Loop<2>(without(to.shape(), axis, 1),
               {without(from.strides(), axis, index.ndim()), without(to.strides(), axis, 1)}));
   const Layout<1> places(Loop<1>(index.shape(), {part(from.strides(), axis, index.ndim())}));
-  const int64_t step = to.strides()[static_cast<int>(axis)], n = index.size();
-  const int64_t* positions = data_of<const int64_t>(*at.index);
-  const int on = to.device();
-  if (to.self_overlapping()) {
-    const Work work(what, {&to, &*at.index, &from});
-    return with_any(to.dtype(), [&](auto type) {
-      using S = typename decltype(type)::type;
-      work.launch(scatter_ordered<S>, Grid(), 1, rest, places, data_of<const S>(from), positions,
-                  data_of<S>(to), at.extent, step, accumulate);
-    });
-  }
-  const Grid grid = grid_for(on, product({rest.total, n}), kThreads);
-  const Sorter sorter(what, on, n, at.extent);
+  const int64_t step = to.strides()[static_cast<int>(axis)];
+  if (!to.self_overlapping())
+    return put(what, rest, places, to, at, from, step, accumulate ? Put::add : Put::set);
   const Work work(what, {&to, &*at.index, &from});
-  const Sorted sorted = sorter.run(work, positions);
-  with_any(to.dtype(), [&](auto type) {
+  auto launch = [&](auto type) {
     using S = typename decltype(type)::type;
-    if (accumulate)
-      work.launch(scatter_kernel<S, true>, grid, kThreads, rest, places, data_of<const S>(from),
-                  sorted.keys, sorted.places, data_of<S>(to), step);
-    else
-      work.launch(scatter_kernel<S, false>, grid, kThreads, rest, places, data_of<const S>(from),
-                  sorted.keys, sorted.places, data_of<S>(to), step);
-  });
+    work.launch(scatter_ordered<S>, Grid(), 1, rest, places, data_of<const S>(from),
+                data_of<const int64_t>(*at.index), data_of<S>(to), at.extent, step, accumulate);
+  };
+  // Small integers are only set here: nd::scatter adds in int32.
+  if (is_small_integer(to.dtype())) return with_small(to.dtype(), launch);
+  with_any(to.dtype(), launch);
 }
 
 void sgd_step(const View& param, const View& grad, const View* velocity, const SgdFactors& f) {

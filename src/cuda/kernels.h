@@ -115,15 +115,37 @@ decltype(auto) with_floating(DType t, F&& fn) {
   }
 }
 template <class F>
-decltype(auto) with_number(DType t, F&& fn) {
+decltype(auto) with_integer(DType t, F&& fn) {
   if (t == DType::int32) return fn(Type<int32_t>());
-  if (t == DType::int64) return fn(Type<int64_t>());
+  return fn(Type<int64_t>());
+}
+template <class F>
+decltype(auto) with_integral(DType t, F&& fn) {
+  if (t == DType::boolean) return fn(Type<Bool>());
+  return with_integer(t, fn);
+}
+template <class F>
+decltype(auto) with_number(DType t, F&& fn) {
+  if (t == DType::int32 || t == DType::int64) return with_integer(t, fn);
   return with_floating(t, fn);
 }
 template <class F>
 decltype(auto) with_any(DType t, F&& fn) {
   if (t == DType::boolean) return fn(Type<Bool>());
   return with_number(t, fn);
+}
+template <class F>
+decltype(auto) with_small(DType t, F&& fn) {
+  switch (t) {
+    case DType::int8:
+      return fn(Type<int8_t>());
+    case DType::uint8:
+      return fn(Type<uint8_t>());
+    case DType::int16:
+      return fn(Type<int16_t>());
+    default:
+      return fn(Type<uint16_t>());
+  }
 }
 // Calls fn(Type<float or double>), the compute type of whole layers.
 template <class F>

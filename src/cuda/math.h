@@ -16,6 +16,8 @@ constexpr float kInfinity = HUGE_VALF;
 
 NEEDLE_HD static inline float exp_f32(float x) { return ::expf(x); }
 NEEDLE_HD static inline float log_f32(float x) { return ::logf(x); }
+NEEDLE_HD static inline float expm1_f32(float x) { return ::expm1f(x); }
+NEEDLE_HD static inline float log1p_f32(float x) { return ::log1pf(x); }
 NEEDLE_HD static inline float tanh_f32(float x) { return ::tanhf(x); }
 NEEDLE_HD static inline float erf_f32(float x) { return ::erff(x); }
 NEEDLE_HD static inline float sigmoid_f32(float x) {

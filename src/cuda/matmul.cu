@@ -104,7 +104,7 @@ void multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch
 
 namespace device {
 
-bool multiplies(DType) { return true; }
+bool multiplies(DType t) { return !is_small_integer(t); }
 
 void gemm(const GemmArgs& g, DType t, const Loop<2>& batch, const View& a, const View& b,
           const View& out) {

@@ -134,9 +134,15 @@ const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
 template <class T>
 bool within(const void* data, int64_t n, int64_t low, int64_t high) {
   const T* x = static_cast<const T*>(data);
-  bool wrong = false;
-  for (int64_t i = 0; i < n; ++i) wrong |= x[i] < low || x[i] > high;
-  return !wrong;
+  uint64_t wrong = 0;
+  // The sign of a difference, because x86 without AVX2 cannot compare vectors of 64-bit integers.
+  // If a difference wraps, which unsigned ones may, the index is outside and the other's sign is
+  // set.
+  for (int64_t i = 0; i < n; ++i) {
+    const uint64_t value = static_cast<uint64_t>(static_cast<int64_t>(x[i]));
+    wrong |= (value - static_cast<uint64_t>(low)) | (static_cast<uint64_t>(high) - value);
+  }
+  return wrong >> 63 == 0;
 }
 
 // Whether all elements are valid indices; false as well for dtypes that are left to Python.

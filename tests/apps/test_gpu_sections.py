@@ -77,7 +77,7 @@ def test_a_training_step_is_compared_and_timed(options):
     assert case["case"] == "conv, batch 4: step with sgd" and names(case)[0] == "needle eager"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.peer
 def test_torch_compile_is_among_the_peers(monkeypatch, tmp_path, options):
     pytest.importorskip("torch")

@@ -73,8 +73,15 @@ def test_peers_compute_what_we_do(monkeypatch, tmp_path, name):
     check(prepare(monkeypatch, tmp_path, name), apps.peers.QUICK)
 
 
+# Dense layers, images and a recurrence in CI: slow peers compile for half a minute each.
+IN_CI = ("mlp", "convnet", "lstm")
+
+
 @pytest.mark.peer
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[] if name in IN_CI else pytest.mark.long) for name in SMALL],
+)
 def test_slow_peers_compute_what_we_do(monkeypatch, tmp_path, name):
     slow = [key for key, peer in apps.peers.PEERS.items() if peer.slow]
     check(prepare(monkeypatch, tmp_path, name), slow)

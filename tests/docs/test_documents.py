@@ -1,5 +1,6 @@
-"""The code in README and CONTRIBUTING runs, and the commands they name exist."""
+"""The code in README, CONTRIBUTING and other pages runs, and what they name exists."""
 
+import functools
 import os
 import re
 import shlex
@@ -8,6 +9,8 @@ import sys
 
 import pytest
 
+import needle as ndl
+import needle_tvm
 from tests import ROOT
 
 
@@ -15,10 +18,23 @@ def blocks(name, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/layers.md",
+        pytest.param("docs/coming-from-pytorch.md", marks=pytest.mark.slow),
+        "docs/coming-from-the-course.md",
+    ],
+)
 def test_python_blocks_run(name, tmp_path):
+    run("\n".join(blocks(name, "python")), tmp_path)
+
+
+def run(code, tmp_path):
     script = tmp_path / "script.py"  # a file, so that inspect finds the source of its classes
-    script.write_text("\n".join(blocks(name, "python")))
+    script.write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
         cwd=tmp_path,
@@ -53,9 +69,47 @@ def test_commands_exist(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/performance.md"]
+    "name",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "docs/architecture.md",
+        "docs/performance.md",
+        "docs/layers.md",
+        "docs/coming-from-pytorch.md",
+        "docs/coming-from-the-course.md",
+    ],
 )
 def test_links_lead_somewhere(name):
     path = ROOT / name
     for link in re.findall(r"\]\(([^)#]+)", path.read_text()):
         assert link.startswith("https://") or (path.parent / link).exists(), link
+
+
+PYTORCH = "docs/coming-from-pytorch.md"
+
+
+def test_names_beside_those_of_pytorch_exist():
+    found = names_in_tables({"ndl": ndl, "nn": ndl.nn, "needle_tvm": needle_tvm})
+    assert len(found) > 40 and not [name for name, exists in found.items() if not exists]
+
+
+@pytest.mark.slow
+@pytest.mark.peer
+def test_the_code_beside_pytorch_runs(tmp_path):
+    torch = pytest.importorskip("torch")
+    found = names_in_tables({"torch": torch})
+    assert len(found) > 30 and not [name for name, exists in found.items() if not exists]
+    run("\n".join(blocks(PYTORCH, "python(?: torch)?")), tmp_path)
+
+
+def names_in_tables(roots):
+    """Names such as `ndl.nn.Linear` in the tables, and whether they exist."""
+    rows = [line for line in (ROOT / PYTORCH).read_text().splitlines() if line.startswith("|")]
+    code = " ".join(re.findall("`([^`]+)`", "\n".join(rows)))
+    found = {}
+    for name in re.findall(rf"(?<![\w.])(?:{'|'.join(roots)})(?:\.[a-zA-Z_]\w*)+", code):
+        root, *rest = name.split(".")
+        value = functools.reduce(lambda owner, part: getattr(owner, part, None), rest, roots[root])
+        found[name] = value is not None
+    return found

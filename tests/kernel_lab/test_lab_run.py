@@ -148,6 +148,7 @@ def test_a_wrong_rung_is_named_and_not_timed(monkeypatch):
     assert vectorised.seconds.median > 0 and vectorised.speedup_naive is None
 
 
+@pytest.mark.slow
 def test_a_peer_that_fails_is_left_out_if_the_run_keeps_going(monkeypatch):
     monkeypatch.setattr(
         peers, "of", lambda workload, device: (peers.Peer("broken", "no_such", "none"),)

@@ -17,7 +17,6 @@ from kernel_lab.scaled import scaled_trace
 from kernel_lab.workload import Case, Processor
 from tests.kernel_lab.picture_checker import problems
 
-PICTURES = 40
 space_time = importlib.import_module("kernel_lab.diagrams.space_time")  # not the function
 
 
@@ -72,11 +71,17 @@ def test_pictures_show_their_traces():
     assert len(check(seed=7, number=4)) >= 3
 
 
-@pytest.mark.slow
-def test_forty_pictures_of_all_ladders_and_kinds_show_their_traces():
-    seen = check(seed=2, number=PICTURES)
-    assert sum(seen.values()) == PICTURES
-    assert len(seen) == 8 and min(seen.values()) >= 2
+@pytest.mark.parametrize(
+    ("number", "of_each"),
+    [
+        pytest.param(16, 1, marks=pytest.mark.slow),
+        pytest.param(40, 2, marks=pytest.mark.long),
+    ],
+)
+def test_pictures_of_all_ladders_and_kinds_show_their_traces(number, of_each):
+    seen = check(seed=2, number=number)
+    assert sum(seen.values()) == number
+    assert len(seen) == 8 and min(seen.values()) >= of_each
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,10 @@ from needle.dtypes import scalar_dtype
 from needle.serialize import _DTYPES as FILE_DTYPES
 from tests import ROOT
 
-ORDER = ("bool", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+ORDER = (
+    "bool", "int8", "uint8", "int16", "uint16", "int32", "int64",
+    "float16", "bfloat16", "float32", "float64",
+)  # fmt: skip
 PAIRS = list(itertools.product(ORDER, ORDER))
 SCALARS = (True, 1, 1.0)
 FILE_DTYPES_BY_NAME = {np.dtype(code).name: name for name, code in FILE_DTYPES.items()}
@@ -89,6 +92,13 @@ def test_numpy_promotes_alike():
 # needle's dtypes. The standard leaves mixed kinds to the library.
 ARRAY_API = {
     ("bool", "bool"): "bool",
+    ("int8", "int8"): "int8",
+    ("int8", "uint8"): "int16",
+    ("int8", "uint16"): "int32",
+    ("uint8", "int16"): "int16",
+    ("int16", "uint16"): "int32",
+    ("uint8", "uint16"): "uint16",
+    ("uint16", "int32"): "int32",
     ("int32", "int32"): "int32",
     ("int32", "int64"): "int64",
     ("int64", "int64"): "int64",
@@ -115,7 +125,7 @@ def test_array_api_strict():
             continue
         assert expected == getattr(strict, result_type(a, b))
         defined += 1
-    assert defined == 9
+    assert defined == 1 + 6 * 6 + 2 * 2
 
 
 def test_promotion_is_symmetric_and_never_loses_a_float():
@@ -123,3 +133,17 @@ def test_promotion_is_symmetric_and_never_loses_a_float():
         assert result_type(a, b) == result_type(b, a)
         if a in FLOATING:
             assert ITEMSIZE[result_type(a, b)] >= ITEMSIZE[a]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16", "int32"])
+def test_comparisons_take_integers_that_the_dtype_does_not_hold(dtype):
+    x = ndl.Tensor(np.array([0, 100], dtype), requires_grad=False)
+    for scalar in (-(2**40), 2**40):
+        assert (x < scalar).numpy().tolist() == [scalar > 0] * 2
+        assert (x != scalar).numpy().all() and not (x == scalar).numpy().any()
+
+
+def test_arrays_keep_their_small_integers():
+    for dtype in ("int8", "uint8", "int16", "uint16"):
+        assert ndl.Tensor(np.ones(2, dtype)).dtype == dtype
+    assert ndl.Tensor([1, 2]).dtype == "int64"

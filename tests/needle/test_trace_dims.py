@@ -66,7 +66,7 @@ CASES = {
     "gradient": (gradient, [(N, 8), ("int64", N)]),
     "products": (lambda x, y: (x @ ops.transpose(y), x.reshape(-1)), [(N, 8), (M, 8)]),
     "expressions": (lambda x, y: x + y[::2] + y[: x.shape[0]], [(N, 8), (2 * N, 8)]),
-    "picked": (lambda x, i: (ops.gather(x, i), x[i], x[:, i[0]]), [(M, 2), ("int64", N, 2)]),
+    "picked": (lambda x, i: (ops.take(x, i, 0), x[i], x[:, i[0]]), [(M, 2), ("int64", N, 2)]),
     "squares": (lambda x: x.reshape((x.shape[0] * x.shape[1],)), [(N, M)]),
 }
 

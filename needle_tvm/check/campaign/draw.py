@@ -160,7 +160,8 @@ _LINES = (
     "{0} + {1}", "{0} * {1}", "{0} / (ops.abs({1}) + 1)", "{0} > S", "{0} <= {1}", "{0} == {1}",
     "ops.where({0} > {1}, {0}, {1})", "(ops.abs({0}) + 0.5) ** S", "(ops.abs({0}) + 0.5) ** {1}",
     "{0}.sum()", "{0}.mean(-1)", "{0}.transpose()", "{0}.reshape(-1)", "{0}.astype('float32')",
-    "{0}.astype('float64')", "{0}.astype('int32')", "ops.exp(ops.tanh({0}))", "ops.detach({0})",
+    "{0}.astype('float64')", "{0}.astype('int32')", "{0}.astype('int8')", "ops.exp(ops.tanh({0}))",
+    "ops.detach({0})",
     "ops.log(ops.exp(ops.tanh({0})) + S * S + 1)", "{0} * {0} + {0}", "1 - ops.tanh({0})",
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from typing import Any
 from needle.backend_ndarray.dtypes import is_floating
 from needle_tvm.check.campaign.drawer import Drawer, Made
 from needle_tvm.check.campaign.recipes import grouping, image, places
-from needle_tvm.check.campaign.sizes import least
+from needle_tvm.check.campaign.sizes import Extent, least
 
 ACTIVATIONS = (
     "{0}", "ops.relu({0})", "ops.gelu({0})", "ops.tanh({0})", "ops.silu({0})",
@@ -179,6 +179,28 @@ def upsampling(d: Drawer) -> None:
     x = d.one(f"ops.ConvInput({geometry})({{0}}, {{1}})", x, w)
     x = d.one("{0} + {1}", x, d.leaf([outputs], dtype, -1, 1, "parameter"))
     d.one(rng.choice(ACTIVATIONS), x)
+
+
+def resized(d: Drawer) -> None:
+    """Resize an image (N, C, H, W), or read it at the points of a grid."""
+    rng, x = d.rng, d.one("ops.permute({0}, (0, 3, 1, 2))", image(d))
+    if not is_floating(x.dtype) or rng.random() < 0.4:
+        mode = rng.choice(["nearest", "nearest-exact"])
+    else:
+        mode = rng.choice(["bilinear", "bicubic", "area"])
+    if x.dtype in ("float32", "float64") and rng.random() < 0.3:  # halves round points to borders
+        points = [rng.choice([1, 2, 5]), rng.choice([1, 3, 8])]
+        grid = d.leaf([x.shape[0], *points, 2], x.dtype, -1.3, 1.3, "input")
+        padding, kind = rng.choice(["zeros", "border"]), rng.choice(["bilinear", "bicubic"])
+        text = f"mode={kind!r}, padding_mode={padding!r}, align_corners={rng.random() < 0.5}"
+        d.one(f"nn.functional.grid_sample({{0}}, {{1}}, {text})", x, grid)
+        return
+    if any(isinstance(n, Extent) for n in x.shape) or rng.random() < 0.5:
+        target = f"scale_factor={rng.choice([2, 3, 1.5, (2, 1)])}"
+    else:
+        target = f"size={tuple(rng.choice([1, 2, 5, 8, 13]) for _ in 'hw')}"
+    align = rng.choice([", align_corners=True", ""]) if mode in ("bilinear", "bicubic") else ""
+    d.one(f"nn.functional.interpolate({{0}}, {target}, mode={mode!r}{align})", x)
 
 
 def products(d: Drawer) -> None:
@@ -459,6 +481,6 @@ def step(d: Drawer) -> None:
 
 LAYERS: tuple[Callable[[Drawer], Any], ...] = (
     mlp, attention, recurrence, cells, loss, standardised, weighed, similarity, gated, experts,
-    looked_up, step, wide_convolution, upsampling, products,
+    looked_up, step, wide_convolution, upsampling, resized, products,
     *(convolutions, patches, pairs, shifted, views) * 2, views,
 )  # fmt: skip

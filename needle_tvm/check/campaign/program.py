@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from needle.backend_ndarray.dtypes import is_floating
 from needle_tvm.check.campaign.sizes import Size, names_in, tested
 
 INPUT, PARAMETER, CONSTANT = "input", "parameter", "constant"
@@ -47,7 +48,7 @@ class Leaf:
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
             return f"({rng}.random({self._shape}) < 0.5)"
-        if self.dtype.startswith("int"):
+        if not is_floating(self.dtype):  # negative numbers wrap around where there is no sign
             drawn = f"{rng}.integers({self.low:.0f}, {self.high:.0f}, {self._shape})"
             if self.special:
                 least = f'np.iinfo("{self.dtype}").min'

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
+from needle_tvm.check.campaign import elements, scans
 from needle_tvm.check.campaign.drawer import Drawer, Made
 from needle_tvm.check.campaign.sizes import Extent
 
@@ -251,18 +252,18 @@ def _pooled(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, f"kernel={kernel}, stride={stride}, padding={padding}", x)
 
 
-def _unfold(d: Drawer, cls: type[Op]) -> bool:
+def _sliding_windows(d: Drawer, cls: type[Op]) -> bool:
     x = image(d)
     text, kernel, _ = _window(d, x)
     value = d.rng.choice(["0.0", "1.5", "-2.0"])
     return d.apply(cls, f"kernel={kernel}, {text}, value={value}", x)
 
 
-def _fold(d: Drawer, cls: type[Op]) -> bool:
-    """Unfold an image into windows, and fold them back."""
+def _overlap_add(d: Drawer, cls: type[Op]) -> bool:
+    """Copy the windows of an image, and add them back."""
     x = image(d)
     text, kernel, _ = _window(d, x)
-    made = d.add(f"ops.Unfold(kernel={kernel}, {text}, value=0.0)({{0}})", x)
+    made = d.add(f"ops.SlidingWindows(kernel={kernel}, {text}, value=0.0)({{0}})", x)
     return made is not None and d.apply(cls, f"size={x.shape[1:3]}, {text}", made[0])
 
 
@@ -270,10 +271,13 @@ def places(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
     """Return positions along an axis: integers from 0 on, below its extent."""
     if shape is None:
         shape = [d.extent([n]) for n in d.rng.choice([[], [1], [3], [7], [2, 3]])]
-    return d.leaf(shape, d.rng.choice(["int32", "int64"]), 0, max(1, extent))
+    dtype = d.rng.choice(["int32", "int64", "uint8"])
+    if dtype == "uint8" and not (isinstance(extent, int) and extent <= 256):
+        dtype = "int32"
+    return d.leaf(shape, dtype, 0, max(1, extent))
 
 
-def _gather(d: Drawer, cls: type[Op]) -> bool:
+def _take(d: Drawer, cls: type[Op]) -> bool:
     value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
     if value is None:
         return False
@@ -288,7 +292,7 @@ def _ravel_index(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, f"extents={tuple(extents)}", *indices)
 
 
-def _scatter_add(d: Drawer, cls: type[Op]) -> bool:
+def _segment_sum(d: Drawer, cls: type[Op]) -> bool:
     value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
     if value is None:
         return False
@@ -297,9 +301,49 @@ def _scatter_add(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, f"extent={extent}, axis={axis}", value, index)
 
 
+def _along(d: Drawer, cls: type[Op]) -> bool:
+    """Take elements, or put elements, each at a position of its own along an axis."""
+    value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
+    if value is None:
+        return False
+    axis = d.rng.randrange(len(value.shape))
+    shape = list(value.shape)
+    shape[axis] = d.rng.choice([1, 2, 7])
+    index = places(d, value.shape[axis], shape)
+    if cls.name == "take_along_axis":
+        return d.apply(cls, f"axis={axis}", value, index)
+    return d.apply(cls, f"how={_how(d, value)!r}, axis={axis}", value, index,
+                   d.leaf(shape, value.dtype))  # fmt: skip
+
+
+def _put(d: Drawer, cls: type[Op]) -> bool:
+    value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
+    if value is None:
+        return False
+    axis = d.rng.randrange(len(value.shape))
+    index = places(d, value.shape[axis])
+    shape = [*value.shape[:axis], *index.shape, *value.shape[axis + 1 :]]
+    return d.apply(cls, f"how={_how(d, value)!r}, axis={axis}", value, index,
+                   d.leaf(shape, value.dtype))  # fmt: skip
+
+
+def _how(d: Drawer, value: Made) -> str:
+    return "set" if value.dtype == "bool" else d.rng.choice(["set", "add", "max", "min"])
+
+
+def _set_slice(d: Drawer, cls: type[Op]) -> bool:
+    value = _any(d, 1)
+    key = _slices(d, value.shape)
+    made = d.add(f"ops.slice({{0}}, {key})", value)
+    if made is None:
+        return False
+    new = d.leaf(list(made[0].shape), value.dtype)
+    return d.add(f"ops.set_slice({{0}}, {{1}}, {key})", value, new) is not None
+
+
 def _one_hot(d: Drawer, cls: type[Op]) -> bool:
     classes = d.rng.choice([1, 3, 8])
-    dtype = d.rng.choice(["float32", "float64", "int32", "bool", "float16"])
+    dtype = d.rng.choice(["float32", "float64", "int32", "bool", "float16", "int8"])
     return d.apply(cls, f"num_classes={classes}, dtype={dtype!r}", places(d, classes))
 
 
@@ -325,6 +369,17 @@ def _lstm(d: Drawer, cls: type[Op]) -> bool:
     projected = projected or d.leaf(shape, dtype)
     h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 4 * hidden], dtype, -0.5, 0.5)
     return d.apply(cls, "", projected, h, c, w, results=3)
+
+
+def _gru(d: Drawer, cls: type[Op]) -> bool:
+    dtype, batch = d.float_dtype(), d.extent([1, 1, 2, 3, 5, 9])
+    hidden = d.rng.choice([1, 2, 4, 7, 8, 16, 20])
+    if cls.name == "gru_sequence":
+        projected = d.leaf([d.extent([1, 2, 3, 7]), batch, 3 * hidden], dtype)
+        h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 3 * hidden], dtype, -0.5, 0.5)
+        return d.apply(cls, "", projected, h, w, d.leaf([3 * hidden], dtype), results=2)
+    gates = [d.leaf([batch, 3 * hidden], dtype) for _ in range(2)]
+    return d.apply(cls, "", *gates, d.leaf([batch, hidden], dtype))
 
 
 def _arange(d: Drawer, cls: type[Op]) -> bool:
@@ -359,14 +414,30 @@ BUILDERS: dict[str, Builder] = {
     "conv_weight": _conv_gradients,
     "max_pool": _pooled,
     "avg_pool": _pooled,
-    "unfold": _unfold,
-    "fold": _fold,
-    "gather": _gather,
+    "sliding_windows": _sliding_windows,
+    "overlap_add": _overlap_add,
+    "take": _take,
     "ravel_index": _ravel_index,
-    "scatter_add": _scatter_add,
+    "take_along_axis": _along,
+    "put_along_axis": _along,
+    "put": _put,
+    "set_slice": _set_slice,
+    "segment_sum": _segment_sum,
     "one_hot": _one_hot,
     "layer_norm": _normalized,
     "batch_norm_train": _normalized,
+    "gru_gates": _gru,
+    "gru_sequence": _gru,
     "lstm_gates": _lstm,
     "lstm_sequence": _lstm,
+    **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),
+    "linear_scan": scans.linear,
+    **dict.fromkeys(("cummax", "cummin", "sort", "topk"), scans.ordered),
+    "searchsorted": scans.searchsorted,
+    "resample": scans.resample,
+    "weighted_rows": scans.weighted_rows,
+    **dict.fromkeys(("round", "condition"), elements.of_one),
+    **dict.fromkeys(("logical", "whole_division"), elements.of_two),
+    **dict.fromkeys(("bitwise", "bitwise_not"), elements.bits),
+    "clip": elements.clip,
 }

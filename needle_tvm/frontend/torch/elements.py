@@ -19,13 +19,13 @@ _op = relax.op
 
 
 def of_two(
-    rule: Callable[[Any, Any], Any], whole: Callable[[Any, Any], Any], rounds: bool = True
+    rule: Callable[[Any, Any, Any], Any], whole: Callable[[Any, Any], Any], rounds: bool = True
 ) -> Any:
     """A converter for two operands, either of which may be a number.
 
-    `rule` computes on float elements (in float32 for halves), and `whole` on integer tensors. With
-    `rounds`, a number beside halves is first rounded to their dtype, as PyTorch does for most
-    operators.
+    `rule(k, x, y)` computes on float elements (in float32 for halves), and `whole` on integer
+    tensors. With `rounds`, a number beside halves is first rounded to their dtype, as PyTorch does
+    for most operators.
     """
 
     def convert(node: Any, importer: Any) -> Any:
@@ -54,9 +54,13 @@ def number(value: float, dtype: str) -> relax.Constant:
     return relax.const(value, dtype)
 
 
-def _broadcast(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def _broadcast(rule: Callable[[Any, Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A rule for two elements as a rule for two tensors."""
-    return partial(_te.broadcast, TE_NAMESPACE, lambda x, y: rule(tirx.convert(x), tirx.convert(y)))
+    return partial(
+        _te.broadcast,
+        TE_NAMESPACE,
+        lambda x, y: rule(TE_NAMESPACE, tirx.convert(x), tirx.convert(y)),
+    )
 
 
 def cast(node: Any, importer: Any) -> Any:
@@ -76,36 +80,7 @@ def cast(node: Any, importer: Any) -> Any:
     return importer._to_copy(node)
 
 
-def fmod(x: Any, y: Any) -> Any:
-    """The C library's fmod, which is exact for every quotient; TVM's own rounds the quotient."""
-    dtype = str(x.ty)
-    return tirx.call_pure_extern(dtype, "fmod" if dtype == "float64" else "fmodf", x, y)
-
-
-def remainder(x: Any, y: Any) -> Any:
-    """The remainder with the sign of y, exact also for large quotients."""
-    rest = fmod(x, y)
-    return tirx.Select(_of_other_sign(rest, y), rest + y, rest)
-
-
-def _of_other_sign(x: Any, y: Any) -> Any:
-    """Whether one of two numbers is below 0 and the other above."""
-    zero = tirx.const(0, str(x.ty))
-    return tirx.any(tirx.all(x < zero, y > zero), tirx.all(x > zero, y < zero))
-
-
-def floor_divided(x: Any, y: Any) -> Any:
-    """The quotient that belongs to `remainder`, and not one off where `x / y` rounds up."""
-    zero, one = (tirx.const(value, str(x.ty)) for value in (0, 1))
-    rest = fmod(x, y)
-    quotient = (x - rest) / y
-    quotient = tirx.Select(_of_other_sign(rest, y), quotient - one, quotient)
-    floor = tirx.floor(quotient)
-    floor = tirx.Select(quotient - floor > tirx.const(0.5, str(x.ty)), floor + one, floor)
-    return tirx.Select(y == zero, x / y, floor)
-
-
-def hypot(x: Any, y: Any) -> Any:
+def hypot(_: Any, x: Any, y: Any) -> Any:
     """sqrt(x * x + y * y) by the ratio to the larger one, so that no square overflows."""
     zero, one, infinity = (tirx.const(value, str(x.ty)) for value in (0, 1, math.inf))
     x, y = tirx.abs(x), tirx.abs(y)
@@ -113,6 +88,11 @@ def hypot(x: Any, y: Any) -> Any:
     ratio = tirx.Select(x < y, x, y) / tirx.Select(large == zero, one, large)
     length = large * tirx.sqrt(one + ratio * ratio)
     return tirx.Select(tirx.any(x == infinity, y == infinity), infinity, length)
+
+
+def power(_: Any, x: Any, y: Any) -> Any:
+    """x ** y for floats."""
+    return tirx.power(x, y)
 
 
 def whole_power(x: Any, y: Any) -> Any:
@@ -141,87 +121,15 @@ def _powers(x: te.Tensor, y: te.Tensor) -> te.Tensor:
     return topi.where(topi.logical_or(is_unit, is_positive), powers, topi.full_like(powers, zero))
 
 
-def elementwise(rule: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
-    """A converter that applies `rule` to each float element."""
+def elementwise(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """A converter that applies `rule(k, element)` to each float element."""
 
     def convert(node: Any, importer: Any) -> Any:
         name = str(rule.__name__).strip("_")
         return importer.block_builder.emit_te(
-            lambda x: te.compute(x.shape, lambda *at: rule(x(*at))),
+            partial(_te.by_element, rule, TE_NAMESPACE),
             importer.env[node.args[0]],
             primfunc_name_hint=name,
         )
 
     return convert
-
-
-def _number(like: Any, value: float) -> Any:
-    return tirx.const(value, str(like.ty))
-
-
-def _series(x: Any, factors: list[float]) -> Any:
-    """factors[0] + factors[1] * x + factors[2] * x * x + ..."""
-    total = _number(x, factors[-1])
-    for factor in reversed(factors[:-1]):
-        total = total * x + _number(x, factor)
-    return total
-
-
-def expm1(x: Any) -> Any:
-    """exp(x) - 1, near 0 by its series, in which nothing cancels."""
-    terms = 17 if str(x.ty) == "float64" else 9
-    near = x * _series(x, [1 / math.factorial(i + 1) for i in range(terms)])
-    return tirx.Select(tirx.abs(x) < _number(x, 0.5), near, tirx.exp(x) - _number(x, 1))
-
-
-def log1p(x: Any) -> Any:
-    """log(1 + x), near 0 as twice the inverse hyperbolic tangent of x / (2 + x), by its series."""
-    terms = 14 if str(x.ty) == "float64" else 6
-    ratio = x / (_number(x, 2) + x)
-    near = ratio * _series(ratio * ratio, [2 / (2 * i + 1) for i in range(terms)])
-    return tirx.Select(tirx.abs(x) < _number(x, 0.4), near, tirx.log(_number(x, 1) + x))
-
-
-def _odd(x: Any, of_positive: Callable[[Any], Any]) -> Any:
-    y = of_positive(tirx.abs(x))
-    return tirx.Select(x < _number(x, 0), -y, y)
-
-
-def asinh(x: Any) -> Any:
-    one, large = _number(x, 1), _number(x, 1e6)
-
-    def of(x: Any) -> Any:
-        square = x * x
-        near = log1p(x + square / (one + tirx.sqrt(one + square)))
-        return tirx.Select(x > large, tirx.log(x) + _number(x, math.log(2)), near)
-
-    return _odd(x, of)
-
-
-def acosh(x: Any) -> Any:
-    above = x - _number(x, 1)
-    near = log1p(above + tirx.sqrt(above) * tirx.sqrt(above + _number(x, 2)))
-    far = tirx.log(x) + _number(x, math.log(2))
-    return tirx.Select(x > _number(x, 1e6), far, near)
-
-
-def atanh(x: Any) -> Any:
-    return _odd(x, lambda x: _number(x, 0.5) * log1p(_number(x, 2) * x / (_number(x, 1) - x)))
-
-
-def _tanh(x: Any) -> Any:
-    """tanh by expm1, which keeps all digits near 0."""
-
-    def of(x: Any) -> Any:
-        below = expm1(_number(x, -2) * x)
-        return -below / (below + _number(x, 2))
-
-    return _odd(x, of)
-
-
-def tanh(node: Any, importer: Any) -> Any:
-    """tanh; for float64 not TVM's, which loses digits near 0."""
-    x = importer.env[node.args[0]]
-    if str(x.ty.dtype) == "float64":
-        return elementwise(_tanh)(node, importer)
-    return importer.block_builder.emit(_op.tanh(x))

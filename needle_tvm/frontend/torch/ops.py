@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend_ndarray.dtypes import HALVES
+from needle.ops import _functions
 from needle_tvm._tvm.names import relax, te, tirx
 from needle_tvm.frontend.torch import elements, places
 from needle_tvm.frontend.torch import graph as torch_graph
@@ -536,25 +537,23 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "_upsample_bilinear2d_aa.default": antialiased,
     "cumsum.default": _cumulative(_op.cumsum),
     "cumprod.default": _cumulative(_op.cumprod),
-    "floor_divide.default": elements.of_two(elements.floor_divided, _op.floor_divide, rounds=False),
+    "floor_divide.default": elements.of_two(
+        _functions.floor_divided, _op.floor_divide, rounds=False
+    ),
     **{
-        f"remainder.{kind}": elements.of_two(elements.remainder, _op.floor_mod)
+        f"remainder.{kind}": elements.of_two(_functions.remainder, _op.floor_mod)
         for kind in ("Tensor", "Scalar", "Scalar_Tensor")
     },
     **{
-        f"pow.{kind}": elements.of_two(tirx.power, elements.whole_power)
+        f"pow.{kind}": elements.of_two(elements.power, elements.whole_power)
         for kind in ("Scalar", "Tensor_Tensor")
     },
     "hypot.default": elements.of_two(elements.hypot, _op.add),
-    **{f"fmod.{kind}": elements.of_two(elements.fmod, _op.mod) for kind in ("Tensor", "Scalar")},
-    "tanh.default": elements.tanh,
+    **{f"fmod.{kind}": elements.of_two(_functions.fmod, _op.mod) for kind in ("Tensor", "Scalar")},
     "max_pool2d_with_indices.default": max_pool,
     "max_pool3d_with_indices.default": max_pool,
-    "log1p.default": elements.elementwise(elements.log1p),
-    "expm1.default": elements.elementwise(elements.expm1),
-    "asinh.default": elements.elementwise(elements.asinh),
-    "acosh.default": elements.elementwise(elements.acosh),
-    "atanh.default": elements.elementwise(elements.atanh),
+    "log1p.default": elements.elementwise(_functions.log1p),
+    "expm1.default": elements.elementwise(_functions.expm1),
     "gather.default": places.gather,
     "index_put.default": places.index_put,
     "_unsafe_index_put.default": places.index_put,

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax, tvm
+from needle_tvm._tvm.names import INTERNAL_ERROR, IRModule, PrimFunc, Target, relax, tvm
 from needle_tvm.tir.extents import exprs_of, shape_of
 
 _CALL_TIR, _RESHAPE = tvm.ir.Op.get("relax.call_tir"), tvm.ir.Op.get("relax.reshape")
@@ -98,7 +98,14 @@ def _source(module: IRModule, value: Any) -> Any:
         return None
     if math.prod(before) != math.prod(shape) or source.ty.dtype != value.ty.dtype:
         return None
-    return source if relax.analysis.has_reshape_pattern(called) else None
+    return source if _only_reshapes(called) else None
+
+
+def _only_reshapes(function: PrimFunc) -> bool:
+    try:
+        return bool(relax.analysis.has_reshape_pattern(function))
+    except INTERNAL_ERROR:  # over divisions by symbolic extents that TVM 0.27 does not resolve
+        return False
 
 
 def _viewed(value: Any) -> Any:

@@ -1,10 +1,13 @@
 """Replaces convolutions whose window covers the whole image with a matmul of the same memory.
 
-Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, all
-shapes static and no extent 0, where `w` (H, W, C, N) covers every image (B, H, W, C) at once.
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, no extent
+0, where
+- `w` (H, W, C, N) covers every image (B, H, W, C) at once, and only B may be symbolic, or
+- `w` is (1, 1, C, N), there are no strides, and H or W is symbolic.
 
-After: `reshape(matmul(reshape(x), reshape(w)))`, whose rows are images. None of the reshapes moves
-data. A 1x1 convolution of larger images is left alone: its kernel's tiles lie along their rows.
+After: `reshape(matmul(reshape(x), reshape(w)))`, whose rows are images, or pixels. None of the
+reshapes moves data. A 1x1 convolution of larger images of one size is left alone: its kernel's
+tiles lie along their rows.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
 from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.tir.extents import exprs_of
+from needle_tvm.tir.extents import exprs_of, is_static
 
 
 def conv_as_matmul(module: IRModule, target: Target) -> IRModule:
@@ -32,7 +35,12 @@ class _Rewriter(Rewriter):
             return call
         (x, w), attrs, (before, weight, after) = call.args, call.attrs, shapes
         *window, _, n = weight
-        if before[1:3] != tuple(window) or any(int(dilation) != 1 for dilation in attrs.dilation):
+        if any(int(dilation) != 1 for dilation in attrs.dilation):
+            return call
+        pixels = window == [1, 1] and not is_static(before[1:3])
+        if pixels and any(int(stride) != 1 for stride in attrs.strides):
+            return call
+        if not pixels and before[1:3] != tuple(window):
             return call
         k = math.prod(weight[:-1])
         rows = self.builder_.emit(relax.op.reshape(x, exprs_of((math.prod(before) // k, k))))

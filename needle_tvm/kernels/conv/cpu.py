@@ -19,6 +19,7 @@ from needle_tvm.kernels.blocks import (
     PARALLEL_WORK,
     after,
     block_work,
+    can_fuse,
     extent,
     is_symbolic,
     item_bytes,
@@ -30,6 +31,7 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile, Copied, tasks
 from needle_tvm.kernels.rule import annotated
+from needle_tvm.tir.functions import written_dtype
 
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
 DEPTHWISE = "needle.depthwise"  # the same for a depthwise convolution
@@ -109,6 +111,7 @@ def _around_tiles(
     panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
     # If the batch is symbolic, the fewest images have enough tasks for all cores.
     images = max(1, least_extent(sch, image_tile))
+    symbolic = is_symbolic(sch, row_tile)
     panels, rows = (extent(sch, loop) for loop in (panel, row_tile))
     separate, copied = channelwise or grouped, None
     for copy in copies:  # one at most
@@ -124,14 +127,20 @@ def _around_tiles(
     )
     if knobs.strips is not None and rows % knobs.strips == 0:
         strips = knobs.strips
-    panel_chunk, panel = sch.split(panel, [chunks, None])
-    strip, row_tile = sch.split(row_tile, [strips, None])
+    # A strip of a symbolic number of rows is one tile: a longer one would check where it ends.
+    panel_chunk, panel = sch.split(panel, [1 if symbolic else chunks, None])
+    strip, row_tile = sch.split(row_tile, [None, 1] if symbolic else [strips, None])
     inner = [panel, *of_group, row_tile, column_tile]
     if channelwise:
         inner = [row_tile, column_tile, panel]
-    sch.reorder(panel_chunk, image_tile, strip, *inner, i, j, k, lane)
-    task = sch.fuse(panel_chunk, image_tile, strip)
-    share_out(sch, task, tiles, target)
+    counts = [strip, image_tile] if symbolic else [panel_chunk, image_tile, strip]
+    sch.reorder(*counts, *inner, i, j, k, lane)
+    if can_fuse(sch, counts):
+        task = sch.fuse(*counts)
+        share_out(sch, task, tiles, target)
+    else:
+        task = image_tile
+        share_out(sch, strip, tiles, target)
     write_back(sch, tiles, between, last, inner[-1], [i, j, k, lane])
     sch.compute_at(tiles, inner[-1], preserve_unit_loops=True)
     for block in copies:
@@ -159,12 +168,11 @@ def _copied(
 ) -> Copied:
     """The input that tasks copy for `images` tiles of images with `rows` rows of output."""
     step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
-    buffer = sch.get(copy).writes[0].source
-    of_image = math.prod(int(extent) for extent in buffer.shape[1:])
-    each = of_image if is_symbolic(sch, sch.get_loops(copy)[0]) else None
-    elements = math.prod(map(int, buffer.shape)) if each is None else images * each
+    all_images, *of_image = sch.get_loops(copy)
+    count = images if is_symbolic(sch, all_images) else extent(sch, all_images)
+    elements = count * math.prod(extent(sch, loop) for loop in of_image)
     row = elements // (images * ((rows - 1) * step + window))
-    return Copied(step, window, row, item_bytes(str(buffer.dtype)), shared)
+    return Copied(step, window, row, item_bytes(written_dtype(sch.get(copy))), shared)
 
 
 def _loops_of(sch: Schedule, tiles: Any) -> tuple[list[Any], Any, list[Any]]:

@@ -23,6 +23,8 @@ _TILE = 20
 _IN_TWO = {"znver4"}
 _HALF = 0.6
 
+LARGE = 64  # rows or columns of an image for which to decide if they are symbolic
+
 _SHORT = 16  # bytes of the shortest vectors
 
 # A strip's copy should stay in a core's own cache beside weights and results: half the smallest L2

@@ -11,7 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 from needle_tvm._tvm.names import Schedule, Target
-from needle_tvm.kernels.blocks import after, in_registers, lanes_of, share_out, write_back
+from needle_tvm.kernels.blocks import (
+    after,
+    can_fuse,
+    in_registers,
+    lanes_of,
+    share_out,
+    write_back,
+)
 from needle_tvm.kernels.rule import annotated
 
 # Annotations of the block that transforms along the first axis: results of a tile along an axis.
@@ -25,7 +32,8 @@ _AXES = 3  # of a tile: rows, columns, and a vector of channels
 def transform_input(sch: Schedule, half: Any, target: Target, knobs: None) -> None:
     """Schedule `transformed_input`: threads share out the tiles."""
     (pixels,), (whole,) = sch.get_producers(half), sch.get_consumers(half)
-    i, j, tile, channel = sch.get_loops(whole)
+    number, tile, channel = sch.get_loops(whole)
+    i, j = sch.split(number, [None, int(sch.get(half).annotations[INPUT]) + 2])
     vector, lane = sch.split(channel, [None, lanes_of(sch, half, target)])
     sch.reorder(tile, vector, i, j, lane)
     share_out(sch, tile, half, target)
@@ -46,6 +54,10 @@ def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> N
     column, j = sch.split(column, [None, m])
     vector, lane = sch.split(channel, [None, lanes_of(sch, half, target)])
     sch.reorder(image, row, column, vector, i, j, lane)
-    share_out(sch, sch.fuse(image, row), half, target)
+    counts = [image, row]
+    shared = sch.fuse(*counts) if can_fuse(sch, counts) else row
+    if shared is row:  # one image after the other in each row
+        sch.reorder(row, image)
+    share_out(sch, shared, half, target)
     write_back(sch, half, between, last, vector, [i, j, lane])
     in_registers(sch, half, vector, _AXES)

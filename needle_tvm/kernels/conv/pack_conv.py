@@ -2,7 +2,7 @@
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
-- `x` (B, H, W, C) does not depend on parameters alone, and only B may be symbolic,
+- `x` (B, H, W, C) does not depend on parameters alone, and B, H and W may be symbolic,
 - both are float32, or both float64, and no extent is 0.
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
@@ -22,10 +22,10 @@ from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, re
 from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import rewrite
-from needle_tvm.kernels.conv.cpu_tiles import ConvTile, conv_tile, depthwise_tile
+from needle_tvm.kernels.conv.cpu_tiles import LARGE, ConvTile, conv_tile, depthwise_tile
 from needle_tvm.kernels.conv.te import Channels, Geometry, conv
 from needle_tvm.kernels.dense.pack_weights import Packer
-from needle_tvm.tir.extents import shape_of
+from needle_tvm.tir.extents import is_static, shape_of
 
 _DTYPES = ("float32", "float64")
 _FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
@@ -48,13 +48,19 @@ class _ConvPacker(Packer):
             return call
         (x, w), attrs = call.args, call.attrs
         batch, rows, columns, n = shape_of(call) or ()
-        # Tiles of a symbolic batch lie in one image each: those of one image.
-        images = batch if isinstance(batch, int) else 1
+        padding = [int(zeros) for zeros in attrs.padding]
         geometry = Geometry(
-            (rows, columns), _pair(attrs.strides), _pair(attrs.dilation), _pair(attrs.padding)
+            (rows, columns),
+            _pair(attrs.strides),
+            _pair(attrs.dilation),
+            (padding[0], padding[1]),
+            (padding[2], padding[3]),
         )
         channels, x = self._channels(call, x, n)
-        tile = self._tile(channels, (images, rows, columns, n), geometry, w)
+        # Tiles of a symbolic batch, or of images of symbolic sizes, lie in one image each.
+        images = batch if is_static((batch, rows, columns)) else 1
+        sizes = self.large(rows, LARGE), self.large(columns, LARGE)
+        tile = self._tile(channels, (images, *sizes, n), geometry, w)
         return self.builder_.call_te(
             lambda a, p: conv(a, p, n, geometry, channels, tile),
             x,

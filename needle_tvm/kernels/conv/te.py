@@ -9,7 +9,7 @@ from typing import Any
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.conv.cpu import ALIKE, CONV, DEPTHWISE, GROUP, ROWS
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile
-from needle_tvm.tir.extents import expr_of, exprs_of, extent_of, is_static
+from needle_tvm.tir.extents import Size, expr_of, exprs_of, extent_of, is_static, tiles_in
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,11 @@ class Geometry:
     """The parameters of a convolution that the shapes of its input and weight do not determine.
     Pairs are (rows, columns)."""
 
-    counts: tuple[int, int]  # of the output
+    counts: tuple[Size, Size]  # of the output
     stride: tuple[int, int]
     dilation: tuple[int, int]
     before: tuple[int, int]  # zeros above and left of the image
+    after: tuple[int, int] = (0, 0)  # below and right, which tell a symbolic count
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,11 @@ class Channels:
     outputs: int  # per group
     depthwise: bool = False  # each channel by itself
     planar: bool = False  # (B, C, H, W), weights (C, kh, kw, N)
+
+    @property
+    def order(self) -> tuple[int, int, int, int]:
+        """The axes of an input that are image, row, column and channel."""
+        return (0, 2, 3, 1) if self.planar else (0, 1, 2, 3)
 
 
 def conv(
@@ -48,18 +54,19 @@ def conv(
     group.
     """
     names = ("c", "dy", "dx") if channels.planar else ("dy", "dx", "c")
-    # Indices of one type: those of a symbolic batch are int64.
-    sized = int if is_static([x.shape[0]]) else expr_of
+    # Indices of one type: those of symbolic extents are int64.
+    sized = int if is_static(x.shape) else expr_of
     axes = [
         te.reduce_axis((sized(0), sized(extent)), name=name)
         for extent, name in zip(panels.shape[1:4], names, strict=True)
     ]
     dy, dx, c = (axes[names.index(name)] for name in ("dy", "dx", "c"))
-    (rows, columns), (s, t), (d, e) = geometry.counts, geometry.stride, geometry.dilation
-    batch, count = exprs_of(map(extent_of, (x.shape[0], panels.shape[0])))
-    counts = tile.counts(batch if isinstance(batch, int) else 1, rows, columns)
-    if not isinstance(batch, int):  # tiles of one image each
-        counts = (batch, *counts[1:])
+    (s, t), (d, e) = geometry.stride, geometry.dilation
+    batch, height, width, _ = (extent_of(x.shape[axis]) for axis in channels.order)
+    rows, columns = _counts(geometry, (height, width), (dy, dx))
+    count = int(panels.shape[0])
+    covered = (batch, tile.images), (rows, tile.rows), (columns, tile.columns)
+    counts = exprs_of(tiles_in(*each)[0] for each in covered)
     reach = (
         counts[0] * tile.images,
         (counts[1] * tile.rows - 1) * s + (int(dy.dom.extent) - 1) * d + 1,
@@ -101,7 +108,19 @@ def conv(
         outer = [index // extent for index, extent in zip(at, extents, strict=True)]
         return tiles(*outer, *(index % extent for index, extent in zip(at, extents, strict=True)))
 
-    return te.compute([sized(e) for e in (batch, rows, columns, n)], result, name="conv")
+    return te.compute([sized(e) for e in exprs_of((batch, rows, columns, n))], result, name="conv")
+
+
+def _counts(geometry: Geometry, sizes: tuple[Size, Size], taps: tuple[Any, Any]) -> list[Size]:
+    """The rows and columns of the output for an input of `sizes`."""
+
+    def count(axis: int) -> Size:
+        reach = (int(taps[axis].dom.extent) - 1) * geometry.dilation[axis] + 1
+        padded = expr_of(sizes[axis]) + (geometry.before[axis] + geometry.after[axis] - reach)
+        return extent_of(tirx.floordiv(padded, geometry.stride[axis]) + 1)
+
+    given = enumerate(geometry.counts)
+    return [each if isinstance(each, int) else count(axis) for axis, each in given]
 
 
 def _padded(
@@ -113,8 +132,7 @@ def _padded(
     that lies inside and there is one group. A copy of several groups is laid out group by group:
     pixels of a few channels among hundreds would map to the same sets of the cache.
     """
-    order = (0, 2, 3, 1) if channels.planar else (0, 1, 2, 3)
-    batch, height, width, count = exprs_of(extent_of(x.shape[axis]) for axis in order)
+    batch, height, width, count = exprs_of(extent_of(x.shape[axis]) for axis in channels.order)
     each = count if channels.depthwise else channels.inputs
     top, left = before
 
@@ -124,7 +142,8 @@ def _padded(
 
     ends = zip(reach[1:], (height, width, count), strict=True)
     more_images = isinstance(batch, int) and reach[0] > batch
-    inside = not more_images and all(end <= e for end, e in ends)
+    sized = is_static((height, width)) and not more_images
+    inside = sized and all(end <= e for end, e in ends)
     if inside and not (top or left) and each == count:
         return seen
 
@@ -152,7 +171,7 @@ def _padded(
 
     alike = 1 if channels.planar or reach[3] > count else each
     extents = position(*reach[:3], count // each, each if each < count else reach[3])
-    if not isinstance(batch, int):
+    if not is_static(x.shape):
         extents = tuple(map(expr_of, extents))
     padded = te.compute(extents, element, name="padded", attrs={ALIKE: alike})
     return lambda *at: padded(*position(*at))

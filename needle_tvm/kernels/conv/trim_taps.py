@@ -1,8 +1,8 @@
 """Trims rows and columns of a convolution's weights that only ever meet padding.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
-- `w` depends on parameters of the function alone; all shapes are static but for the batch,
-  no extent is 0,
+- `w` depends on parameters of the function alone; all shapes are static but for the batch, rows
+  and columns, of which symbolic ones are left alone; no extent is 0,
 - the first or last rows or columns of `w` meet only padding, at every position of the output.
 
 After: `conv2d(x, w[first : last + 1])` with as much less padding. The padding's products are left
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
 from needle_tvm.graph.convolutions import conv_extents, with_weights
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.extents import Size
 
 
 def trim_taps(module: IRModule, target: Target) -> IRModule:
@@ -34,13 +35,15 @@ class Axis(NamedTuple):
 
 
 def trimmed(
-    size: int, taps: int, outputs: int, stride: int, dilation: int, padding: tuple[int, int]
+    size: Size, taps: int, outputs: Size, stride: int, dilation: int, padding: tuple[int, int]
 ) -> Axis:
     """The taps that meet an input of `size` somewhere, and the padding that keeps `outputs`.
 
-    All taps if that would cut off some of the input.
+    All taps if that would cut off some of the input, or if its size is symbolic.
     """
     whole = Axis(0, taps, *padding)
+    if not (isinstance(size, int) and isinstance(outputs, int)):
+        return whole
 
     def meets(tap: int) -> bool:
         places = range(tap * dilation - padding[0], tap * dilation - padding[0] + outputs * stride)

@@ -3,10 +3,12 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - the window is 3x3, without strides, dilation and groups,
 - `w` depends on parameters of the function alone, and `x` does not,
-- all shapes are static and no extent is 0, both are float32 or both float64, and the input and
-  output channels fill vectors,
-- the multiplications saved are worth the cost of the transforms and of larger weights, and the
-  transformed image is not very large (`tile_size`).
+- images, rows and columns may be symbolic; no extent is 0, both are float32 or both float64, and
+  the input and output channels fill vectors,
+- the multiplications saved are worth the cost of the transforms and of larger weights
+  (`tile_size`), and the transformed image is not very large. What is worth it depends on the size:
+  the geometric mean of its bounds decides for a symbolic batch, and a large image for symbolic
+  rows or columns, since small ones take little time either way.
 
 After: `output(matmul(input(x), weight(w)))`. `input` transforms overlapping tiles of the image into
 a x a numbers for each tile and channel, and `output` transforms the results of the a * a matmuls
@@ -24,11 +26,11 @@ import math
 from typing import Any
 
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
-from needle_tvm.graph.convolutions import conv_shapes
+from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
 from needle_tvm.kernels.conv import winograd_te
-from needle_tvm.kernels.conv.cpu_tiles import fetching
+from needle_tvm.kernels.conv.cpu_tiles import LARGE, fetching
 from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling
 
 _DTYPES = ("float32", "float64")
@@ -63,8 +65,8 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
         return places * weights + fetching(weights, item)
 
     def transformed(m: int) -> float:
-        tiles, numbers = Tiling(m, batch, (rows, columns), (0, 0)).tiles, (m + WINDOW - 1) ** 2
-        if tiles * numbers * max(channels, n) * item > _LARGEST:
+        tiles, numbers = Tiling(m, batch, (rows, columns), (0, 0)).tiles, _numbers(m)
+        if transformed_bytes(m, output, channels, item) > _LARGEST:
             return math.inf
         return cost(tiles, numbers) + tiles * numbers * (channels + n) * _TRANSFORM + _WAITS
 
@@ -73,6 +75,17 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
     if small < worth and _EXACT * small <= large:
         return 2
     return 4 if large < worth else None
+
+
+def transformed_bytes(m: int, output: tuple[int, int, int, int], channels: int, item: int) -> int:
+    """The bytes of the transformed image or of its products, whichever are more."""
+    batch, rows, columns, n = output
+    tiles = Tiling(m, batch, (rows, columns), (0, 0)).tiles
+    return tiles * _numbers(m) * max(channels, n) * item
+
+
+def _numbers(m: int) -> int:
+    return (m + WINDOW - 1) ** 2
 
 
 @expr_functor.mutator
@@ -88,21 +101,23 @@ class _Rewriter(Rewriter):
             return call
         x, w = call.args
         seen = self.builder_.emit_te(
-            lambda a: winograd_te.transformed_input(a, tiling),
+            lambda a, *sizes: winograd_te.transformed_input(a, tiling.of(sizes)),
             x,
+            *tiling.sizes,
             primfunc_name_hint="winograd_input",
             primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
         )
         products = self.builder_.emit(relax.op.matmul(seen, self._weight(w, tiling.m)))
         return self.builder_.call_te(
-            lambda a: winograd_te.transformed_output(a, tiling),
+            lambda a, *sizes: winograd_te.transformed_output(a, tiling.of(sizes)),
             products,
+            *tiling.sizes,
             primfunc_name_hint="winograd_output",
             primfunc_attrs={"op_pattern": OP_PATTERN.out_fusable},
         )
 
     def _tiling(self, call: Any) -> Tiling | None:
-        shapes = conv_shapes(call)
+        shapes = conv_extents(call)
         if shapes is None:
             return None
         (x, w), attrs, (_, weight, output) = call.args, call.attrs, shapes
@@ -119,8 +134,10 @@ class _Rewriter(Rewriter):
         if math.gcd(channels, n) % (vector_registers(self.target)[1] // item):
             return None
         batch, rows, columns, _ = output
-        m = tile_size((batch, rows, columns, n), channels, item)
-        if m is None:
+        sizes = self.middle(batch), self.large(rows, LARGE), self.large(columns, LARGE), n
+        m = tile_size(sizes, channels, item)
+        most = self.most(batch), self.most(rows), self.most(columns), n
+        if m is None or transformed_bytes(m, most, channels, item) > _LARGEST:
             return None
         top, left = (int(zeros) for zeros in attrs.padding[:2])
         return Tiling(m, batch, (rows, columns), (top, left))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.conv.cpu_winograd import INPUT, OUTPUT
+from needle_tvm.tir.extents import Size, expr_of, exprs_of, extent_of, is_static, tiles_in
 
 WINDOW = 3
 
@@ -66,26 +67,37 @@ class Tiling(NamedTuple):
     """A tiling of images by tiles of m x m results; pairs are (rows, columns)."""
 
     m: int
-    batch: int
-    results: tuple[int, int]
+    batch: Size
+    results: tuple[Size, Size]
     before: tuple[int, int]  # zeros above and left of the image
 
     @property
-    def counts(self) -> tuple[int, int]:
-        rows, columns = self.results
-        return -(-rows // self.m), -(-columns // self.m)
+    def sizes(self) -> list[Any]:
+        """Images, rows and columns of the results, as TVM takes them."""
+        return exprs_of((self.batch, *self.results))
+
+    def of(self, sizes: Sequence[Any]) -> Tiling:
+        """The tiling whose `sizes` are variables of another function."""
+        batch, rows, columns = map(extent_of, sizes)
+        return self._replace(batch=batch, results=(rows, columns))
 
     @property
-    def tiles(self) -> int:
+    def counts(self) -> tuple[Size, Size]:
+        rows, columns = (tiles_in(extent, self.m)[0] for extent in self.results)
+        return rows, columns
+
+    @property
+    def tiles(self) -> Size:
         rows, columns = self.counts
         return self.batch * rows * columns
 
 
 def transformed_input(x: te.Tensor, tiling: Tiling) -> te.Tensor:
-    """B^T d B: (B, H, W, C) -> (a, a, tiles, C)."""
+    """B^T d B: (B, H, W, C) -> (a * a, tiles, C)."""
     transform = matrices(tiling.m).input
-    (rows, columns), (top, left), a = tiling.counts, tiling.before, len(transform)
-    _, height, width, channels = (int(extent) for extent in x.shape)
+    (top, left), a = tiling.before, len(transform)
+    rows, columns, tiles = exprs_of((*tiling.counts, tiling.tiles))
+    _, height, width, channels = exprs_of(map(extent_of, x.shape))
 
     def pixel(t: Any, i: Any, j: Any, c: Any) -> Any:
         y = t // columns % rows * tiling.m + i - top
@@ -93,7 +105,7 @@ def transformed_input(x: te.Tensor, tiling: Tiling) -> te.Tensor:
         inside = tirx.all(y >= 0, y < height, z >= 0, z < width)
         return tirx.if_then_else(inside, x(t // (rows * columns), y, z, c), tirx.const(0, x.dtype))
 
-    pixels = te.compute((tiling.tiles, a, a, channels), pixel, name="pixels")
+    pixels = te.compute(_alike((tiles, a, a, channels)), pixel, name="pixels")
     half = te.compute(
         pixels.shape,
         lambda t, i, j, c: _combined(transform, i, lambda k: pixels(t, k, j, c), x.dtype),
@@ -101,45 +113,51 @@ def transformed_input(x: te.Tensor, tiling: Tiling) -> te.Tensor:
         attrs={INPUT: tiling.m},
     )
     return te.compute(
-        (a, a, tiling.tiles, channels),
-        lambda i, j, t, c: _combined(transform, j, lambda k: half(t, i, k, c), x.dtype),
+        _alike((a * a, tiles, channels)),
+        lambda ij, t, c: _combined(transform, ij % a, lambda k: half(t, ij // a, k, c), x.dtype),
         name="winograd_input",
     )
 
 
 def transformed_weight(w: te.Tensor, m: int) -> te.Tensor:
-    """G g G^T: (3, 3, C, N) -> (a, a, C, N)."""
+    """G g G^T: (3, 3, C, N) -> (a * a, C, N)."""
     transform = matrices(m).weight
+    a = len(transform)
     *_, inputs, n = (int(extent) for extent in w.shape)
     half = te.compute(
-        (len(transform), WINDOW, inputs, n),
+        (a, WINDOW, inputs, n),
         lambda i, j, c, o: _combined(transform, i, lambda k: w(k, j, c, o), w.dtype),
         name="half",
     )
     return te.compute(
-        (len(transform), len(transform), inputs, n),
-        lambda i, j, c, o: _combined(transform, j, lambda k: half(i, k, c, o), w.dtype),
+        (a * a, inputs, n),
+        lambda ij, c, o: _combined(transform, ij % a, lambda k: half(ij // a, k, c, o), w.dtype),
         name="winograd_weight",
     )
 
 
 def transformed_output(products: te.Tensor, tiling: Tiling) -> te.Tensor:
-    """A^T M A: (a, a, tiles, N) -> (B, rows, columns, N)."""
+    """A^T M A: (a * a, tiles, N) -> (B, rows, columns, N)."""
     transform = matrices(tiling.m).output
-    m, (rows, columns), a = tiling.m, tiling.counts, int(products.shape[0])
-    n = int(products.shape[-1])
+    m, a, n, dtype = tiling.m, len(transform[0]), int(products.shape[-1]), products.dtype
+    rows, columns, tiles = exprs_of((*tiling.counts, tiling.tiles))
     half = te.compute(
-        (tiling.tiles, m, a, n),
-        lambda t, i, j, o: _combined(transform, i, lambda k: products(k, j, t, o), products.dtype),
+        _alike((tiles, m, a, n)),
+        lambda t, i, j, o: _combined(transform, i, lambda k: products(k * a + j, t, o), dtype),
         name="half",
         attrs={OUTPUT: m},
     )
 
     def result(b: Any, y: Any, x: Any, o: Any) -> Any:
         t = (b * rows + y // m) * columns + x // m
-        return _combined(transform, x % m, lambda k: half(t, y % m, k, o), products.dtype)
+        return _combined(transform, x % m, lambda k: half(t, y % m, k, o), dtype)
 
-    return te.compute((tiling.batch, *tiling.results, n), result, name="winograd_output")
+    return te.compute(_alike((*tiling.sizes, n)), result, name="winograd_output")
+
+
+def _alike(shape: Sequence[Any]) -> list[Any]:
+    """A shape whose extents are of one type, so that indices are: int64 if one is symbolic."""
+    return list(shape) if is_static(shape) else [expr_of(extent) for extent in shape]
 
 
 def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str) -> Any:

@@ -34,7 +34,7 @@ DENSE = "needle.dense"  # block annotations: [rows, columns] of the register til
 PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
 
 _REDUCTION_UNROLL = 4
-_LATENCY = 8  # cycles: multiply-adds begun before the first one ends
+LATENCY = 8  # cycles: multiply-adds begun before the first one ends
 _IDLE = 0.05  # of the cores' time, accepted for fewer parts
 _MANY_ROWS = 64  # for which the panels of a symbolic number of rows are chosen
 _SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
@@ -86,7 +86,7 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
 
     def cost(tile: Tile) -> tuple[float, int, int, float, int]:
         rows, vectors = tile.rows, tile.columns // lanes
-        cycles = max(rows * vectors, rows + vectors, 2 * vectors, _LATENCY)
+        cycles = max(rows * vectors, rows + vectors, 2 * vectors, LATENCY)
         panels, blocks = -(-n // tile.columns), -(-m // rows)
         parts = row_parts(panels, blocks, cores)
         share = -(-panels * parts // cores) / parts  # of the panels, of the busiest core
@@ -123,18 +123,18 @@ def row_parts(panels: int, blocks: int, cores: int) -> int:
 
 
 @annotated(DENSE, DENSE_VARIANTS)
-def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
+def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs, beside: int = 1) -> None:
     """Schedule a matmul of `dense.pack_weights`, or a batch of them, with its fused epilogue.
 
     Threads share out the panels: each panel stays in its core's cache while all rows, or a part of
-    them, are multiplied by it.
+    them, are multiplied by it. `beside` tiles, a divisor of the panels, are computed side by side.
     """
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
     cores = int(target.attrs["num-cores"])
-    accumulators = tile.rows * tile.columns // lanes_of(sch, tiles, target)
+    accumulators = beside * tile.rows * tile.columns // lanes_of(sch, tiles, target)
     between, last = after(sch, [tiles])
     shared = cores > 1 and _share_sum(sch, tiles, accumulators, cores, knobs)
-    at = _tiled(sch, tiles, between, last, tile, target, knobs)
+    at = _tiled(sch, tiles, between, last, tile, target, knobs, 1 if shared else beside)
     if shared:
         _add_up(sch, tiles, at)
     else:
@@ -206,11 +206,16 @@ def _tiled(
     tile: Tile,
     target: Target,
     knobs: DenseKnobs,
+    beside: int = 1,
 ) -> Any:
-    """Split the last block into tasks and tiles; return the loop in which to compute a tile."""
+    """Split the last block into tasks and tiles; return the loop in which to compute `beside`
+    tiles."""
     *batch, m, n = sch.get_loops(last)
     m_block, m_inner = sch.split(m, [None, tile.rows])
     panel, n_inner = sch.split(n, [None, tile.columns])
+    side = []
+    if beside > 1:
+        panel, *side = sch.split(panel, [None, beside])
     blocks = extent(sch, m_block)
     panels = math.prod(extent(sch, loop) for loop in (*batch, panel))
     cores = int(target.attrs["num-cores"])
@@ -219,10 +224,10 @@ def _tiled(
         m_part, m_block = sch.split(m_block, [None, 1])
     else:
         m_part, m_block = sch.split(m_block, [parts, None])
-    sch.reorder(*batch, m_part, panel, m_block, m_inner, n_inner)
+    sch.reorder(*batch, m_part, panel, m_block, *side, m_inner, n_inner)
     # If the loop over blocks were fused as well, a task would recompute its addresses in each.
     share_out(sch, sch.fuse(*batch, m_part, panel), tiles, target)
-    write_back(sch, tiles, between, last, m_block, [m_inner, n_inner])
+    write_back(sch, tiles, between, last, m_block, [*side, m_inner, n_inner], axes=2)
     return m_block
 
 
@@ -253,9 +258,10 @@ def _accumulate(sch: Schedule, tiles: Any, at: Any, accumulators: int, knobs: De
     partial = _partial_sums(sch, tiles, accumulators)
     if partial is None:
         sch.compute_at(tiles, at, preserve_unit_loops=True)
-        i, j, k = sch.get_loops(tiles)[-3:]
+        panel, i, j, k = sch.get_loops(tiles)[-4:]
         k_outer, k_inner = sch.split(k, [None, _unroll(extent(sch, k), knobs.unroll)])
-        sum_in_registers(sch, tiles, k_outer, [k_inner, i], j)
+        beside = [panel] if extent(sch, panel) > 1 else []
+        sum_in_registers(sch, tiles, k_outer, [k_inner, *beside, i], j)
         return
     _add_up(sch, tiles, at)
     own = len(sch.get_loops(partial))
@@ -278,7 +284,7 @@ def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:
     sums. None if the accumulators hide the latency of a multiply-add, or there are too few terms.
     """
     *_, k = sch.get_loops(tiles)
-    parts = _unroll(extent(sch, k), -(-_LATENCY // accumulators))
+    parts = _unroll(extent(sch, k), -(-LATENCY // accumulators))
     if parts == 1 or extent(sch, k) < 4 * parts:
         return None
     _, part = sch.split(k, [None, parts])

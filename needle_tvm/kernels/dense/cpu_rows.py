@@ -17,19 +17,21 @@ not full.
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target, tirx
-from needle_tvm.kernels.blocks import annotated, item_bytes, vector_registers
+from needle_tvm.kernels.blocks import annotated, extent, item_bytes, vector_registers
 from needle_tvm.kernels.dense.cpu import (
     DENSE,
     DENSE_VARIANTS,
+    LATENCY,
     DenseKnobs,
     dense,
     most_rows,
 )
 from needle_tvm.kernels.rule import CPU, rule
-from needle_tvm.kernels.variants import either
+from needle_tvm.kernels.variants import covers_best, either
 from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 
@@ -50,15 +52,34 @@ def dense_by_rows(
     columns = int(block.annotations[DENSE][1])
     dtype, terms = str(block.writes[0].source.dtype), int(block.iter_vars[-1].dom.extent)
     sizes = tile_rows(terms, columns, dtype, target)
+    vectors = max(1, columns // (vector_registers(target)[1] // item_bytes(dtype)))
     many = [rows for rows in sizes if rows >= _MANY[0]] or sizes[-1:]
     made = []
     for before, rows in itertools.pairwise([0, *sizes]):
         among = [each for each in many if each >= rows] if rows in many else []
         if before < high and (low <= rows or among):
             sch = Schedule(retiled(function, rows))
-            dense(sch, annotated(sch, DENSE), target, knobs)
-            made.append((_condition(m, rows, max(sizes), among), sch.mod["main"]))
+            tiles = annotated(sch, DENSE)
+            dense(sch, tiles, target, knobs, _beside(sch, tiles, rows * vectors, target))
+            made.append((covers_best(m, rows, max(sizes), among), sch.mod["main"]))
     return Schedule(either(function, made))
+
+
+def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int:
+    """How many tiles to compute side by side: as many as hide the latency of a multiply-add, if
+    they divide the panels and leave each core its share."""
+    *batch, _, panels, _, _, _ = (extent(sch, loop) for loop in sch.get_loops(tiles))
+    cores = int(target.attrs["num-cores"])
+    return next(
+        (
+            count
+            for count in (4, 2)
+            if count * accumulators <= LATENCY
+            and panels % count == 0
+            and math.prod(batch) * (panels // count) % cores == 0
+        ),
+        1,
+    )
 
 
 def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]:
@@ -79,25 +100,6 @@ def exact(function: PrimFunc) -> PrimFunc:
     tiles = _tiles(function)
     symbolic = tiles is not None and not extents.is_static([_rows_of(function, tiles)])
     return retiled(function, 1) if symbolic else function
-
-
-def _condition(m: Any, rows: int, largest: int, among: list[int]) -> Any:
-    """Whether tiles of `rows` rows are best for a matmul of m rows, given that no smaller ones are:
-    they are one tile, or cover more rows than the largest tile has with the fewest to spare, of the
-    tiles `among`."""
-    fits = m <= tirx.const(rows, "int64")
-    if not among:
-        return fits
-    best = m > tirx.const(largest, "int64")
-    for other in among:
-        if other != rows:
-            best = tirx.all(best, _covered(m, rows) < _covered(m, other))
-    return tirx.any(fits, best)
-
-
-def _covered(m: Any, rows: int) -> Any:
-    """The rows of all tiles."""
-    return tirx.floordiv(m + (rows - 1), tirx.const(rows, "int64")) * rows
 
 
 def _tiles(function: PrimFunc) -> Any:

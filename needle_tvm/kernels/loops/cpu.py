@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from needle_tvm._tvm.names import SCHEDULE_ERROR, Schedule, Target, tirx
+from needle_tvm._tvm.names import SCHEDULE_ERROR, Schedule, Target, tirx, tvm
 from needle_tvm.kernels.blocks import (
     PARALLEL_WORK,
     TASKS,
@@ -24,6 +24,7 @@ from needle_tvm.kernels.blocks import (
     vector_registers,
     vectors_of_partial,
 )
+from needle_tvm.kernels.loops.pieces import cuts
 from needle_tvm.kernels.reduce.cpu_rows import rows
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of, written_dtype
@@ -56,7 +57,7 @@ def loops(sch: Schedule, target: Target) -> None:
         if is_written(sch, block):
             outer = spatial
         elif not reduced:
-            outer = _across(sch, block, spatial, lanes) or _vectors_last(sch, spatial, lanes)
+            outer = _across(sch, block, spatial, lanes) or _vectors_last(sch, block, spatial, lanes)
         elif len(sch.get(block).writes) > 1:
             outer = spatial  # TVM vectorises a reduction of pairs (argmax) wrongly
         elif spatial and not sums_along_rows(sch, block):
@@ -85,14 +86,15 @@ def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
     return chosen
 
 
-def _vectors_last(sch: Schedule, spatial: list[Any], lanes: int) -> list[Any]:
+def _vectors_last(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:
     """Vectorise the last axis and return the loops outside the vectors."""
     *outer, last = spatial
     if extent(sch, last) < lanes:
         return outer
+    in_pieces = bool(outer and cuts(sch.get(block), lanes))
     rest, vector = sch.split(last, [None, lanes])
     sch.vectorize(vector)
-    return [*outer, rest]
+    return outer if in_pieces else [*outer, rest]  # `pieces` divides a loop that is not fused
 
 
 def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:
@@ -132,14 +134,17 @@ def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
     """
     details = sch.get(block)
     *others, last = [axis.var for axis in details.iter_vars]
+    analyzer = tvm.sym.Analyzer()  # a reshape leaves divisions that the axes' ranges resolve
+    for axis in details.iter_vars:
+        analyzer.bind(axis.var, axis.dom)
     for load in loads_in(details):
         if not load.indices:
             continue
-        *before, along = load.indices
+        *before, along = (analyzer.simplify(index) for index in load.indices)
         across = [last in variables_of(index) for index in before]
         for axis, loop in zip(others, spatial, strict=False):
             if any(across) and axis.same_as(along) and extent(sch, loop) > 1:
-                after = load.indices[across.index(True) + 1 :]
+                after = [*before, along][across.index(True) + 1 :]
                 neighbours = others[len(others) - len(after) :]
                 alike = len(neighbours) == len(after) and all(map(nests.same, after, neighbours))
                 return loop, len(after) if alike else 0

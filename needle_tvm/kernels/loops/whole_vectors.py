@@ -37,7 +37,8 @@ from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
-from needle_tvm.tir.functions import NODES, loads_in, variables_of
+from needle_tvm.tir.extents import is_multiple
+from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of
 
 # Annotation of a loop over tiles along an axis of so many elements, at least a tile of them. They
 # may be computed twice: the last tile ends where the axis does.
@@ -63,7 +64,7 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
         return loop
     width = int(loop.extent)  # constant in a vectorised loop
     block = realize.block
-    bounds, others = _conditions(realize.predicate, lane)
+    bounds, others = conditions(realize.predicate, lane)
     if len(bounds) != 1:
         return loop
     (bound,) = bounds
@@ -71,8 +72,8 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
         return loop
     if any(axis.iter_type != nests.SPATIAL for axis in block.iter_vars) or block.alloc_buffers:
         return loop
-    start = _start(bound.a, lane, width)
-    if start is None:
+    start = start_of(bound.a, lane, width)
+    if start is None or _wraps_around(realize, lane, width, parameters):
         return loop
     if not isinstance(bound.b, tirx.IntImm):
         rest = _one_by_one(loop, bound.b - start, others)
@@ -109,7 +110,7 @@ def _moved_back(loop: Any) -> Any:
         return tirx.min(product, tirx.const(end - int(product.b), str(product.ty)))
 
     def unconditional(realize: Any) -> Any:
-        within, others = _conditions(realize.predicate, tile)
+        within, others = conditions(realize.predicate, tile)
         if not all(_ends_at(each, end) for each in within):
             return realize
         return nests.realize(realize.iter_values, realize.block, others)
@@ -126,10 +127,10 @@ def _ends_at(condition: Any, end: int) -> bool:
     return bounded and int(condition.b) == end
 
 
-def _conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
+def conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
     """The parts of a conjunction that differ between lanes, and the conjunction of the others."""
     if isinstance(predicate, tirx.And):
-        left, right = (_conditions(part, lane) for part in (predicate.a, predicate.b))
+        left, right = (conditions(part, lane) for part in (predicate.a, predicate.b))
         return left[0] + right[0], tirx.all(left[1], right[1])
     if lane in variables_of(predicate):
         return [predicate], tirx.const(True)
@@ -149,6 +150,19 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
     )
 
 
+def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[Any]) -> bool:
+    """Whether a block reads a buffer of the function's own at quotients or rests that change within
+    a vector. TVM 0.27 would find no bounds for them under a condition, and keep the loops'
+    variables in the buffer's extents."""
+    axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    along = {axis.var for axis, value in axes if lane in variables_of(value)}
+    own = (load for load in loads_in(realize.block) if load.source not in parameters)
+    indices = (index for load in own for index in load.indices)
+    divisions = (each for index in indices for each in nodes_in(index, NODES.division))
+    within = (each for each in divisions if variables_of(each.a) & along)
+    return not all(is_multiple(each.b, width) for each in within)
+
+
 def _lanes(loop: Any, width: int, condition: Any) -> Any:
     """A copy of the loop over `width` lanes, under `condition` alone; it shares no variable."""
     realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
@@ -163,7 +177,7 @@ def _one_by_one(loop: Any, count: Any, condition: Any) -> Any:
     return tirx.For(plain.loop_var, plain.min, count, tirx.ForKind.SERIAL, plain.body)
 
 
-def _start(position: Any, lane: Any, width: int) -> Any:
+def start_of(position: Any, lane: Any, width: int) -> Any:
     """Return `number * width` of a position `number * width + lane`; None for any other."""
     if not isinstance(position, tirx.Add) or not position.b.same_as(lane):
         return None

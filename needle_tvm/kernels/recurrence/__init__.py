@@ -1,1 +1,1 @@
-"""The steps of an LSTM as one kernel."""
+"""The steps of an LSTM or a GRU as one kernel."""

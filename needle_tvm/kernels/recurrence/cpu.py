@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx
 from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
+from needle_tvm.kernels.variants import covers_best
 from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
 
 GATES = 4  # i, f, g, o, side by side
@@ -33,25 +34,43 @@ class LstmTile:
     is_parallel: bool  # whether a step has enough work for more than one thread
 
 
-def lstm_tile(batch: int, hidden: int, dtype: str, target: Target) -> LstmTile:
-    """One vector of units, and as many rows as registers allow beside the weights of the four gates
-    and a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
-    registers, width = vector_registers(target)
-    most = max(1, (registers - GATES - 2) // GATES)
+def lstm_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int = GATES) -> LstmTile:
+    """One vector of units, and as many rows as registers allow beside the weights of the gates and
+    a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
+    most = _most_rows(target, gates)
     blocks = -(-batch // most)
-    units = width // item_bytes(dtype)
+    units = vector_registers(target)[1] // item_bytes(dtype)
     # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
     shared = int(target.attrs["num-cores"]) > 1 and hidden > units
     return LstmTile(
         rows=-(-batch // blocks),
         units=units,
-        is_parallel=shared and batch * hidden * GATES * hidden >= PARALLEL_WORK,
+        is_parallel=shared and batch * hidden * gates * hidden >= PARALLEL_WORK,
     )
 
 
+def lstm_tiles(
+    least: int, most: int, hidden: int, dtype: str, target: Target, gates: int = GATES
+) -> list[LstmTile]:
+    """The tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
+    of their own number, and more the one that covers them with the fewest to spare."""
+    largest = _most_rows(target, gates)
+    rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
+    fitting = sorted(each for each in rows if each <= largest)
+    useful = [each for each in fitting if least <= each] or [largest]
+    # Tiles of more rows than the first that holds the most are never picked.
+    useful = useful[: next((at for at, each in enumerate(useful, 1) if each >= most), len(useful))]
+    return [replace(lstm_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
+
+
+def _most_rows(target: Target, gates: int) -> int:
+    registers, _ = vector_registers(target)
+    return max(1, (registers - gates - 2) // gates)
+
+
 def pack_gates(w: te.Tensor, units: int) -> te.Tensor:
-    """(H, 4 H) -> (ceil(H / units), H, 4, units), zeros past the last unit."""
-    hidden = int(w.shape[0])
+    """(H, gates * H) -> (ceil(H / units), H, gates, units), zeros past the last unit."""
+    hidden, width = (int(n) for n in w.shape)
 
     def element(panel: Any, k: Any, gate: Any, lane: Any) -> Any:
         unit = panel * units + lane
@@ -60,21 +79,24 @@ def pack_gates(w: te.Tensor, units: int) -> te.Tensor:
             return value
         return tirx.if_then_else(unit < hidden, value, tirx.const(0, w.dtype))
 
-    return te.compute((-(-hidden // units), hidden, GATES, units), element, name="pack_gates")
+    return te.compute(
+        (-(-hidden // units), hidden, width // hidden, units), element, name="pack_gates"
+    )
 
 
-def lstm_steps(inputs: Sequence[te.Tensor], tile: LstmTile, *, with_sums: bool) -> list[te.Tensor]:
+def lstm_steps(
+    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+) -> list[te.Tensor]:
     """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
     the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
-    panels of `pack_gates`."""
+    panels of `pack_gates`. The code picks among `tiles`, fewest rows first, by the batch."""
     steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
     shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
-        def write(s: Any) -> None:
-            _Writer(s, tile, steps, batch, hidden, *ins, *outs).all_steps()
-
-        return TE_NAMESPACE.statements(write)
+        return pick_tile(
+            tiles, batch, lambda s, tile: _Writer(s, tile, steps, batch, hidden, *ins, *outs)
+        )
 
     dtypes = [inputs[0].dtype] * len(shapes)
     return list(te.extern(shapes, list(inputs), body, dtype=dtypes, name="lstm_steps"))
@@ -83,44 +105,56 @@ def lstm_steps(inputs: Sequence[te.Tensor], tile: LstmTile, *, with_sums: bool) 
 State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
-class _Writer:
-    """Writes the loops with TVM's statement builder `s`."""
+def pick_tile(
+    tiles: Sequence[LstmTile], batch: Any, writer: Callable[[Any, LstmTile], StepsWriter]
+) -> Any:
+    """The statement that picks among `tiles` by the batch, and computes all steps with it."""
+
+    def write(s: Any, number: int = 0) -> None:
+        tile, *others = tiles[number:]
+        steps = writer(s, tile)
+        if not others:
+            steps.all_steps()
+            return
+        largest = others[-1].rows
+        among = [each.rows for each in others] if 2 * tile.rows >= largest else []
+        with s.If(covers_best(batch, tile.rows, largest, among)):
+            with s.Then():
+                steps.all_steps()
+            with s.Else():
+                write(s, number + 1)
+
+    return TE_NAMESPACE.statements(write)
+
+
+class StepsWriter:
+    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. Subclasses say
+    which states there are, and write a tile of them."""
 
     def __init__(
-        self,
-        s: Any,
-        tile: LstmTile,
-        steps: Any,
-        batch: Any,
-        hidden: int,
-        projected: Any,
-        h: Any,
-        c: Any,
-        panels: Any,
-        hiddens: Any,
-        cells: Any,
-        sums: Any = None,
+        self, s: Any, tile: LstmTile, steps: Any, batch: Any, hidden: int, panels: Any
     ) -> None:
-        self._s, self._tile = s, tile
+        self._s, self._tile, self._panels = s, tile, panels
         self._steps, self._batch, self._hidden = steps, batch, hidden
-        self._projected, self._h, self._c, self._panels = projected, h, c, panels
-        self._hiddens, self._cells, self._sums = hiddens, cells, sums
+
+    def _states_after(self, before: Any | None) -> tuple[State, ...]:
+        """The states after the step `before`; None for the initial ones."""
+        raise NotImplementedError
+
+    def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
+        """Compute the panel's units after step t, in rows from `first` on."""
+        raise NotImplementedError
 
     def all_steps(self) -> None:
-        s, h, c, hiddens, cells = self._s, self._h, self._c, self._hiddens, self._cells
+        s = self._s
         with self._when_parallel(_REGION), s.serial(0, self._steps) as t, s.If(t == 0):
             with s.Then():
-                self._step(t, lambda row, unit: h[row, unit], lambda row, unit: c[row, unit])
+                self._step(t, self._states_after(None))
             with s.Else():
-                earlier = t - 1
-                self._step(
-                    t,
-                    lambda row, unit: hiddens[earlier, row, unit],
-                    lambda row, unit: cells[earlier, row, unit],
-                )
+                self._step(t, self._states_after(t - 1))
 
-    def _step(self, t: Any, h: State, c: State) -> None:
-        """Compute the state after step t from the h and c before it."""
+    def _step(self, t: Any, states: tuple[State, ...]) -> None:
+        """Compute the states after step t from those before it."""
         s, tile = self._s, self._tile
         loop = s.parallel if tile.is_parallel else s.serial
         panels = -(-self._hidden // tile.units)
@@ -130,45 +164,20 @@ class _Writer:
             loop(0, panels) as panel,
             s.serial(0, blocks) as block,
         ):
-            self._tile_of_states(t, panel, block * tile.rows, h, c)
+            self._tile_of_states(t, panel, block * tile.rows, *states)
 
-    def _tile_of_states(self, t: Any, panel: Any, first: Any, h: State, c: State) -> None:
-        s, units, dtype = self._s, self._tile.units, self._panels.dtype
-        rows = range(self._tile.rows)
-        sums = s.alloc_buffer((len(rows), GATES, units), dtype, scope="local")
-        cell, hidden = (s.alloc_buffer((len(rows), units), dtype, scope="local") for _ in "ch")
-        # Rows past the end repeat the last row.
-        row = [tirx.min(first + r, self._batch - 1) for r in rows]
+    def _rows(self, first: Any) -> list[Any]:
+        """A tile's rows of the batch; those past the end repeat the last row."""
+        return [tirx.min(first + r, self._batch - 1) for r in range(self._tile.rows)]
 
-        def load(unit: Any, lane: Any) -> None:
-            for r in rows:
-                for gate in range(GATES):
-                    share = self._projected[t, row[r], gate * self._hidden + unit]
-                    s.buffer_store(sums, share, [r, gate, lane])
-                s.buffer_store(cell, c(row[r], unit), [r, lane])
-
-        def store(unit: Any, lane: Any) -> None:
-            for r in rows:
-                at = [t, row[r], unit]
-                s.buffer_store(self._hiddens, hidden[r, lane], at)
-                s.buffer_store(self._cells, cell[r, lane], at)
-                for gate in range(GATES if self._sums is not None else 0):
-                    at = [t, row[r], gate * self._hidden + unit]
-                    s.buffer_store(self._sums, sums[r, gate, lane], at)
-
-        self._each_unit(panel, load)
-        with s.serial(0, self._hidden) as k, s.vectorized(0, units) as lane:
-            for r in rows:
-                for gate in range(GATES):
-                    product = h(row[r], k) * self._panels[panel, k, gate, lane]
+    def _multiply(self, sums: Any, panel: Any, rows: list[Any], h: State, gates: int) -> None:
+        """Add h's products with the panel to the tile's sums."""
+        s = self._s
+        with s.serial(0, self._hidden) as k, s.vectorized(0, self._tile.units) as lane:
+            for r, row in enumerate(rows):
+                for gate in range(gates):
+                    product = h(row, k) * self._panels[panel, k, gate, lane]
                     s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
-        with s.vectorized(0, units) as lane:
-            for r in rows:
-                i, f, g, o = (sums[r, gate, lane] for gate in range(GATES))
-                kept, added = tirx.sigmoid(f) * cell[r, lane], tirx.sigmoid(i) * tanh_or_nan(g)
-                s.buffer_store(cell, kept + added, [r, lane])
-                s.buffer_store(hidden, tirx.sigmoid(o) * tanh_or_nan(cell[r, lane]), [r, lane])
-        self._each_unit(panel, store)
 
     def _each_unit(self, panel: Any, write: Callable[[Any, Any], None]) -> None:
         """Call `write(unit, lane)` for the panel's units: as a vector, or one by one in a last
@@ -194,6 +203,71 @@ class _Writer:
         if self._tile.is_parallel:
             stack.enter_context(self._s.attr(0, pragma, 1))
         return stack
+
+
+class _Writer(StepsWriter):
+    """Writes the steps of an LSTM."""
+
+    def __init__(
+        self,
+        s: Any,
+        tile: LstmTile,
+        steps: Any,
+        batch: Any,
+        hidden: int,
+        projected: Any,
+        h: Any,
+        c: Any,
+        panels: Any,
+        hiddens: Any,
+        cells: Any,
+        sums: Any = None,
+    ) -> None:
+        super().__init__(s, tile, steps, batch, hidden, panels)
+        self._projected, self._h, self._c = projected, h, c
+        self._hiddens, self._cells, self._sums = hiddens, cells, sums
+
+    def _states_after(self, before: Any | None) -> tuple[State, ...]:
+        if before is None:
+            return lambda *at: self._h[at], lambda *at: self._c[at]
+        return (
+            lambda row, unit: self._hiddens[before, row, unit],
+            lambda row, unit: self._cells[before, row, unit],
+        )
+
+    def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
+        h, c = states
+        s, units, dtype = self._s, self._tile.units, self._panels.dtype
+        rows = range(self._tile.rows)
+        sums = s.alloc_buffer((len(rows), GATES, units), dtype, scope="local")
+        cell, hidden = (s.alloc_buffer((len(rows), units), dtype, scope="local") for _ in "ch")
+        row = self._rows(first)
+
+        def load(unit: Any, lane: Any) -> None:
+            for r in rows:
+                for gate in range(GATES):
+                    share = self._projected[t, row[r], gate * self._hidden + unit]
+                    s.buffer_store(sums, share, [r, gate, lane])
+                s.buffer_store(cell, c(row[r], unit), [r, lane])
+
+        def store(unit: Any, lane: Any) -> None:
+            for r in rows:
+                at = [t, row[r], unit]
+                s.buffer_store(self._hiddens, hidden[r, lane], at)
+                s.buffer_store(self._cells, cell[r, lane], at)
+                for gate in range(GATES if self._sums is not None else 0):
+                    at = [t, row[r], gate * self._hidden + unit]
+                    s.buffer_store(self._sums, sums[r, gate, lane], at)
+
+        self._each_unit(panel, load)
+        self._multiply(sums, panel, row, h, GATES)
+        with s.vectorized(0, units) as lane:
+            for r in rows:
+                i, f, g, o = (sums[r, gate, lane] for gate in range(GATES))
+                kept, added = tirx.sigmoid(f) * cell[r, lane], tirx.sigmoid(i) * tanh_or_nan(g)
+                s.buffer_store(cell, kept + added, [r, lane])
+                s.buffer_store(hidden, tirx.sigmoid(o) * tanh_or_nan(cell[r, lane]), [r, lane])
+        self._each_unit(panel, store)
 
 
 def tanh_or_nan(x: Any) -> Any:

@@ -46,24 +46,25 @@ class LstmThreads:
     rows: int
     slices: int
     terms: int
+    gates: int = GATES
 
     @property
     def columns(self) -> int:
         """The number of sums per row."""
-        return GATES * self.units
+        return self.gates * self.units
 
 
-def lstm_threads(batch: int, hidden: int) -> LstmThreads:
+def lstm_threads(batch: int, hidden: int, gates: int = GATES) -> LstmThreads:
     """Few enough units per block to leave enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
     while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:
         units //= 2
     terms = _VECTOR if hidden % _VECTOR == 0 else 1
-    slices = _THREADS // (GATES * units)
+    slices = _THREADS // (gates * units)
     while slices > 1 and hidden < slices * terms:
         slices //= 2
-    return LstmThreads(units, -(-batch // row_blocks), slices, terms)
+    return LstmThreads(units, -(-batch // row_blocks), slices, terms, gates)
 
 
 def lstm_steps(
@@ -72,10 +73,32 @@ def lstm_steps(
     """Like `recurrence.lstm_steps`, as GPU kernels: return the states h' and c' after each step
     (T, B, H), and if `with_sums` also the sums that the gates are computed from (T, B, 4 H).
     Inputs: projected (T, B, 4 H), h and c (B, H), and the panels of `pack_gates`."""
-    steps, batch, hidden = (int(n) for n in (inputs[0].shape[0], *inputs[1].shape))
+    steps, batch, hidden = sizes = steps_sizes(inputs)
     shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
-    dtype = str(inputs[0].dtype)
     names = ("projected", "h", "c", "panels", "hiddens", "cells", "sums")
+    return extern_steps(
+        "lstm_steps",
+        inputs,
+        shapes,
+        names,
+        lambda s, dtype, *proxies: _Writer(s, threads, sizes, dtype, *proxies),
+    )
+
+
+def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[int, int, int]:
+    """Steps, batch and hidden size, from projected and h."""
+    return int(inputs[0].shape[0]), int(inputs[1].shape[0]), int(inputs[1].shape[1])
+
+
+def extern_steps(
+    name: str,
+    inputs: Sequence[te.Tensor],
+    shapes: Sequence[tuple[int, ...]],
+    names: Sequence[str],
+    writer: Callable[..., StepsWriter],
+) -> list[te.Tensor]:
+    """The results, of these shapes, of all steps that `writer(s, dtype, *buffers)` writes."""
+    dtype = str(inputs[0].dtype)
 
     # Without these, buffers could begin anywhere in memory, and kernels would be told where.
     given = [
@@ -89,58 +112,46 @@ def lstm_steps(
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
         def write(s: Any) -> None:
             proxies = [s.buffer_proxy(each) for each in (*ins, *outs)]
-            _Writer(s, threads, (steps, batch, hidden), dtype, *proxies).all_steps()
+            writer(s, dtype, *proxies).all_steps()
 
         return statements(write)
 
-    return list(
-        te.extern(
-            shapes,
-            list(inputs),
-            body,
-            name="lstm_steps",
-            in_buffers=given,
-            out_buffers=made,
-        )
-    )
+    results = te.extern(shapes, list(inputs), body, name=name, in_buffers=given, out_buffers=made)
+    return list(results) if len(shapes) > 1 else [results]
 
 
-class _Writer:
-    """Writes the loops with TVM's statement builder `s`."""
+class StepsWriter:
+    """Writes the loops with TVM's statement builder `s`. Subclasses say which states there are,
+    what sums begin with, and what comes of them."""
 
     def __init__(
-        self,
-        s: Any,
-        threads: LstmThreads,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        projected: Any,
-        h: Any,
-        c: Any,
-        panels: Any,
-        hiddens: Any,
-        cells: Any,
-        sums: Any = None,
+        self, s: Any, threads: LstmThreads, sizes: tuple[int, int, int], dtype: str, panels: Any
     ) -> None:
-        self._s, self._threads, self._dtype = s, threads, dtype
+        self._s, self._threads, self._dtype, self._panels = s, threads, dtype, panels
         self._steps, self._batch, self._hidden = sizes
-        self._projected, self._h, self._c, self._panels = projected, h, c, panels
-        self._hiddens, self._cells, self._sums = hiddens, cells, sums
+        self._sums: Any = None
+
+    def _states_after(self, before: Any | None) -> tuple[State, ...]:
+        """The states after the step `before`, h first; None for the initial ones."""
+        raise NotImplementedError
+
+    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
+        """What a sum begins with."""
+        raise NotImplementedError
+
+    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
+        """Store the next state of a unit, from the totals of its gates and the states before."""
+        raise NotImplementedError
 
     def all_steps(self) -> None:
-        h, c, hiddens, cells = self._h, self._c, self._hiddens, self._cells
         with self._s.sblock("lstm_steps"):
-            self._step(0, lambda row, unit: h[row, unit], lambda row, unit: c[row, unit])
+            self._step(0, self._states_after(None))
             if self._steps > 1:
                 with self._s.serial(1, self._steps) as t:
-                    self._step(
-                        t,
-                        lambda row, unit: hiddens[t - 1, row, unit],
-                        lambda row, unit: cells[t - 1, row, unit],
-                    )
+                    self._step(t, self._states_after(t - 1))
 
-    def _step(self, t: Any, h: State, c: State) -> None:
-        """Compute the state after step t from the h and c before it."""
+    def _step(self, t: Any, states: tuple[State, ...]) -> None:
+        """Compute the states after step t from those before it."""
         s, own = self._s, self._threads
         panels, blocks = -(-self._hidden // own.units), -(-self._batch // own.rows)
         with (
@@ -152,9 +163,9 @@ class _Writer:
         ):
             self._panel, self._first = panel, block * own.rows
             self._allocate()
-            self._multiply(h)
+            self._multiply(states[0])
             self._add(t)
-            self._update(t, c)
+            self._update(t, *states)
 
     def _allocate(self) -> None:
         s, own = self._s, self._threads
@@ -204,7 +215,7 @@ class _Writer:
         inside = [unit < self._hidden] if self._hidden % own.units else []
 
         def add(r: Any) -> None:
-            share = self._projected[t, self._row(r), place]
+            share = self._first_share(t, self._row(r), place)
             if inside:
                 share = tirx.if_then_else(*inside, share, tirx.const(0, self._dtype))
             self._total[0] = share
@@ -220,7 +231,7 @@ class _Writer:
 
         self._each_row(add)
 
-    def _update(self, t: Any, c: State) -> None:
+    def _update(self, t: Any, *states: State) -> None:
         """Compute the next state of the block's units, in the first threads of a slice."""
         own = self._threads
         unit = self._panel * own.units + self._column
@@ -229,18 +240,11 @@ class _Writer:
             inside = [self._column < own.units, *self._is_row(r)]
             if self._hidden % own.units:
                 inside.append(unit < self._hidden)
-            self._where(inside, lambda: store(r))
-
-        def store(r: Any) -> None:
-            row = self._first + r
-            i, f, g, o = (
+            totals = [
                 self._totals[r * own.columns + gate * own.units + self._column]
-                for gate in range(GATES)
-            )
-            kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * tanh_or_nan(g)
-            self._total[0] = kept + added
-            self._cells[t, row, unit] = self._total[0]
-            self._hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])
+                for gate in range(own.gates)
+            ]
+            self._where(inside, lambda: self._store(t, self._first + r, unit, totals, *states))
 
         self._each_row(update)
 
@@ -260,3 +264,44 @@ class _Writer:
             return
         with self._s.If(tirx.all(*conditions)), self._s.Then():
             write()
+
+
+class _Writer(StepsWriter):
+    """Writes the steps of an LSTM."""
+
+    def __init__(
+        self,
+        s: Any,
+        threads: LstmThreads,
+        sizes: tuple[int, int, int],
+        dtype: str,
+        projected: Any,
+        h: Any,
+        c: Any,
+        panels: Any,
+        hiddens: Any,
+        cells: Any,
+        sums: Any = None,
+    ) -> None:
+        super().__init__(s, threads, sizes, dtype, panels)
+        self._projected, self._h, self._c = projected, h, c
+        self._hiddens, self._cells, self._sums = hiddens, cells, sums
+
+    def _states_after(self, before: Any | None) -> tuple[State, ...]:
+        if before is None:
+            return lambda *at: self._h[at], lambda *at: self._c[at]
+        return (
+            lambda row, unit: self._hiddens[before, row, unit],
+            lambda row, unit: self._cells[before, row, unit],
+        )
+
+    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
+        return self._projected[t, row, place]
+
+    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
+        _, c = states
+        i, f, g, o = totals
+        kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * tanh_or_nan(g)
+        self._total[0] = kept + added
+        self._cells[t, row, unit] = self._total[0]
+        self._hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])

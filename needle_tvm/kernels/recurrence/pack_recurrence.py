@@ -1,34 +1,64 @@
-"""Packs the weights of LSTM recurrences and replaces them with a kernel of all their steps.
+"""Packs the weights of LSTM and GRU recurrences and replaces them with a kernel of all their steps.
 
-Before: `lstm_sequence(projected, h, c, w)`, a kernel whose block op LstmSequence annotated, with
-static shapes, all of them float32 or float64. On a CPU, steps and batch may be symbolic.
+Before: `lstm_sequence(projected, h, c, w)` or `gru_sequence(projected, h, w, bias)`, kernels whose
+block the ops LstmSequence and GruSequence annotated, with static shapes, all of them float32 or
+float64. On a CPU, steps and batch may be symbolic.
 
-After: `lstm_steps(projected, h, c, pack_gates(w))`, the kernel of `recurrence.cpu`, or on a GPU
-those of `recurrence.gpu`. It writes the sums of the gates only if they are still read, so dead code
-must be gone before this pass. `pack_gates` is opaque, so that nothing is fused into it. If `w`
-depends on parameters alone, `LiftTransformParams` moves `pack_gates` out of `main`; otherwise it
-runs once for all steps.
+After: `lstm_steps(projected, h, c, pack_gates(w))` or `gru_steps(projected, h, pack_gates(w),
+bias)`, the kernels of `recurrence.cpu` and `recurrence.gru_cpu`, or on a GPU those of
+`recurrence.gpu` and `recurrence.gru_gpu`. They write the sums of the gates only if they are still
+read, so dead code must be gone before this pass. `pack_gates` is opaque, so that nothing is fused
+into it. If `w` depends on parameters alone, `LiftTransformParams` moves `pack_gates` out of `main`;
+otherwise it runs once for all steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from needle.ops.gru_sequence import GRU_STEPS
 from needle.ops.recurrent import LSTM_STEPS
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax, te
 from needle_tvm.graph.dependence import bindings_of, is_op, readers_of
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence import gpu as gpu_recurrence
-from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, pack_gates
-from needle_tvm.tir.extents import is_static, shape_of
+from needle_tvm.kernels.recurrence import gru_gpu
+from needle_tvm.kernels.recurrence.cpu import (
+    GATES,
+    lstm_steps,
+    lstm_tile,
+    lstm_tiles,
+    pack_gates,
+)
+from needle_tvm.kernels.recurrence.gru_cpu import GRU_GATES, gru_steps
+from needle_tvm.tir.extents import Size, is_static, shape_of
 from needle_tvm.tir.functions import NODES, nodes_in
 
 _DTYPES = ("float32", "float64")
-_FULL_TILES = 64  # a batch of which the tiles of a symbolic one are chosen, at most
-_SUMS = 2  # index of the sums among the op's results
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A kind of recurrence: the annotation of its block, how many gates it has, which operand is
+    its weight, which of its results the sums are, and the kernels of its steps."""
+
+    name: str
+    mark: str
+    gates: int
+    weight: int
+    sums: int
+    on_cpu: Callable[..., list[te.Tensor]]
+    on_gpu: Callable[..., list[te.Tensor]]
+
+
+_KINDS = (
+    _Kind("lstm_steps", LSTM_STEPS, GATES, 3, 2, lstm_steps, gpu_recurrence.lstm_steps),
+    _Kind("gru_steps", GRU_STEPS, GRU_GATES, 2, 1, gru_steps, gru_gpu.gru_steps),
+)
 
 
 def pack_recurrence(module: IRModule, target: Target) -> IRModule:
@@ -41,57 +71,68 @@ class _Packer(Rewriter):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
         self._module = module
-        self._reads_sums = _calls_whose_sums_are_read(function)
+        self._bound = bindings_of(function)
+        self._readers = readers_of(function)
 
     def visit_call_(self, call: Any) -> Any:
-        with_sums = call in self._reads_sums
+        original = call
         call = self.visit_expr_post_order(call)
-        if not is_op(call, "relax.call_tir") or not self._is_lstm(self._module[call.args[0]]):
+        if not is_op(call, "relax.call_tir"):
             return call
-        projected, h, c, w, *_ = call.args[1]  # sizes may follow
-        shape, dtype = shape_of(projected), str(projected.ty.dtype)
+        kind = _kind_of(self._module[call.args[0]])
+        if kind is None:
+            return call
+        operands = list(call.args[1])[:4]  # sizes may follow
+        shape, dtype = shape_of(operands[0]), str(operands[0].ty.dtype)
         if shape is None or dtype not in _DTYPES:
             return call
-        steps, batch, sums = shape
-        if not is_static([sums]) or (self.on_gpu and not is_static([steps, batch])):
+        steps, batch, width = shape
+        if not is_static([width]) or (self.on_gpu and not is_static([steps, batch])):
             return call
-        if not is_static([batch]):
-            batch = min(self.most(batch), _FULL_TILES)
-        units, steps, marks = self._kernel(batch, sums // GATES, dtype, with_sums)
-        panels = self.builder_.emit_te(
+        with_sums = original in self._reads_sums(kind)
+        units, steps, marks = self._kernel(kind, batch, width // kind.gates, dtype, with_sums)
+        operands[kind.weight] = self.builder_.emit_te(
             lambda weight: pack_gates(weight, units),
-            w,
+            operands[kind.weight],
             primfunc_name_hint="pack_gates",
             primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
         )
-        return self.builder_.call_te(
+        made = self.builder_.call_te(
             lambda *tensors: steps(tensors),
-            *(projected, h, c, panels),
-            primfunc_name_hint="lstm_steps",
+            *operands,
+            primfunc_name_hint=kind.name,
             primfunc_attrs={"op_pattern": OP_PATTERN.opaque, **marks},
         )
+        if with_sums or kind.sums > 1:
+            return made
+        return relax.Tuple([self.builder_.emit(made)])  # its readers take it from a tuple
 
     def _kernel(
-        self, batch: int, hidden: int, dtype: str, with_sums: bool
+        self, kind: _Kind, batch: Size, hidden: int, dtype: str, with_sums: bool
     ) -> tuple[int, Callable[[Sequence[te.Tensor]], list[te.Tensor]], dict[str, Any]]:
         """The units per panel, a function that computes the steps, and the kernel's attributes."""
         if self.on_gpu:
-            threads = gpu_recurrence.lstm_threads(batch, hidden)
-            steps = partial(gpu_recurrence.lstm_steps, threads=threads, with_sums=with_sums)
+            threads = gpu_recurrence.lstm_threads(batch, hidden, kind.gates)
+            steps = partial(kind.on_gpu, threads=threads, with_sums=with_sums)
             return threads.units, steps, {SCHEDULED: True}
-        tile = lstm_tile(batch, hidden, dtype, self.target)
-        return tile.units, partial(lstm_steps, tile=tile, with_sums=with_sums), {}
+        if isinstance(batch, int):
+            tiles = [lstm_tile(batch, hidden, dtype, self.target, kind.gates)]
+        else:
+            bounds = self.least(batch), self.most(batch)
+            tiles = lstm_tiles(*bounds, hidden, dtype, self.target, kind.gates)
+        return tiles[0].units, partial(kind.on_cpu, tiles=tiles, with_sums=with_sums), {}
 
-    def _is_lstm(self, function: Any) -> bool:
-        return any(LSTM_STEPS in block.annotations for block in nodes_in(function, NODES.sblock))
+    def _reads_sums(self, kind: _Kind) -> set[Any]:
+        """Calls whose sums are read: their results are read whole, or at the sums' index."""
+
+        def reads(reader: Any) -> bool:
+            return not isinstance(reader, relax.TupleGetItem) or reader.index == kind.sums
+
+        return {self._bound[var] for var in self._bound if any(map(reads, self._readers[var]))}
 
 
-def _calls_whose_sums_are_read(function: relax.Function) -> set[Any]:
-    """Calls whose sums are read: their results are read whole, or at the sums' index."""
-    bound = bindings_of(function)
-
-    def reads_sums(reader: Any) -> bool:
-        return not isinstance(reader, relax.TupleGetItem) or reader.index == _SUMS
-
-    readers = readers_of(function)
-    return {bound[var] for var in bound if any(map(reads_sums, readers[var]))}
+def _kind_of(function: Any) -> _Kind | None:
+    """The kind of recurrence that a kernel is; None for another kernel."""
+    blocks = nodes_in(function, NODES.sblock)
+    found = (kind for kind in _KINDS if any(kind.mark in block.annotations for block in blocks))
+    return next(found, None)

@@ -6,6 +6,7 @@
 #endif
 
 #include "common/functors.h"
+#include "cpu/isa/usual.h"
 #include "cpu/kernel_table.h"
 
 namespace needle {
@@ -15,10 +16,12 @@ template <class Op, class In, class Out>
 static void unary_row(const void* xv, int64_t sx, void* ov, int64_t n) {
   const In* __restrict x = static_cast<const In*>(xv);
   Out* __restrict o = static_cast<Out*>(ov);
+  if constexpr (Usual<Op, In>::kExists)
+    if (sx == 1) return usual_row<Op, In>(x, o, n);
   if (sx == 1) {
     for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(Io<In>::load(x[i])));
   } else {
-    for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(Io<In>::load(x[i * sx])));
+    for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(at_any<Op, In>(Io<In>::load(x[i * sx])));
   }
 }
 
@@ -28,6 +31,11 @@ static void binary_row(const void* av, int64_t sa, const void* bv, int64_t sb, v
   const In* a = static_cast<const In*>(av);
   const In* b = static_cast<const In*>(bv);
   Out* __restrict o = static_cast<Out*>(ov);
+  if constexpr (Usual<Op, In>::kExists) {
+    if (sa == 1 && sb == 1) return usual_row<Op, In, 1, 1>(a, b, o, n);
+    if (sa == 1 && sb == 0) return usual_row<Op, In, 1, 0>(a, b, o, n);
+    if (sa == 0 && sb == 1) return usual_row<Op, In, 0, 1>(a, b, o, n);
+  }
   if (sa == 1 && sb == 1) {
     for (int64_t i = 0; i < n; ++i)
       o[i] = Io<Out>::store(Op::at(Io<In>::load(a[i]), Io<In>::load(b[i])));
@@ -39,7 +47,7 @@ static void binary_row(const void* av, int64_t sa, const void* bv, int64_t sb, v
     for (int64_t i = 0; i < n; ++i) o[i] = Io<Out>::store(Op::at(x, Io<In>::load(b[i])));
   } else {
     for (int64_t i = 0; i < n; ++i)
-      o[i] = Io<Out>::store(Op::at(Io<In>::load(a[i * sa]), Io<In>::load(b[i * sb])));
+      o[i] = Io<Out>::store(at_any<Op, In>(Io<In>::load(a[i * sa]), Io<In>::load(b[i * sb])));
   }
 }
 

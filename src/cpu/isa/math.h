@@ -16,6 +16,8 @@ namespace NEEDLE_ISA {
 
 constexpr float kInfinity = __builtin_inff();
 
+static inline float power_f32(float a, float b) { return __builtin_powf(a, b); }
+
 static inline float fma_(float a, float b, float c) {
 #ifdef __FMA__
   return __builtin_fmaf(a, b, c);
@@ -23,8 +25,6 @@ static inline float fma_(float a, float b, float c) {
   return a * b + c;
 #endif
 }
-
-static inline float power_f32(float a, float b) { return __builtin_powf(a, b); }
 
 // e^x = 2^n * e^r with |r| <= ln(2)/2; 2^n in two factors, so that subnormal results are correct.
 static inline float exp_f32(float x) {
@@ -50,13 +50,7 @@ static inline float exp_f32(float x) {
 }
 
 // Polynomial for log1p on [-1/3, 1/3] after N. Juffa (public posts on computing logf to < 1 ulp).
-static inline float log_f32(float x) {
-  bool tiny = x < 1.17549435e-38f;
-  float scaled = tiny ? x * 8388608.0f : x;
-  uint32_t e = (bits_of(scaled) - 0x3f2aaaabu) & 0xff800000u;
-  float m = float_of(bits_of(scaled) - e) - 1.0f;
-  float i = static_cast<float>(static_cast<int32_t>(e)) * 1.19209290e-7f;
-  i = tiny ? i - 23.0f : i;
+static inline float log1p_part(float m) {
   float s = m * m;
   float r = -0.130310059f, t = 0.140869141f;
   r = fma_(r, s, -0.121484190f);
@@ -67,11 +61,55 @@ static inline float log_f32(float x) {
   r = fma_(t, m, r);
   r = fma_(r, m, 0.333331972f);
   r = fma_(r, m, -0.5f);
-  r = fma_(r, s, m);
-  r = fma_(i, 0.693147182f, r);
+  return fma_(r, s, m);
+}
+
+static inline float log_f32(float x) {
+  bool tiny = x < 1.17549435e-38f;
+  float scaled = tiny ? x * 8388608.0f : x;
+  uint32_t e = (bits_of(scaled) - 0x3f2aaaabu) & 0xff800000u;
+  float m = float_of(bits_of(scaled) - e) - 1.0f;
+  float i = static_cast<float>(static_cast<int32_t>(e)) * 1.19209290e-7f;
+  i = tiny ? i - 23.0f : i;
+  float r = fma_(i, 0.693147182f, log1p_part(m));
   r = x < __builtin_inff() ? r : x;  // inf and NaN
   r = x == 0.0f ? -__builtin_inff() : r;
   return x < 0.0f ? __builtin_nanf("") : r;
+}
+
+// log_f32's polynomial; 1 + x = 2^i * (1 + m), of which m is computed from x, which has more
+// digits.
+static inline float log1p_f32(float x) {
+  float t = 1.0f + x;
+  uint32_t e = (bits_of(t) - 0x3f2aaaabu) & 0xff800000u;
+  float scale = float_of(0x40800000u - e);  // 4 * 2^-i
+  float m = fma_(0.25f * scale, x, fma_(0.25f, scale, -1.0f));
+  float i = static_cast<float>(static_cast<int32_t>(e)) * 1.19209290e-7f;
+  float r = fma_(i, 0.693147182f, log1p_part(m));
+  r = t < __builtin_inff() ? r : t;  // inf and NaN
+  r = t == 0.0f ? -__builtin_inff() : r;
+  r = x == 0.0f ? x : r;  // -0
+  return t < 0.0f ? __builtin_nanf("") : r;
+}
+
+// 2^n * (e^r - 1) + (2^n - 1) with |r| <= ln(2)/2: nothing cancels. Far from 0, e^x - 1.
+static inline float expm1_f32(float x) {
+  constexpr float kShift = 12582912.0f;
+  float shifted = fma_(x, 1.44269504f, kShift);
+  float n = shifted - kShift;
+  float r = fma_(n, -0.693145752f, x);
+  r = fma_(n, -1.42860677e-6f, r);
+  float p = 1.98412698e-4f;
+  p = fma_(p, r, 1.38888889e-3f);
+  p = fma_(p, r, 8.33333333e-3f);
+  p = fma_(p, r, 4.16666667e-2f);
+  p = fma_(p, r, 1.66666667e-1f);
+  p = fma_(p, r, 0.5f);
+  p = fma_(p * r, r, r);
+  float scale = float_of((bits_of(shifted) - bits_of(kShift) + 127u) << 23);
+  float near = fma_(scale, p, scale - 1.0f);
+  float found = __builtin_fabsf(x) < 80.0f ? near : exp_f32(x) - 1.0f;
+  return x == 0.0f ? x : found;  // -0
 }
 
 // Near 0 an odd polynomial (coefficients from Cephes), else 1 - 2 / (e^(2|x|) + 1).

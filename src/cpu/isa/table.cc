@@ -1,8 +1,8 @@
 // Fills the kernel table. Compiled once per instruction set; NEEDLE_ISA names the namespace.
 #include "cpu/isa/elementwise.h"
 #include "cpu/isa/gemm.h"
-#include "cpu/isa/half.h"
 #include "cpu/isa/layers.h"
+#include "cpu/isa/narrow.h"
 #include "cpu/isa/reduce.h"
 
 namespace needle {
@@ -12,8 +12,20 @@ constexpr int kF32 = static_cast<int>(DType::float32), kF64 = static_cast<int>(D
 constexpr int kI32 = static_cast<int>(DType::int32), kI64 = static_cast<int>(DType::int64);
 constexpr int kBool = static_cast<int>(DType::boolean);
 constexpr int kF16 = static_cast<int>(DType::float16), kBf16 = static_cast<int>(DType::bfloat16);
+constexpr int kI8 = static_cast<int>(DType::int8), kU8 = static_cast<int>(DType::uint8);
+constexpr int kI16 = static_cast<int>(DType::int16), kU16 = static_cast<int>(DType::uint16);
 
-// The table being filled; half-precision rows call float32's through it.
+constexpr int64_t kItemsize[kDTypes] = {
+#define NEEDLE_ROW(name, type, kind, code, bits) sizeof(type),
+    NEEDLE_DTYPES(NEEDLE_ROW)
+#undef NEEDLE_ROW
+};
+
+// The compute type of a dtype with fewer bits.
+template <class S>
+constexpr int kWide = IsHalf<S>::value ? kF32 : kI32;
+
+// The table being filled; rows of narrow dtypes call their compute type's through it.
 static const KernelTable* g_own = nullptr;
 
 // Calls F::fill<S>(table, dtype index) for each dtype with its storage type.
@@ -23,21 +35,47 @@ static void each_floating(KernelTable* t) {
   F::template fill<double>(t, kF64);
 }
 template <class F>
-static void each_number(KernelTable* t) {
-  each_floating<F>(t);
+static void each_integer(KernelTable* t) {
   F::template fill<int32_t>(t, kI32);
   F::template fill<int64_t>(t, kI64);
 }
 template <class F>
 static void each(KernelTable* t) {
-  each_number<F>(t);
+  each_floating<F>(t);
+  each_integer<F>(t);
   F::template fill<Bool>(t, kBool);
 }
-// Calls F::fill_half<S>(table, dtype index) for float16 and bfloat16.
+// Calls F::fill_narrow<S>(table, dtype index) for float16 and bfloat16.
 template <class F>
 static void each_half(KernelTable* t) {
-  F::template fill_half<Float16>(t, kF16);
-  F::template fill_half<Bfloat16>(t, kBf16);
+  F::template fill_narrow<Float16>(t, kF16);
+  F::template fill_narrow<Bfloat16>(t, kBf16);
+}
+// The same for small integers.
+template <class F>
+static void each_small(KernelTable* t) {
+  F::template fill_narrow<int8_t>(t, kI8);
+  F::template fill_narrow<uint8_t>(t, kU8);
+  F::template fill_narrow<int16_t>(t, kI16);
+  F::template fill_narrow<uint16_t>(t, kU16);
+}
+template <class F>
+static void each_narrow(KernelTable* t) {
+  each_half<F>(t);
+  each_small<F>(t);
+}
+// Calls these for each dtype that an op of the category has a kernel for.
+template <class F, Category kCategory>
+static void each_of(KernelTable* t) {
+  if constexpr (takes_floats(kCategory)) {
+    each_half<F>(t);
+    each_floating<F>(t);
+  }
+  if constexpr (takes_integers(kCategory)) {
+    each_small<F>(t);
+    each_integer<F>(t);
+  }
+  if constexpr (takes_bools(kCategory)) F::template fill<Bool>(t, kBool);
 }
 
 template <class Op, int kOp, Category kCategory>
@@ -50,21 +88,13 @@ struct FillUnary {
       t->unary[kOp][d] = unary_row<Op, S, S>;
   }
   template <class S>
-  static void fill_half(KernelTable* t, int d) {
+  static void fill_narrow(KernelTable* t, int d) {
     t->unary[kOp][d] = [](const void* x, int64_t sx, void* o, int64_t n) {
       constexpr bool kBoolResult = kCategory == Category::PREDICATE;
-      HalfRows<S, kBoolResult>::unary(g_own->unary[kOp][kF32], x, sx, o, n);
+      NarrowRows<S, kBoolResult>::unary(g_own->unary[kOp][kWide<S>], x, sx, o, n);
     };
   }
-  static void rows(KernelTable* t) {
-    each_half<FillUnary>(t);
-    if constexpr (kCategory == Category::FLOAT)
-      each_floating<FillUnary>(t);
-    else if constexpr (kCategory == Category::NUMBER)
-      each_number<FillUnary>(t);
-    else
-      each<FillUnary>(t);
-  }
+  static void rows(KernelTable* t) { each_of<FillUnary, kCategory>(t); }
 };
 
 template <class Op, int kOp, Category kCategory>
@@ -79,23 +109,15 @@ struct FillBinary {
       t->binary[kOp][d] = binary_row<Op, S, S>;
   }
   template <class S>
-  static void fill_half(KernelTable* t, int d) {
+  static void fill_narrow(KernelTable* t, int d) {
     t->binary[kOp][d] = [](const void* a, int64_t sa, const void* b, int64_t sb, void* o,
                            int64_t n) {
       constexpr bool kBoolResult =
           kCategory == Category::PREDICATE || kCategory == Category::LOGICAL;
-      HalfRows<S, kBoolResult>::binary(g_own->binary[kOp][kF32], a, sa, b, sb, o, n);
+      NarrowRows<S, kBoolResult>::binary(g_own->binary[kOp][kWide<S>], a, sa, b, sb, o, n);
     };
   }
-  static void rows(KernelTable* t) {
-    each_half<FillBinary>(t);
-    if constexpr (kCategory == Category::TRUE_DIVIDE)
-      each_floating<FillBinary>(t);
-    else if constexpr (kCategory == Category::NUMBER)
-      each_number<FillBinary>(t);
-    else
-      each<FillBinary>(t);
-  }
+  static void rows(KernelTable* t) { each_of<FillBinary, kCategory>(t); }
 };
 
 template <class From, int kFrom>
@@ -105,22 +127,22 @@ struct FillCast {
     t->cast[kFrom][d] = cast_row<From, To>;
   }
   template <class To>
-  static void fill_half(KernelTable* t, int d) {
+  static void fill_narrow(KernelTable* t, int d) {
     fill<To>(t, d);
   }
 };
 
 template <Reduction kReduction>
-struct FillHalfReduction {
+struct FillNarrowReduction {
   static constexpr int kOp = static_cast<int>(kReduction);
   static constexpr bool kSelects = kReduction == Reduction::max || kReduction == Reduction::min;
   template <class S>
-  static void fill_half(KernelTable* t, int d) {
+  static void fill_narrow(KernelTable* t, int d) {
     t->reduce_row[kOp][d] = [](const void* x, int64_t sx, void* acc, int64_t n) {
-      half_reduce_row<S, kSelects>(g_own->reduce_row[kOp][kF32], x, sx, acc, n);
+      narrow_reduce_row<S, kSelects>(g_own->reduce_row[kOp][kWide<S>], x, sx, acc, n);
     };
     t->reduce_columns[kOp][d] = [](const void* x, int64_t sx, void* acc, int64_t n) {
-      half_reduce_columns<S, kSelects>(g_own->reduce_columns[kOp][kF32], x, sx, acc, n);
+      narrow_reduce_columns<S, kSelects>(g_own->reduce_columns[kOp][kWide<S>], x, sx, acc, n);
     };
   }
 };
@@ -143,7 +165,7 @@ struct FillRest {
     fill_any<S>(t, d);
   }
   template <class S>
-  static void fill_half(KernelTable* t, int d) {
+  static void fill_narrow(KernelTable* t, int d) {
     t->sgd[d] = [](void* p, const void* g, void* v, int64_t n, const SgdFactors& f) {
       half_sgd_row<S>(g_own->sgd[kF32], p, g, v, n, f);
     };
@@ -175,6 +197,33 @@ struct FillRest {
   }
 };
 
+// Casts go by int32; other kernels work on the stored elements.
+struct FillSmall {
+  template <class S>
+  static void fill_narrow(KernelTable* t, int d) {
+    t->where[d] = where_row<S>;
+    t->argmax[d] = arg_row<S, true>;
+    t->argmin[d] = arg_row<S, false>;
+    casts<S, 0>(t, d);
+    t->cast[d][d] = cast_row<S, S>;
+    t->cast[d][kI32] = cast_row<S, int32_t>;
+    t->cast[kI32][d] = cast_row<int32_t, S>;
+  }
+
+ private:
+  template <class S, int kOther>
+  static void casts(KernelTable* t, int d) {
+    t->cast[d][kOther] = [](const void* x, int64_t sx, void* y, int64_t sy, int64_t n) {
+      cast_from_small<S>(g_own->cast[kI32][kOther], kItemsize[kOther], x, sx, y, sy, n);
+    };
+    if constexpr (kOther < kI8)
+      t->cast[kOther][d] = [](const void* x, int64_t sx, void* y, int64_t sy, int64_t n) {
+        cast_to_small<S>(g_own->cast[kOther][kI32], kItemsize[kOther], x, sx, y, sy, n);
+      };
+    if constexpr (kOther + 1 < kDTypes) casts<S, kOther + 1>(t, d);
+  }
+};
+
 struct FillFloating {
   template <class S>
   static void fill(KernelTable* t, int d) {
@@ -200,10 +249,11 @@ void fill_table(KernelTable* t) {
 #undef NEEDLE_BINARY
   each<FillRest>(t);
   each_half<FillRest>(t);
-  each_half<FillHalfReduction<Reduction::sum>>(t);
-  each_half<FillHalfReduction<Reduction::prod>>(t);
-  each_half<FillHalfReduction<Reduction::max>>(t);
-  each_half<FillHalfReduction<Reduction::min>>(t);
+  each_small<FillSmall>(t);
+  each_narrow<FillNarrowReduction<Reduction::sum>>(t);
+  each_narrow<FillNarrowReduction<Reduction::prod>>(t);
+  each_narrow<FillNarrowReduction<Reduction::max>>(t);
+  each_narrow<FillNarrowReduction<Reduction::min>>(t);
   each_floating<FillFloating>(t);
 }
 

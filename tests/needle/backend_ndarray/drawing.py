@@ -15,6 +15,9 @@ if NATIVE.name == "cuda" and not NATIVE.enabled():
     pytest.skip("--device cuda: there is no CUDA device", allow_module_level=True)
 
 DTYPES = nd.DTYPES
+# Kernels of integers; those of bits take bools, too.
+OF_BITS = ("bitwise_not", "bitwise_and", "bitwise_or", "bitwise_xor")
+OF_INTEGERS = (*OF_BITS, "left_shift", "right_shift")
 NUMPY_DTYPES = tuple(dtype for dtype in DTYPES if dtype != "bfloat16")  # NumPy's own
 
 seeds = st.integers(0, 2**32 - 1)
@@ -34,7 +37,7 @@ def values(rng, shape, dtype, extremes=True):
     small = rng.integers(-4, 5, shape)
     if dtype not in FLOATS:
         ends = np.iinfo(dtype)
-        picks = np.array([ends.min, ends.max, 0, -1] if extremes else [0, -1], dtype)
+        picks = np.array([ends.min, ends.max, 0, -1] if extremes else [0, -1]).astype(dtype)
         return np.where(rng.random(shape) < 0.1, rng.choice(picks, shape), small.astype(dtype))
     x = (small / 2 + rng.standard_normal(shape)).astype(dtype)
     special = [np.nan, np.inf, -np.inf, 0.0, -0.0]

@@ -137,6 +137,13 @@ def floating(*shape):
     return rng.choice([made, made, made, made.flip()]).view
 
 
+def taken():
+    """Rows, positions of some of them, and weights."""
+    places = nd.array(np.array([[0, 2, rng.choice([1, 1, -1, 3])]]), "int64", nd.cpu())
+    x, weights = nd.zeros((3, 2)), nd.zeros(rng.choice([(1, 3), (1, 3), (3, 1)]))
+    return [rng.choice([x, x, x[::-1]]).view, places.view, weights.view]
+
+
 def small(n):
     return [rng.choice([1, 1, 2, 3, 0]) for _ in range(n)]
 
@@ -170,20 +177,43 @@ def rows(count):
     return [floating(2, c), *(floating(c) for _ in range(count))]
 
 
+def along():
+    """x, an index along an axis, the axis, and what is put there"""
+    m, axis = rng.randrange(4), rng.choice([0, 1, 1, -1, 2])
+    shape = (m, 3) if axis == 0 else (2, m)
+    count = shape[0] * shape[1]
+    index = np.array(rng.choices([0, 1, -2, 9], (9, 9, 9, 1), k=count), "int64").reshape(shape)
+    index = nd.array(index.astype(rng.choice(["int32", "int64"]))).view
+    source = rng.choice([nd.zeros(shape, "float32"), nd.zeros((1,), "bool"), nd.zeros((5,))]).view
+    return [nd.zeros((2, 3), rng.choice(nd.DTYPES)).view, index, axis, source]
+
+
 # Arguments that get a call past the first check; all other functions get arbitrary ones.
 LIKELY = {
     "matmul": lambda: [nd.zeros((rng.randrange(4), rng.randrange(4)), "float32").view
                        for _ in range(2)],
-    "as_strided": lambda: [view(), sequence(), sequence(), integer()],
+    "as_strided": lambda: [view(), (rng.randrange(3),), (rng.choice([0, 1, -1]),), small(1)[0]],
     "empty": lambda: [sequence(), rng.choice(nd.DTYPES)],
     "cast": lambda: [view(), rng.choice(nd.DTYPES)],
     "gather": lambda: [view(), view(), rng.choice([0, 1, -1, 2])],
     "scatter": lambda: [view(), view(), view(), rng.choice([0, 1, -1, 2])],
     "scatter_add": lambda: [view(), view(), view(), rng.choice([0, 1, -1, 2])],
+    "take_along": lambda: along()[:3],
+    "put_along": lambda: (lambda x, i, axis, source: [
+        x, i, source, axis, rng.choice(["set", "add", "max", "min", "mean"]),
+    ])(*along()),
     "sgd_step": lambda: [alike(), alike(), rng.choice([None, alike()]), *floats(4)],
     "adam_step": lambda: [*(alike() for _ in range(4)), *floats(7), True],
     "argmax": lambda: [view(), rng.choice([0, 1, -1]), True],
     "argmin": lambda: [view(), rng.choice([0, 1, -1]), False],
+    **{name: lambda: [alike(), rng.choice([0, 0, 1, -1]), True]
+       for name in ("cumsum", "cumprod", "logcumsumexp", "sort")},
+    **{name: lambda: [alike(), rng.choice([0, 0, 1, -1])] for name in ("cummax", "cummin")},
+    "linear_scan": lambda: [alike(), alike(), rng.choice([0, 0, 1]), False],
+    "resample": lambda: [*taken(), rng.choice([0, 0, 1, -1])],
+    "weighted_rows": lambda: taken(),
+    "topk": lambda: [alike(), rng.choice([0, 0, 1]), True, rng.choice([0, 1, 2, 9])],
+    "searchsorted": lambda: [alike(), alike(), True],
     "conv2d": lambda: [*images(), *window()],
     "conv2d_input": lambda: [floating(1, 1, 1, 2), floating(1, 1, 3, 2), (1, 1), *window()],
     "conv2d_weight": lambda: [floating(1, 2, 2, 3), floating(1, 2, 2, 2), tuple(small(2)), (1, 1),
@@ -201,6 +231,7 @@ LIKELY = {
 }  # fmt: skip
 ARITY = {"where": 3, "copy": 2, "fill": 2, "to_dlpack": 2, "sgd_step": 7, "adam_step": 12,
          **dict.fromkeys(_cpu.BINARY, 2), **dict.fromkeys(LIKELY, 3),
+         "topk": 4, "resample": 4, "linear_scan": 4, "cummax": 2, "cummin": 2,
          "conv2d": 5, "conv2d_input": 6, "conv2d_weight": 6, "batch_norm": 4, "batch_norm_grad": 6,
          "lstm_gates": 2, "lstm_gates_grad": 5, "lstm_sequence": 4, "lstm_sequence_grad": 8,
          **dict.fromkeys(["synchronize", "get_num_threads", "isa", "blas", "empty_cache",

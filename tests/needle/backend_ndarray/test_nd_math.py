@@ -10,14 +10,14 @@ import pytest
 from needle import backend_ndarray as nd
 from needle.backend_ndarray.dtypes import FLOATING, HALVES, finfo
 from tests import ROOT
-from tests.needle.backend_ndarray.drawing import NATIVE
+from tests.needle.backend_ndarray.drawing import NATIVE, OF_INTEGERS
 from tests.needle.backend_ndarray.truth import sweep
 
 native = NATIVE.kernels
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", native.UNARY)
+@pytest.mark.parametrize("name", sorted({*native.UNARY} - {*OF_INTEGERS}))
 def test_strided_and_compact_loops_agree(name, dtype):
     a = nd.array(sweep(np.dtype(dtype), 20_000), device=NATIVE)
     every = native.to_numpy(getattr(native, name)(a.view))
@@ -54,6 +54,7 @@ SCRIPT = """
 import sys
 import numpy as np
 from needle import backend_ndarray as nd
+from tests.needle.backend_ndarray.drawing import OF_INTEGERS
 k = nd.cpu().kernels
 assert k.isa() == sys.argv[1], k.isa()
 rng = np.random.default_rng(0)
@@ -61,9 +62,10 @@ out = {}
 for dtype in ("float32", "float64", "int32", "int64", "float16", "bfloat16"):
     x = nd.array((rng.standard_normal((7, 131)) * 3).astype(dtype))
     y = nd.array((rng.standard_normal((131,)) * 3).astype(dtype))
-    for name in k.UNARY:
+    whole = dtype.startswith("int")
+    for name in (name for name in k.UNARY if whole or name not in OF_INTEGERS):
         out[f"{name}-{dtype}"] = getattr(k, name)(x.view)
-    for name in k.BINARY:
+    for name in (name for name in k.BINARY if whole or name not in OF_INTEGERS):
         if name != "power":
             out[f"{name}-{dtype}"] = getattr(k, name)(x.view, y.view)
     for name in ("sum", "prod", "max", "min"):

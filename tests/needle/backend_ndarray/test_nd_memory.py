@@ -125,7 +125,7 @@ def test_dlpack_with_torch():
         t = torch.tensor([[0, 1, 2], [3, 4, 5]]).to(getattr(torch, dtype))
         a = nd.from_dlpack(t.T)
         same(a.astype("float64"), t.T.double().numpy())
-        if dtype != "bool":
+        if dtype not in ("bool", "uint16"):  # which PyTorch cannot add
             t += 1
         same(a.astype("float64"), t.T.double().numpy())
         assert a.dtype == dtype
@@ -142,7 +142,7 @@ def test_dlpack_refusals():
     for source, error in [
         (read_only, BufferError),
         (np.ones(3, np.complex64), TypeError),
-        (np.ones(3, np.int8), TypeError),
+        (np.ones(3, np.uint32), TypeError),
         (3, TypeError),
     ]:
         with pytest.raises(error):
@@ -213,7 +213,7 @@ def test_kernels_refuse_bad_arguments():
         lambda: _cpu.empty(3, "float32"),
         lambda: _cpu.cast(a, 3),
         lambda: _cpu.add(1, 2),
-        lambda: _cpu.from_numpy(np.ones(2, np.int8)),
+        lambda: _cpu.from_numpy(np.ones(2, np.uint32)),
         lambda: _cpu.from_numpy([1]),
     ):
         with pytest.raises((TypeError, ValueError)):

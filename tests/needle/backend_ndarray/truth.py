@@ -4,6 +4,8 @@ float32 is compared with float64, and float64 with NumPy's long double (64 bits 
 x86-64, 113 on most others), whose own errors are below a thousandth of a unit in the last place.
 """
 
+from statistics import NormalDist
+
 import numpy as np
 
 
@@ -29,10 +31,35 @@ def erf(x):
     return np.where(np.isnan(x) | (np.abs(x) < 6.5), np.where(np.isnan(x), x, value), np.sign(x))
 
 
+def erfc(x):
+    """1 - erf for x above 2, by a continued fraction (Abramowitz and Stegun, 7.1.14)."""
+    far = np.maximum(x, 2)
+    value = far
+    for n in range(300, 0, -1):
+        value = far + n / (2 * value)
+    return np.exp(-far * far) / (value * np.sqrt(np.arccos(np.full((), -1, x.dtype))))
+
+
+def erfinv(x):
+    """Newton's method, from what `erf` and `erfc` say of AS 241's quantile of p in float64."""
+    inside = np.abs(x) < 1
+    size = np.abs(np.where(inside, x, 0))
+    tail = 1 - size
+    normal = np.frompyfunc(NormalDist().inv_cdf, 1, 1)
+    y = -np.sqrt(0.5) * normal(tail.astype(np.float64) / 2).astype(x.dtype)
+    for _ in range(3):
+        error = np.where(y < 2.1, erf(y) - size, tail - erfc(y))
+        y = y - error * np.exp(y * y) * np.sqrt(np.arccos(np.full((), -1, x.dtype))) / 2
+    return np.where(inside, np.copysign(y, x), np.where(np.abs(x) == 1, x * np.inf, np.nan))
+
+
 TRUTH = {
     "exp": np.exp, "expm1": np.expm1, "log": np.log, "log1p": np.log1p, "sin": np.sin,
     "cos": np.cos, "tanh": np.tanh, "sigmoid": sigmoid, "erf": erf,
-    "rsqrt": lambda x: 1 / np.sqrt(x), "power": np.power,
+    "exp2": np.exp2, "log2": np.log2, "log10": np.log10, "tan": np.tan, "asin": np.arcsin,
+    "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh,
+    "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh, "erfinv": erfinv,
+    "atan2": np.arctan2, "rsqrt": lambda x: 1 / np.sqrt(x), "power": np.power,
 }  # fmt: skip
 
 

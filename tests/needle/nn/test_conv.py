@@ -150,3 +150,27 @@ def test_max_pool_keeps_nan(device):
     values[0, 1, 1, 0] = np.nan
     y = ops.max_pool(tensor(values, device), 2).numpy()
     assert np.isnan(y[0, 0, 0, 0]) and not np.isnan(y[0, 1, 1, 0])
+
+
+@pytest.mark.parametrize("stride", [(1, 1), (2, 3), (5, 1)])
+@pytest.mark.parametrize("padding", [(0, 0), (2, 1)])
+def test_threads_share_the_rows_of_one_image(stride, padding):
+    """Windows across the border of two threads' rows count for both."""
+    rng = np.random.default_rng(0)
+    size, kernel = (41, 40), (4, 3)
+    op = ops.ConvInput(size, stride, padding)
+    shape = ops.Conv(stride, padding).output((1, *size, 32), (*kernel, 32, 16))
+    g = rng.integers(-3, 4, shape).astype(np.float32)
+    w = rng.integers(-3, 4, (*kernel, 32, 16)).astype(np.float32)
+    found = ops.conv_input(ndl.Tensor(g), ndl.Tensor(w), size, stride, padding)
+    np.testing.assert_array_equal(found.numpy(), op.reference(g, w))
+
+
+def test_padding_mode_is_checked():
+    with pytest.raises(ValueError, match=r"Conv2d: padding_mode 'mirror' is not one of"):
+        nn.Conv2d(1, 1, 3, padding_mode="mirror")
+    with pytest.raises(ValueError, match="ConvTranspose1d: padding_mode 'circular'"):
+        nn.ConvTranspose1d(1, 1, 3, padding_mode="circular")
+    layer = nn.Conv1d(1, 1, 3, padding=3, padding_mode="reflect")
+    with pytest.raises(ShapeError, match=r"padding 3 in mode 'reflect' .* 3"):
+        layer(ndl.Tensor(np.zeros((1, 1, 3), np.float32)))

@@ -123,6 +123,8 @@ def test_steps_skip_what_has_no_gradient_and_record_nothing(device):
     optimizer.step()
     assert (params[0].numpy() != before[0]).all() and params[0].is_leaf
     np.testing.assert_array_equal(params[1].numpy(), before[1])
+    optimizer.zero_grad(set_to_none=False)
+    assert params[1].grad is None and not params[0].grad.numpy().any()
     optimizer.reset_grad()
     assert all(p.grad is None for p in params)
 

@@ -56,13 +56,13 @@ def conv_weight(op, x, g):
     return grad.permute(2, 3, 1, 0)
 
 
-def unfold(op, x):
+def sliding_windows(op, x):
     w = op.window
     (p, q) = w.padding
     padded = F.pad(x.permute(0, 3, 1, 2), (q, q, p, p), value=op.value)
     n, c = padded.shape[:2]
     out = F.unfold(padded, w.kernel, w.dilation, 0, w.stride)
-    rows, columns = w.counts("unfold", x.shape[1:3])
+    rows, columns = w.counts("sliding_windows", x.shape[1:3])
     return out.reshape(n, c, *w.kernel, rows, columns).permute(0, 4, 5, 2, 3, 1)
 
 
@@ -76,14 +76,14 @@ def logsumexp(op, x):
     return torch.logsumexp(x, tuple(range(x.ndim)) if op.axes is None else op.axes, op.keepdims)
 
 
-def gather(op, x, index):
+def take(op, x, index):
     axis = op.axis % x.ndim
     index = torch.where(index < 0, index + x.shape[axis], index)
     picked = torch.index_select(x, axis, index.reshape(-1))
     return picked.reshape((*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]))
 
 
-def scatter_add(op, x, where):
+def segment_sum(op, x, where):
     index = torch.where(where < 0, where + op.extent, where).reshape(-1).long()
     lead, rest = x.shape[: op.axis], x.shape[op.axis + where.ndim :]
     out = torch.zeros(*lead, op.extent, *rest, dtype=x.dtype)
@@ -110,7 +110,7 @@ PEERS = {
     "flip": lambda op, x: torch.flip(
         x, tuple(range(x.ndim)) if op.axes is None else np.atleast_1d(op.axes).tolist()
     ),
-    "gather": gather,
+    "take": take,
     "gelu": lambda op, x: F.gelu(x),
     "log": lambda op, x: torch.log(x),
     "logsoftmax": lambda op, x: torch.log_softmax(x, op.axis),
@@ -135,7 +135,7 @@ PEERS = {
     "relu": lambda op, x: torch.relu(x),
     "reshape": lambda op, x: x.reshape(op.shape),
     "rsqrt": lambda op, x: torch.rsqrt(x),
-    "scatter_add": scatter_add,
+    "segment_sum": segment_sum,
     "sigmoid": lambda op, x: torch.sigmoid(x),
     "sign": lambda op, x: torch.sign(x),
     "silu": lambda op, x: F.silu(x),
@@ -145,7 +145,7 @@ PEERS = {
     "subtract": lambda op, a, b: a - b,
     "summation": lambda op, x: over(op, x, torch.sum),
     "tanh": lambda op, x: torch.tanh(x),
-    "unfold": unfold,
+    "sliding_windows": sliding_windows,
     "var": lambda op, x: over(
         op, x, lambda y, axes, keep: torch.var(y, axes, correction=op.correction, keepdim=keep)
     ),
@@ -155,7 +155,7 @@ PEERS = {
 
 def refused(op, arrays):
     """Whether PyTorch refuses an op on these arrays, such as empty windows or some variances."""
-    if op.name in ("conv", "conv_input", "conv_weight", "unfold", "avg_pool", "max_pool"):
+    if op.name in ("conv", "conv_input", "conv_weight", "sliding_windows", "avg_pool", "max_pool"):
         return any(0 in a.shape for a in arrays)
     if op.name == "max_pool" and arrays[0].dtype.kind != "f":
         return True

@@ -1,4 +1,7 @@
-"""Whole models compiled once for every size, beside the eager model at more than 200 sizes."""
+"""Whole models compiled once for every size, beside the eager model at the sizes that tell most.
+
+The long test has every stage, and 200 random sizes more.
+"""
 
 import itertools
 
@@ -45,13 +48,14 @@ MODELS = {
     "resnet9": (lambda: resnet.build()[0], (N, *resnet.IMAGE)),
     "transformer": (lambda: transformer.build()[0], (SMALL, TOKENS, transformer.SIZE)),
     "lstm": (Last, (T, SMALL, 12)),
+    "gru": (lambda: nn.GRU(12, 20, 2, bidirectional=True), (T, SMALL, 12)),
     "fully convolutional": (fully_convolutional, (Dim("n", max=3), 3, H, W)),
 }
 
 
-def sizes_of(dims, rng):
-    """All telling sizes of each dim beside least, largest and middle ones of the others, and random
-    ones."""
+def telling_sizes(dims, rng):
+    """All telling sizes of each dim beside least, largest, middle and any of these of the
+    others."""
     for number, dim in enumerate(dims):
         others = [
             sorted({other.min, other.max, (other.min + other.max) // 2})
@@ -63,22 +67,22 @@ def sizes_of(dims, rng):
         for size in telling:
             rest = [int(rng.choice(each)) for each in others]
             yield *rest[:number], size, *rest[number:]
-    for _ in range(RANDOM):
-        yield tuple(int(rng.integers(dim.min, dim.max + 1)) for dim in dims)
 
 
-PARTS = [
-    # Unscheduled code of the Transformer takes most of the time of all.
-    pytest.param(
-        name, stage, marks=[pytest.mark.long] * ((name, stage) == ("transformer", "noopt"))
-    )
-    for name in MODELS
-    for stage in ("noopt", "fused", "tuned")
-]
+@pytest.mark.parametrize("name", MODELS)
+def test_right_at_telling_sizes(name, rng):
+    check(name, "tuned", 0, rng)
 
 
-@pytest.mark.parametrize(("name", "stage"), PARTS)
+@pytest.mark.long
+@pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
+@pytest.mark.parametrize("name", MODELS)
 def test_right_at_every_size(name, stage, rng):
+    check(name, stage, RANDOM, rng)
+
+
+def check(name, stage, random, rng):
+    """Compare compiled and eager model at all telling sizes, and `random` random ones."""
     build, shape = MODELS[name]
     ndl.manual_seed(0)
     model = build().eval()
@@ -92,8 +96,8 @@ def test_right_at_every_size(name, stage, rng):
     given = {axis: n for axis, n in enumerate(shape) if isinstance(n, Dim)}
     first = example([min(dim.max, 7) for dim in dims])
     exe = needle_tvm.compile(model, first, dims={0: given}, stage=stage)
-    tried = list(sizes_of(dims, rng))
-    assert len(tried) > RANDOM
+    tried = list(telling_sizes(dims, rng))
+    tried += [tuple(int(rng.integers(d.min, d.max + 1)) for d in dims) for _ in range(random)]
     for sizes in tried:
         x = example(sizes)
         with ndl.no_grad():

@@ -36,6 +36,21 @@ def mean_gradient(x):
     return x.grad
 
 
+def padded_gradient(x):
+    y = ops.SlidingWindows((1, 1), (1, 1), (2, 2), (1, 1), 1.5)(x)[
+        -2, np.array([-5, 2, -3]), :, :, -1
+    ]
+    difference = y.reshape((3, x.shape[2] + 4, 1, 2)) - y[None, :, None]
+    (difference * difference).sum().backward()
+    return x.grad
+
+
+def gates_gradient(sums, c):
+    h, _ = ops.lstm_gates(sums, c)
+    h.astype("float64").sum().backward()
+    return h, sums.grad, c.grad
+
+
 # The function, and the shapes of its inputs.
 CASES = {
     "columns of an axis shorter than two vectors": (
@@ -66,6 +81,12 @@ CASES = {
     ),
     "loops of n and n + 4": (lambda x: ops.exp(x), [(N, N + 4, 21)]),
     "loops of n // 2 and 3 * n + 2": (lambda x, y: x * y, [(M // 2, 3 * M + 2, 7)] * 2 + [(M,)]),
+    "reshapes of which TVM cannot tell that they are": (padded_gradient, [(3, 2, M, 2)]),
+    "gradients of gates of a few units": (gates_gradient, [(N, 12), (N, 3)]),
+    "sorts of rows that are divided by an expression": (
+        lambda x: ops.sort(x, 2)[0],
+        [(1, 1, SOME + 1, SOME), (SOME,)],
+    ),
     "no axes": (lambda x, y: x * y, [(), (N, 3)]),
 }
 

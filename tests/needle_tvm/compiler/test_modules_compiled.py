@@ -1,6 +1,8 @@
-"""Every nn module at every stage (recurrent ones are in test_rnn_compiled.py)."""
+"""Every nn module at every stage (recurrent ones are in test_rnn_compiled.py, those that
+PyTorch has too in test_torch_layers_compiled.py)."""
 
 import inspect
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import needle as ndl
 import needle_tvm
 from needle import nn
 from needle_tvm.stages import STAGES
+from tests import torch_layers
 
 IMAGE, ROWS, SEQUENCE, LABELS = (2, 4, 6, 5), (3, 8), (2, 5, 8), "labels"
 
@@ -29,11 +32,13 @@ CASES = {
     "Conv, depthwise": (lambda: nn.Conv(4, 4, 3, groups=4), [IMAGE]),
     "CrossEntropyLoss": (lambda: nn.CrossEntropyLoss(label_smoothing=0.1), [ROWS, LABELS]),
     "Dropout": (lambda: nn.Dropout(0.3), [ROWS]),
+    "Dropout2d": (lambda: nn.Dropout2d(0.3), [IMAGE]),
     "Embedding": (lambda: nn.Embedding(8, 3), [LABELS]),
     "Flatten": (lambda: nn.Flatten(), [IMAGE]),
     "GELU": (lambda: nn.GELU(), [ROWS]),
     "GroupNorm": (lambda: nn.GroupNorm(2, 4), [IMAGE]),
     "Identity": (lambda: nn.Identity(), [ROWS]),
+    "InstanceNorm3d": (lambda: nn.InstanceNorm3d(4, affine=True), [(2, 4, 3, 2, 5)]),
     "LayerNorm1d": (lambda: nn.LayerNorm1d(8), [SEQUENCE]),
     "Linear": (lambda: nn.Linear(8, 3), [SEQUENCE]),
     "MSELoss": (lambda: nn.MSELoss(), [ROWS, ROWS]),
@@ -41,12 +46,14 @@ CASES = {
     "MultiHeadAttention": (lambda: nn.MultiHeadAttention(causal=True), [(2, 3, 5, 4)] * 3),
     "ReLU": (lambda: nn.ReLU(), [ROWS]),
     "Residual": (lambda: nn.Residual(nn.Linear(8, 8)), [ROWS]),
+    "RotaryEmbedding": (lambda: nn.RotaryEmbedding(6), [SEQUENCE]),
     "Sequential": (
         lambda: nn.Sequential(nn.Conv(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)),
         [IMAGE],
     ),
     "SiLU": (lambda: nn.SiLU(), [ROWS]),
     "Sigmoid": (lambda: nn.Sigmoid(), [ROWS]),
+    "SinusoidalEncoding": (lambda: nn.SinusoidalEncoding(8), [SEQUENCE]),
     "SoftmaxLoss": (lambda: nn.SoftmaxLoss(), [ROWS, LABELS]),
     "Tanh": (lambda: nn.Tanh(), [ROWS]),
     "Transformer": (
@@ -55,6 +62,8 @@ CASES = {
     "TransformerLayer": (lambda: nn.TransformerLayer(8, 2, 4, 12), [SEQUENCE]),
 }  # fmt: skip
 RECURRENT = {"RNN", "RNNCell", "LSTM", "LSTMCell"}
+WITHOUT_FORWARD = {"ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+BESIDE_TORCH = {re.split(r"\W", name)[0] for name in torch_layers.CASES}
 
 
 def test_no_module_is_left_out():
@@ -63,7 +72,8 @@ def test_no_module_is_left_out():
         for name, value in vars(nn).items()
         if inspect.isclass(value) and issubclass(value, nn.Module) and value is not nn.Module
     }
-    assert {case.split(",")[0] for case in CASES} | RECURRENT == public
+    here = {case.split(",")[0] for case in CASES}
+    assert here | RECURRENT | WITHOUT_FORWARD | BESIDE_TORCH == public
 
 
 def draw(rng, shape):

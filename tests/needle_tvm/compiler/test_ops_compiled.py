@@ -2,6 +2,7 @@
 
 import pytest
 
+from needle.backend_ndarray import DTYPES
 from needle.op import Op, register
 from needle.ops import REGISTRY
 from needle.samples import error, sample
@@ -10,8 +11,10 @@ from needle_tvm.testing import OpCheckError, check_op
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 
+OF_INTEGERS = ("bitwise", "bitwise_not")
 
-# Some dtypes at a stage: the slow test below has all at every stage.
+
+# Some dtypes at a stage in every run, all others of the last stage in CI.
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -22,11 +25,18 @@ def test_unscheduled(name):
 
 @pytest.mark.parametrize("name", OWN)
 def test_scheduled(name):
-    dtypes = ("float32", "bfloat16")
+    dtypes = ("int32",) if name in OF_INTEGERS else ("float32",)
     check_op(REGISTRY[name], stages=["tuned"], devices=[], dtypes=dtypes)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_scheduled_in_the_other_dtypes(name):
+    dtypes = [dtype for dtype in DTYPES if dtype != "float32"]
+    check_op(REGISTRY[name], stages=["tuned"], devices=[], dtypes=dtypes)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", OWN)
 def test_every_stage_in_every_dtype(name):
     check_op(REGISTRY[name], devices=[])

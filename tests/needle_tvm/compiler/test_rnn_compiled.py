@@ -18,6 +18,8 @@ CASES = {
     "rnn": (lambda: nn.RNN(5, 7, 2), 2, 1),
     "rnn_relu": (lambda: nn.RNN(5, 7, 1, False, "relu"), 1, 1),
     "lstm": (lambda: nn.LSTM(5, 7, 2), 2, 2),
+    "gru": (lambda: nn.GRU(5, 7, 2), 2, 1),
+    "gru_wide": (lambda: nn.GRU(5, 40, 1, bias=False), 1, 1),
     "lstm_no_bias": (lambda: nn.LSTM(5, 7, 1, bias=False), 1, 2),
 }
 
@@ -33,7 +35,8 @@ def test_recurrent_layers_compile(rng, case, with_state):
         return tensor(rng.standard_normal(shape).astype(np.float32))
 
     x = draw(3, 5) if layers == "cell" else draw(4, 3, 5)
-    shape = (3, 7) if layers == "cell" else (layers, 3, 7)
+    width = 40 if case == "gru_wide" else 7
+    shape = (3, width) if layers == "cell" else (layers, 3, width)
     inputs = [x]
     if with_state:
         state = tuple(draw(*shape) for _ in range(parts))

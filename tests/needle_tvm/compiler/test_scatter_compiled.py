@@ -1,4 +1,4 @@
-"""Compiled scatter_add: repeated, negative and stray indices, and work linear in their number."""
+"""Compiled segment_sum: repeated, negative and stray indices, and work linear in their number."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_indices_that_repeat_count_from_the_end_or_miss(stage, dtype, rng):
     index = np.array([[3, 3, -1, 0], [5, -6, 3, -5]])  # 5 and -6 lie outside an axis of 5
     x = (rng.standard_normal((2, 2, 4, 300)) * 100).astype(dtype)
     compiled = needle_tvm.compile(
-        lambda a, i: ops.scatter_add(a, i + 0, 5, axis=1), tensor(x), tensor(index % 5), stage=stage
+        lambda a, i: ops.segment_sum(a, i + 0, 5, axis=1), tensor(x), tensor(index % 5), stage=stage
     )
     expected = np.zeros((2, 5, 300), dtype)
     inside = (index >= -5) & (index < 5)
@@ -41,15 +41,15 @@ def test_gradient_of_an_embedding(stage, rng):
     leaf = ndl.Tensor(weight)
     ops.embedding(index, leaf).backward(gradient)
     compiled = needle_tvm.compile(
-        lambda g, i: ops.scatter_add(g, i, 50), gradient, index, stage=stage
+        lambda g, i: ops.segment_sum(g, i, 50), gradient, index, stage=stage
     )
     np.testing.assert_array_equal(compiled(gradient, index).numpy(), leaf.grad.numpy())
 
 
 def test_no_loop_runs_over_outputs_and_indices_both():
     """The loop over the 1009 indices is beside, not inside, the loop over the 4001 result rows."""
-    x, index = tensor(np.zeros((1009, 8), np.float32)), tensor(np.zeros(1009, np.int64))
-    graph = trace(lambda a, i: ops.scatter_add(a, i, 4001), x, index)
+    x, index = tensor(np.zeros((1009, 300), np.float32)), tensor(np.zeros(1009, np.int64))
+    graph = trace(lambda a, i: ops.segment_sum(a, i, 4001), x, index)
     target = resolve("cpu").to_tvm()
     for stage in STAGES:
         text = script(build.schedule(lowering.lower(graph, target, stage), target, stage))

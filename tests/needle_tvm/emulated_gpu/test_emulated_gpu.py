@@ -19,7 +19,7 @@ slow = pytest.mark.slow
 
 # Each covers what no other does: elementwise, NaN in a reduction, sums by several threads, a matmul
 # in shared memory, windows with padding, statements that an op writes itself, empty arrays.
-SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "scatter_add", "softmax")
+SAMPLE = ("abs", "argmax", "concat", "matmul", "max_pool", "segment_sum", "softmax")
 
 
 def check(what, seconds, file="checks.py", **environment):
@@ -51,7 +51,7 @@ def test_a_case_of_each_rule():
         "test_products_of_few_rows",
         "test_reductions_that_threads_share and (mean or softmax)",
         "test_steps_of_an_lstm",
-        "test_op and (argmax or max_pool or scatter_add)",
+        "test_op and (argmax or max_pool or segment_sum)",
         "test_every_stage_of_a_model and mlp",
     )
     files = [str(HERE / name) for name in ("checks.py", "products.py", "tensor_cores.py")]
@@ -106,11 +106,6 @@ def test_reductions_that_threads_share(order):
 
 
 @slow
-def test_steps_of_an_lstm():
-    check("test_steps_of_an_lstm", 600, NEEDLE_EMULATED_ORDER="descending")
-
-
-@slow
 def test_tensor_cores_asynchronous_copies_and_dynamic_shared_memory():
     check(None, 300, file="instructions.py")
 
@@ -138,9 +133,8 @@ def test_all_models_and_many_products_on_tensor_cores(order):
 
 
 @slow
-@pytest.mark.parametrize("name", SAMPLE)
-def test_an_op(name):
-    check(f"test_op[{name}]", 600)
+def test_ops():
+    run([f"{HERE / 'checks.py'}::test_op[{name}]" for name in SAMPLE], 900)
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -133,7 +134,7 @@ def test_prepared_functions_have_comparisons_for_maxima():
 
 
 def candidates(module, count):
-    """Some candidates of TVM's evolutionary search for a module."""
+    """Some candidates of TVM's evolutionary search for a module, from a small population."""
     evolution = Evolution(
         lambda: space.context(module, TARGET, "task", 0, 2),
         list,
@@ -141,7 +142,8 @@ def candidates(module, count):
         ms.database.MemoryDatabase(),
         count,
     )
-    return [each.sch.mod for each in evolution.propose()]
+    with patch.multiple(space, _POPULATION=2 * count, _UNMEASURED=count, _GENERATIONS=1):
+        return [each.sch.mod for each in evolution.propose()]
 
 
 def test_without_xgboost_candidates_are_bred_at_random(monkeypatch):

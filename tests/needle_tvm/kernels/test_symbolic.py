@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from needle_tvm._tvm.names import relax
+from needle_tvm.kernels.conv import winograd
 from tests.needle_tvm.symbolic import (
     SIZES,
     Compiled,
@@ -16,8 +16,13 @@ from tests.needle_tvm.symbolic import (
     variable,
 )
 
-N, M = variable("n"), variable("m")
+N, M, K = map(variable, "nmk")
 op = relax.op
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch")
 
 
 def softmax(x, axis=-1):
@@ -113,7 +118,7 @@ def test_concatenation_and_gather(tmp_path):
 
 
 @pytest.mark.parametrize("padding", [0, 1])
-def test_pooling_of_symbolic_images(padding, tmp_path):
+def test_pooling_of_symbolic_images(torch, padding, tmp_path):
     def function(emit, x):
         options = {"pool_size": [3, 3], "strides": [2, 2], "padding": [padding] * 2}
         return emit(op.nn.max_pool2d(x, **options, layout="NHWC"))
@@ -126,26 +131,85 @@ def test_pooling_of_symbolic_images(padding, tmp_path):
         np.testing.assert_array_equal(compiled(x), expected.numpy())
 
 
-@pytest.mark.parametrize("shape", [(N, 14, 14, 8), (1, N, M, 8)], ids=["batch", "image"])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_convolutions(shape, stride, tmp_path):
+BATCH, IMAGE, ROWS, ALL = (N, 14, 14), (1, N, M), (2, N, 9), (K, N, M)
+
+
+def convolution(shape, channels, outputs, window, planar=False, **options):
+    """A module of a convolution, a bias and a ReLU, whose image may come as planes."""
+    size = (*window, channels // options.get("groups", 1), outputs)
+
     def function(emit, x, w, bias):
-        options = {"strides": stride, "padding": 1, "data_layout": "NHWC", "kernel_layout": "HWIO"}
-        product = emit(op.nn.conv2d(x, w, **options))
+        x = emit(op.permute_dims(x, [0, 2, 3, 1])) if planar else x
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+        product = emit(op.nn.conv2d(x, w, **options, **layouts))
         return emit(op.nn.relu(emit(op.add(product, bias))))
 
-    compiled = Compiled(module_of(function, shape, (3, 3, 8, 24), (24,), params=2), tmp_path)
-    packed = shape[0] is N
-    assert ("pack_weight" in functions_of(compiled.module)) == packed
-    w, bias = normal(3, 3, 8, 24) / 8, normal(24)
-    for size in (1, 2, 3, 7, 8, 13):
-        x = normal(size, 14, 14, 8) if packed else normal(1, size, size + 2, 8)
-        images, weights = torch.from_numpy(x).permute(0, 3, 1, 2), torch.from_numpy(w)
-        expected = torch.nn.functional.conv2d(
-            images, weights.permute(3, 2, 0, 1), torch.from_numpy(bias), stride, padding=1
+    batch, *image = shape
+    x = (batch, channels, *image) if planar else (batch, *image, channels)
+    bounds = dict.fromkeys("nmk", 20)
+    return size, module_of(function, x, size, (outputs,), params=2, most=bounds)
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "outputs", "window", "options"),
+    [
+        (BATCH, 8, 24, (3, 3), {"padding": 1}),
+        (BATCH, 8, 24, (3, 3), {"padding": 1, "strides": 2}),
+        (IMAGE, 8, 24, (3, 3), {"padding": 1}),
+        (IMAGE, 8, 24, (3, 3), {"padding": 1, "strides": 2}),
+        (IMAGE, 3, 20, (5, 3), {"padding": (2, 0, 2, 2), "planar": True}),
+        (ROWS, 16, 16, (3, 3), {"padding": (0, 1, 2, 1), "groups": 16}),
+        (ROWS, 16, 16, (1, 1), {"padding": 1, "groups": 16}),
+        (ROWS, 8, 24, (1, 1), {"padding": (2, 0, 1, 0)}),
+        (ROWS, 8, 24, (3, 3), {"padding": (4, 1, 3, 1)}),
+        (ROWS, 16, 32, (3, 1), {"padding": (2, 0, 2, 0), "dilation": 2, "groups": 2}),
+        (ALL, 8, 24, (3, 3), {"padding": 1}),
+        (ALL, 8, 24, (1, 1), {}),
+        (ALL, 8, 24, (1, 1), {"strides": 2}),
+    ],
+)
+def test_convolutions(torch, shape, channels, outputs, window, options, tmp_path):
+    size, module = convolution(shape, channels, outputs, window, **options)
+    compiled = Compiled(module, tmp_path)
+    assert "pack_weight" in functions_of(compiled.module)
+    w, bias = normal(*size) / 8, normal(outputs)
+    for number in (1, 2, 3, 7, 8, 13, 14, 15):
+        values = {N: number, M: number + 2, K: 1 + number % 3}
+        x = normal(*(values.get(extent, extent) for extent in shape), channels)
+        given = np.ascontiguousarray(x.transpose(0, 3, 1, 2)) if "planar" in options else x
+        expected = np.maximum(convolved(torch, x, w, **options) + bias, 0)
+        np.testing.assert_allclose(compiled(given, w, bias), expected, rtol=1e-4, atol=1e-5)
+
+
+def convolved(torch, x, w, padding=0, strides=1, dilation=1, groups=1, planar=False):
+    """PyTorch's convolution of NHWC images and HWIO weights."""
+    sides = (padding,) * 4 if isinstance(padding, int) else padding
+    top, left, bottom, right = sides
+    images = torch.from_numpy(x).permute(0, 3, 1, 2)
+    images = torch.nn.functional.pad(images, (left, right, top, bottom))
+    weights = torch.from_numpy(w).permute(3, 2, 0, 1)
+    result = torch.nn.functional.conv2d(
+        images, weights, stride=strides, dilation=dilation, groups=groups
+    )
+    return result.permute(0, 2, 3, 1).numpy()
+
+
+@pytest.mark.parametrize("m", [2, 4])
+@pytest.mark.parametrize("shape", [BATCH, IMAGE, ROWS, ALL])
+def test_winograd(torch, shape, m, monkeypatch, tmp_path):
+    monkeypatch.setattr(winograd, "tile_size", lambda *_: m)
+    size, module = convolution(shape, 16, 32, (3, 3), padding=1)
+    compiled = Compiled(module, tmp_path)
+    assert "winograd_input" in functions_of(compiled.module)
+    w, bias = normal(*size) / 16, normal(32)
+    for number in (1, 2, 3, 4, 5, 9, 16):
+        values = {N: number, M: number + 2, K: 1 + number % 3}
+        x = normal(*(values.get(extent, extent) for extent in shape), 16)
+        expected = np.maximum(convolved(torch, x, w, padding=1) + bias, 0)
+        # Sums of 144 products and the transforms' coefficients, as in conv/test_winograd.py.
+        np.testing.assert_allclose(
+            compiled(x, w, bias), expected, rtol=0, atol=2e-5 * np.abs(expected).max()
         )
-        expected = expected.relu().permute(0, 2, 3, 1).numpy()
-        np.testing.assert_allclose(compiled(x, w, bias), expected, rtol=1e-4, atol=1e-5)
 
 
 HEADS, SIZE = 4, 16
@@ -179,7 +243,7 @@ def attention(queries, keys):
     ],
     ids=["other keys", "itself", "batch alone"],
 )
-def test_attention(queries, keys, sizes, tmp_path):
+def test_attention(torch, queries, keys, sizes, tmp_path):
     compiled = Compiled(attention(queries, keys), tmp_path)
     assert "attention" in functions_of(compiled.module)
     for size in (1, 2, 7, 8, 16, 31, 32, 33, 64):

@@ -322,7 +322,7 @@ def test_no_indices():
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if d != "uint16"])  # PyTorch lacks its ops
 def test_tensors_of_pytorch(dtype):
     torch = pytest.importorskip("torch")
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -361,7 +361,7 @@ def test_tensors_of_pytorch(dtype):
 
 @pytest.mark.peer
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "uint16"])
-def test_dtypes_of_pytorch_that_needle_does_not_store(dtype):
+def test_small_integers_of_pytorch(dtype):
     torch = pytest.importorskip("torch")
     import needle_tvm
 
@@ -375,4 +375,4 @@ def test_dtypes_of_pytorch_that_needle_does_not_store(dtype):
         served, found = both_ways(made.program, given, y)
         assert served and found[1][0][1] == dtype
         _, found = both_ways(made, given, y)
-        assert found[1][0][1][1] == "int32" and found[1][1][1][1] == "float32"
+        assert found[1][0][1][1] == dtype and found[1][1][1][1] == "float32"

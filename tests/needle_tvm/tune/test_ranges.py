@@ -104,6 +104,7 @@ def test_the_function_at_its_sizes_is_the_function(tmp_path):
             np.testing.assert_allclose(out, expected, atol=bound)
 
 
+@pytest.mark.slow
 def test_choices_are_right_at_every_size_of_their_range_and_joined_at_all(tmp_path):
     function = kernel(40)
     w = normal(3, 24, 16)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -104,20 +105,6 @@ def test_a_search_end_to_end(rng):
 
 
 @pytest.mark.slow
-def test_every_trial_has_a_verdict_and_the_right_ones_are_usable(spec):
-    tune(spec, 32, 48, trials=5)
-    check_verdicts(5)
-
-
-@pytest.mark.slow
-def test_a_larger_budget_spends_the_difference(spec):
-    tune(spec, 32, 48, trials=3)
-    tune(spec, 32, 48, trials=5)
-    assert len(trials_in_store()) == 5
-    assert len({trial.session for trial in trials_in_store()}) == 1
-
-
-@pytest.mark.slow
 def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
     """The second model shares its 32 -> 48 layer with the first, so it uses the same records."""
     _, (first,) = tune(spec, 32, 48, trials=4)
@@ -154,16 +141,6 @@ def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
     tune(spec, 32, 48, trials=1)
     with Store() as store:
         assert len(store.all(Record)) == before, "each is judged once"
-
-
-@pytest.mark.slow
-def test_a_candidate_is_not_measured_twice(spec):
-    """Another seed draws from the same space, but no trial is spent on a recorded candidate."""
-    tune(spec, 32, 48, trials=8)
-    tune(spec, 32, 48, trials=8, seed=1)
-    with Store() as store:
-        traces = [(r.workload, r.trace) for r in store.all(Record).values()]
-    assert len(traces) == len(set(traces))
 
 
 @pytest.mark.slow
@@ -374,12 +351,15 @@ def test_every_variant_of_the_rule_fits(task, spec):
 
 @pytest.mark.slow
 def test_sessions_are_told_apart_by_what_they_tune(spec):
-    """Each seed, thread count and set of tasks has its own budget."""
-    tune(spec, 32, 48, trials=2)
-    tune(spec, 32, 48, trials=2, seed=3)
+    """Each seed and set of tasks has its own budget. A larger one spends the difference. Another
+    seed draws from the same space, but no trial is spent on a recorded candidate."""
+    tune(spec, 32, 48, trials=3)
+    tune(spec, 32, 48, trials=8)
+    tune(spec, 32, 48, trials=8, seed=1)
     tune(spec, 32, 64, trials=2)
-    by_session = {}
-    for trial in trials_in_store():
-        by_session[trial.session] = by_session.get(trial.session, 0) + 1
-    assert sorted(by_session.values()) == [2, 2, 2]
+    by_session = Counter(trial.session for trial in trials_in_store())
+    assert sorted(by_session.values()) == [2, 8, 8]
+    with Store() as store:
+        traces = [(r.workload, r.trace) for r in store.all(Record).values()]
+    assert len(traces) == len(set(traces))
     assert rows.canonical([1]) == "[1]"

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from needle_tvm.check.campaign import verdicts
@@ -47,7 +47,8 @@ def judged(request: Mapping[str, Any]) -> dict[str, Any]:
         program = TorchProgram.from_json(request["program"])
     else:
         program = draw(int(request["seed"]))
-    where, verdict, what = _judged(torch, program)
+    variants = request.get("variants", verdicts.VARIANTS)
+    where, verdict, what = _judged(torch, program, variants)
     return {
         "verdict": verdict,
         "where": where,
@@ -58,7 +59,9 @@ def judged(request: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
+def _judged(
+    torch: Any, program: TorchProgram, variants: Sequence[tuple[str, int]]
+) -> tuple[str, str, str]:
     where = "eager"
     try:
         model, inputs = program.load()
@@ -71,7 +74,7 @@ def _judged(torch: Any, program: TorchProgram) -> tuple[str, str, str]:
         wrong = _difference(torch, reference, expected, expected)
         if wrong:
             return where, verdicts.WRONG, wrong
-        for stage, threads, results in _compiled(taken, inputs):
+        for stage, threads, results in _compiled(taken, inputs, variants):
             where = verdicts.place(stage, threads)
             for found in results:
                 wrong = _difference(torch, reference, expected, found)
@@ -122,13 +125,15 @@ def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> 
     return reference.difference(arrays)
 
 
-def _compiled(taken: Taken, inputs: tuple[Any, ...]) -> Iterator[tuple[str, int, list[Any]]]:
+def _compiled(
+    taken: Taken, inputs: tuple[Any, ...], variants: Sequence[tuple[str, int]]
+) -> Iterator[tuple[str, int, list[Any]]]:
     """Yield stage, threads, and the results of three calls.
 
     The last two find used memory, and inputs that end or begin next to an inaccessible page.
     """
     calls = [inputs, *([_fenced(x, at_end) for x in inputs] for at_end in (True, False))]
-    for stage, threads in verdicts.VARIANTS:
+    for stage, threads in variants:
         try:
             asked = request(stage=stage, threads=threads, recompile=True, check=False)
             compiled = compile_source(source(taken, asked.spec, asked.variant), asked)

@@ -17,7 +17,12 @@ PAIRS = [
     *((n, t) for n, t in zip((3, 8, 9, 13, 15, 16, 17), (13, 8, 7, 15, 16, 17, 31), strict=True)),
     (64, 65),
 ]
-STAGES = ["noopt", "fused", "tuned"]
+
+
+def stages(first, *others):
+    """A stage in each run of CI, and others in `long` alone."""
+    marks = [(first, pytest.mark.slow), *((other, pytest.mark.long) for other in others)]
+    return pytest.mark.parametrize("stage", [pytest.param(s, marks=mark) for s, mark in marks])
 
 
 @pytest.fixture(autouse=True)
@@ -71,13 +76,13 @@ def sentences(n, t):
 SENTENCES = {"words": {0: N, 1: T}, "seen": {0: N, 1: T}}
 
 
+@pytest.mark.slow
 def test_an_encoder():
     model = Encoder(16, 2, 1)
     agree_at(model, sentences, SENTENCES, PAIRS[::4], "noopt")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
+@stages("tuned", "fused", "noopt")
 def test_an_encoder_at_every_stage(stage):
     agree_at(Encoder(), sentences, SENTENCES, PAIRS, stage)
 
@@ -100,9 +105,8 @@ class Decoder(nn.Module):
         return self.head(self.block(x, mask))[:, -1:]
 
 
-@pytest.mark.slow
+@stages("tuned", "fused")
 @pytest.mark.parametrize("how", ["causal", "boolean", "added"])
-@pytest.mark.parametrize("stage", ["fused", "tuned"])
 def test_decoders(stage, how):
     def words(n, t):
         return (torch.randint(0, 50, (n, t)),)
@@ -136,14 +140,12 @@ def network(pooled):
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
+@stages("tuned", "fused", "noopt")
 def test_images_of_one_size(stage):
     agree_at(network(2), images, {0: {0: N}}, COUNTS, stage)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", ["noopt", "fused"])
+@stages("fused", "noopt")
 def test_images_of_every_size(stage):
     h, w = Dim("h", min=8, max=30), Dim("w", min=8, max=30)
 
@@ -154,8 +156,7 @@ def test_images_of_every_size(stage):
     agree_at(network(1), squares, {0: {0: N, 2: h, 3: w}}, sizes, stage)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stage", STAGES)
+@stages("tuned", "fused", "noopt")
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_recurrences_of_every_batch(kind, stage):
     model = getattr(nn, kind)(10, 7, num_layers=2, batch_first=True)

@@ -90,6 +90,7 @@ def conv_norm(inputs, outputs, **options):
     return nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs, **options), nn.ReLU6()
 
 
+@pytest.mark.slow
 def test_batch_norm_after_a_convolution_is_its_bias(target):
     cases = []
     for affine in (True, False):
@@ -104,6 +105,7 @@ def test_batch_norm_after_a_convolution_is_its_bias(target):
     check(*cases, (alone, x))
 
 
+@pytest.mark.slow
 def test_an_inverted_residual_stays_in_channels_last(target):
     class Block(nn.Module):
         def __init__(self):
@@ -148,6 +150,7 @@ def test_attention_is_one_kernel(target):
     check(*cases, (attention(is_causal=True), *heads(2, 3)), (attention(scale=2.0), *heads(2, 3)))
 
 
+@pytest.mark.slow
 def test_rows_that_a_mask_leaves_empty_are_zero(target):
     cases = []
     for shape, boolean in itertools.product([(9, 12), (2, 1, 1, 12), (3, 9, 12)], (True, False)):
@@ -174,6 +177,7 @@ def test_a_constant_mask_without_empty_rows_costs_nothing(target):
     check((Function(causal), *inputs))
 
 
+@pytest.mark.slow
 def test_heads_and_batches_of_attention_broadcast():
     cases = []
     for shapes, mask in (

@@ -49,6 +49,7 @@ def test_heads_of_any_size_and_sequences_of_any_length():
     check_together(cases, tolerance=2e-5)
 
 
+@pytest.mark.slow
 def test_masks_of_any_shape_that_broadcasts():
     masked = lambda q, k, v, mask: attend(q, k, v, mask=mask)  # noqa: E731
     inputs = values(2, 3, 9, 8), values(2, 3, 12, 8), values(2, 3, 12, 8, seed=9)
@@ -56,6 +57,7 @@ def test_masks_of_any_shape_that_broadcasts():
     check_together([(masked, [*inputs, values(*shape)]) for shape in shapes], tolerance=2e-5)
 
 
+@pytest.mark.slow
 def test_an_attention_layer_copies_no_heads():
     """Of fewer than four queries there is none to copy."""
     cases = []

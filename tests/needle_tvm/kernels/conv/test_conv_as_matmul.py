@@ -31,6 +31,20 @@ def test_a_window_of_the_whole_image_is_a_product(image, window, stride):
     )
 
 
+def test_pixels_of_images_of_symbolic_sizes_are_rows():
+    def after(x, w):
+        rows = op.reshape(x, (N * 20, 4))
+        product = op.matmul(rows, op.reshape(w, (4, 6)), "float32")
+        return op.reshape(product, (5, N, 4, 6))
+
+    specs = Spec(5, N, 4, 4), Spec(1, 1, 4, 6)
+    check_becomes(
+        conv_as_matmul,
+        relax_module(lambda x, w: conv(x, w, 0, out_dtype="float32"), *specs, params=1),
+        relax_module(after, *specs, params=1),
+    )
+
+
 STAYS = {
     "a larger image": (conv, (Spec(5, 4, 3, 4), Spec(3, 3, 4, 6)), {"padding": 0}),
     "pixels": (conv, (Spec(5, 4, 4, 4), Spec(1, 1, 4, 6)), {"padding": 0}),
@@ -48,6 +62,7 @@ STAYS = {
     ),
     "groups": (conv, (Spec(5, 3, 3, 4), Spec(3, 3, 2, 6)), {"padding": 0, "groups": 2}),
     "no images": (conv, (Spec(0, 3, 3, 4), Spec(3, 3, 4, 6)), {"padding": 0}),
+    "strides": (conv, (Spec(5, N, 4, 4), Spec(1, 1, 4, 6)), {"padding": 0, "strides": 2}),
     "shapes that are not static": (conv, (Spec(5, N, 3, 4), Spec(3, 3, 4, 6)), {"padding": 0}),
     "other layouts": (planes_first, (Spec(5, 4, 1, 1), Spec(6, 4, 3, 3)), {}),
     "another operator": (op.matmul, (Spec(5, 4), Spec(4, 6)), {}),

@@ -99,7 +99,7 @@ STAYS = {
     "taps that all meet something": (conv, Spec(2, 3, 3, 4), Spec(3, 3, 4, 6), 1),
     "weights that are an input": (conv, Spec(2, 1, 1, 4), Spec(3, 3, 4, 6), 0),
     "no images": (conv, Spec(0, 1, 1, 4), Spec(3, 3, 4, 6), 1),
-    "shapes that are not static": (conv, Spec(2, N, 1, 4), Spec(3, 3, 4, 6), 1),
+    "sizes that are not static": (conv, Spec(2, N, N, 4), Spec(3, 3, 4, 6), 1),
     "other layouts": (planes_first, Spec(2, 4, 1, 1), Spec(6, 4, 3, 3), 1),
     "another operator": (relax.op.matmul, Spec(2, 4), Spec(4, 6), 1),
 }

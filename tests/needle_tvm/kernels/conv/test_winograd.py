@@ -70,9 +70,9 @@ SHAPES = [(1, (4, 8), 1), (3, (5, 7), 1), (2, (9, 3), 0), (1, (1, 6), 2)]  # bat
     ("threads", "dtype", "shapes"),
     [
         (2, "float32", SHAPES[::2]),
-        (2, "float64", SHAPES[1::2]),
-        (1, "float32", SHAPES[1:2]),
-        pytest.param(2, "float32", SHAPES, marks=pytest.mark.slow),
+        pytest.param(2, "float64", SHAPES[1::2], marks=pytest.mark.slow),
+        pytest.param(1, "float32", SHAPES[1:2], marks=pytest.mark.slow),
+        pytest.param(2, "float32", SHAPES[1::2], marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -139,7 +139,7 @@ def test_transformed_sizes_never_cost_more_arithmetic():
 def test_it_compiles_for_other_processors(processor, m, tmp_path):
     tiling = Tiling(m, 1, (9, 9), (1, 1))
     x = te.placeholder((1, 9, 9, 64), "float32")
-    products = te.placeholder((m + 2, m + 2, tiling.tiles, 64), "float32")
+    products = te.placeholder(((m + 2) ** 2, tiling.tiles, 64), "float32")
     for number, arguments in enumerate(
         (
             [x, winograd_te.transformed_input(x, tiling)],
@@ -163,8 +163,8 @@ def test_weights_are_transformed_as_the_matrices_say(rng):
     with target:
         run = tvm.tirx.build(module_of(cpu.schedule_function(function, target)), target=target)
     given = rng.standard_normal((3, 3, 5, 7))
-    found = tvm.runtime.tensor(aligned_copy(np.zeros((6, 6, 5, 7))))
+    found = tvm.runtime.tensor(aligned_copy(np.zeros((36, 5, 7))))
     run["main"](tvm.runtime.tensor(aligned_copy(given)), found)
     g = np.array(matrices(4).weight, dtype=float)
     expected = np.einsum("ir,rscn,js->ijcn", g, given, g)
-    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-13, atol=1e-13)
+    np.testing.assert_allclose(found.numpy(), expected.reshape(36, 5, 7), rtol=1e-13, atol=1e-13)

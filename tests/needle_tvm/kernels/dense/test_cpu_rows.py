@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from needle_tvm._tvm.names import te, tirx
+from needle_tvm._tvm.names import relax, te, tirx
 from needle_tvm.kernels.dense.cpu import DENSE, Tile
 from needle_tvm.kernels.dense.cpu_rows import retiled, tile_rows
 from needle_tvm.kernels.dense.pack_weights import dense
@@ -25,8 +27,10 @@ from tests.needle_tvm.symbolic import (
 )
 
 
-# Panels that are whole, cut short, and one alone; rows that share a set of the cache.
-@pytest.mark.parametrize(("terms", "columns"), [(40, 64), (13, 50), (24, 5), (1024, 33)])
+# Panels that are whole, cut short, one alone, and side by side; rows that share a set of the cache.
+@pytest.mark.parametrize(
+    ("terms", "columns"), [(40, 64), (13, 50), (24, 5), (1024, 33), (13, 256), (24, 120)]
+)
 def test_right_at_every_number_of_rows(terms, columns, tmp_path):
     shapes = (variable("n"), terms), (terms, columns), (1, columns)
     compiled = Compiled(module_of(layers, *shapes, params=2), tmp_path)
@@ -36,6 +40,25 @@ def test_right_at_every_number_of_rows(terms, columns, tmp_path):
         expected = np.maximum(x.astype("float64") @ w + bias, 0)
         error = terms * np.finfo("float32").eps * np.abs(expected).max()
         np.testing.assert_allclose(compiled(x, w, bias), expected, atol=4 * error)
+
+
+def test_panels_side_by_side_and_a_long_epilogue(tmp_path):
+    """The operands of functions such as erf are stored for the panels of a tile together."""
+
+    def function(emit, x, w, bias):
+        y = emit(relax.op.add(emit(relax.op.matmul(x, w)), bias))
+        curved = emit(relax.op.add(emit(relax.op.erf(y)), relax.const(1.0)))
+        return emit(relax.op.multiply(y, curved))
+
+    compiled = Compiled(
+        module_of(function, (variable("n"), 24), (24, 128), (128,), params=2), tmp_path
+    )
+    w, bias = normal(24, 128), normal(128)
+    erf = np.vectorize(math.erf)
+    for rows in (1, 2, 3, 4, 9):
+        x = normal(rows, 24)
+        y = x.astype("float64") @ w + bias
+        np.testing.assert_allclose(compiled(x, w, bias), y * (1 + erf(y)), rtol=1e-4, atol=1e-4)
 
 
 def test_rows_of_several_symbolic_axes(tmp_path):

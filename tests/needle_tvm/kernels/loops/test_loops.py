@@ -58,3 +58,18 @@ def test_tiles_of_what_has_many_divisors_end_with_it(rows, channels):
     loops = list(nodes_in(scheduled, NODES.loop))
     (vector,) = (each for each in loops if each.kind == tirx.ForKind.VECTORIZED)
     assert 4 <= int(vector.extent) <= 16
+
+
+def test_a_transposition_next_to_a_reshape_is_tiled(rng):
+    """The reshape leaves divisions in the indices, which say nothing new."""
+    target = resolve({"kind": "llvm", "mcpu": "skylake-avx512"}, 2).to_tvm()
+    x = tensor(rng.standard_normal((2, 1, 48, 32)).astype(np.float32))
+
+    def rows(x):
+        return ops.permute(ops.reshape(x, (2, 48, 32)), (0, 2, 1))
+
+    (function,) = prim_funcs(lowering.lower(trace(rows, x), target, "tuned")).values()
+    scheduled = cpu.schedule_function(function, target)
+    inner = [int(loop.extent) for loop in nodes_in(scheduled, NODES.loop)][:2]
+    assert inner == [16, 16]
+    np.testing.assert_array_equal(needle_tvm.compile(rows, x)(x).numpy(), rows(x).numpy())

@@ -51,7 +51,7 @@ def packed(*numbers, types, target, with_sums):
             units, marks = tile.units, {}
 
             def steps(*tensors):
-                return lstm_steps(tensors, tile, with_sums=with_sums)
+                return lstm_steps(tensors, [tile], with_sums=with_sums)
 
         panels = kernel(
             lambda w: pack_gates(w, units), w, name="pack_gates", op_pattern=OP_PATTERN.opaque
@@ -92,3 +92,17 @@ def test_other_kernels_stay():
         pack_recurrence,
         relax_module(lambda x: relax.op.exp(kernel(doubled, x, name="doubled")), Spec(3)),
     )
+
+
+@pytest.mark.parametrize("target", [AVX512, SM_90], ids=["cpu", "gpu"])
+@pytest.mark.parametrize("with_sums", [False, True])
+def test_grus_are_packed_and_write_their_sums_where_they_are_read(with_sums, target):
+    def function(*inputs):
+        hidden, sums = ops.gru_sequence(*inputs)
+        return (hidden, sums) if with_sums else hidden
+
+    shapes = ((3, BATCH, 3 * HIDDEN), (BATCH, HIDDEN), (HIDDEN, 3 * HIDDEN), (3 * HIDDEN,))
+    module = needle_module(function, *(Spec(*shape) for shape in shapes))
+    module = pack_recurrence(transform.DeadCodeElimination()(module), target)
+    steps = next(f for name, f in module.functions_items() if name.name_hint == "gru_steps")
+    assert len(steps.params) == 5 + with_sums  # the state is always written

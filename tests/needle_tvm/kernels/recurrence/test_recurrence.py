@@ -8,7 +8,7 @@ from needle.ops.recurrent import LstmSequence
 from needle.trace import trace
 from needle_tvm._tvm.names import te, tvm
 from needle_tvm.frontend import lowering
-from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, pack_gates
+from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, lstm_tiles, pack_gates
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import write_object
 from needle_tvm.runtime.memory import aligned_copy
@@ -37,9 +37,20 @@ def kernel(steps, batch, hidden, dtype, target, with_sums):
     inputs = [te.placeholder(shape, dtype) for shape in shapes]
     w = te.placeholder((hidden, GATES * hidden), dtype)
     panels = pack_gates(w, tile.units)
-    outputs = lstm_steps([*inputs, panels], tile, with_sums=with_sums)
+    outputs = lstm_steps([*inputs, panels], [tile], with_sums=with_sums)
     function = te.create_prim_func([*inputs, w, *outputs])
     return module_of(function.with_attr("global_symbol", "main"))
+
+
+@pytest.mark.parametrize(("least", "most"), [(1, 1), (1, 2), (1, 256), (3, 5), (2, 7), (64, 64)])
+def test_tiles_of_a_symbolic_batch(least, most, target):
+    """Fewest rows first, none for fewer than the least or more than hold the most."""
+    rows = [tile.rows for tile in lstm_tiles(least, most, 128, "float32", target)]
+    assert rows == sorted(set(rows))
+    largest = lstm_tiles(1, 1 << 20, 128, "float32", target)[-1].rows
+    assert rows[0] >= min(least, largest)
+    assert all(each < most for each in rows[:-1])
+    assert rows[-1] == largest or rows[-1] >= most
 
 
 # From one row and unit to tiles and panels that are not full, on one thread and on two.

@@ -283,6 +283,7 @@ def test_who_is_to_blame(outcomes, kind):
     assert final.ok == (final.value is not None)
 
 
+@pytest.mark.slow
 def test_no_server_is_an_error_at_once_and_busy_ones_after_a_while():
     with pytest.raises(RemoteError, match="none"):
         remote._Trial().judge(Outcome(OK, {"absent": "none", "busy": False}))

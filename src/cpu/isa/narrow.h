@@ -1,26 +1,30 @@
-// Row kernels of float16 and bfloat16: a block is widened to float32, float32's kernel does the
-// work, and the result is rounded once. So every op has the same arithmetic as float32, and no
-// kernel has a second copy.
+// Row kernels of dtypes that are stored in fewer bits than they are computed in. For float16 and
+// bfloat16 a block is widened to float32, float32's kernel does the work, and the result is rounded
+// once. For integers of 8 and 16 bits a block is widened to int32, and the result's low bits are
+// kept. So every op has the wide type's arithmetic, and no kernel has a second copy.
 #pragma once
 
 #include "cpu/isa/elementwise.h"
+#include "cpu/isa/reduce.h"
 
 namespace needle {
 namespace NEEDLE_ISA {
 
-constexpr int64_t kHalfBlock = 256;
+constexpr int64_t kNarrowBlock = 256;
 
-// The float32 elements of an operand. An operand of stride 0 is widened once and keeps its stride.
+// The elements of an operand in its compute type. An operand of stride 0 is widened once and keeps
+// its stride.
 template <class S>
 struct Widened {
-  alignas(64) float block[kHalfBlock];
+  using C = typename Io<S>::C;
+  alignas(64) C block[kNarrowBlock];
   const S* x;
   int64_t stride, step;
 
   Widened(const void* data, int64_t s) : x(static_cast<const S*>(data)), stride(s), step(s != 0) {}
-  const float* read(int64_t i, int64_t n) {
+  const C* read(int64_t i, int64_t n) {
     if (step != 0) {
-      cast_row<S, float>(x + i * stride, stride, block, 1, n);
+      cast_row<S, C>(x + i * stride, stride, block, 1, n);
     } else if (i == 0) {
       block[0] = Io<S>::load(*x);
     }
@@ -30,15 +34,16 @@ struct Widened {
 
 template <class F>
 static inline void each_block(int64_t n, F&& fn) {
-  for (int64_t i = 0; i < n; i += kHalfBlock) fn(i, n - i < kHalfBlock ? n - i : kHalfBlock);
+  for (int64_t i = 0; i < n; i += kNarrowBlock) fn(i, n - i < kNarrowBlock ? n - i : kNarrowBlock);
 }
 
 // `kBool` results are stored as they are, others narrowed to S.
 template <class S, bool kBool>
-struct HalfRows {
+struct NarrowRows {
+  using C = typename Io<S>::C;
   static __attribute__((noinline)) void unary(UnaryRow row, const void* xv, int64_t sx, void* ov,
                                               int64_t n) {
-    alignas(64) float out[kHalfBlock];
+    alignas(64) C out[kNarrowBlock];
     Widened<S> x(xv, sx);
     each_block(n, [&](int64_t i, int64_t m) {
       row(x.read(i, m), x.step, target(out, ov, i), m);
@@ -47,7 +52,7 @@ struct HalfRows {
   }
   static __attribute__((noinline)) void binary(BinaryRow row, const void* av, int64_t sa,
                                                const void* bv, int64_t sb, void* ov, int64_t n) {
-    alignas(64) float out[kHalfBlock];
+    alignas(64) C out[kNarrowBlock];
     Widened<S> a(av, sa), b(bv, sb);
     each_block(n, [&](int64_t i, int64_t m) {
       row(a.read(i, m), a.step, b.read(i, m), b.step, target(out, ov, i), m);
@@ -56,20 +61,21 @@ struct HalfRows {
   }
 
  private:
-  static void* target(float* out, void* ov, int64_t i) {
+  static void* target(C* out, void* ov, int64_t i) {
     return kBool ? static_cast<void*>(static_cast<Bool*>(ov) + i) : out;
   }
-  static void finish(const float* out, void* ov, int64_t i, int64_t n) {
-    if constexpr (!kBool) cast_row<float, S>(out, 1, static_cast<S*>(ov) + i, 1, n);
+  static void finish(const C* out, void* ov, int64_t i, int64_t n) {
+    if constexpr (!kBool) cast_row<C, S>(out, 1, static_cast<S*>(ov) + i, 1, n);
   }
 };
 
-// Sums and products have float32's wide accumulator; maxima and minima stay in half precision.
+// Sums and products have the compute type's wide accumulator; maxima and minima are stored as S.
 template <class S, bool kSelects>
-static void half_reduce_row(ReduceRow row, const void* xv, int64_t sx, void* accv, int64_t n) {
+static void narrow_reduce_row(ReduceRow row, const void* xv, int64_t sx, void* accv, int64_t n) {
+  using C = typename Io<S>::C;
   Widened<S> x(xv, sx);
   S* narrow = static_cast<S*>(accv);
-  float selected = 0;
+  C selected = 0;
   if constexpr (kSelects) selected = Io<S>::load(*narrow);
   each_block(n, [&](int64_t i, int64_t m) {
     row(x.read(i, m), x.step, kSelects ? static_cast<void*>(&selected) : accv, m);
@@ -78,19 +84,40 @@ static void half_reduce_row(ReduceRow row, const void* xv, int64_t sx, void* acc
 }
 
 template <class S, bool kSelects>
-static void half_reduce_columns(ReduceColumns row, const void* xv, int64_t sx, void* accv,
-                                int64_t n) {
-  alignas(64) float acc[kHalfBlock];
+static void narrow_reduce_columns(ReduceColumns row, const void* xv, int64_t sx, void* accv,
+                                  int64_t n) {
+  using C = typename Io<S>::C;
+  alignas(64) C acc[kNarrowBlock];
   Widened<S> x(xv, sx);
   each_block(n, [&](int64_t i, int64_t m) {
     if constexpr (kSelects) {
       S* narrow = static_cast<S*>(accv) + i;
-      cast_row<S, float>(narrow, 1, acc, 1, m);
+      cast_row<S, C>(narrow, 1, acc, 1, m);
       row(x.read(i, m), x.step, acc, m);
-      cast_row<float, S>(acc, 1, narrow, 1, m);
+      cast_row<C, S>(acc, 1, narrow, 1, m);
     } else {
-      row(x.read(i, m), x.step, static_cast<double*>(accv) + i, m);
+      row(x.read(i, m), x.step, static_cast<typename Accumulator<C>::type*>(accv) + i, m);
     }
+  });
+}
+
+// Casts by way of int32, in blocks: from a small integer to elements of `size` bytes, and back.
+template <class S>
+static __attribute__((noinline)) void cast_from_small(CastRow row, int64_t size, const void* xv,
+                                                      int64_t sx, void* yv, int64_t sy, int64_t n) {
+  Widened<S> x(xv, sx);
+  char* y = static_cast<char*>(yv);
+  each_block(n, [&](int64_t i, int64_t m) { row(x.read(i, m), x.step, y + i * sy * size, sy, m); });
+}
+template <class S>
+static __attribute__((noinline)) void cast_to_small(CastRow row, int64_t size, const void* xv,
+                                                    int64_t sx, void* yv, int64_t sy, int64_t n) {
+  alignas(64) int32_t block[kNarrowBlock];
+  const char* x = static_cast<const char*>(xv);
+  S* y = static_cast<S*>(yv);
+  each_block(n, [&](int64_t i, int64_t m) {
+    row(x + i * sx * size, sx, block, 1, m);
+    cast_row<int32_t, S>(block, 1, y + i * sy, sy, m);
   });
 }
 
@@ -98,7 +125,7 @@ static void half_reduce_columns(ReduceColumns row, const void* xv, int64_t sx, v
 template <class S>
 static void half_sgd_row(SgdRow row, void* pv, const void* gv, void* vv, int64_t n,
                          const SgdFactors& f) {
-  alignas(64) float p[kHalfBlock];
+  alignas(64) float p[kNarrowBlock];
   Widened<S> g(gv, 1);
   float* v = static_cast<float*>(vv);
   each_block(n, [&](int64_t i, int64_t m) {
@@ -112,7 +139,7 @@ static void half_sgd_row(SgdRow row, void* pv, const void* gv, void* vv, int64_t
 template <class S>
 static void half_adam_row(AdamRow row, void* pv, const void* gv, void* mv, void* vv, int64_t n,
                           const AdamFactors& f) {
-  alignas(64) float p[kHalfBlock];
+  alignas(64) float p[kNarrowBlock];
   Widened<S> g(gv, 1);
   each_block(n, [&](int64_t i, int64_t m) {
     S* narrow = static_cast<S*>(pv) + i;

@@ -1,0 +1,74 @@
+"""A Transformer learns to sort ten numbers, at all places at once.
+
+It is shown rows of digits and the same rows sorted, never a rule. At each place it must say which
+digit comes there, for which it has to count the smaller ones. The picture shows which inputs each
+place of the result looks at.
+
+Source: Vaswani et al., "Attention is all you need" (2017); Karpathy's minGPT has sorting as an
+exercise.
+Measured: 99.5 % of new rows sorted without a mistake after 9 s of training; the median digit of
+each place is right in 0.1 %.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+import needle as ndl
+from common import Lesson, looks_of, predict
+from needle import nn
+
+LENGTH, DIGITS, WIDTH, HEADS, LAYERS = 10, 10, 64, 4, 2
+
+lesson = Lesson(steps=1000)
+
+
+class Sorter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(DIGITS, WIDTH)
+        self.place = nn.SinusoidalEncoding(WIDTH, batch_first=True)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(layer, LAYERS, norm=nn.LayerNorm(WIDTH))
+        self.head = nn.Linear(WIDTH, DIGITS)
+
+    def forward(self, x):
+        return self.head(self.encoder(self.place(self.embed(x))))
+
+
+model = Sorter()
+optimizer = ndl.optim.AdamW(model.parameters(), lr=0.002)
+schedule = ndl.optim.OneCycleLR(optimizer, max_lr=0.002, total_steps=lesson.steps)
+loss_of = nn.CrossEntropyLoss()
+for _ in lesson.training():
+    x = lesson.random.integers(0, DIGITS, (128, LENGTH))
+    scores = model(ndl.Tensor(x))
+    loss = loss_of(scores.reshape((-1, DIGITS)), ndl.Tensor(np.sort(x).reshape(-1)))
+    optimizer.reset_grad()
+    loss.backward()
+    optimizer.step()
+    schedule.step()
+    lesson.show(loss=loss.item())
+
+x_test = lesson.random.integers(0, DIGITS, (2000, LENGTH))  # of 10 billion: all are new
+right = np.sort(x_test)
+accuracy = (predict(model, x_test).argmax(-1) == right).all(1).mean()
+usual = np.round(np.median(right, 0))
+baseline = (usual == right).all(1).mean()
+
+example = x_test[:1]
+found = predict(model, example).argmax(-1)[0]
+looks = looks_of(model.encoder.layers, model, example)
+figure = Figure(figsize=(6.2, 3.65))
+for i, axes in enumerate(figure.subplots(1, LAYERS)):
+    axes.imshow(looks[i][0], cmap="Blues", vmin=0)
+    axes.set_xticks(range(LENGTH), example[0])
+    axes.set_yticks(range(LENGTH), found)
+    axes.set(title=f"layer {i + 1}", xlabel="input", ylabel="result")
+figure.suptitle(f"where each place of the result looks: {accuracy:.1%} of rows sorted")
+
+lesson.finish(
+    model, [x_test[:64]], figure, metric="rows sorted", score=accuracy, baseline=baseline,
+    against="the median of each place",
+)  # fmt: skip

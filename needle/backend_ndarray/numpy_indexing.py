@@ -1,0 +1,48 @@
+"""Positions along an axis, for the reference device: arrays in, arrays out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .dtypes import INTEGER
+
+Array = np.ndarray[Any, Any]
+
+_COMBINED = {"add": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def places(index: Array, extent: int, what: str) -> Array:
+    """An index without negative positions. IndexError if one is out of range."""
+    if index.dtype.name not in INTEGER:
+        raise TypeError(f"{what}: index must be of integers, not {index.dtype}")
+    index = index.astype(np.int64, copy=False)  # small integers do not hold every position
+    bad = index[(index < -extent) | (index >= extent)]
+    if bad.size:
+        raise IndexError(f"{what}: index {bad[0]} is out of bounds for an axis of extent {extent}")
+    return np.where(index < 0, index + extent, index)
+
+
+def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
+    """NumPy's key of x for an index that gives each element a position of its own along an axis."""
+    where = places(index, x.shape[axis], what)
+    rest = [(*a.shape[:axis], *a.shape[axis + 1 :]) for a in (x, index)]
+    if x.ndim != index.ndim or rest[0] != rest[1]:
+        raise ValueError(f"{what}: index {index.shape} does not fit {x.shape} along axis {axis}")
+    key: list[Array] = list(np.indices(index.shape))
+    key[axis] = where
+    return tuple(key)
+
+
+def put(x: Array, key: Any, values: Array, how: str) -> Array:
+    """A copy of x with `values` set, added, or kept if larger or smaller, at a key; the last of
+    repeated positions is set."""
+    out = x.copy()
+    if how == "set":
+        out[key] = values
+    elif how in _COMBINED:
+        _COMBINED[how].at(out, key, values)
+    else:
+        raise ValueError(f"put_along: {how!r} is not one of set, {', '.join(_COMBINED)}")
+    return out

@@ -1,0 +1,133 @@
+"""Scans, sorts and weighted sums of NDArrays along one axis: by the device's own kernels where it
+has them, else with NumPy on the host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .dtypes import SMALL_INTEGER
+from .ndarray import NDArray, array, wrap
+
+_NATIVE = frozenset({"float32", "float64", "int32", "int64", "bool"})
+
+Array = np.ndarray[Any, Any]
+
+
+def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
+    """The function `name` of this module over NDArrays of one dtype: an NDArray, or two."""
+    device, dtype = arrays[0].device, arrays[0].dtype
+    if dtype in SMALL_INTEGER:  # int32 has the same order, and the same low bits
+        out = run(name, *[x.astype("int32") for x in arrays], **attributes)
+        if isinstance(out, tuple):
+            return out[0].astype(dtype), *out[1:]
+        return out if name == "searchsorted" else out.astype(dtype)
+    kernel = getattr(device.kernels, name, None)
+    if kernel is not None and all(x.dtype in _NATIVE for x in arrays):
+        out = kernel(*[x.view for x in arrays], *attributes.values())
+        if isinstance(out, tuple):
+            return tuple(wrap(device, part) for part in out)
+        return wrap(device, out)
+    with np.errstate(all="ignore"):
+        out = globals()[name](*[x.numpy() for x in arrays], **attributes)
+    if isinstance(out, tuple):
+        return tuple(array(part, device=device) for part in out)
+    return array(out, device=device)
+
+
+def _along(x: Array, axis: int, reverse: bool) -> Array:
+    """A view with the axis at the front, in the order of the scan."""
+    x = np.moveaxis(x, axis, 0)
+    return x[::-1] if reverse else x
+
+
+def cumsum(x: Array, axis: int, reverse: bool) -> Array:
+    wide = "float64" if x.dtype.kind == "f" else x.dtype
+    out = np.cumsum(_along(x, axis, reverse), 0, dtype=wide)
+    return np.moveaxis(out[::-1] if reverse else out, 0, axis).astype(x.dtype)
+
+
+def cumprod(x: Array, axis: int, reverse: bool) -> Array:
+    wide = "float64" if x.dtype.kind == "f" else x.dtype
+    out = np.cumprod(_along(x, axis, reverse), 0, dtype=wide)
+    return np.moveaxis(out[::-1] if reverse else out, 0, axis).astype(x.dtype)
+
+
+def logcumsumexp(x: Array, axis: int, reverse: bool) -> Array:
+    out = np.logaddexp.accumulate(_along(x, axis, reverse).astype("float64"), 0)
+    return np.moveaxis(out[::-1] if reverse else out, 0, axis).astype(x.dtype)
+
+
+def resample(x: Array, index: Array, weight: Array, axis: int) -> Array:
+    x = np.moveaxis(x, axis, -1)
+    out = np.zeros((*x.shape[:-1], index.shape[1]), x.dtype)
+    for places, factors in zip(index, weight, strict=True):
+        out += x[..., places] * factors
+    return np.moveaxis(out, -1, axis)
+
+
+def weighted_rows(x: Array, index: Array, weight: Array) -> Array:
+    out = np.zeros((index.shape[1], x.shape[1]), x.dtype)
+    for places, factors in zip(index, weight, strict=True):
+        rows = np.zeros_like(out)
+        rows[places >= 0] = x[places[places >= 0]]
+        out += rows * factors[:, None]
+    return out
+
+
+def linear_scan(a: Array, b: Array, axis: int, reverse: bool) -> Array:
+    out = np.array(b, dtype="float64")
+    to, factor = _along(out, axis, reverse), _along(a, axis, reverse)
+    for i in range(1, len(to)):
+        to[i] += factor[i] * to[i - 1]
+    return out.astype(b.dtype)
+
+
+def cummax(x: Array, axis: int) -> tuple[Array, Array]:
+    return _extreme(x, axis, np.greater_equal)
+
+
+def cummin(x: Array, axis: int) -> tuple[Array, Array]:
+    return _extreme(x, axis, np.less_equal)
+
+
+def _extreme(x: Array, axis: int, beats: Any) -> tuple[Array, Array]:
+    values, places = x.copy(), np.zeros(x.shape, "int64")
+    v, p = np.moveaxis(values, axis, 0), np.moveaxis(places, axis, 0)
+    for i in range(1, len(v)):
+        taken = beats(v[i], v[i - 1]) | (v[i] != v[i])
+        v[i] = np.where(taken, v[i], v[i - 1])
+        p[i] = np.where(taken, i, p[i - 1])
+    return values, places
+
+
+def sort(x: Array, axis: int, descending: bool) -> tuple[Array, Array]:
+    if descending:
+        # Stable in both directions: sort from the end, and turn the result around.
+        n = x.shape[axis]
+        places = n - 1 - np.flip(np.argsort(np.flip(x, axis), axis, kind="stable"), axis)
+    else:
+        places = np.argsort(x, axis, kind="stable")
+    places = places.astype("int64")
+    return np.take_along_axis(x, places, axis), places
+
+
+def topk(x: Array, axis: int, descending: bool, k: int) -> tuple[Array, Array]:
+    places = np.take(sort(x, axis, descending)[1], np.arange(k), axis)
+    return np.take_along_axis(x, places, axis), places
+
+
+def searchsorted(x: Array, values: Array, right: bool) -> Array:
+    """np.searchsorted, which leaves open what it finds among elements that are not sorted."""
+    low, high = np.zeros(values.shape, "int64"), np.full(values.shape, len(x), "int64")
+    for _ in range(len(x).bit_length()):
+        middle = (low + high) // 2
+        element = x[np.minimum(middle, len(x) - 1)]
+        if right:
+            before = (element <= values) | (values != values)
+        else:
+            before = (element < values) | ((values != values) & (element == element))
+        before &= low < high
+        low, high = np.where(before, middle + 1, low), np.where(before, high, middle)
+    return low

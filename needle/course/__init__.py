@@ -1,0 +1,57 @@
+"""The names and paths of the needle of the CMU course 10-414/714, Deep Learning Systems.
+
+    import needle.course
+
+    needle.course.install()
+
+After this, code written for the homeworks finds what it imports: `needle.nn.nn_basic`,
+`needle.ops.EWiseAdd`, `needle.autograd.TensorOp`, `needle.data.datasets` and the others that
+docs/coming-from-the-course.md lists. Nothing else in needle imports this package, and without
+`install` it changes nothing.
+"""
+
+from __future__ import annotations
+
+from . import arrays, data, modules, ops, semantics, tensors
+from .patches import PATCHES
+
+_BACKENDS = ("nd", "np")
+_SEMANTICS = ("needle", "course")
+
+
+def install(backend: str = "nd", semantics: str = "needle") -> None:
+    """Add the course's names to needle, for the whole process. A second call replaces the first.
+
+    `backend` is the course's NEEDLE_BACKEND: with "np", `compute` of an own op gets NumPy arrays
+    and Python floats become float64, as in homeworks 1 and 2; with "nd" it gets NDArrays.
+
+    `semantics="course"` also brings the course's behaviour back where needle's differs on purpose:
+    `backward` replaces gradients, keeps its graph and records one of the gradients; all values of a
+    graph are kept; Python integers become floating-point tensors. This costs time and memory.
+
+    ValueError for another backend or other semantics.
+    """
+    for what, value, known in (
+        ("backend", backend, _BACKENDS),
+        ("semantics", semantics, _SEMANTICS),
+    ):
+        if value not in known:
+            raise ValueError(f"install: {what} {value!r} is not one of {', '.join(known)}")
+    uninstall()
+    arrays.install(PATCHES)
+    ops.install(PATCHES, backend)
+    tensors.install(PATCHES, backend)
+    data.install(PATCHES)
+    if semantics == "course":
+        _semantics(PATCHES, backend)
+    modules.install(PATCHES, backend)  # last: its paths hold what the others have made
+
+
+def uninstall() -> None:
+    """Take back all that `install` changed."""
+    PATCHES.undo()
+
+
+_semantics = semantics.install  # the argument of `install` hides the module
+
+__all__ = ["install", "uninstall"]

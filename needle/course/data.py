@@ -1,0 +1,36 @@
+"""DataLoader: `next(loader)`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..data import DataLoader
+from .patches import Patches
+
+_needle_iter: Any = DataLoader.__iter__
+
+
+def _iter(self: Any) -> Iterator[Any]:
+    """Begin a pass, which `next` of the loader then continues."""
+    self._course_pass = _needle_iter(self)
+    begun: Iterator[Any] = self._course_pass
+    return begun
+
+
+def _next(self: Any) -> Any:
+    """The next batch of the last pass begun, or the first of a new one; StopIteration at its end,
+    after which a new pass begins."""
+    if getattr(self, "_course_pass", None) is None:
+        iter(self)
+    try:
+        return next(self._course_pass)
+    except StopIteration:
+        self._course_pass = None
+        raise
+
+
+def install(patches: Patches) -> None:
+    """Add it."""
+    patches.set(DataLoader, "__iter__", _iter)
+    patches.set(DataLoader, "__next__", _next)

@@ -1,0 +1,98 @@
+"""Tensors of random integers, and random choices.
+
+As all random numbers of needle, they are drawn eagerly: a TraceError while tracing says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..backend_ndarray import DeviceLike
+from ..backend_ndarray.arguments import count
+from ..errors import ShapeError
+from ..spec import as_shape
+from ..tensor import Tensor
+from .basic import rand, randn
+
+
+def randint(
+    low: int,
+    high: Any = None,
+    shape: Any = None,
+    device: DeviceLike | None = None,
+    dtype: str = "int64",
+) -> Tensor:
+    """Integers from `low` to high - 1, all equally likely: randint(low, high, shape), or
+    randint(high, shape) from 0 on, as in PyTorch. ValueError if there is no such integer."""
+    if shape is None:
+        low, high, shape = 0, low, high
+    extents = as_shape("randint", shape)
+    low, high = int(low), int(high)
+    if low >= high:
+        raise ValueError(f"randint: there is no integer from {low} to {high - 1}")
+    return Tensor(rng.integers(extents, low, high), device=device, dtype=dtype, requires_grad=False)
+
+
+def randperm(n: int, device: DeviceLike | None = None, dtype: str = "int64") -> Tensor:
+    """0..n - 1 in random order."""
+    n = count("randperm", "n", n, 0)
+    return Tensor(rng.permutation(n), device=device, dtype=dtype, requires_grad=False)
+
+
+def bernoulli(p: Tensor) -> Tensor:
+    """1 with the probability that `p` has at each place, else 0, in p's dtype. No gradient flows
+    back. ValueError for a probability outside 0..1."""
+    if not isinstance(p, Tensor):
+        raise TypeError(f"bernoulli: p is a {type(p).__name__}, not a Tensor")
+    drawn = rng.uniform(p.shape, 0.0, 1.0)
+    chances = p.numpy().astype(np.float64)
+    if not ((chances >= 0) & (chances <= 1)).all():
+        raise ValueError("bernoulli: p has probabilities outside 0..1")
+    return Tensor(drawn < chances, device=p.device, dtype=p.dtype, requires_grad=False)
+
+
+def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
+    """`num_samples` positions (int64) for each row of `weights` (a vector, or a matrix of rows),
+    each as likely as its weight says; without `replacement` all different. No gradient flows back.
+
+    ValueError for weights that are negative, not finite or all 0, and for more positions than there
+    are weights above 0, without replacement.
+    """
+    if not isinstance(weights, Tensor):
+        raise TypeError(f"multinomial: weights are a {type(weights).__name__}, not a Tensor")
+    if weights.ndim not in (1, 2):
+        raise ShapeError(f"multinomial: weights of shape {weights.shape} are no vector or matrix")
+    number = count("multinomial", "num_samples", num_samples, 1)
+    rows = weights.shape[:-1]
+    drawn = rng.uniform((*rows, number if replacement else weights.shape[-1]), 0.0, 1.0)
+    w = weights.numpy().astype(np.float64)
+    if not (np.isfinite(w).all() and (w >= 0).all() and (w.sum(-1) > 0).all()):
+        raise ValueError(
+            "multinomial: weights must be finite, not negative, and not all 0 in a row"
+        )
+    if replacement:
+        below = np.cumsum(w, -1)
+        ends = below[..., None, :] / below[..., None, -1:]
+        chosen = (drawn[..., None] >= ends).sum(-1)
+    else:
+        if ((w > 0).sum(-1) < number).any():
+            raise ValueError(f"multinomial: a row has fewer than {number} weights above 0")
+        # The first `number` of exponential waiting times with these rates (Efraimidis, Spirakis).
+        with np.errstate(divide="ignore"):
+            waits = -np.log1p(-drawn) / w
+        waits[w == 0] = np.inf
+        chosen = np.argsort(waits, -1, kind="stable")[..., :number]
+    return Tensor(chosen.astype(np.int64), device=weights.device, requires_grad=False)
+
+
+def rand_like(array: Tensor, **options: Any) -> Tensor:
+    """`rand` in the shape, dtype and device of `array`."""
+    return rand(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
+
+
+def randn_like(array: Tensor, **options: Any) -> Tensor:
+    """`randn` in the shape, dtype and device of `array`."""
+    return randn(array.shape, **{"device": array.device, "dtype": array.dtype, **options})

@@ -1,0 +1,180 @@
+"""Cells of recurrent layers: one step of a plain RNN, an LSTM and a GRU.
+
+As in PyTorch, gates have the order i, f, g, o (LSTM) and r, z, n (GRU). Weights are drawn uniformly
+from +-1 / sqrt(hidden_size).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import init, ops
+from ..backend_ndarray import DeviceLike
+from ..backend_ndarray.arguments import counts
+from ..errors import ShapeError
+from ..tensor import Tensor
+from .layout import Form, Layout, transposed
+from .module import Module, Parameter
+
+_NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
+
+
+class Cell(Module):
+    """Base of the cells: weights for the input and the state, for `gates` pre-activations."""
+
+    gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        bound = 1 / math.sqrt(hidden_size)
+        width = hidden_size * self.gates
+        where: dict[str, Any] = {"low": -bound, "high": bound, "device": device, "dtype": dtype}
+        self.W_ih = Parameter(init.rand(input_size, width, **where))
+        self.W_hh = Parameter(init.rand(hidden_size, width, **where))
+        self.bias_ih = Parameter(init.rand(width, **where)) if bias else None
+        self.bias_hh = Parameter(init.rand(width, **where)) if bias else None
+
+    def project(self, X: Tensor) -> Tensor:
+        """The input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
+        y = ops.matmul(X, self.W_ih)
+        if self.bias_ih is None or self.bias_hh is None:
+            return y
+        return y + (self.bias_ih + self.bias_hh)
+
+    def zero_state(self, X: Tensor) -> Tensor:
+        """The state before the first step, for inputs like X."""
+        return init.zeros(X.shape[-2], self.hidden_size, device=X.device, dtype=X.dtype)
+
+    def check_input(self, X: Tensor, ndim: int) -> None:
+        """ShapeError unless X has `ndim` axes, the last of extent input_size."""
+        axes = "(seq_len, bs, input_size)" if ndim == 3 else "(bs, input_size)"
+        if X.ndim != ndim or X.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{type(self).__name__}: X of shape {X.shape}; it must be {axes} with input_size "
+                f"{self.input_size}"
+            )
+
+    def check_state(self, h: Tensor, X: Tensor) -> None:
+        """ShapeError unless `h` is a state for inputs like X."""
+        expected = (X.shape[-2], self.hidden_size)
+        if h.shape != expected:
+            raise ShapeError(
+                f"{type(self).__name__}: a state of shape {h.shape}; it must be {expected}"
+            )
+
+    def torch_layout(self) -> Layout:
+        matrices = {"W_ih": transposed("weight_ih"), "W_hh": transposed("weight_hh")}
+        return {**matrices, "bias_ih": Form("bias_ih"), "bias_hh": Form("bias_hh")}
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"
+
+
+class RNNCell(Cell):
+    """h' = nonlinearity(X @ W_ih + bias_ih + h @ W_hh + bias_hh), with "tanh" or "relu".
+
+    W_ih (input_size, hidden_size), W_hh (hidden_size, hidden_size), biases (hidden_size,) or None.
+    """
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+        if nonlinearity not in tuple(_NONLINEARITIES):  # also of an unhashable type
+            known = " or ".join(map(repr, _NONLINEARITIES))
+            raise ValueError(f"RNNCell: nonlinearity {nonlinearity!r} is not {known}")
+        self.nonlinearity = nonlinearity
+
+    def forward(self, X: Tensor, h: Tensor | None = None) -> Tensor:
+        """X (bs, input_size), h (bs, hidden_size) or None for zeros -> h' (bs, hidden_size)."""
+        self.check_input(X, 2)
+        h = self.zero_state(X) if h is None else h
+        self.check_state(h, X)
+        return self.step(self.project(X), h)
+
+    def step(self, projected: Tensor, h: Tensor) -> Tensor:
+        """h' from the projected input and h."""
+        return _NONLINEARITIES[self.nonlinearity](projected + ops.matmul(h, self.W_hh))
+
+
+class LSTMCell(Cell):
+    """i, f, g, o = X @ W_ih + bias_ih + h @ W_hh + bias_hh, side by side;
+    c' = sigmoid(f) * c + sigmoid(i) * tanh(g); h' = sigmoid(o) * tanh(c').
+
+    W_ih (input_size, 4 * hidden_size), W_hh (hidden_size, 4 * hidden_size), biases
+    (4 * hidden_size,) or None.
+
+    >>> h, c = nn.LSTMCell(3, 4)(ndl.zeros(2, 3))
+    >>> h.shape, c.shape
+    ((2, 4), (2, 4))
+    """
+
+    gates = 4
+
+    def forward(self, X: Tensor, h: Any = None) -> tuple[Tensor, Tensor]:
+        """X (bs, input_size), h = (h, c), each (bs, hidden_size), or None for zeros -> (h', c')."""
+        self.check_input(X, 2)
+        hidden, cell = pair("LSTMCell", h) or (self.zero_state(X), self.zero_state(X))
+        self.check_state(hidden, X)
+        self.check_state(cell, X)
+        return self.step(self.project(X), hidden, cell)
+
+    def step(self, projected: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        """(h', c') from the projected input, h and c."""
+        hidden, cell = ops.lstm_gates(projected + ops.matmul(h, self.W_hh), c)
+        return hidden, cell
+
+
+class GRUCell(Cell):
+    """r, z, n = the parts of X @ W_ih + bias_ih, and likewise r', z', n' of h @ W_hh + bias_hh;
+    r = sigmoid(r + r'), z = sigmoid(z + z'), n = tanh(n + r * n'); h' = (1 - z) * n + z * h.
+
+    W_ih (input_size, 3 * hidden_size), W_hh (hidden_size, 3 * hidden_size), biases
+    (3 * hidden_size,) or None (Cho et al. 2014, with PyTorch's place of the reset gate).
+    """
+
+    gates = 3
+
+    def project(self, X: Tensor) -> Tensor:
+        """The input's part of the gates: (..., input_size) -> (..., 3 * hidden_size)."""
+        y = ops.matmul(X, self.W_ih)
+        return y if self.bias_ih is None else y + self.bias_ih
+
+    def forward(self, X: Tensor, h: Tensor | None = None) -> Tensor:
+        """X (bs, input_size), h (bs, hidden_size) or None for zeros -> h' (bs, hidden_size)."""
+        self.check_input(X, 2)
+        h = self.zero_state(X) if h is None else h
+        self.check_state(h, X)
+        return self.step(self.project(X), h)
+
+    def step(self, projected: Tensor, h: Tensor) -> Tensor:
+        """h' from the projected input and h."""
+        own = ops.matmul(h, self.W_hh)
+        own = own if self.bias_hh is None else own + self.bias_hh
+        return ops.gru_gates(projected, own, h)
+
+
+def pair(name: str, h: Any) -> tuple[Tensor, Tensor] | None:
+    """The state (h, c) of an LSTM, or None. TypeError for anything else."""
+    if h is None:
+        return None
+    if not isinstance(h, (tuple, list)) or len(h) != 2:
+        raise TypeError(f"{name}: the state must be a pair (h, c), not a {type(h).__name__}")
+    return h[0], h[1]

@@ -1,0 +1,294 @@
+"""Modules that hold modules or parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..tensor import Tensor
+from .layout import Layout
+from .module import Module, Parameter
+
+
+def check_module(owner: str, what: str, module: Any) -> None:
+    """TypeError unless `module` can be called."""
+    if not callable(module):
+        raise TypeError(f"{owner}: {what} is a {type(module).__name__}, not a Module")
+
+
+class Sequential(Module):
+    """Modules applied one after the other. Indexing gives a module, slicing a Sequential.
+
+    The only argument may be a dict of modules by name; layout="torch" then has these names.
+
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> model(ndl.zeros(3, 4)).shape, len(model[:2])
+    ((3, 2), 2)
+    """
+
+    def __init__(self, *modules: Module | Mapping[str, Module]) -> None:
+        super().__init__()
+        given: Any = modules
+        if len(modules) == 1 and isinstance(modules[0], Mapping):
+            given = modules[0].values()
+            self._names: tuple[str, ...] | None = tuple(modules[0])
+        else:
+            self._names = None
+        self.modules: tuple[Module, ...] = ()
+        self._set(given, self._names)
+
+    def _set(self, modules: Iterable[Any], names: Iterable[str] | None) -> Sequential:
+        modules = tuple(modules)
+        for i, module in enumerate(modules):
+            check_module("Sequential", f"modules[{i}]", module)
+        self.modules = modules
+        self._names = None if names is None else tuple(names)
+        return self
+
+    def forward(self, x: Any) -> Any:
+        for module in self.modules:
+            x = module(x)
+        return x
+
+    def names(self) -> tuple[str, ...]:
+        """PyTorch's names of the modules: those given, otherwise "0", "1" ..."""
+        return self._names or tuple(map(str, range(len(self.modules))))
+
+    def torch_layout(self) -> Layout:
+        return {f"modules.{i}": name for i, name in enumerate(self.names())}
+
+    def __len__(self) -> int:
+        return len(self.modules)
+
+    def __iter__(self) -> Iterator[Module]:
+        return iter(self.modules)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        if not isinstance(index, slice):
+            return self.modules[index]
+        names = None if self._names is None else self._names[index]
+        return Sequential()._set(self.modules[index], names)
+
+    def __setitem__(self, index: int, module: Module) -> None:
+        modules = list(self.modules)
+        modules[index] = module
+        self._set(modules, self._names)
+
+    def __delitem__(self, index: int | slice) -> None:
+        modules, names = list(self.modules), list(self.names())
+        del modules[index], names[index]
+        self._set(modules, None if self._names is None else names)
+
+    def append(self, module: Module) -> Sequential:
+        """Add a module at the end. Returns self."""
+        return self.extend([module])
+
+    def extend(self, modules: Iterable[Module]) -> Sequential:
+        """Add modules at the end. Returns self."""
+        for module in modules:
+            self.insert(len(self), module)
+        return self
+
+    def insert(self, index: int, module: Module) -> Sequential:
+        """Put a module before the one at `index`; among named ones its name is the number of
+        modules before. Returns self."""
+        modules, names = list(self.modules), list(self.names())
+        names.insert(index, str(len(modules)))
+        modules.insert(index, module)
+        return self._set(modules, None if self._names is None else names)
+
+
+class Residual(Module):
+    """y = fn(x) + x."""
+
+    def __init__(self, fn: Module) -> None:
+        super().__init__()
+        check_module("Residual", "fn", fn)
+        self.fn = fn
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fn(x) + x
+
+
+class _Numbered(Module):
+    """Base of the lists: items are the attributes "0", "1" ..., whose names are PyTorch's."""
+
+    def __init__(self, items: Iterable[Any] = ()) -> None:
+        super().__init__()
+        self._fill(list(items))
+
+    def _item(self, i: int, item: Any) -> Any:
+        raise NotImplementedError
+
+    def _items(self) -> list[Any]:
+        return [value for name, value in vars(self).items() if name.isdigit()]
+
+    def _fill(self, items: list[Any]) -> None:
+        """Make `items` the list's items. TypeError for one of another kind; then none changes."""
+        items = [self._item(i, item) for i, item in enumerate(items)]
+        for i in range(len(self)):
+            delattr(self, str(i))
+        for i, item in enumerate(items):
+            setattr(self, str(i), item)
+
+    def __len__(self) -> int:
+        return len(self._items())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items())
+
+    def __getitem__(self, index: int | slice) -> Any:
+        found = self._items()[index]
+        return type(self)(found) if isinstance(index, slice) else found
+
+    def __setitem__(self, index: int, item: Any) -> None:
+        position = range(len(self))[index]
+        setattr(self, str(position), self._item(position, item))
+
+    def __delitem__(self, index: int | slice) -> None:
+        items = self._items()
+        del items[index]
+        self._fill(items)
+
+    def append(self, item: Any) -> Any:
+        """Add an item at the end. Returns self."""
+        return self.extend([item])
+
+    def extend(self, items: Iterable[Any]) -> Any:
+        """Add items at the end. Returns self."""
+        self._fill([*self._items(), *items])
+        return self
+
+    def insert(self, index: int, item: Any) -> Any:
+        """Put an item before the one at `index`. Returns self."""
+        items = self._items()
+        items.insert(index, item)
+        self._fill(items)
+        return self
+
+
+class _Named(Module):
+    """Base of the dicts: items are attributes of their keys."""
+
+    def __init__(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
+        super().__init__()
+        self._keys: tuple[str, ...] = ()
+        self.update(items)
+
+    def _item(self, key: Any, item: Any) -> Any:
+        raise NotImplementedError
+
+    def update(self, items: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Set items by key; ones that are new come last. KeyError for a key that cannot be the name
+        of an attribute here, TypeError for an item of another kind."""
+        pairs = items.items() if isinstance(items, Mapping) else items
+        for key, item in pairs:
+            self[key] = item
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._keys
+
+    def __getitem__(self, key: str) -> Any:
+        if key not in self._keys:
+            raise KeyError(f"{type(self).__name__} has no {key!r}")
+        return vars(self)[key]
+
+    def __setitem__(self, key: str, item: Any) -> None:
+        item = self._item(key, item)
+        if key not in self._keys:
+            if not isinstance(key, str) or not key or "." in key or hasattr(self, key):
+                raise KeyError(
+                    f"{type(self).__name__}: the key {key!r} must be a str without '.' that is no "
+                    "attribute of it"
+                )
+            self._keys = (*self._keys, key)
+        setattr(self, key, item)
+
+    def __delitem__(self, key: str) -> None:
+        self.pop(key)
+
+    def pop(self, key: str) -> Any:
+        """Remove the item `key` and return it. KeyError if there is none."""
+        item = self[key]
+        self._keys = tuple(each for each in self._keys if each != key)
+        delattr(self, key)
+        return item
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys, in the order in which they came."""
+        return self._keys
+
+    def values(self) -> list[Any]:
+        """The items, in the order of the keys."""
+        return [vars(self)[key] for key in self._keys]
+
+    def items(self) -> list[tuple[str, Any]]:
+        """(key, item), in the order of the keys."""
+        return list(zip(self._keys, self.values(), strict=True))
+
+
+def _as_module(owner: Module, key: Any, item: Any) -> Module:
+    if not isinstance(item, Module):
+        name = type(owner).__name__
+        raise TypeError(f"{name}: item {key!r} is a {type(item).__name__}, not a Module")
+    return item
+
+
+def _as_parameter(owner: Module, key: Any, item: Any) -> Tensor:
+    if not isinstance(item, Tensor):
+        name = type(owner).__name__
+        raise TypeError(f"{name}: item {key!r} is a {type(item).__name__}, not a Tensor")
+    return item if isinstance(item, Parameter) else Parameter(item)
+
+
+class ModuleList(_Numbered):
+    """A list of modules, `items`, named "0", "1" ...; it has no forward. Slices are ModuleLists.
+
+    TypeError for an item that is no Module.
+
+    >>> layers = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+    >>> len(layers), len(layers[1:]), len(list(layers.parameters()))
+    (3, 2, 6)
+    """
+
+    def _item(self, i: int, item: Any) -> Module:
+        return _as_module(self, i, item)
+
+
+class ModuleDict(_Named):
+    """Modules by name, `items`; it has no forward. Iteration is over the keys.
+
+    TypeError for an item that is no Module, KeyError for a key that is no str, that has a "." or
+    that is an attribute of every ModuleDict ("keys", "training" ...).
+    """
+
+    def _item(self, key: Any, item: Any) -> Module:
+        return _as_module(self, key, item)
+
+
+class ParameterList(_Numbered):
+    """A list of Parameters, `items`, named "0", "1" ...; other Tensors become Parameters. Slices
+    are ParameterLists. TypeError for an item that is no Tensor."""
+
+    def _item(self, i: int, item: Any) -> Tensor:
+        return _as_parameter(self, i, item)
+
+    def extra_repr(self) -> str:
+        return ", ".join(str(item.spec) for item in self)
+
+
+class ParameterDict(_Named):
+    """Parameters by name, `items`; other Tensors become Parameters. Iteration is over the keys.
+    Errors are those of ModuleDict, with TypeError for an item that is no Tensor."""
+
+    def _item(self, key: Any, item: Any) -> Tensor:
+        return _as_parameter(self, key, item)
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{key}: {item.spec}" for key, item in self.items())

@@ -1,0 +1,198 @@
+"""Attention and the encodings of positions."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ... import init, ops
+from ...backend_ndarray import Device, DeviceLike, NDArray, full
+from ...backend_ndarray.arguments import count, fraction
+from ...backend_ndarray.dtypes import finfo, is_floating
+from ...errors import ShapeError
+from ...extents import is_symbolic
+from ...tensor import Tensor, make_const
+from .basic import dropout
+
+
+@functools.lru_cache(maxsize=32)
+def causal_mask(
+    queries: int, keys: int, dtype: str, device: Device, to_last: bool = True
+) -> NDArray:
+    """A mask (queries, keys): 0 where a query sees a key, the lowest number for later keys.
+
+    With `to_last` the last query sees all keys; otherwise the first query sees the first alone.
+    """
+    lowest = float(finfo(dtype).min)
+    behind = keys - queries if to_last else 0
+    mask = np.triu(np.full((queries, keys), lowest), behind + 1)
+    return NDArray(mask, device=device, dtype=dtype)
+
+
+def is_later(scores: Tensor, to_last: bool = True) -> Tensor:
+    """Where a query of scores (..., queries, keys) sees no key, as in `causal_mask`."""
+    queries, keys = scores.shape[-2:]
+    first = keys - queries if to_last else 0
+    rows = ops.arange(first, first + queries, device=scores.device)
+    return ops.reshape(rows, (queries, 1)) < ops.arange(keys, device=scores.device)
+
+
+def causal(scores: Tensor, to_last: bool = True) -> Tensor:
+    """`scores` (..., queries, keys) with the lowest number added where a query sees no key."""
+    if not is_floating(scores.dtype):
+        return scores
+    queries, keys = scores.shape[-2:]
+    if not is_symbolic((queries, keys)):
+        mask = causal_mask(queries, keys, scores.dtype, scores.device, to_last)
+        return scores + make_const(mask)
+    lowest = init.constant(
+        c=float(finfo(scores.dtype).min), device=scores.device, dtype=scores.dtype
+    )
+    return ops.where(is_later(scores, to_last), scores + lowest, scores)
+
+
+def with_masks(
+    scores: Tensor, masks: Sequence[Tensor | None], sees: bool, is_causal: bool
+) -> Tensor:
+    """`scores` (..., queries, keys) plus masks that broadcast to them, and with is_causal without
+    keys behind the query's position. Float masks are added; a bool mask is `sees` where a key is
+    seen. TypeError for a mask of another dtype.
+
+    The masks are added up first, so that there is one addition, which fused attention takes.
+    """
+    total = None
+    for mask in masks:
+        if mask is not None:
+            added = _added(mask, scores, sees)
+            total = added if total is None else total + added
+    queries, keys = scores.shape[-2:]
+    if total is not None:
+        if is_causal and not is_symbolic((queries, keys)):
+            total = total + make_const(
+                causal_mask(queries, keys, scores.dtype, scores.device, False)
+            )
+            is_causal = False
+        scores = scores + total
+    return causal(scores, to_last=False) if is_causal else scores
+
+
+def _added(mask: Tensor, scores: Tensor, sees: bool) -> Tensor:
+    """A mask as numbers to add: the lowest number, which is no infinity, so that a query that sees
+    no key weighs all equally and gives no NaN."""
+    if is_floating(mask.dtype):
+        return mask
+    if mask.dtype != "bool":
+        raise TypeError(f"attention: a mask is {mask.dtype}, not bool or floating point")
+    zero = make_const(full((), 0, scores.dtype, scores.device))
+    nothing = float(finfo(scores.dtype).min)
+    return ops.where(mask, zero, nothing) if sees else ops.where(mask, nothing, zero)
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(query key^T * scale + mask) value: query (..., L, E), key (..., S, E), value (..., S,
+    V) -> (..., L, V) (Vaswani et al. 2017).
+
+    `attn_mask` broadcasts to (..., L, S): floats are added, and a bool mask is True where a query
+    sees a key. With `is_causal` query i sees the keys 0..i (ValueError with a mask). `scale` is 1 /
+    sqrt(E) by default. With `enable_gqa` (..., heads, L, E) may have more heads than key and value,
+    each of whose heads serves as many adjacent ones. `dropout_p` drops weights; pass 0 in eval
+    mode. ShapeError for shapes that do not fit.
+
+    >>> q, k = ndl.randn(2, 4, 10, 16), ndl.randn(2, 4, 10, 16)
+    >>> F.scaled_dot_product_attention(q, k, k, is_causal=True).shape
+    (2, 4, 10, 16)
+    """
+    owner = "scaled_dot_product_attention"
+    fraction(owner, "dropout_p", dropout_p)
+    if is_causal and attn_mask is not None:
+        raise ValueError(f"{owner}: is_causal needs attn_mask None")
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.ndim < 2:
+            raise ShapeError(f"{owner}: {name} has shape {x.shape}, not (..., length, features)")
+    if enable_gqa:
+        key, value = (_repeated_heads(owner, x, query) for x in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = ops.matmul(query, ops.transpose(key)) * scale
+    scores = with_masks(scores, [attn_mask], True, is_causal)
+    weights = dropout(ops.softmax(scores), dropout_p, dropout_p > 0)
+    return ops.matmul(weights, value)
+
+
+def _repeated_heads(owner: str, x: Tensor, query: Tensor) -> Tensor:
+    """x (..., heads, S, E) with each head repeated until there are as many as query has."""
+    if query.ndim < 3 or x.ndim < 3 or query.shape[-3] % x.shape[-3]:
+        raise ShapeError(
+            f"{owner}: {x.shape} for query {query.shape}; the number of heads (axis -3) must divide"
+        )
+    heads, length, features = x.shape[-3:]
+    times = query.shape[-3] // heads
+    if times == 1:
+        return x
+    wide = ops.reshape(x, (*x.shape[:-3], heads, 1, length, features))
+    wide = ops.broadcast_to(wide, (*x.shape[:-3], heads, times, length, features))
+    return ops.reshape(wide, (*x.shape[:-3], heads * times, length, features))
+
+
+@functools.lru_cache(maxsize=32)
+def _angles(length: int, dim: int, base: float, dtype: str, device: Device) -> tuple[NDArray, ...]:
+    """cos and sin (length, dim / 2) of position / base ** (2 i / dim)."""
+    rates = base ** (-np.arange(0, dim, 2) / dim)
+    angles = np.arange(length)[:, None] * rates
+    return tuple(NDArray(f(angles), device=device, dtype=dtype) for f in (np.cos, np.sin))
+
+
+def rotary_embedding(
+    x: Tensor,
+    base: float = 10000.0,
+    offset: int = 0,
+    traditional: bool = False,
+    dim: int | None = None,
+) -> Tensor:
+    """x (..., length, features) with pairs of its first `dim` features (None: all) turned by the
+    angle position / base ** (2 i / dim), where pair i is (i, i + dim / 2), or (2 i, 2 i + 1) if
+    `traditional`; positions count from `offset` (Su et al. 2021). ShapeError unless x has two axes,
+    ValueError for a dim that is odd or greater than its features."""
+    if x.ndim < 2:
+        raise ShapeError(f"rotary_embedding: x has shape {x.shape}, not (..., length, features)")
+    length, features = x.shape[-2:]
+    dim = features if dim is None else count("rotary_embedding", "dim", dim)
+    if dim % 2 or dim > features:
+        raise ValueError(f"rotary_embedding: dim {dim} is not an even number up to {features}")
+    offset = count("rotary_embedding", "offset", offset, 0)
+    tables = _angles(offset + length, dim, float(base), x.dtype, x.device)
+    cos, sin = (make_const(table[offset:]) for table in tables)
+    turned = x if dim == features else x[..., :dim]
+    if traditional:
+        pairs = ops.reshape(turned, (*x.shape[:-1], dim // 2, 2))
+        first, second = pairs[..., 0], pairs[..., 1]
+        parts = [first * cos - second * sin, first * sin + second * cos]
+        y = ops.reshape(ops.stack(parts, x.ndim), turned.shape)
+    else:
+        first, second = turned[..., : dim // 2], turned[..., dim // 2 :]
+        y = ops.concat([first * cos - second * sin, first * sin + second * cos], -1)
+    return y if dim == features else ops.concat([y, x[..., dim:]], -1)
+
+
+@functools.lru_cache(maxsize=32)
+def sinusoidal_encoding(
+    length: int, dim: int, dtype: str = "float32", device: DeviceLike | None = None
+) -> NDArray:
+    """An NDArray (length, dim) of `dtype` on `device`: sin(position / 10000 ** (2 i / dim)) at the
+    even features 2 i, and cos of the same angle at the odd ones 2 i + 1 (Vaswani et al. 2017)."""
+    rates = np.exp(-math.log(10000.0) * np.arange(0, dim, 2) / dim)
+    angles = np.arange(length)[:, None] * rates
+    table = np.empty((length, dim))
+    table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)[:, : dim // 2]
+    return NDArray(table, device=device, dtype=dtype)

@@ -1,0 +1,197 @@
+"""Linear maps, dropout, softmax, embeddings and changes of shape."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ... import init, ops
+from ...backend_ndarray.arguments import count, fraction
+from ...backend_ndarray.dtypes import INTEGER
+from ...errors import ShapeError
+from ...tensor import Tensor
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (..., out).
+    PyTorch's weight is (out, in).
+
+    >>> F.linear(ndl.ones(2, 3), ndl.ones(3, 4)).shape
+    (2, 4)
+    """
+    y = ops.matmul(x, weight)
+    return y if bias is None else ops.add(y, bias)
+
+
+def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (..., in1),
+    x2 (..., in2), weight (in1, in2, out) -> (..., out). ShapeError if they do not fit."""
+    if weight.ndim != 3 or x1.shape[:-1] != x2.shape[:-1]:
+        raise ShapeError(
+            f"bilinear: x1 {x1.shape}, x2 {x2.shape} and weight {weight.shape}; they must be "
+            "(..., in1), (..., in2) and (in1, in2, out)"
+        )
+    first, second, out = weight.shape
+    if x1.shape[-1] != first or x2.shape[-1] != second:
+        raise ShapeError(f"bilinear: weight {weight.shape} does not fit {x1.shape} and {x2.shape}")
+    partial = ops.matmul(x1, ops.reshape(weight, (first, second * out)))
+    partial = ops.reshape(partial, (*x1.shape[:-1], second, out))
+    y = ops.matmul(ops.reshape(x2, (*x2.shape[:-1], 1, second)), partial)
+    y = ops.reshape(y, (*x1.shape[:-1], out))
+    return y if bias is None else y + bias
+
+
+def softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """exp(x) / sum(exp(x)) along the axis `dim`, without overflow."""
+    return ops.softmax(x, dim)
+
+
+def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
+    """log(softmax(x)) along the axis `dim`, without overflow."""
+    return ops.logsoftmax(x, dim)
+
+
+logsoftmax = log_softmax
+
+
+def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """If `training`, each element is 0 with probability `p` and is divided by 1 - p otherwise
+    (Srivastava et al. 2014). ValueError for a p outside [0, 1)."""
+    return _dropped("dropout", x, x.shape, p, training)
+
+
+def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Like `dropout`, with its p and training, but for whole channels of x (N, channels, ...).
+    ShapeError if x has fewer than two axes (Tompson et al. 2014)."""
+    if x.ndim < 2:
+        raise ShapeError(f"dropout2d: x has shape {x.shape}, not (N, channels, ...)")
+    return _dropped("dropout2d", x, (*x.shape[:2], *[1] * (x.ndim - 2)), p, training)
+
+
+def _dropped(owner: str, x: Tensor, shape: tuple[int, ...], p: float, training: bool) -> Tensor:
+    p = fraction(owner, "p", p)
+    if not training or p == 0:
+        return x
+    keep = init.randb(*shape, p=1 - p, device=x.device, dtype=x.dtype)
+    return x * (keep / (1 - p))
+
+
+def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """The row of `weight` (count, dim) for each number of x (...): (..., dim). The row
+    `padding_idx` gets no gradient.
+
+    x holds whole numbers of any dtype but bool (TypeError); IndexError for one without a row,
+    ValueError for a padding_idx without one.
+    """
+    if x.dtype == "bool":
+        raise TypeError("embedding: x is bool, not a number of a row")
+    index = x if x.dtype in INTEGER else ops.cast(x, "int64")
+    rows = ops.embedding(index, weight)
+    if padding_idx is None:
+        return rows
+    padding_idx = row_number("embedding", padding_idx, weight.shape[0])
+    is_padding = ops.reshape(index == padding_idx, (*index.shape, 1))
+    return ops.where(is_padding, rows.detach(), rows)
+
+
+def row_number(owner: str, padding_idx: int, rows: int) -> int:
+    """`padding_idx` counted from the first row. ValueError if there is no such row."""
+    count(owner, "padding_idx", padding_idx, -rows)
+    if padding_idx >= rows:
+        raise ValueError(f"{owner}: padding_idx {padding_idx} is not in {-rows}..{rows - 1}")
+    return padding_idx % rows
+
+
+def embedding_bag(
+    x: Tensor,
+    weight: Tensor,
+    offsets: Tensor | None = None,
+    mode: str = "mean",
+    per_sample_weights: Tensor | None = None,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """The sum, mean or largest elements (`mode` "sum", "mean", "max") of the rows of `weight`
+    (count, dim) for each bag of numbers: (bags, dim). x is (bags, numbers), or (n,) with `offsets`
+    (bags,), the first position of each bag, which ascend from 0. Zeros for an empty bag.
+
+    per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
+    ShapeError and ValueError for what does not fit.
+    """
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"embedding_bag: mode {mode!r} is not 'sum', 'mean' or 'max'")
+    if per_sample_weights is not None and mode != "sum":
+        raise ValueError(f"embedding_bag: per_sample_weights need mode 'sum', not {mode!r}")
+    if per_sample_weights is not None and per_sample_weights.shape != x.shape:
+        raise ShapeError(
+            f"embedding_bag: per_sample_weights {per_sample_weights.shape} for x {x.shape}"
+        )
+    if x.ndim != (2 if offsets is None else 1):
+        form = "(bags, numbers) without offsets" if offsets is None else "(n,) with offsets"
+        raise ShapeError(f"embedding_bag: x has shape {x.shape}, not {form}")
+    rows = embedding(x, weight, padding_idx)
+    if per_sample_weights is not None:
+        rows = rows * ops.reshape(per_sample_weights, (*x.shape, 1))
+    masks = []  # which numbers count, (numbers, 1) or (bags, numbers, 1)
+    if padding_idx is not None:
+        kept = x != row_number("embedding_bag", padding_idx, weight.shape[0])
+        masks.append(ops.reshape(kept, (*kept.shape, 1)))
+    if offsets is not None:
+        # A number belongs to the last bag that begins at or before it.
+        bags = offsets.shape[0]
+        place = ops.reshape(ops.arange(x.shape[0], device=x.device), (1, x.shape[0]))
+        begun = ops.summation(ops.reshape(offsets, (bags, 1)) <= place, 0, keepdims=True)
+        bag = ops.reshape(ops.arange(1, bags + 1, device=x.device), (bags, 1))
+        masks.append(ops.reshape(begun == bag, (bags, x.shape[0], 1)))
+        rows = ops.reshape(rows, (1, *rows.shape))
+    member = None if not masks else masks[0]
+    for mask in masks[1:]:
+        member = ops.where(masks[0], mask, 0)
+    if mode == "max":
+        if member is None:
+            return ops.max(rows, 1)
+        top = ops.max(ops.where(member, rows, float("-inf")), 1)
+        return ops.where(top == float("-inf"), 0, top)
+    if member is not None:
+        rows = ops.where(member, rows, 0)
+    total = ops.summation(rows, 1)
+    if mode == "sum":
+        return total
+    if member is None:
+        return total / x.shape[1]
+    size = ops.cast(ops.summation(member, 1), rows.dtype)
+    return total / ops.maximum(size, 1)
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """x with the axes from `start_dim` to `end_dim` (included) as one. ShapeError for axes that are
+    out of range or in the wrong order."""
+    first, last = (_axis("flatten", x, axis) for axis in (start_dim, end_dim))
+    if first > last:
+        raise ShapeError(f"flatten: start_dim {start_dim} is behind end_dim {end_dim} of {x.shape}")
+    if not x.ndim:
+        return ops.reshape(x, (1,))
+    return ops.reshape(x, (*x.shape[:first], prod(x.shape[first : last + 1]), *x.shape[last + 1 :]))
+
+
+def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
+    """x with the axis `dim` as several of extents `sizes`, one of which may be -1. ShapeError if
+    they do not fit."""
+    axis = _axis("unflatten", x, dim)
+    return ops.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
+
+
+def _axis(owner: str, x: Tensor, axis: int) -> int:
+    ndim = max(x.ndim, 1)
+    if not -ndim <= axis < ndim:
+        raise ShapeError(f"{owner}: axis {axis} is out of range for shape {x.shape}")
+    return axis % ndim
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along the axis `dim`; both broadcast."""
+    least = eps * eps
+
+    def length(x: Tensor) -> Tensor:
+        return ops.sqrt(ops.maximum(ops.summation(x * x, dim), least))
+
+    return ops.summation(x1 * x2, dim) / (length(x1) * length(x2))

@@ -1,0 +1,52 @@
+"""Padding of (N, channels, ...) with values of the input itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ShapeError
+from ...ops import concat, flip
+from ...tensor import Tensor
+
+
+def _span(x: Tensor, axis: int, begin: int, end: int) -> Tensor:
+    key = (*(slice(None),) * axis, slice(begin, end))
+    return x[key]
+
+
+def _reflect(x: Tensor, axis: int, low: int, high: int) -> list[Tensor]:
+    n = x.shape[axis]
+    before, behind = _span(x, axis, 1, low + 1), _span(x, axis, n - 1 - high, n - 1)
+    return [flip(before, axis), x, flip(behind, axis)]
+
+
+def _replicate(x: Tensor, axis: int, low: int, high: int) -> list[Tensor]:
+    n = x.shape[axis]
+    return [_span(x, axis, 0, 1)] * low + [x] + [_span(x, axis, n - 1, n)] * high
+
+
+def _circular(x: Tensor, axis: int, low: int, high: int) -> list[Tensor]:
+    n = x.shape[axis]
+    return [_span(x, axis, n - low, n), x, _span(x, axis, 0, high)]
+
+
+# How each mode extends an axis, and by how much less than its length it may do so.
+_MODES = {"reflect": (_reflect, 1), "replicate": (_replicate, None), "circular": (_circular, 0)}
+PADDING_MODES = ("zeros", *_MODES)
+
+
+def border(owner: str, x: Tensor, sides: Sequence[tuple[int, int]], mode: str) -> Tensor:
+    """`x` with (before, behind) each of its last axes padded: "reflect" without the edge,
+    "replicate" its edge, or "circular". ShapeError if an axis is too short."""
+    extend, less = _MODES[mode]
+    for axis, (low, high) in enumerate(sides, start=x.ndim - len(sides)):
+        if not low and not high:
+            continue
+        if less is not None and max(low, high) > x.shape[axis] - less:
+            raise ShapeError(
+                f"{owner}: padding {max(low, high)} in mode {mode!r} is too long for an axis of "
+                f"{x.shape[axis]}"
+            )
+        parts = [part for part in extend(x, axis, low, high) if part.shape[axis]]
+        x = concat(parts, axis)
+    return x

@@ -1,0 +1,135 @@
+"""Connectionist temporal classification."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...backend_ndarray import array, full
+from ...backend_ndarray.arguments import count
+from ...backend_ndarray.dtypes import compute_dtype
+from ...errors import ShapeError
+from ...tensor import Tensor, make_const
+from .loss import check_reduction
+
+# A log-probability that stands for 0: finite, because gradients of infinite ones would be NaN.
+_NOTHING = -1e30
+
+
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Any,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """-log of the probability of all paths of `input_lengths` steps that spell the targets, with
+    the class `blank` between and repetitions merged (Graves et al. 2006, by its forward recursion
+    in logs).
+
+    log_probs is (steps, N, classes); targets are class numbers (N, S), of which the first
+    target_lengths (N,) count, or all of them one after the other (sum of target_lengths,), whose
+    lengths must have values (TraceError otherwise). Without N, log_probs is (steps, classes), and
+    targets (S,). A "mean" divides each loss by its target's length first. Targets that no path
+    spells give inf, or 0 with `zero_infinity`. The gradient is that of this function; PyTorch's is
+    right only behind a log_softmax. ShapeError for shapes that do not fit.
+    """
+    check_reduction("ctc_loss", reduction)
+    is_single = log_probs.ndim == 2
+    if is_single:
+        log_probs = ops.reshape(log_probs, (log_probs.shape[0], 1, log_probs.shape[1]))
+    if log_probs.ndim != 3 or log_probs.shape[0] < 1:
+        raise ShapeError(
+            f"ctc_loss: log_probs has shape {log_probs.shape}, not (steps, N, classes) with a step"
+        )
+    steps, batch, classes = log_probs.shape
+    if count("ctc_loss", "blank", blank, 0) >= classes:
+        raise ValueError(f"ctc_loss: blank {blank} is not in 0..{classes - 1}")
+    device, dtype = log_probs.device, log_probs.dtype
+    log_probs = ops.cast(log_probs, compute_dtype(dtype))
+    lasts = _lengths("input_lengths", input_lengths, batch, device)
+    lengths = _lengths("target_lengths", target_lengths, batch, device)
+    labels = _rows(targets, lengths, is_single, device)
+    if labels.shape[0] != batch:
+        raise ShapeError(f"ctc_loss: targets have shape {labels.shape} for a batch of {batch}")
+
+    # Each target with blanks around and between its labels.
+    size = labels.shape[1]
+    end = make_const(full((batch, 1), blank, labels.dtype, device))
+    blanks = ops.broadcast_to(end, (batch, size))
+    around = ops.reshape(ops.stack([blanks, labels], 2), (batch, 2 * size))
+    around = ops.concat([around, end], 1)
+    width = 2 * size + 1
+    place = ops.arange(width, device=device)
+    nothing = _NOTHING
+
+    # (steps, N, width): the log-probability of each of these labels at each step.
+    first = ops.reshape(ops.arange(batch, device=device), (batch, 1)) * classes
+    flat = ops.reshape(log_probs, (steps, batch * classes))
+    emitted = ops.maximum(ops.take(flat, first + around, 1), nothing)
+
+    # A path may skip the blank between two labels that differ.
+    if width > 2:
+        skips = around[:, 2:] != around[:, :-2]
+        skips = ops.where(around[:, 2:] == blank, 0, skips)
+        skips = ops.pad(skips, ((0, 0), (2, 0)), False)
+    alpha = ops.where(place < 2, emitted[0], nothing)
+    for step in range(1, steps):
+        ways = [alpha, ops.pad(alpha[:, :-1], ((0, 0), (1, 0)), _NOTHING)] if size else [alpha]
+        if width > 2:
+            skipped = ops.pad(alpha[:, :-2], ((0, 0), (2, 0)), _NOTHING)
+            ways.append(ops.where(skips, skipped, nothing))
+        following = ops.logsumexp(ops.stack(ways, 0), 0) + emitted[step]
+        goes_on = ops.reshape(lasts > step, (batch, 1))
+        alpha = ops.where(goes_on, ops.maximum(following, nothing), alpha)
+
+    # A path ends with the last label or the blank behind it.
+    end = ops.reshape(lengths * 2, (batch, 1))
+    is_end = ops.where(place == end, place == end, place == end - 1)
+    losses = -ops.logsumexp(ops.where(is_end, alpha, nothing), 1)
+    impossible = losses > -_NOTHING / 2
+    losses = ops.where(impossible, 0 if zero_infinity else np.inf, losses)
+    losses = ops.cast(losses, dtype)
+    if reduction == "none":
+        return ops.reshape(losses, ()) if is_single else losses
+    if reduction == "sum":
+        return losses.sum()
+    long = ops.cast(ops.maximum(lengths, 1), losses.dtype)
+    return (losses / long).mean()
+
+
+def _lengths(what: str, lengths: Any, batch: int, device: Any) -> Tensor:
+    """Lengths (a Tensor, array, sequence or int) as int64 (batch,)."""
+    if isinstance(lengths, Tensor):
+        found = ops.cast(lengths, "int64")
+    else:
+        found = make_const(array(np.asarray(lengths, "int64"), device=device))
+    found = ops.reshape(found, (1,)) if found.ndim == 0 else found
+    if found.shape != (batch,):
+        raise ShapeError(f"ctc_loss: {what} has shape {found.shape}, not ({batch},)")
+    return found
+
+
+def _rows(targets: Any, lengths: Tensor, is_single: bool, device: Any) -> Tensor:
+    """Targets as int64 (N, S)."""
+    if not isinstance(targets, Tensor):
+        targets = make_const(array(np.asarray(targets, "int64"), device=device))
+    targets = ops.cast(targets, "int64")
+    if targets.ndim == 1 and is_single:
+        return ops.reshape(targets, (1, targets.shape[0]))
+    if targets.ndim == 2:
+        return targets
+    if targets.ndim != 1:
+        raise ShapeError(f"ctc_loss: targets have shape {targets.shape}, not (N, S) or (labels,)")
+    sizes = lengths.numpy()
+    if sizes.sum() != targets.shape[0]:
+        raise ShapeError(
+            f"ctc_loss: {targets.shape[0]} labels in a row; target_lengths add up to {sizes.sum()}"
+        )
+    rows = np.zeros((len(sizes), int(sizes.max(initial=0))), "int64")
+    rows[np.arange(rows.shape[1]) < sizes[:, None]] = targets.numpy()
+    return make_const(array(rows, device=device))

@@ -1,0 +1,163 @@
+"""Images read at points of a grid (Jaderberg et al. 2015, section 3.3)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ... import ops
+from ...apply import apply
+from ...backend_ndarray.dtypes import is_floating
+from ...errors import ShapeError
+from ...extents import same
+from ...ops._arguments import check_tensors
+from ...ops.weighted_rows import WeightedRows
+from ...tensor import Tensor
+from .resize import cubic_weights
+
+_MODES = ("bilinear", "nearest", "bicubic")
+_PADDINGS = ("zeros", "border", "reflection")
+
+
+def grid_sample(
+    x: Tensor,
+    grid: Tensor,
+    mode: str = "bilinear",
+    padding_mode: str = "zeros",
+    align_corners: bool | None = None,
+) -> Tensor:
+    """x (N, C, H, W) at the points of grid (N, rows, columns, 2): (N, C, rows, columns); or
+    x (N, C, D, H, W) at those of grid (N, planes, rows, columns, 3): (N, C, planes, rows, columns).
+
+    A point is (column, row) or (column, row, plane), each from -1 to 1: with `align_corners` these
+    are the centres of the outermost elements, otherwise their outer edges. `mode` is bilinear (of
+    three axes as well), nearest or bicubic (of two axes, a = -0.75). What lies outside is 0, or
+    with `padding_mode` border the nearest element, with reflection the mirrored image.
+
+    Gradients flow to x and to grid. ShapeError, TypeError or ValueError for what does not fit.
+    """
+    check_tensors("grid_sample", x=x, grid=grid)
+    axes = x.ndim - 2
+    if axes not in (2, 3) or grid.ndim != x.ndim or grid.shape[-1] != axes:
+        raise ShapeError(
+            f"grid_sample: x has shape {x.shape} and the grid {grid.shape}; they must be "
+            "(N, C, H, W) and (N, rows, columns, 2), or with one axis more and 3"
+        )
+    if any(same(n, 0) for n in x.shape[2:]):
+        raise ShapeError(f"grid_sample: x of shape {x.shape} has no elements to read")
+    if grid.shape[0] != x.shape[0]:
+        raise ShapeError(f"grid_sample: batches of {x.shape[0]} and {grid.shape[0]} do not match")
+    if not is_floating(x.dtype) or x.dtype != grid.dtype:
+        raise TypeError(
+            f"grid_sample: x is {x.dtype}, grid is {grid.dtype}; both must be one float"
+        )
+    if mode not in _MODES or (mode == "bicubic" and axes == 3):
+        raise ValueError(
+            f"grid_sample: mode {mode!r} of {axes} axes is none of {', '.join(_MODES)}"
+        )
+    if padding_mode not in _PADDINGS:
+        raise ValueError(
+            f"grid_sample: padding_mode {padding_mode!r} is none of {', '.join(_PADDINGS)}"
+        )
+    taps = [
+        _taps(grid[..., axes - 1 - i], n, mode, padding_mode, bool(align_corners))
+        for i, n in enumerate(x.shape[2:])
+    ]
+    return _gathered(x, taps)
+
+
+Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and its weight
+
+
+def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> list[Tap]:
+    """The elements along an axis of extent n that those at the points are made of. The places may
+    lie outside."""
+    place = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
+    if mode == "bicubic":
+        low = ops.floor(place)
+        weights = cubic_weights(place - low)
+        return [(_within(low + i, n, padding, align_corners), w) for i, w in enumerate(weights, -1)]
+    place = _within(place, n, padding, align_corners)
+    if mode == "nearest":
+        return [(ops.round(place), None)]
+    low = ops.floor(place)
+    share = place - low
+    return [(low, 1 - share), (low + 1, share)]
+
+
+def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
+    """Places moved into an axis, if the padding does so."""
+    if padding == "zeros":
+        return place
+    if padding == "reflection":
+        low, span = (0.0, n - 1) if align_corners else (-0.5, n)
+        far = ops.abs(place - low)
+        if span == 0:
+            return place * 0
+        extra = ops.fmod(far, span)
+        is_even = ops.remainder(ops.floor(far / span), 2) == 0
+        place = ops.where(is_even, extra, span - extra) + low
+    # Not minimum and maximum: NaN becomes 0, and the gradient at a border is 0, as PyTorch's.
+    return ops.where(place > 0, ops.where(place < n - 1, place, n - 1), 0)
+
+
+def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
+    """The weighted sums of the elements at the places; those outside are 0."""
+    batch, channels, *size = x.shape
+    order = (0, *range(2, x.ndim), 1)
+    rows = ops.reshape(ops.permute(x, order), (batch * prod(size), channels))
+    points = taps[0][0][0].shape
+    begin = ops.arange(batch, device=x.device) * prod(size)
+    begin = ops.reshape(begin, (batch, *(1,) * len(size)))
+    indices, weights = [], []
+    for corner in itertools.product(*taps):
+        index: Any = 0
+        is_inside: Any = None
+        weight: Any = None
+        for (place, share), n in zip(corner, size, strict=True):
+            inside = (place >= 0) & (place <= n - 1)
+            is_inside = inside if is_inside is None else is_inside & inside
+            index = index * n + ops.where(inside, place, 0).astype("int64")  # inside: not NaN
+            if share is not None:
+                weight = share if weight is None else weight * share
+        indices.append(ops.where(is_inside, index + begin, -1))
+        weights.append(is_inside.astype(x.dtype) if weight is None else weight)
+    index, weight = (
+        ops.reshape(ops.stack(each, 0), (len(each), prod(points))) for each in (indices, weights)
+    )
+    out = ops.reshape(apply(WeightedRows(), (rows, index, weight)), (*points, channels))
+    return ops.permute(out, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
+    """The grid that `grid_sample` reads an affinely moved image at: theta (N, 2, 3) and size (N, C,
+    rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size (N, C, planes, rows,
+    columns) give (N, planes, rows, columns, 3).
+
+    A point is theta times (column, row, 1), from -1 to 1 as in `grid_sample`. ShapeError for a
+    theta that does not fit the size, TypeError unless it is of floats.
+    """
+    check_tensors("affine_grid", theta=theta)
+    axes = len(size) - 2
+    if axes not in (2, 3) or theta.shape != (size[0], axes, axes + 1):
+        raise ShapeError(
+            f"affine_grid: theta has shape {theta.shape} for size {tuple(size)}; they must be "
+            "(N, 2, 3) for (N, C, rows, columns), or (N, 3, 4) for one axis more"
+        )
+    if not is_floating(theta.dtype):
+        raise TypeError(f"affine_grid: theta is {theta.dtype}, not of floats")
+    extents = tuple(size[2:])
+    parts = []
+    for axis in reversed(range(axes)):
+        n = extents[axis]
+        line = ops.arange(n, dtype=theta.dtype, device=theta.device)
+        scale = max(n - 1, 1) if align_corners else n
+        line = (2 * line - (n - 1)) / scale
+        line = ops.reshape(line, (n, *(1,) * (axes - axis - 1)))
+        parts.append(ops.broadcast_to(line, extents))
+    parts.append(ops.broadcast_to(line * 0 + 1, extents))
+    points = ops.reshape(ops.stack(parts, -1), (prod(extents), axes + 1))
+    grid = ops.matmul(points, ops.transpose(theta))
+    return ops.reshape(grid, (size[0], *extents, axes))

@@ -1,0 +1,313 @@
+"""Losses. All take reduction "mean", "sum" or "none"."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ... import ops
+from ...backend_ndarray.arguments import finite, share
+from ...backend_ndarray.dtypes import INTEGER, is_floating
+from ...errors import ShapeError
+from ...tensor import Tensor
+
+
+def check_reduction(owner: str, reduction: str, *more: str) -> None:
+    """TypeError or ValueError unless `reduction` is known."""
+    known = ("mean", "sum", "none", *more)
+    if isinstance(reduction, Tensor):
+        raise TypeError(f"{owner}: reduction is a Tensor; give weights by name, weight=...")
+    if reduction not in known:
+        names = ", ".join(map(repr, known[:-1])) + f" or {known[-1]!r}"
+        raise ValueError(f"{owner}: reduction {reduction!r} is not {names}")
+
+
+def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
+    """`losses` reduced. ValueError for an unknown `reduction`."""
+    check_reduction(owner, reduction)
+    if reduction == "none":
+        return losses
+    return losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _check_shapes(owner: str, x: Tensor, y: Tensor) -> None:
+    if x.shape != y.shape:
+        raise ShapeError(f"{owner}: shapes {x.shape} and {y.shape} differ")
+
+
+def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """(x - y) ** 2 for x and y of one shape (ShapeError otherwise).
+
+    >>> F.mse_loss(ndl.ones(3), ndl.zeros(3), reduction="sum").item()
+    3.0
+    """
+    _check_shapes("mse_loss", x, y)
+    difference = x - y
+    return reduced("mse_loss", difference * difference, reduction)
+
+
+def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
+    """|x - y| for x and y of one shape (ShapeError otherwise)."""
+    _check_shapes("l1_loss", x, y)
+    return reduced("l1_loss", ops.abs(x - y), reduction)
+
+
+def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """With d = x - y, d * d / (2 beta) where |d| < beta, else |d| - beta / 2. ShapeError unless x
+    and y have one shape, ValueError for a negative beta."""
+    _check_shapes("smooth_l1_loss", x, y)
+    if not finite("smooth_l1_loss", "beta", beta) >= 0:
+        raise ValueError(f"smooth_l1_loss: beta {beta} is not >= 0")
+    if beta == 0:
+        return l1_loss(x, y, reduction)
+    d = ops.abs(x - y)
+    losses = ops.where(d < beta, d * d / (2.0 * beta), d - 0.5 * beta)
+    return reduced("smooth_l1_loss", losses, reduction)
+
+
+def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """With d = x - y, d * d / 2 where |d| < delta, else delta * (|d| - delta / 2) (Huber 1964).
+    ShapeError unless x and y have one shape, ValueError unless delta is above 0."""
+    _check_shapes("huber_loss", x, y)
+    if not finite("huber_loss", "delta", delta) > 0:
+        raise ValueError(f"huber_loss: delta {delta} is not above 0")
+    d = ops.abs(x - y)
+    losses = ops.where(d < delta, d * d * 0.5, (d - 0.5 * delta) * float(delta))
+    return reduced("huber_loss", losses, reduction)
+
+
+def binary_cross_entropy(
+    x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
+) -> Tensor:
+    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
+    (ShapeError otherwise); a logarithm below -100 counts as -100."""
+    _check_shapes("binary_cross_entropy", x, y)
+
+    def log(p: Tensor) -> Tensor:
+        floor = -100
+        is_positive = p > 0
+        value = ops.log(ops.where(is_positive, p, 1))  # so that no gradient is NaN
+        return ops.where(is_positive, ops.maximum(value, floor), floor)
+
+    losses = -(y * log(x) + (1 - y) * log(1 - x))
+    losses = losses if weight is None else losses * weight
+    return reduced("binary_cross_entropy", losses, reduction)
+
+
+def binary_cross_entropy_with_logits(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """-(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for logits x and
+    probabilities y of one shape (ShapeError otherwise), without overflow."""
+    _check_shapes("binary_cross_entropy_with_logits", x, y)
+    scale = 1 if pos_weight is None else (pos_weight - 1) * y + 1
+    losses = (1 - y) * x - ops.logsigmoid(x) * scale
+    losses = losses if weight is None else losses * weight
+    return reduced("binary_cross_entropy_with_logits", losses, reduction)
+
+
+def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """y * (log(y) - x) for log-probabilities x and probabilities y (log-probabilities with
+    `log_target`), which broadcast. reduction "batchmean" is the sum divided by the extent of axis 0
+    (Kullback and Leibler 1951)."""
+    check_reduction("kl_div", reduction, "batchmean")
+    if log_target:
+        losses = ops.exp(y) * (y - x)
+    else:
+        positive = y > 0
+        log = ops.log(ops.where(positive, y, 1))
+        losses = ops.where(positive, y * log, 0) - y * x
+    if reduction == "batchmean":
+        return losses.sum() / x.shape[0]
+    return reduced("kl_div", losses, reduction)
+
+
+def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's shape.
+    ShapeError if they do not fit."""
+    fits = x.ndim >= 1 and y.shape == (x.shape[:1] + x.shape[2:] if x.ndim > 1 else ())
+    if not fits:
+        raise ShapeError(
+            f"{owner}: logits {x.shape} and y {y.shape} are not (N, C, ...) and (N, ...), or (C,) "
+            "and ()"
+        )
+    if not (is_floating(y.dtype) or y.dtype in INTEGER):
+        raise TypeError(f"{owner}: y is {y.dtype}, not class numbers")
+    if x.ndim > 2:
+        x = ops.permute(x, (0, *range(2, x.ndim), 1))
+    classes = x.shape[-1]
+    index = y if y.dtype in INTEGER else ops.cast(y, "int64")
+    rows = x if x.ndim == 2 else ops.reshape(x, (-1, classes))
+    return rows, (index if index.ndim == 1 else ops.reshape(index, (-1,))), y.shape
+
+
+def _check_weight(owner: str, weight: Tensor | None, classes: int) -> None:
+    if weight is not None and weight.shape != (classes,):
+        raise ShapeError(f"{owner}: weight has shape {weight.shape}, not ({classes},)")
+
+
+def _picked(x: Tensor, index: Tensor) -> Tensor:
+    """x[i, index[i]] for each row i of x (M, C)."""
+    chosen = ops.one_hot(index, x.shape[1], "bool")
+    return ops.summation(ops.where(chosen, x, 0), 1)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """Which rows count: class numbers with 0 in the place of ignored ones, which rows are kept, and
+    each row's weight (None: 1)."""
+
+    index: Tensor
+    kept: Tensor
+    weights: Tensor | None
+
+    def reduced(self, owner: str, losses: Tensor, reduction: str, shape: Any) -> Tensor:
+        """`losses` (M,) of the rows that count, reduced; a mean is divided by their weights."""
+        check_reduction(owner, reduction)
+        losses = ops.where(self.kept, losses, 0)
+        if reduction == "none":
+            return ops.reshape(losses, shape)
+        total = losses.sum()
+        if reduction == "sum":
+            return total
+        if self.weights is None:
+            return total / ops.cast(self.kept.sum(), losses.dtype)
+        return total / ops.where(self.kept, self.weights, 0).sum()
+
+    def weighted(self, losses: Tensor) -> Tensor:
+        """`losses` (M,) times the weights."""
+        return losses if self.weights is None else losses * self.weights
+
+
+def _counted(index: Tensor, weight: Tensor | None, ignore_index: int) -> _Counted:
+    kept = index != ignore_index
+    index = ops.where(kept, index, 0)
+    return _Counted(index, kept, None if weight is None else ops.take(weight, index, 0))
+
+
+def nll_loss(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...), which are integers or
+    whole floats; or x (C,) and y ().
+
+    `weight` (C,) multiplies each class's losses; rows of class `ignore_index` count nothing; a mean
+    is divided by the sum of the weights that counted. ShapeError for shapes that do not fit,
+    IndexError for a class number outside 0..C - 1.
+    """
+    rows, index, shape = _rows("nll_loss", x, y)
+    _check_weight("nll_loss", weight, rows.shape[1])
+    counted = _counted(index, weight, ignore_index)
+    losses = counted.weighted(-_picked(rows, counted.index))
+    return counted.reduced("nll_loss", losses, reduction, shape)
+
+
+def cross_entropy(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor | None = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """-log(softmax(x))[y] for logits x (N, C, ...) and class numbers y (N, ...), which are integers
+    or whole floats (or x (C,) and y ()); or for probabilities y of x's shape, the sum over classes
+    of -y * log(softmax(x)).
+
+    With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
+    Otherwise arguments and errors are those of `nll_loss`.
+
+    >>> round(F.cross_entropy(ndl.Tensor([[2.0, 0.0]]), ndl.Tensor([0])).item(), 4)
+    0.1269
+    """
+    s = share("cross_entropy", "label_smoothing", label_smoothing)
+    if x.ndim and x.shape == y.shape and is_floating(y.dtype):
+        return _soft_cross_entropy(x, y, weight, reduction, s)
+    rows, index, shape = _rows("cross_entropy", x, y)
+    classes = rows.shape[1]
+    _check_weight("cross_entropy", weight, classes)
+    counted = _counted(index, weight, ignore_index)
+    total = ops.logsumexp(rows, axes=1)
+    losses = counted.weighted(total - _picked(rows, counted.index))
+    if s:
+        if weight is None:
+            smooth = total - ops.mean(rows, 1)
+        else:
+            smooth = (total * weight.sum() - ops.summation(rows * weight, 1)) / classes
+        losses = losses * (1 - s) + smooth * s
+    return counted.reduced("cross_entropy", losses, reduction, shape)
+
+
+def _soft_cross_entropy(
+    x: Tensor, y: Tensor, weight: Tensor | None, reduction: str, smoothing: float
+) -> Tensor:
+    """Cross entropy against probabilities along the class axis of x."""
+    check_reduction("cross_entropy", reduction)
+    axis = 0 if x.ndim == 1 else 1
+    classes = x.shape[axis]
+    _check_weight("cross_entropy", weight, classes)
+    if smoothing:
+        y = y * (1 - smoothing) + smoothing / classes
+    if weight is not None:
+        y = y * ops.reshape(weight, (classes, *[1] * (x.ndim - 1 - axis)))
+    losses = -ops.summation(ops.logsoftmax(x, axis) * y, axis)
+    return reduced("cross_entropy", losses, reduction)
+
+
+def cosine_embedding_loss(
+    x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1 and x2
+    are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
+    _check_shapes("cosine_embedding_loss", x1, x2)
+    if x1.ndim not in (1, 2) or y.shape != x1.shape[:-1]:
+        raise ShapeError(
+            f"cosine_embedding_loss: x1 {x1.shape} and y {y.shape} are not (N, D) and (N,), or "
+            "(D,) and ()"
+        )
+    eps = 1e-12  # PyTorch's, under the root
+    squares = [ops.summation(x * x, -1) + eps for x in (x1, x2)]
+    cosine = ops.summation(x1 * x2, -1) / ops.sqrt(squares[0] * squares[1])
+    margin = finite("cosine_embedding_loss", "margin", margin)
+    apart = ops.where(y == -1, ops.relu(cosine - margin), 0)
+    return reduced("cosine_embedding_loss", ops.where(y == 1, 1 - cosine, apart), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d + eps| **
+    p) ** (1 / p) over the last axis; with `swap` the negative's distance from the positive counts
+    if it is smaller (Balntas et al. 2016). ShapeError unless all have one shape, ValueError unless
+    p is above 0."""
+    _check_shapes("triplet_margin_loss", anchor, positive)
+    _check_shapes("triplet_margin_loss", anchor, negative)
+    if not finite("triplet_margin_loss", "p", p) > 0:
+        raise ValueError(f"triplet_margin_loss: p {p} is not above 0")
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        d = a - b + eps
+        if p == 2:
+            return ops.sqrt(ops.summation(d * d, -1))
+        return ops.summation(ops.abs(d) ** float(p), -1) ** (1 / p)
+
+    far = distance(anchor, negative)
+    if swap:
+        far = ops.minimum(far, distance(positive, negative))
+    losses = ops.relu(distance(anchor, positive) - far + margin)
+    return reduced("triplet_margin_loss", losses, reduction)

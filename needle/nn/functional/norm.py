@@ -1,0 +1,203 @@
+"""Normalizations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ... import init, ops
+from ...backend_ndarray.arguments import counts, not_negative
+from ...backend_ndarray.dtypes import finfo, is_floating
+from ...errors import ShapeError
+from ...tensor import Tensor
+
+
+def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:
+    """`normalized_shape`, an int or a sequence, as a tuple. TypeError or ValueError for anything
+    but integers of at least 1."""
+    shape = (
+        tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
+    )
+    for i, extent in enumerate(shape):
+        counts(owner, **{f"normalized_shape[{i}]": extent})
+    if not shape:
+        raise ValueError(f"{owner}: normalized_shape () has no axes; it must have one or more")
+    return shape
+
+
+def _check_last(owner: str, x: Tensor, shape: tuple[int, ...], **given: Tensor | None) -> None:
+    if x.shape[-len(shape) :] != shape:
+        raise ShapeError(f"{owner}: x has shape {x.shape}; its last axes must be {shape}")
+    for what, tensor in given.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ShapeError(f"{owner}: {what} has shape {tensor.shape}, not {shape}")
+
+
+def layer_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x, whose extents are
+    `normalized_shape`, as are the shapes of weight and bias (None: 1 and 0). ShapeError if they do
+    not fit (Ba et al. 2016).
+
+    >>> F.layer_norm(ndl.Tensor([[1.0, 3.0]]), 2).numpy().round(2).tolist()
+    [[-1.0, 1.0]]
+    """
+    shape = normalized_axes("layer_norm", normalized_shape)
+    _check_last("layer_norm", x, shape, weight=weight, bias=bias)
+    if weight is None and bias is None:
+        return ops.normalize(x, tuple(range(-len(shape), 0)), eps)
+    count = prod(shape)
+    where: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
+    weight = init.ones(count, **where) if weight is None else ops.reshape(weight, (count,))
+    bias = init.zeros(count, **where) if bias is None else ops.reshape(bias, (count,))
+    flat = ops.reshape(x, (*x.shape[: x.ndim - len(shape)], count))
+    return ops.reshape(ops.layer_norm(flat, weight, bias, eps), x.shape)
+
+
+def rms_norm(
+    x: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """x / sqrt(mean(x * x) + eps) * weight over the last axes of x, whose extents are
+    `normalized_shape`, as is the shape of weight (None: 1). eps None is the distance from 1 to the
+    next number of the dtype. ShapeError if they do not fit (Zhang and Sennrich 2019)."""
+    shape = normalized_axes("rms_norm", normalized_shape)
+    _check_last("rms_norm", x, shape, weight=weight)
+    if eps is None:
+        eps = float(finfo(x.dtype).eps) if is_floating(x.dtype) else 0.0
+    not_negative("rms_norm", "eps", eps)
+    square = ops.mean(x * x, tuple(range(-len(shape), 0)), keepdims=True)
+    y = x * ops.rsqrt(square + eps)
+    return y if weight is None else y * weight
+
+
+def _per_channel(x: Tensor, vector: Tensor) -> Tensor:
+    """(channels,) so that it broadcasts along the second axis of x."""
+    return ops.reshape(vector, (vector.shape[0], *[1] * (x.ndim - 2)))
+
+
+def group_norm(
+    x: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Each of `num_groups` groups of adjacent channels of x (N, channels, ...), normalized to mean
+    0 and variance 1, times weight plus bias (channels,) (None: 1 and 0). ShapeError unless the
+    groups divide the channels (Wu and He 2018)."""
+    counts("group_norm", num_groups=num_groups)
+    if x.ndim < 2 or x.shape[1] % num_groups:
+        raise ShapeError(
+            f"group_norm: x has shape {x.shape}, not (N, channels, ...) with channels that "
+            f"{num_groups} groups divide"
+        )
+    shape, channels = x.shape, x.shape[1]
+    for what, vector in (("weight", weight), ("bias", bias)):
+        if vector is not None and vector.shape != (channels,):
+            raise ShapeError(f"group_norm: {what} has shape {vector.shape}, not ({channels},)")
+    each = channels // num_groups
+    grouped = ops.reshape(x, (shape[0], num_groups, each * prod(shape[2:])))
+    y = ops.reshape(ops.normalize(grouped, 2, eps), shape)
+    y = y if weight is None else y * _per_channel(x, weight)
+    return y if bias is None else y + _per_channel(x, bias)
+
+
+def instance_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Each channel of each sample of x (N, channels, ...) normalized to mean 0 and variance 1,
+    times weight plus bias (channels,) (None: 1 and 0). ShapeError if they do not fit (Ulyanov et
+    al. 2016)."""
+    if x.ndim < 3:
+        raise ShapeError(f"instance_norm: x has shape {x.shape}, not (N, channels, ...)")
+    return group_norm(x, x.shape[1], weight, bias, eps)
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Each channel of x (N, channels, ...) normalized over all other axes, times weight plus bias;
+    all vectors are (channels,), and weight and bias may be None for 1 and 0 (Ioffe and Szegedy
+    2015).
+
+    With `training` (or without running_mean) by the mean and biased variance of x, which also
+    update running_mean and running_var in place: running = (1 - momentum) * running + momentum *
+    batch. Otherwise by running_mean and running_var. PyTorch puts the unbiased variance into
+    running_var. ShapeError if they do not fit.
+    """
+    if x.ndim < 2:
+        raise ShapeError(f"batch_norm: x has shape {x.shape}, not (N, channels, ...)")
+    channels = x.shape[1]
+    where: dict[str, Any] = {"device": x.device, "dtype": x.dtype}
+    weight = init.ones(channels, **where) if weight is None else weight
+    bias = init.zeros(channels, **where) if bias is None else bias
+    if training or running_mean is None or running_var is None:
+        y, mean, variance = ops.batch_norm_train(x, weight, bias, 1, eps)
+        if training and running_mean is not None and running_var is not None:
+            _track(running_mean, mean.detach(), momentum)
+            _track(running_var, variance.detach(), momentum)
+        return y
+    if x.ndim == 2:
+        return ops.batch_norm(x, weight, bias, running_mean, running_var, eps)
+    # Channels last, as convolutions have them, so that the two permutations meet theirs.
+    last = ops.permute(x, (0, *range(2, x.ndim), 1))
+    y = ops.batch_norm(last, weight, bias, running_mean, running_var, eps)
+    return ops.permute(y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
+    """Update running statistics (channels,) by the average mean and variance of the instances of x
+    (N, channels, ...)."""
+    x, over = x.detach(), tuple(range(2, x.ndim))
+    _track(running_mean, ops.mean(ops.mean(x, over), 0), momentum)
+    _track(running_var, ops.mean(ops.var(x, over), 0), momentum)
+
+
+def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
+    running.data = running.detach() * (1 - momentum) + batch.astype(running.dtype) * momentum
+
+
+def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
+    """x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may be
+    inf. ValueError unless p is above 0.
+
+    >>> F.normalize(ndl.Tensor([[3.0, 4.0]])).numpy().round(2)
+    array([[0.6, 0.8]], dtype=float32)
+    """
+    if not p > 0:
+        raise ValueError(f"normalize: p {p} is not above 0")
+    size = ops.abs(x)
+    if p == float("inf"):
+        norm = ops.max(size, dim, keepdims=True)
+    elif p == 1:
+        norm = ops.summation(size, dim, keepdims=True)
+    elif p == 2:
+        norm = ops.sqrt(_above(ops.summation(x * x, dim, keepdims=True), eps * eps))
+    else:
+        norm = _above(ops.summation(size**p, dim, keepdims=True), eps**p) ** (1 / p)
+    return x / _above(norm, eps)
+
+
+def _above(x: Tensor, least: float) -> Tensor:
+    """max(x, least), which passes no gradient to an x below."""
+    bound = init.constant(c=least, device=x.device, dtype=x.dtype)
+    return ops.where(x < bound, bound, x)

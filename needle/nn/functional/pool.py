@@ -1,0 +1,311 @@
+"""Pooling over (N, channels, ...), by two-dimensional pooling, channels last."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...backend_ndarray import full
+from ...backend_ndarray.arguments import count
+from ...errors import ShapeError
+from ...extents import same
+from ...ops._windows import lowest
+from ...tensor import Tensor, make_const
+from .conv import as_row, channels_first, channels_last, from_row, numbers
+
+# Kernel, stride, padding and, of a largest element, dilation: a number for each axis.
+Windows = list[tuple[int, ...]]
+AXES = ("L", "H, W", "D, H, W")
+
+
+def max_pool1d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window: (N, C, L) -> (N, C, length). Arguments are those of
+    `max_pool2d`, with one number each."""
+    windows = _windows("max_pool1d", 1, kernel_size, stride, padding, dilation)
+    return _max_pool("max_pool1d", x, windows, ceil_mode, return_indices)
+
+
+def max_pool2d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
+
+    kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
+    With `ceil_mode` a window at the end that is only partly filled counts, too. `return_indices`
+    gives a second tensor, the int64 places of these elements in each flattened (H, W).
+
+    >>> F.max_pool2d(ndl.reshape(ndl.arange(4.0), (1, 1, 2, 2)), 2).item()
+    3.0
+    """
+    windows = _windows("max_pool2d", 2, kernel_size, stride, padding, dilation)
+    return _max_pool("max_pool2d", x, windows, ceil_mode, return_indices)
+
+
+def max_pool3d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
+    Arguments are those of `max_pool2d`, with ints or three numbers."""
+    windows = _windows("max_pool3d", 3, kernel_size, stride, padding, dilation)
+    return _max_pool("max_pool3d", x, windows, ceil_mode, return_indices)
+
+
+def avg_pool1d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window: (N, C, L) -> (N, C, length). Arguments are those of `avg_pool2d`,
+    with one number each."""
+    windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
+    return _avg_pool("avg_pool1d", x, windows, ceil_mode, count_include_pad, None)
+
+
+def avg_pool2d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window: (N, C, H, W) -> (N, C, rows, columns).
+
+    kernel_size, stride, padding and ceil_mode are those of `max_pool2d`. Padding counts as zeros,
+    unless `count_include_pad` is False: then it does not count. `divisor_override` is what sums are
+    divided by, instead of the number of elements.
+    """
+    windows = _windows("avg_pool2d", 2, kernel_size, stride, padding)
+    return _avg_pool("avg_pool2d", x, windows, ceil_mode, count_include_pad, divisor_override)
+
+
+def avg_pool3d(
+    x: Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Arguments are
+    those of `avg_pool2d`, with ints or three numbers."""
+    windows = _windows("avg_pool3d", 3, kernel_size, stride, padding)
+    return _avg_pool("avg_pool3d", x, windows, ceil_mode, count_include_pad, divisor_override)
+
+
+def _max_pool(owner: str, x: Tensor, windows: Windows, ceil_mode: bool, places: bool) -> Any:
+    _check_rank(owner, x, len(windows[0]))
+    size = x.shape[2:]
+    if ceil_mode:
+        x = _filled_up(x, windows, lowest(x.dtype))
+    return _with_places(x, size, windows) if places else _pooled(x, windows, ops.max_pool)
+
+
+def _avg_pool(
+    owner: str, x: Tensor, windows: Windows, ceil_mode: bool, with_padding: bool, divisor: Any
+) -> Tensor:
+    _check_rank(owner, x, len(windows[0]))
+    if divisor is not None:
+        count(owner, "divisor_override", divisor, 1)
+    kernel, stride, padding = windows
+    size = x.shape[2:]
+    if ceil_mode:
+        x = _filled_up(x, windows, 0)
+    out = _pooled(x, windows, ops.avg_pool)
+    if divisor is not None:
+        return out * (prod(kernel) / divisor)
+    if (with_padding or not any(padding)) and same(x.shape[2:], size):
+        return out
+    # The op divides by the size of the kernel: divide by the share of it that counts as well.
+    one = make_const(full((1,) * x.ndim, 1, out.dtype, out.device))
+    around = padding if with_padding else (0,) * len(padding)
+    counted = ops.broadcast_to(one, (1, 1, *(n + 2 * p for n, p in zip(size, around, strict=True))))
+    after = [(0, m - n) for m, n in zip(x.shape[2:], size, strict=True)]
+    counted = ops.pad(counted, ((0, 0), (0, 0), *after))
+    rest = tuple(p - q for p, q in zip(padding, around, strict=True))
+    return out / _pooled(counted, [kernel, stride, rest], ops.avg_pool)
+
+
+def _check_rank(owner: str, x: Tensor, axes: int) -> None:
+    if x.ndim != axes + 2:
+        raise ShapeError(f"{owner}: x has shape {x.shape}, not (N, C, {AXES[axes - 1]})")
+
+
+def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
+    """x with elements of `value` after each axis, so that the last windows are full which begin
+    within x or the padding before it."""
+    kernel, stride, padding, *dilation = windows
+    after = [(0, 0), (0, 0)]
+    for n, k, s, p, d in zip(
+        x.shape[2:], kernel, stride, padding, *(dilation or [(1,) * len(kernel)]), strict=True
+    ):
+        reach = d * (k - 1) + 1
+        last = -(-(n + 2 * p - reach) // s)
+        if s + p > reach and last * s >= n + p:  # else no window can begin so late
+            after.append((0, 0))
+        else:
+            after.append((0, last * s + reach - (n + 2 * p)))
+    return x if all(same(high, 0) for _, high in after) else ops.pad(x, after, value)
+
+
+def _pooled(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
+    """`pool`, an op over (N, H, W, C), over (N, C, ...)."""
+    axes = len(windows[0])
+    if axes == 3:
+        return _pool3d(x, windows, pool)
+    if axes == 2:
+        return channels_first(pool(channels_last(x), *windows))
+    neutral = ((1,), (1,), (0,), (1,))  # an image of one row
+    image = [one + each for one, each in zip(neutral, windows, strict=False)]
+    return from_row(_pooled(as_row(x), image, pool))
+
+
+def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tensor, Tensor]:
+    """The largest elements of the windows of x, and their places in the flattened `size`, which x
+    has but for elements that were added after each axis."""
+    kernel, stride, padding, dilation = windows
+    counts = [
+        (n + 2 * p - d * (k - 1) - 1) // s + 1
+        for n, k, s, p, d in zip(x.shape[2:], *windows, strict=True)
+    ]
+
+    def taps(padded: Tensor) -> Tensor:
+        """For each element of a window, what all windows have there."""
+        found = []
+        for offset in itertools.product(*map(range, kernel)):
+            key: tuple[Any, ...] = (Ellipsis,)
+            for at, s, d, n in zip(offset, stride, dilation, counts, strict=True):
+                key += (slice(at * d, at * d + s * (n - 1) + 1, s),)
+            found.append(padded[key])
+        return ops.stack(found, 0)
+
+    around = [(p, p) for p in padding]
+    seen = taps(ops.pad(x, ((0, 0), (0, 0), *around), lowest(x.dtype)))
+    chosen = ops.argmax(seen, 0)
+    # Where no element is larger than those around x, it is the window's first one within x.
+    one = make_const(full((1,) * x.ndim, 1, "int32", x.device))
+    beside = [(p, p + m - n) for p, m, n in zip(padding, x.shape[2:], size, strict=True)]
+    within = taps(ops.pad(ops.broadcast_to(one, (1, 1, *size)), ((0, 0), (0, 0), *beside)))
+    within = ops.broadcast_to(within, seen.shape)
+    is_within = ops.take_along_axis(within, ops.unsqueeze(chosen, 0), 0)[0] == 1
+    chosen = ops.where(is_within, chosen, ops.argmax(within, 0))
+    place: Any = 0
+    for axis, n in enumerate(size):
+        at = chosen // prod(kernel[axis + 1 :]) % kernel[axis] * dilation[axis] - padding[axis]
+        begin = ops.arange(counts[axis], device=x.device) * stride[axis]
+        place = place * n + at + ops.reshape(begin, (counts[axis], *(1,) * (len(size) - axis - 1)))
+    return ops.max(seen, 0), place
+
+
+def _windows(
+    owner: str, axes: int, kernel: Any, stride: Any, padding: Any, *dilation: Any
+) -> Windows:
+    """Kernel, stride, padding (and dilation), each as `axes` numbers."""
+    given = {
+        "kernel_size": kernel,
+        "stride": kernel if stride is None else stride,
+        "padding": padding,
+        **({"dilation": dilation[0]} if dilation else {}),
+    }
+    return [numbers(owner, what, value, axes) for what, value in given.items()]
+
+
+def _pool3d(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
+    """Pool rows and columns of each plane, then the planes of each column."""
+    batch, channels, depth, *image = x.shape
+    x = ops.permute(x, (0, 2, 3, 4, 1))
+    x = ops.reshape(x, (batch * depth, *image, channels))
+    y = pool(x, *[each[1:] for each in windows])
+    rows, columns = y.shape[1:3]
+    y = ops.reshape(y, (batch, depth, 1, rows * columns * channels))
+    neutral = ((1,), (1,), (0,), (1,))  # a window that does not look to the sides
+    y = pool(y, *[each[:1] + one for each, one in zip(windows, neutral, strict=False)])
+    y = ops.reshape(y, (batch, y.shape[1], rows, columns, channels))
+    return ops.permute(y, (0, 4, 1, 2, 3))
+
+
+def _sizes(owner: str, x: Tensor, output_size: Any, axes: int) -> list[int]:
+    """The output's extents, where None keeps the input's. ShapeError if x has other axes."""
+    _check_rank(owner, x, axes)
+    given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
+    if len(given) != axes:
+        raise ValueError(f"{owner}: output_size {output_size!r} must be an int or {axes} of them")
+    sizes = [n if size is None else size for n, size in zip(x.shape[2:], given, strict=True)]
+    for size in sizes:
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{owner}: output_size {output_size!r}: {size!r} is no int above 0")
+    return sizes
+
+
+def _parts(extent: int, size: int) -> list[tuple[int, int]]:
+    """(begin, end) of the windows into which `extent` is divided; they may overlap by one."""
+    return [(i * extent // size, -(-(i + 1) * extent // size)) for i in range(size)]
+
+
+def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
+    """The means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    output_size). Window i goes from floor(i L / output_size) to ceil((i + 1) L / output_size)."""
+    (size,) = _sizes("adaptive_avg_pool1d", x, output_size, 1)
+    return averaged(x, 2, size)
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
+    """The means of windows that divide rows and columns into `output_size` (an int or a pair, where
+    None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    rows, columns = _sizes("adaptive_avg_pool2d", x, output_size, 2)
+    if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
+        return avg_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
+    return averaged(averaged(x, 2, rows), 3, columns)
+
+
+def averaged(x: Tensor, axis: int, size: int) -> Tensor:
+    """Means of windows along an axis, as a product with a matrix."""
+    extent = x.shape[axis]
+    matrix = np.zeros((extent, size))
+    for i, (begin, end) in enumerate(_parts(extent, size)):
+        matrix[begin:end, i] = 1 / (end - begin)
+    weights = make_const(matrix.astype(np.dtype(x.dtype)), x.device)
+    if axis == x.ndim - 1:
+        return ops.matmul(x, weights)
+    return ops.swapaxes(ops.matmul(ops.swapaxes(x, axis, -1), weights), axis, -1)
+
+
+def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
+    """The largest elements of windows that divide rows and columns into `output_size` (an int or a
+    pair, where None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    rows, columns = _sizes("adaptive_max_pool2d", x, output_size, 2)
+    if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
+        return max_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
+    tall = [ops.max(x[:, :, a:b], 2) for a, b in _parts(x.shape[2], rows)]
+    x = ops.stack(tall, 2)
+    return ops.stack([ops.max(x[..., a:b], 3) for a, b in _parts(x.shape[3], columns)], 3)

@@ -1,0 +1,290 @@
+"""Images of another size. Each axis is resampled on its own."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...apply import apply
+from ...backend_ndarray import Device, NDArray, array
+from ...backend_ndarray.arguments import count
+from ...backend_ndarray.dtypes import is_floating
+from ...dims import Expression
+from ...errors import ShapeError, TraceError
+from ...extents import same
+from ...ops._arguments import check_tensors
+from ...ops.resample import Resample
+from ...tensor import Tensor, make_const
+from .pool import AXES, averaged
+
+_AXES_OF = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}  # of modes for one number
+_NEAREST = ("nearest", "nearest-exact")
+_MODES = (*_NEAREST, "area", *_AXES_OF)
+
+
+def interpolate(
+    x: Tensor,
+    size: int | Sequence[int] | None = None,
+    scale_factor: float | Sequence[float] | None = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> Tensor:
+    """x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or by
+    `scale_factor`: a number for each axis, or one for all.
+
+    `mode` is nearest (of PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear
+    and trilinear (of one, two and three axes) or bicubic (of two, with a = -0.75: Keys 1981). With
+    `align_corners` the centres of the outermost elements stay in place, otherwise their outer
+    edges. With `recompute_scale_factor` the ratio of the sizes counts, which differs from
+    scale_factor where a size was rounded down. `antialias`, for bilinear and bicubic (then with
+    a = -0.5), widens the filter where an axis shrinks.
+
+    ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError for
+    modes and sizes that are not there. A symbolic extent takes a scale_factor that is an integer,
+    or one divided by a power of 2, without align_corners and antialias, and no area.
+    """
+    check_tensors("interpolate", x=x)
+    axes = x.ndim - 2
+    if not 1 <= axes <= 3:
+        raise ShapeError(
+            f"interpolate: x has shape {x.shape}, not (N, C, ...) with 1 to 3 more axes"
+        )
+    if any(same(n, 0) for n in x.shape[2:]):
+        raise ShapeError(f"interpolate: x of shape {x.shape} has an axis without elements")
+    _check_mode(x, mode, axes, align_corners, antialias)
+    new, factors = _sizes(x.shape[2:], size, scale_factor, axes)
+    if recompute_scale_factor:
+        factors = [f if f is not None and f == int(f) else None for f in factors]
+    if mode in _NEAREST:
+        repeats = [_repeats(*each) for each in zip(x.shape[2:], new, factors, strict=True)]
+        if all(repeats):
+            return _repeated(x, repeats)
+    resized = list(zip(range(2, x.ndim), new, factors, strict=True))
+    if not any(isinstance(n, Expression) for n in x.shape[2:]):
+        # The less there is, the less there is to do; rows are vectors, columns are not.
+        resized.sort(key=lambda each: (each[1] / x.shape[each[0]], -each[0]))
+    for axis, m, factor in resized:
+        if mode == "area":
+            x = x if same(m, x.shape[axis]) else averaged(x, axis, m)
+        elif mode in _NEAREST:
+            x = _nearest(x, axis, m, factor, mode)
+        else:
+            kind = _Filter(mode == "bicubic", bool(align_corners), antialias)
+            x = _blended(x, axis, m, factor, kind)
+    return x
+
+
+def _check_mode(
+    x: Tensor, mode: str, axes: int, align_corners: bool | None, antialias: bool
+) -> None:
+    if mode not in _MODES:
+        raise ValueError(f"interpolate: mode {mode!r} is none of {', '.join(_MODES)}")
+    if _AXES_OF.get(mode, axes) != axes:
+        wanted = AXES[_AXES_OF[mode] - 1]
+        raise ShapeError(f"interpolate: mode {mode!r} takes (N, C, {wanted}), not {x.shape}")
+    if align_corners is not None and mode not in _AXES_OF:
+        raise ValueError(f"interpolate: align_corners is not for mode {mode!r}")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ValueError(f"interpolate: antialias is for bilinear and bicubic, not for {mode!r}")
+    if mode not in _NEAREST and not is_floating(x.dtype):
+        raise TypeError(f"interpolate: mode {mode!r} takes floats, not {x.dtype}")
+
+
+def _sizes(
+    old: Sequence[int], size: Any, scale_factor: Any, axes: int
+) -> tuple[list[int], list[float | None]]:
+    """The new extents, and the factors that were given."""
+    if (size is None) == (scale_factor is None):
+        raise ValueError("interpolate: give size or scale_factor, one of them")
+    what, given = ("size", size) if scale_factor is None else ("scale_factor", scale_factor)
+    values = list(given) if isinstance(given, (tuple, list)) else [given] * axes
+    values = [v.item() if isinstance(v, np.generic) else v for v in values]
+    if len(values) != axes:
+        raise ValueError(f"interpolate: {what} {given!r} must be one number or {axes}")
+    if scale_factor is None:
+        return [count("interpolate", "size", n) for n in values], [None] * axes
+    new = []
+    for n, factor in zip(old, values, strict=True):
+        is_number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not is_number or not 0 < factor < math.inf:
+            raise ValueError(f"interpolate: scale_factor {factor!r} is not a number above 0")
+        new.append(_scaled(n, factor))
+        if same(new[-1], 0):
+            raise ValueError(f"interpolate: scale_factor {factor} leaves nothing of {n} elements")
+    return new, values
+
+
+def _scaled(n: int, factor: float) -> int:
+    if not isinstance(n, Expression):
+        return math.floor(n * factor)
+    over, under = float(factor).as_integer_ratio()
+    if under > 64:
+        raise TraceError(
+            f"interpolate: the symbolic extent {n} takes a scale_factor like 2 or 1.5, an integer "
+            f"or one divided by a power of 2, not {factor}"
+        )
+    return n * over // under
+
+
+def _repeats(n: int, m: int, factor: float | None) -> int:
+    """How often each of n elements comes in m, the nearest to each; 0 if not all come as often."""
+    if factor is not None:
+        return int(factor) if factor == int(factor) else 0
+    return m // n if not isinstance(n, Expression) and m % n == 0 else 0
+
+
+def _repeated(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    """Each element of the axes after (N, C) so often."""
+    spread, wide, merged = list(x.shape[:2]), list(x.shape[:2]), list(x.shape[:2])
+    for n, times in zip(x.shape[2:], repeats, strict=True):
+        spread += [n, 1]
+        wide += [n, times]
+        merged.append(n * times)
+    return ops.reshape(ops.broadcast_to(ops.reshape(x, spread), wide), merged)
+
+
+def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> Tensor:
+    n = x.shape[axis]
+    if same(n, m):
+        return x
+    # In float32, as PyTorch: where an element is as near to two, the rounding decides.
+    shift = np.float32(0.5 if mode == "nearest-exact" else 0)
+    if isinstance(n, Expression):
+        at = ops.arange(m, dtype="float32", device=x.device) + shift
+        index = ops.minimum(ops.floor(at * np.float32(1 / _given(axis, n, factor))), n - 1)
+        return ops.take(x, index.astype("int64"), axis)
+    ratio = np.float32(n / m if factor is None else 1 / factor)
+    index = np.minimum(np.floor((np.arange(m, dtype="float32") + shift) * ratio), n - 1)
+    return ops.take(x, make_const(index.astype("int64"), x.device), axis)
+
+
+@dataclass(frozen=True)
+class _Filter:
+    """How an element of an axis is made of those around it."""
+
+    is_cubic: bool
+    align_corners: bool
+    antialias: bool
+
+    def ratio(self, n: int, m: int, factor: float | None) -> float:
+        """The distance of neighbours among m elements, counted in those of an axis of n."""
+        if self.align_corners:
+            return (n - 1) / (m - 1) if m > 1 else 0.0
+        return n / m if factor is None else 1 / factor
+
+    def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
+        """(places, weights) of each element that the elements `at` are made of. `xp` is NumPy or
+        needle.ops."""
+        centre = at * ratio if self.align_corners else (at + 0.5) * ratio - 0.5
+        if not self.is_cubic:
+            centre = xp.minimum(xp.maximum(centre, 0), n - 1)
+        low = xp.floor(centre)
+        share = centre - low
+        weights = cubic_weights(share) if self.is_cubic else [1 - share, share]
+        first = low - (1 if self.is_cubic else 0)
+        places = (xp.minimum(xp.maximum(first + i, 0), n - 1) for i in range(len(weights)))
+        return [
+            (place.astype("int64"), weight) for place, weight in zip(places, weights, strict=True)
+        ]
+
+    def wide_taps(self, n: int, m: int, ratio: float) -> list[tuple[Any, Any]]:
+        """The same of a filter that is as wide as the distance of the m elements, if that is wider.
+        Places that a filter does not reach have the weight 0."""
+        wide = max(ratio, 1.0)
+        reach = (2 if self.is_cubic else 1) * wide
+        centre = (np.arange(m) + 0.5) * ratio
+        first = np.maximum((centre - reach + 0.5).astype("int64"), 0)
+        end = np.minimum((centre + reach + 0.5).astype("int64"), n)
+        places = first[None] + np.arange((end - first).max())[:, None]
+        distance = np.abs((places - centre + 0.5) / wide)
+        if self.is_cubic:
+            near, far = (_cubic(distance, -0.5, is_near) for is_near in (True, False))
+            weights = np.where(distance < 1, near, np.where(distance < 2, far, 0))
+        else:
+            weights = np.maximum(1 - distance, 0)
+        weights = np.where(places < end, weights, 0)
+        return list(zip(np.minimum(places, n - 1), weights / weights.sum(0), strict=True))
+
+
+def cubic_weights(share: Any) -> list[Any]:
+    """The weights of the four elements around a point, which is `share` behind the second one."""
+    distances = (share + 1, share, 1 - share, 2 - share)
+    return [_cubic(d, -0.75, i in (1, 2)) for i, d in enumerate(distances)]
+
+
+def _cubic(distance: Any, a: float, is_near: bool) -> Any:
+    """The weight of an element at a distance of up to 1, or of 1 to 2 (Keys 1981, equation 4)."""
+    if is_near:
+        return ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    return ((distance - 5) * distance + 8) * distance * a - 4 * a
+
+
+def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: _Filter) -> Tensor:
+    n = x.shape[axis]
+    if same(n, m) and (kind.align_corners or factor in (None, 1)):
+        return x
+    if isinstance(n, Expression):
+        return _by_takes(x, axis, m, factor, kind)
+    tables = _tables(kind, n, m, kind.ratio(n, m, factor), x.dtype, x.device)
+    return apply(Resample(axis), (x, *map(make_const, tables)))
+
+
+@functools.lru_cache(maxsize=64)
+def _tables(
+    kind: _Filter, n: int, m: int, ratio: float, dtype: str, device: Device
+) -> tuple[NDArray, ...]:
+    """The places and weights that Resample takes: of m elements among n, and the other way."""
+    taps = kind.wide_taps(n, m, ratio) if kind.antialias else kind.taps(np, np.arange(m), n, ratio)
+    places, weights = (np.stack(each) for each in zip(*taps, strict=True))
+    tables = (places, weights, *_reversed(places, weights, n))
+    return tuple(
+        array(each, dtype=dtype if each.dtype.kind == "f" else None, device=device)
+        for each in tables
+    )
+
+
+def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
+    """For each of n places, the elements that it is in, and with which weight."""
+    order = np.argsort(places, axis=None, kind="stable")
+    place = places.ravel()[order]
+    number = np.arange(place.size) - np.searchsorted(place, place)  # of the element at its place
+    out = np.zeros((max(number.max(initial=0) + 1, 1), n), "int64")
+    factors = np.zeros(out.shape)
+    out[number, place] = order % places.shape[1]
+    factors[number, place] = weights.ravel()[order]
+    return out, factors
+
+
+def _by_takes(x: Tensor, axis: int, m: int, factor: float | None, kind: _Filter) -> Tensor:
+    """The blend along an axis of symbolic extent, whose places are computed at the call."""
+    n = x.shape[axis]
+    if kind.align_corners or kind.antialias:
+        raise TraceError(
+            f"interpolate: axis {axis} has the symbolic extent {n}, which does not go with "
+            "align_corners or antialias"
+        )
+    at = ops.arange(m, dtype="float64" if x.dtype == "float64" else "float32", device=x.device)
+    total: Any = 0
+    behind = (1,) * (x.ndim - axis - 1)
+    for places, weights in kind.taps(ops, at, n, 1 / _given(axis, n, factor)):
+        weights = ops.reshape(weights.astype(x.dtype), (m, *behind))
+        total = ops.take(x, places, axis) * weights + total
+    return total
+
+
+def _given(axis: int, n: int, factor: float | None) -> float:
+    """The factor of an axis of symbolic extent."""
+    if factor is None:
+        raise TraceError(
+            f"interpolate: axis {axis} has the symbolic extent {n}, which takes a scale_factor, "
+            "and no size"
+        )
+    return factor

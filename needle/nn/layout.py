@@ -1,0 +1,118 @@
+"""PyTorch's names and layouts of a module's tensors, for `state_dict(layout="torch")`.
+
+Weights of needle's layers are multiplied from the right: Linear has (in, out), a convolution
+(rows, columns, in, out). PyTorch has (out, in) and (out, in, rows, columns). Each layer declares in
+`Module.torch_layout` what differs; everything else has the same name and shape in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..backend_ndarray import NDArray
+from ..tensor import Tensor
+
+if TYPE_CHECKING:
+    from .module import Module
+
+LAYOUTS = ("needle", "torch")
+
+
+class Form(NamedTuple):
+    """How PyTorch stores a tensor: under `name`, with our axes in the order `axes` (None: as they
+    are), and without the first axis, of extent 1, if `flat`. A module has only a name."""
+
+    name: str
+    axes: tuple[int, ...] | None = None
+    flat: bool = False
+
+    def shape(self, own: tuple[int, ...]) -> tuple[int, ...]:
+        """PyTorch's shape of a tensor whose shape is `own` here."""
+        own = own if self.axes is None else tuple(own[axis] for axis in self.axes)
+        return own[1:] if self.flat else own
+
+    def outgoing(self, tensor: Tensor) -> Tensor:
+        """`tensor` in PyTorch's layout; it shares memory."""
+        data = tensor.realize_cached_data()
+        if self.axes is not None:
+            data = data.permute(self.axes)
+        if self.flat:
+            data = data.reshape(data.shape[1:])
+        return Tensor(data, requires_grad=False)
+
+    def incoming(self, data: NDArray) -> NDArray:
+        """The values of PyTorch's `data` in our layout."""
+        if self.flat:
+            data = data.reshape((1, *data.shape))
+        if self.axes is None:
+            return data
+        order = sorted(range(len(self.axes)), key=self.axes.__getitem__)
+        return data.permute(tuple(order)).compact()
+
+
+class Entry(NamedTuple):
+    """A tensor of the state under one of its names."""
+
+    name: str
+    tensor: Tensor
+    form: Form | None  # None: as it is
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.tensor.shape if self.form is None else self.form.shape(self.tensor.shape)
+
+
+def check_layout(owner: str, layout: str) -> None:
+    """ValueError unless `layout` is known."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"{owner}: layout {layout!r} is not 'needle' or 'torch'")
+
+
+def torch_entries(root: Module) -> tuple[list[Entry], set[str]]:
+    """The tensors of the state by PyTorch's names, a shared one under each; and the names that
+    PyTorch's modules have besides, whose values needle has no use for."""
+    entries: list[Entry] = []
+    unused: set[str] = set()
+    _add(root, "", {}, (), entries, unused)
+    return entries, unused
+
+
+def _add(
+    module: Module,
+    prefix: str,
+    claims: Mapping[str, Form],
+    above: tuple[Module, ...],
+    entries: list[Entry],
+    unused: set[str],
+) -> None:
+    """Add what is in `module`, whose path in PyTorch is `prefix`. `claims` are the forms that the
+    modules above declare, by path from here and with full names."""
+    if any(module is each for each in above):
+        return
+    own = {path: form._replace(name=prefix + form.name) for path, form in _declared(module)}
+    claims = {**own, **claims}
+    unused.update(prefix + name for name in module.torch_unused)
+    for path, item in module._contents():
+        form = claims.get(path)
+        if isinstance(item, Tensor):
+            form = form or Form(prefix + path)
+            entries.append(Entry(form.name, item, form))
+            continue
+        below = f"{prefix}{path}." if form is None else f"{form.name}."
+        start = f"{path}."
+        inherited = {p[len(start) :]: f for p, f in claims.items() if p.startswith(start)}
+        _add(item, below, inherited, (*above, module), entries, unused)
+
+
+def _declared(module: Module) -> Iterator[tuple[str, Form]]:
+    for path, form in module.torch_layout().items():
+        yield path, form if isinstance(form, Form) else Form(form)
+
+
+def transposed(name: str) -> Form:
+    """The form of a matrix (in, out) that PyTorch has as (out, in)."""
+    return Form(name, (1, 0))
+
+
+Layout = Mapping[str, Any]  # Forms, or names alone, by path from the module

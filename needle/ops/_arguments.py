@@ -1,0 +1,45 @@
+"""Checks of arguments of functions that are made of several ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend_ndarray import NDArray, full
+from ..dtypes import value_in
+from ..errors import ShapeError
+from ..extents import same
+from ..tensor import Tensor, make_const
+from .elementwise import cast
+from .shape import broadcast_to
+
+
+def check_tensors(name: str, **inputs: Any) -> None:
+    """TypeError unless all inputs are Tensors."""
+    for what, x in inputs.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name}: {what} is a {type(x).__name__}, not a Tensor")
+
+
+def as_source(name: str, a: Tensor, source: Any, shape: Sequence[int]) -> Tensor:
+    """What is put into `a`, a Tensor or a number: in a's dtype, broadcast to `shape`. ShapeError if
+    it does not, TypeError for anything else."""
+    if isinstance(source, (bool, int, float, np.generic)):
+        value = source.item() if isinstance(source, np.generic) else source
+        source = make_const(full((), value_in(name, value, a.dtype), a.dtype, a.device))
+    elif isinstance(source, (np.ndarray, NDArray)):
+        source = make_const(source, a.device)
+    elif not isinstance(source, Tensor):
+        raise TypeError(f"{name}: the source is a {type(source).__name__}, not a Tensor or number")
+    if source.dtype != a.dtype:
+        source = cast(source, a.dtype)
+    if same(source.shape, tuple(shape)):
+        return source
+    try:
+        return broadcast_to(source, tuple(shape))
+    except ShapeError:
+        raise ShapeError(
+            f"{name}: a source of shape {source.shape} does not broadcast to {tuple(shape)}"
+        ) from None

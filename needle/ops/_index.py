@@ -1,0 +1,157 @@
+"""What ops that take elements from positions, or put them there, have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from ..backend_ndarray.dtypes import INTEGER
+from ..op import Op
+from ..op_types import Expr, Extent, Stmt, TeNamespace, TeTensor
+from ..samples import Arg
+from ..spec import Spec
+from . import _te
+
+# What an element at a position becomes: the last of those put there, their sum with the old
+# element, or the largest or least of all.
+HOW = ("set", "add", "max", "min")
+
+# Adjacent elements that one task handles at once: enough for vectors, few enough to share the work.
+# Where nothing else divides it, they are fewer, down to a few cache lines.
+_COLUMNS, _FEW_COLUMNS = 256, 32
+# Elements that one task copies.
+_COPIED = 1 << 14
+
+
+class Index(Op):
+    """Base of ops that move elements along `axis` by an index."""
+
+    axis: int
+
+    infer_first = True
+    reads = frozenset({"inputs"})  # the index
+
+    def at(self, k: TeNamespace, index: TeTensor, i: Sequence[Expr], n: Extent) -> Expr:
+        """For emit_te: the position along an axis of extent n that index[i] names, clamped, so that
+        memory beyond the tensor is never read."""
+        value = k.tirx.Cast("int64", index(*i))
+        place = k.tirx.Select(value < 0, value + n, value)
+        return k.tirx.max(k.tirx.min(place, n - 1), k.tirx.const(0, "int64"))
+
+
+def check_index(name: str, index: Spec) -> None:
+    """TypeError unless the index holds integers."""
+    if index.dtype not in INTEGER:
+        raise TypeError(f"{name}: the index is {index.dtype}, not of integers")
+
+
+def positions(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:
+    """An index among an op's samples."""
+    return Arg(shape, low, high, dtype=dtype, special=False)
+
+
+def put_te(
+    k: TeNamespace,
+    base: TeTensor | None,
+    index: TeTensor,
+    source: TeTensor,
+    shape: Sequence[Extent],
+    axis: int,
+    how: str,
+    name: str,
+    each: bool = False,
+) -> TeTensor:
+    """A copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
+    positions along `axis` that the index names; positions outside are skipped.
+
+    With `each` the index has the source's shape; otherwise that of its axes from `axis` on, whose
+    whole slices get one position each. Threads divide the other axes, so that what comes to one
+    position comes in the order of the index.
+    """
+    end = axis + (1 if each else len(index.shape))
+    dtype, extent = _te.dtype_of(source), shape[axis]
+    if any(_te.is_zero(n) for n in source.shape):
+        zeros = k.te.compute(shape, lambda *_: _te.full_like(k, source, 0))
+        return zeros if base is None else k.topi.identity(base)
+    one = k.tirx.const(1, "int64")
+    outer, count, row = (
+        prod(source.shape[part], start=one)
+        for part in (slice(axis), slice(axis, end), slice(end, None))
+    )
+    columns = k.te.min(row, _COLUMNS)
+    if _te.is_one(outer):
+        quarter = k.tirx.floordiv(row, 4 * _FEW_COLUMNS) * _FEW_COLUMNS
+        columns = k.te.min(k.te.max(quarter, _FEW_COLUMNS), columns)
+    blocks = k.tirx.floordiv(row + columns - 1, columns)
+    total = outer * extent * row
+    alone = _te.is_one(outer * blocks)  # then one task puts all, after several have copied
+
+    def element(at: Expr, place: Expr, j: Expr) -> list[Expr]:
+        """The place of an element in the result: in the axes before, at and behind `axis`."""
+        return [*_te.unravel(k, at, shape[:axis]), place, *_te.unravel(k, j, shape[axis + 1 :])]
+
+    def copy(s: Any, old: Any, out: Any, at: list[Expr]) -> None:
+        s.buffer_store(out, _te.full_like(k, source, 0) if old is None else old[tuple(at)], at)
+
+    def copy_whole(s: Any, old: Any, out: Any) -> None:
+        with s.parallel(0, k.tirx.floordiv(total + _COPIED - 1, _COPIED)) as task:
+            with s.serial(0, k.te.min(total - task * _COPIED, _COPIED)) as i:
+                copy(s, old, out, _te.unravel(k, task * _COPIED + i, shape))
+
+    def put_all(s: Any, old: Any, where: Any, new: Any, out: Any) -> None:
+        with s.parallel(0, outer * blocks) as task:
+            at, first = k.tirx.floordiv(task, blocks), k.tirx.floormod(task, blocks) * columns
+            width = k.te.min(columns, row - first)
+            if not alone:
+                with s.serial(0, extent) as i, s.serial(0, width) as j:
+                    copy(s, old, out, element(at, i, first + j))
+
+            def put_one(place: Expr, i: Expr, j: Expr) -> None:
+                to = element(at, place, j)
+                value = new[tuple(source_at(i, j))]
+                s.buffer_store(out, combined(out[tuple(to)], value), to)
+
+            def source_at(i: Expr, j: Expr) -> list[Expr]:
+                middle = _te.unravel(k, i, source.shape[axis:end])
+                return [
+                    *_te.unravel(k, at, source.shape[:axis]),
+                    *middle,
+                    *_te.unravel(k, j, source.shape[end:]),
+                ]
+
+            with s.serial(0, count) as i:
+                if each:
+                    with s.serial(0, width) as j:
+                        place = position(where[tuple(source_at(i, first + j))])
+                        with s.If(inside(place)), s.Then():
+                            put_one(place, i, first + j)
+                else:
+                    place = position(where[tuple(_te.unravel(k, i, index.shape))])
+                    with s.If(inside(place)), s.Then(), s.serial(0, width) as j:
+                        put_one(place, i, first + j)
+
+    def combined(old: Expr, new: Expr) -> Expr:
+        if how == "add":
+            return old + new
+        if how == "max":
+            return _te.greater_or_nan(k, old, new, dtype)
+        return _te.less_or_nan(k, old, new, dtype) if how == "min" else new
+
+    def position(value: Expr) -> Expr:
+        value = k.tirx.Cast("int64", value)
+        return k.tirx.Select(value < 0, value + extent, value)
+
+    def inside(place: Expr) -> Expr:
+        return k.tirx.all(place >= 0, place < extent)
+
+    def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
+        old, where, new = [None, *ins] if base is None else ins
+        (out,) = outs
+        puts = k.statements(lambda s: put_all(s, old, where, new, out))
+        if not alone:
+            return puts
+        return k.tirx.SeqStmt([k.statements(lambda s: copy_whole(s, old, out)), puts])
+
+    inputs = [index, source] if base is None else [base, index, source]
+    return k.te.extern([tuple(shape)], inputs, body, dtype=dtype, name=name)

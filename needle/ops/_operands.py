@@ -1,0 +1,79 @@
+"""Operands of ops that are not Tensors: Python numbers, which are weak, arrays, and sizes."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from ..apply import apply
+from ..backend_ndarray import Device, NDArray, full
+from ..dims import Expression
+from ..dtypes import checked_scalar, scalar_dtype
+from ..op import Op
+from ..tensor import Tensor, make_const
+from .counting import arange
+
+SCALARS = (bool, int, float)
+Operand = Tensor | bool | int | float | np.ndarray | NDArray
+
+
+def operand(x: Any, like: Tensor) -> Tensor | None:
+    """`x` as a Tensor on like's device, None if it cannot be one.
+
+    A number has like's dtype unless it is of a higher kind: an int for bools, a float for integers.
+    OverflowError, as NumPy's, for an integer that the dtype does not hold.
+    """
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.generic):
+        x = x.item()
+    if isinstance(x, SCALARS):
+        dtype = scalar_dtype(like.dtype, x)
+        checked_scalar("tensor", x, dtype)
+        return make_const(_scalar(str(x), x, dtype, like.device))
+    if isinstance(x, (np.ndarray, NDArray)):
+        return make_const(x, like.device)
+    if isinstance(x, Expression):
+        dtype = scalar_dtype(like.dtype, 1)
+        return arange(x, x + 1, dtype=dtype, device=like.device).reshape(())
+    return None
+
+
+def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
+    """`x op other`, where `other` may be a Python scalar (weak), a NumPy array or an NDArray."""
+    other = operand(other, x)
+    if other is None:
+        return NotImplemented
+    return apply(op, (other, x) if swap else (x, other))
+
+
+def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
+    """`op` of inputs of which one is a Tensor; the others may be numbers and arrays. The first
+    `after` inputs are Tensors whose dtype says nothing about the others. TypeError for inputs that
+    are nothing of the kind."""
+    for x in inputs:
+        if not isinstance(x, Tensor):
+            return apply(op, (*inputs[:after], *_tensors(inputs[after:], inputs[:after])))
+    return apply(op, inputs)
+
+
+def _tensors(inputs: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:
+    like = next((x for x in inputs if isinstance(x, Tensor)), None)
+    if like is None:
+        # Only numbers: the first one decides, in the dtype of a Tensor that is made of it.
+        device = next((x.device for x in before if isinstance(x, Tensor)), None)
+        numbers = all(isinstance(x, (*SCALARS, np.generic)) for x in inputs)
+        if device is None or not numbers:
+            return inputs  # which `apply` refuses by name
+        dtype = np.result_type(*(np.asarray(x) for x in inputs)).name
+        like = make_const(full((), 0, "float32" if dtype == "float64" else dtype, device))
+    found = (operand(x, like) for x in inputs)
+    return tuple(x if y is None else y for x, y in zip(inputs, found, strict=True))
+
+
+@functools.lru_cache(maxsize=256)
+def _scalar(text: str, value: bool | int | float, dtype: str, device: Device) -> NDArray:
+    """A cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
+    return full((), value, dtype, device)

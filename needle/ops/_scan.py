@@ -1,0 +1,109 @@
+"""What scans have in common: lines along an axis, in one pass, in compiled code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any, ClassVar
+
+from ..errors import ShapeError
+from ..op import Op
+from ..op_types import Expr, Stmt, TeNamespace, TeTensor
+from ..samples import ErrorSample, error
+from ..spec import Spec
+from . import _te
+
+_ERRORS = (
+    error(ShapeError, "out of range", (2, 3), axis=2),
+    error(ShapeError, "out of range", ()),
+)
+_COLUMNS = 64  # adjacent lines that one task of compiled code scans at once
+_STEP = 8  # instructions
+_SHORT = 1 << 13  # instructions of rows too short to be shared out
+
+# One step of a scan in compiled code: see `Along.lines`.
+Step = Callable[[list[Any], list[Any], list[Any], Expr, Any, Expr, bool], None]
+
+
+class Along(Op):
+    axis: int
+
+    rows = 4  # that one task of compiled code scans at once
+    infer_first = True
+    error_samples: ClassVar[Sequence[ErrorSample]] = _ERRORS
+
+    def reduction_length(self, *specs: Spec) -> int:
+        return specs[0].shape[self.axis]
+
+    def lines(
+        self,
+        k: TeNamespace,
+        inputs: Sequence[TeTensor],
+        dtypes: Sequence[str],
+        states: Sequence[str],
+        step: Step,
+        reverse: bool = False,
+    ) -> list[TeTensor]:
+        """For emit_te: outputs of the inputs' shape, one per dtype, written along the axis by
+        step(inputs, outputs, states, i, place, j, first): the i-th step of a line, whose elements
+        are at the indices `place`, and whose states (of these dtypes) are at `j`; `first` says
+        whether it is the line's first one, with states not set yet. One pass; threads divide the
+        lines. A task has several, since a step waits for the one before in its line: adjacent
+        ones, whose steps are whole vectors, or rows, whose steps the processor overlaps."""
+        shape = list(inputs[0].shape)
+        if any(_te.is_zero(n) for n in shape):
+            return [nothing(k, shape, dtype) for dtype in dtypes]
+        axis = self.axis % len(shape)
+        one = k.tirx.const(1, "int64")
+        outer, inner = prod(shape[:axis], start=one), prod(shape[axis + 1 :], start=one)
+        n, in_rows = shape[axis], _te.is_one(inner)
+        most = _rows_at_once(outer, n, self.rows) if in_rows else _COLUMNS
+        blocks = k.tirx.floordiv((outer if in_rows else inner) + most - 1, most)
+        tasks = blocks if in_rows else outer * blocks
+
+        def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+            read, wrote = (list(map(s.buffer_proxy, buffers)) for buffers in (ins, outs))
+            with _te.tasks(s, tasks, outer * n * inner * _STEP) as task:
+                state = [
+                    s.buffer_proxy(s.alloc_buffer((most,), dtype, scope="local"))
+                    for dtype in states
+                ]
+                if in_rows:  # the last task's rows end with the last one: it may repeat some
+                    first_row = task if most == 1 else k.te.min(task * most, outer - most)
+                    each_line = partial(s.unroll, 0, most)
+                else:
+                    block = k.tirx.floormod(task, blocks) * most
+                    row = k.tirx.floordiv(task, blocks)
+                    each_line = partial(s.serial, 0, k.te.min(inner - block, most))
+
+                def steps(i: Expr, first: bool) -> None:
+                    at = n - 1 - i if reverse else i
+                    with each_line() as j:
+                        line = (first_row + j, one - 1) if in_rows else (row, block + j)
+                        before = _te.unravel(k, line[0], shape[:axis])
+                        behind = _te.unravel(k, line[1], shape[axis + 1 :])
+                        step(read, wrote, state, i, (*before, at, *behind), j, first)
+
+                steps(k.tirx.const(0, "int64"), True)
+                with s.serial(1, n) as i:
+                    steps(i, False)
+
+        def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
+            return k.statements(lambda s: write(s, ins, outs))
+
+        made = k.te.extern(
+            [shape] * len(dtypes), list(inputs), body, dtype=list(dtypes), name=self.name
+        )
+        return list(made) if len(dtypes) > 1 else [made]
+
+
+def _rows_at_once(rows: Any, length: Any, most: int) -> int:
+    """How many of so many rows a task scans at once, such that threads have enough tasks."""
+    count, steps = getattr(rows, "value", 1), getattr(length, "value", None)
+    short = steps is not None and count * steps * _STEP <= _SHORT
+    return max(1, min(most, count if short else count // most))
+
+
+def nothing(k: TeNamespace, shape: Sequence[Any], dtype: str) -> TeTensor:
+    return k.te.compute(shape, lambda *_: k.tirx.const(0, dtype), name="nothing")

@@ -1,0 +1,361 @@
+"""Ops that give each element a position of its own along an axis, and ops that put elements there.
+
+`put_along_axis` and `put` return a copy of their first input. What comes to one position comes in
+the order of the index, whatever the number of threads.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..apply import apply
+from ..backend_ndarray import NDArray, full
+from ..backend_ndarray.ndarray import wrap
+from ..errors import ShapeError
+from ..op import register
+from ..op_types import Gradients, TeNamespace, TeTensor
+from ..samples import Arg, error, sample
+from ..spec import Shape, Spec, broadcast_shapes, common_device, normalize_axis
+from ..tensor import Tensor, make_const
+from ._arguments import as_source, check_tensors
+from ._index import HOW, Index, check_index, positions, put_te
+from .arithmetic import compare, where
+from .counting import arange
+from .elementwise import cast
+from .index import Take
+from .shape import broadcast_to, reshape
+
+
+@register
+class TakeAlongAxis(Index):
+    """y[..., j, ...] = x[..., index[..., j, ...], ...] along `axis`. The index has as many axes as
+    x and its extents but for `axis`. Negative positions count from the end."""
+
+    axis: int = 0
+
+    moves = True
+    samples = (
+        sample((3, 4), positions(5, 4)),
+        sample((2, 4, 3), positions(2, 2, 3, low=-4, high=4, dtype="int32"), axis=1),
+        sample((2, 3), positions(2, 3), axis=-1),
+        sample((3,), positions(7)),
+        sample((2, 3), positions(0, 3)),
+        sample((0, 3), positions(0, 2), axis=1),
+    )
+    error_samples = (
+        error(TypeError, "float32", (3, 4), (3, 4)),
+        error(ShapeError, r"\(2, 3\) .* \(3, 4\)", (3, 4), positions(2, 3)),
+        error(ShapeError, "has 1 axes", (3, 4), positions(3)),
+        error(ShapeError, "out of range", (3, 4), positions(3, 4), axis=2),
+    )
+
+    def infer(self, x: Spec, index: Spec) -> Spec:
+        _check_along(self.name, x, index, self.axis)
+        return Spec(index.shape, x.dtype, common_device(self.name, x, index))
+
+    def index_ranges(self, x: Spec, index: Spec) -> dict[int, tuple[int, int]]:
+        extent = x.shape[self.axis]
+        return {1: (-extent, extent - 1)}
+
+    def reference(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return np.take_along_axis(x, index, self.axis)
+
+    def compute(self, x: NDArray, index: NDArray) -> NDArray:
+        axis = self.axis % x.ndim
+        return wrap(x.device, x.device.kernels.take_along(x.view, index.view, axis))
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
+        x, index = node.inputs
+        zeros = _filled(out_grad, 0, out_grad.dtype, x.shape)
+        return apply(PutAlongAxis("add", self.axis), (zeros, index, out_grad)), None
+
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor) -> TeTensor:
+        axis = self.axis % len(x.shape)
+        n = x.shape[axis]
+        return k.te.compute(
+            index.shape, lambda *o: x(*o[:axis], self.at(k, index, o, n), *o[axis + 1 :])
+        )
+
+
+class _Put(Index):
+    how: str
+
+    reads = frozenset({"inputs", "output"})
+
+    def infer(self, x: Spec, index: Spec, source: Spec) -> Spec:
+        if self.how not in HOW:
+            raise ValueError(f"{self.name}: how {self.how!r} is not one of {', '.join(HOW)}")
+        if x.dtype != source.dtype:
+            raise TypeError(
+                f"{self.name}: elements of {source.dtype} cannot be put into {x.dtype}; cast them"
+            )
+        if x.dtype == "bool" and self.how != "set":
+            raise TypeError(f"{self.name}: how {self.how!r} is not for bool; use 'set', or cast")
+        if source.shape != self.source_shape(x, index):
+            raise ShapeError(
+                f"{self.name}: an index of shape {index.shape} along axis {self.axis} of {x.shape} "
+                f"takes {self.source_shape(x, index)}, not {source.shape}"
+            )
+        return Spec(x.shape, x.dtype, common_device(self.name, x, index, source))
+
+    def source_shape(self, x: Spec, index: Spec) -> Shape:
+        """The shape of what is put. Raises TypeError or ShapeError for an index that does not
+        fit."""
+        raise NotImplementedError(f"{self.name}: source_shape is not defined")
+
+    def index_ranges(self, x: Spec, index: Spec, source: Spec) -> dict[int, tuple[int, int]]:
+        extent = x.shape[self.axis]
+        return {1: (-extent, extent - 1)}
+
+    def taken(self, x: Tensor, index: Tensor) -> Tensor:
+        """The elements of x at the positions: in the shape of what is put."""
+        raise NotImplementedError(f"{self.name}: taken is not defined")
+
+    def put(self, how: str, x: Tensor, index: Tensor, source: Tensor) -> Tensor:
+        """This op with another `how`."""
+        return apply(type(self)(how=how, axis=self.axis), (x, index, source))  # type: ignore
+
+    def last(self, x: Tensor, index: Tensor) -> Tensor:
+        """Whether an element is the last that comes to its position, to broadcast."""
+        raise NotImplementedError(f"{self.name}: last is not defined")
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
+        x, index, source = node.inputs
+        if self.how == "add":
+            return out_grad, None, self.taken(out_grad, index) if source.requires_grad else None
+        zero = _filled(out_grad, 0, out_grad.dtype, source.shape)
+        if self.how == "set":
+            to_source = None
+            if source.requires_grad:
+                to_source = where(self.last(x, index), self.taken(out_grad, index), zero)
+            return self.put("set", out_grad, index, zero), None, to_source
+        # Those that are equal share the gradient of a position.
+        of_x = cast(compare("equal", x, node), out_grad.dtype)
+        of_source = cast(compare("equal", source, self.taken(node, index)), out_grad.dtype)
+        share = out_grad / self.put("add", of_x, index, of_source)
+        return of_x * share, None, of_source * self.taken(share, index)
+
+
+@register
+class PutAlongAxis(_Put):
+    """y = x, but y[..., index[..., j, ...], ...] along `axis` is set to source[..., j, ...], or the
+    sum of both (how "add"), or the larger or smaller ("max", "min"). The index has the source's
+    shape: that of x but for `axis`. Repeated positions take the last, or all. The gradient of
+    "max" and "min" is shared equally by those that are equal."""
+
+    how: str = "set"
+    axis: int = 0
+
+    samples = (
+        *(sample((3, 4), positions(5, 4), Arg((5, 4)), how=how) for how in HOW),
+        sample((2, 4, 3), positions(2, 6, 3, low=-4, high=4, dtype="int32"), (2, 6, 3), axis=1),
+        sample((2, 3), positions(2, 3), (2, 3), how="max", axis=-1),
+        sample((3,), positions(7), (7,), how="add"),
+        sample((2, 3), positions(0, 3), (0, 3)),
+        sample((0, 3), positions(0, 2), (0, 2), how="add", axis=1),
+    )
+    error_samples = (
+        error(TypeError, "float32", (3, 4), (3, 4), (3, 4)),
+        error(TypeError, "elements of float64", (3,), positions(3), Arg((3,), dtype="float64")),
+        error(ShapeError, r"\(2, 3\) .* \(3, 4\)", (3, 4), positions(2, 3), (2, 3)),
+        error(ShapeError, r"takes \(2, 4\)", (3, 4), positions(2, 4), (4,)),
+        error(ValueError, "'mean' is not one of", (3,), positions(2), (2,), how="mean"),
+        error(
+            TypeError,
+            "not for bool",
+            *(Arg((3,), dtype="bool"), positions(2), Arg((2,), dtype="bool")),
+            how="add",
+        ),
+    )
+
+    def source_shape(self, x: Spec, index: Spec) -> Shape:
+        _check_along(self.name, x, index, self.axis)
+        return index.shape
+
+    def reduction_length(self, x: Spec, index: Spec, source: Spec) -> int:
+        return index.shape[self.axis] + 1 if self.how == "add" else 1
+
+    def reference(self, x: np.ndarray, index: np.ndarray, source: np.ndarray) -> np.ndarray:
+        places: list[Any] = list(np.indices(index.shape))
+        places[self.axis] = index
+        return _put(self.how, x, tuple(places), source)
+
+    def compute(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
+        kernel = x.device.kernels.put_along
+        return wrap(x.device, kernel(x.view, index.view, source.view, self.axis % x.ndim, self.how))
+
+    def taken(self, x: Tensor, index: Tensor) -> Tensor:
+        return apply(TakeAlongAxis(self.axis), (x, index))
+
+    def last(self, x: Tensor, index: Tensor) -> Tensor:
+        axis = self.axis % x.ndim
+        line = [1] * x.ndim
+        line[axis] = index.shape[axis]
+        order = reshape(arange(index.shape[axis], device=x.device), line)
+        order = broadcast_to(order, index.shape)
+        there = self.put("set", _filled(x, 0, order.dtype, x.shape), index, order)
+        return compare("equal", self.taken(there, index), order)
+
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor, source: TeTensor) -> TeTensor:
+        axis = self.axis % len(x.shape)
+        return put_te(k, x, index, source, x.shape, axis, self.how, self.name, each=True)
+
+
+_SLICE = 16  # slices of fewer elements are not worth a loop each
+
+
+@register
+class Put(_Put):
+    """y = x, but its slices along `axis` at the positions of an integer index of any shape are set
+    to those of the source, or their sum (how "add"), or the larger or smaller elements ("max",
+    "min"): what `take` takes. source.shape is x.shape[:axis] + index.shape + x.shape[axis + 1:].
+    Repeated positions take the last, or all. The gradient of "max" and "min" is shared equally by
+    those that are equal."""
+
+    how: str = "set"
+    axis: int = 0
+
+    samples = (
+        *(sample((3, 4), positions(5), Arg((5, 4)), how=how) for how in HOW),
+        sample((3, 5), positions(2, 3, low=-5, high=5, dtype="int32"), (3, 2, 3), axis=1),
+        sample((2, 3, 2), positions(2, low=-3), (2, 2, 2), how="add", axis=-2),
+        sample((3,), positions(), (), how="max"),
+        sample((4,), positions(2, 3), (2, 3)),
+        sample((3, 2), positions(0), (0, 2)),
+        sample((3, 0), positions(2), (2, 0)),
+    )
+    error_samples = (
+        error(TypeError, "float32", (3, 4), (2,), (2, 4)),
+        error(TypeError, "elements of float64", (3,), positions(3), Arg((3,), dtype="float64")),
+        error(ShapeError, r"takes \(2, 4\)", (3, 4), positions(2), (2, 3)),
+        error(ShapeError, "out of range", (), positions(2), (2,)),
+        error(ValueError, "'mean' is not one of", (3,), positions(2), (2,), how="mean"),
+    )
+
+    def source_shape(self, x: Spec, index: Spec) -> Shape:
+        check_index(self.name, index)
+        axis = normalize_axis(self.name, self.axis, x.ndim)
+        return (*x.shape[:axis], *index.shape, *x.shape[axis + 1 :])
+
+    def reduction_length(self, x: Spec, index: Spec, source: Spec) -> int:
+        return int(np.prod(index.shape)) + 1 if self.how == "add" else 1
+
+    def reference(self, x: np.ndarray, index: np.ndarray, source: np.ndarray) -> np.ndarray:
+        return _put(self.how, x, (*[slice(None)] * (self.axis % x.ndim), index), source)
+
+    def compute(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
+        axis, kernels = self.axis % x.ndim, x.device.kernels
+        if self.how in ("set", "add") and source.size >= _SLICE * index.size:
+            out = x.copy()
+            put = kernels.scatter if self.how == "set" else kernels.scatter_add
+            put(out.view, index.view, source.view, axis)
+            return out
+        # The axes of the index as one, whose positions are those of all elements of a slice.
+        end = axis + index.ndim
+        shape = (*x.shape[:axis], index.size, *x.shape[axis + 1 :])
+        line = (index.size, *[1] * (source.ndim - end))
+        every = index.reshape(line).broadcast_to(shape)
+        source = source.reshape(shape)
+        return wrap(x.device, kernels.put_along(x.view, every.view, source.view, axis, self.how))
+
+    def taken(self, x: Tensor, index: Tensor) -> Tensor:
+        return apply(Take(self.axis), (x, index))
+
+    def last(self, x: Tensor, index: Tensor) -> Tensor:
+        axis = self.axis % x.ndim
+        order = reshape(arange(index.size, device=x.device), index.shape)
+        there = _filled(x, 0, order.dtype, (x.shape[axis],))
+        there = apply(Put("set"), (there, index, order))
+        last = compare("equal", apply(Take(), (there, index)), order)
+        return reshape(last, (*index.shape, *[1] * (x.ndim - 1 - axis)))
+
+    def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor, source: TeTensor) -> TeTensor:
+        axis = self.axis % len(x.shape)
+        return put_te(k, x, index, source, x.shape, axis, self.how, self.name)
+
+
+def _check_along(name: str, x: Spec, index: Spec, axis: int) -> None:
+    check_index(name, index)
+    axis = normalize_axis(name, axis, x.ndim)
+    if index.ndim != x.ndim:
+        raise ShapeError(f"{name}: the index has {index.ndim} axes, {x.shape} has {x.ndim}")
+    if (*index.shape[:axis], *index.shape[axis + 1 :]) != (*x.shape[:axis], *x.shape[axis + 1 :]):
+        raise ShapeError(
+            f"{name}: the index {index.shape} differs from {x.shape} beyond axis {axis}"
+        )
+
+
+def _put(how: str, x: np.ndarray, places: Any, source: np.ndarray) -> np.ndarray:
+    out = np.array(x)
+    if how == "set":
+        out[places] = source
+    else:
+        {"add": np.add, "max": np.maximum, "min": np.minimum}[how].at(out, places, source)
+    return out
+
+
+def _filled(like: Tensor, value: float, dtype: str, shape: Shape) -> Tensor:
+    """A constant of like's device, whose elements share memory."""
+    return broadcast_to(make_const(full((), value, dtype, like.device)), shape)
+
+
+def _joined(name: str, a: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    """Both broadcast along all axes but `axis`. ShapeError if they do not."""
+    if not isinstance(a, Tensor) or not isinstance(index, Tensor) or a.ndim != index.ndim:
+        return a, index  # the op refuses them
+    axis = normalize_axis(name, axis, a.ndim)
+
+    def rest(x: Tensor) -> Shape:
+        return (*x.shape[:axis], 1, *x.shape[axis + 1 :])
+
+    common = broadcast_shapes(name, rest(a), rest(index))
+    both = [(*common[:axis], x.shape[axis], *common[axis + 1 :]) for x in (a, index)]
+    return broadcast_to(a, both[0]), broadcast_to(index, both[1])
+
+
+def take_along_axis(a: Tensor, index: Tensor, axis: int) -> Tensor:
+    """The element of `a` at each position along `axis` that `index` names: a Tensor of integers
+    of as many axes as `a`. Both broadcast along the other axes (NumPy's take_along_axis).
+
+    Negative positions count from the end. IndexError for one out of range. A compiled function
+    checks the indices it is called with, and clamps those that it computes itself.
+
+    >>> a = ndl.Tensor([[3.0, 1.0], [2.0, 4.0]])
+    >>> ndl.take_along_axis(a, ndl.argsort(a, 1), 1).numpy().tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
+    return apply(TakeAlongAxis(axis), _joined("take_along_axis", a, index, axis))
+
+
+def put_along_axis(
+    a: Tensor, index: Tensor, source: Tensor | float, axis: int, how: str = "set"
+) -> Tensor:
+    """A copy of `a` with the elements of `source`, which broadcasts to index's shape, at positions
+    along `axis`: "set" to the last of those put there, or with `how` "add", "max" or "min" also
+    with the old element. `a` and `index` broadcast along the other axes.
+
+    IndexError for a position out of range. A compiled function checks the indices it is called
+    with, and skips invalid ones that it computes itself.
+    """
+    check_tensors("put_along_axis", a=a, index=index)
+    a, index = _joined("put_along_axis", a, index, axis)
+    source = as_source("put_along_axis", a, source, index.shape)
+    return apply(PutAlongAxis(how, axis), (a, index, source))
+
+
+def put(
+    a: Tensor, index: Tensor, source: Tensor | float, axis: int = 0, how: str = "set"
+) -> Tensor:
+    """A copy of `a` with its slices along `axis` at the positions of an integer `index`, of any
+    shape, replaced by those of `source`, or with `how` "add", "max" or "min" combined with them.
+    `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
+
+    IndexError for a position out of range. A compiled function checks the indices it is called
+    with, and skips invalid ones that it computes itself.
+    """
+    check_tensors("put", a=a, index=index)
+    at = normalize_axis("put", axis, a.ndim)
+    shape = (*a.shape[:at], *index.shape, *a.shape[at + 1 :])
+    return apply(Put(how, axis), (a, index, as_source("put", a, source, shape)))

@@ -1,0 +1,196 @@
+"""PyTorch's gather, scatter and masks, and what depends on values: made of other ops."""
+
+from __future__ import annotations
+
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from .._state import state
+from ..apply import apply
+from ..errors import ShapeError, TraceError
+from ..extents import same
+from ..spec import Shape, broadcast_shapes, normalize_axis
+from ..tensor import Tensor, make_const
+from ._arguments import as_source, check_tensors
+from .along import PutAlongAxis, TakeAlongAxis
+from .arithmetic import where
+from .getitem import getitem
+from .shape import broadcast_to
+from .slicing import set_slice
+from .slicing import slice as get_slice
+
+
+def gather(a: Tensor, axis: int, index: Tensor) -> Tensor:
+    """y[..., j, ...] = a[..., index[..., j, ...], ...] along `axis`, with index's shape (PyTorch's
+    gather; `take` picks whole slices). Along other axes the index may be shorter than `a`.
+
+    Negative positions count from the end. IndexError for one out of range. A compiled function
+    checks the indices it is called with, and clamps those that it computes itself.
+
+    >>> a = ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> ndl.gather(a, 1, ndl.Tensor([[1], [0]])).numpy().tolist()
+    [[2.0], [3.0]]
+    """
+    key, axis = _corner("gather", a, axis, index)
+    return apply(TakeAlongAxis(axis), (get_slice(a, key) if key else a, index))
+
+
+def scatter(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+    """A copy of `a` with y[..., index[..., j, ...], ...] = source[..., j, ...] along `axis`
+    (PyTorch's scatter). The index may be shorter than `a` along other axes, and than `source` along
+    all. The last of repeated positions wins, and only to it a gradient flows.
+
+    IndexError for a position out of range. A compiled function checks the indices it is called
+    with, and skips invalid ones that it computes itself.
+
+    >>> ndl.scatter(ndl.zeros(3), 0, ndl.Tensor([2, 0]), ndl.Tensor([5.0, 6.0])).numpy().tolist()
+    [6.0, 0.0, 5.0]
+    """
+    return _scatter("scatter", "set", a, axis, index, source)
+
+
+def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+    """As `scatter`, but elements are added to those of `a`, also at repeated positions.
+
+    >>> ndl.scatter_add(ndl.zeros(3), 0, ndl.Tensor([1, 1]), ndl.ones(2)).numpy().tolist()
+    [0.0, 2.0, 0.0]
+    """
+    return _scatter("scatter_add", "add", a, axis, index, source)
+
+
+def scatter_max(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+    """As `scatter`, but of all elements that come to a position and that of `a` the largest stays;
+    those that are equal share its gradient equally."""
+    return _scatter("scatter_max", "max", a, axis, index, source)
+
+
+def scatter_min(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+    """As `scatter_max`, but the smallest stays."""
+    return _scatter("scatter_min", "min", a, axis, index, source)
+
+
+def _scatter(name: str, how: str, a: Tensor, axis: int, index: Tensor, source: Any) -> Tensor:
+    key, axis = _corner(name, a, axis, index)
+    part = get_slice(a, key) if key else a
+    if isinstance(source, Tensor) and source.ndim == index.ndim:
+        longer = [m > n for m, n in zip(source.shape, index.shape, strict=True)]
+        if any(longer):
+            source = get_slice(source, tuple(slice(0, n) for n in index.shape))
+    out = apply(PutAlongAxis(how, axis), (part, index, as_source(name, a, source, index.shape)))
+    return set_slice(a, out, key) if key else out
+
+
+def _corner(name: str, a: Any, axis: Any, index: Any) -> tuple[tuple[slice, ...], int]:
+    """The key of the part of `a` that the index covers, empty for all, and the axis."""
+    for what, x in (("a", a), ("index", index)):
+        if not isinstance(x, Tensor):
+            order = f"; its arguments are {name}(a, axis, index, ...)"
+            raise TypeError(f"{name}: {what} is a {type(x).__name__}, not a Tensor{order}")
+    axis = normalize_axis(name, as_int(axis), a.ndim)
+    if a.ndim != index.ndim:
+        raise ShapeError(f"{name}: the index has {index.ndim} axes, {a.shape} has {a.ndim}")
+    rest = [i for i in range(a.ndim) if i != axis]
+    if all(same(index.shape[i], a.shape[i]) for i in rest):
+        return (), axis
+    if any(index.shape[i] > a.shape[i] for i in rest):
+        raise ShapeError(
+            f"{name}: the index {index.shape} is longer than {a.shape} along another axis than "
+            f"{axis}"
+        )
+    key = tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(index.shape))
+    return key, axis
+
+
+def masked_fill(a: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+    """`value`, a number or a 0-d Tensor in a's dtype, where the bool `mask` is true, else `a`; the
+    two broadcast.
+
+    >>> x = ndl.Tensor([1.0, -1.0])
+    >>> ndl.masked_fill(x, x < 0, 0.0).numpy().tolist()
+    [1.0, 0.0]
+    """
+    check_tensors("masked_fill", a=a, mask=mask)
+    _check_mask("masked_fill", mask)
+    return where(mask, as_source("masked_fill", a, value, ()), a)
+
+
+def masked_select(a: Tensor, mask: Tensor) -> Tensor:
+    """The elements of `a` where the bool `mask` is true, one after the other; the two broadcast.
+    TraceError while tracing, because the mask decides the shape.
+
+    >>> x = ndl.Tensor([1.0, -1.0, 2.0])
+    >>> ndl.masked_select(x, x > 0).numpy().tolist()
+    [1.0, 2.0]
+    """
+    check_tensors("masked_select", a=a)
+    _check_mask("masked_select", mask)
+    shape = broadcast_shapes("masked_select", a.shape, mask.shape)
+    chosen = make_const(_values("masked_select", mask, "use where"), a.device)
+    return getitem(broadcast_to(a, shape), broadcast_to(chosen, shape))
+
+
+def nonzero(a: Tensor, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
+    """The positions of the elements that are not 0: int64 of shape (count, a.ndim) or, `as_tuple`,
+    one Tensor for each axis. TraceError while tracing, because values decide the shape.
+
+    >>> ndl.nonzero(ndl.Tensor([0, 5, 7])).numpy().tolist()
+    [[1], [2]]
+    """
+    values = _values("nonzero", a, "use where")
+    found = np.argwhere(values) if values.ndim else np.zeros((int(bool(values)), 0))
+    positions = found.astype(np.int64)
+    if not as_tuple:
+        return make_const(positions, a.device)
+    return tuple(make_const(positions[:, i].copy(), a.device) for i in range(a.ndim))
+
+
+def unique(
+    a: Tensor,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+) -> Tensor | tuple[Tensor, ...]:
+    """The different elements in ascending order, or the different slices along `axis`. With
+    `return_inverse` also the place of each element among them, and with `return_counts` how often
+    each occurs (int64). No gradient flows back. TraceError while tracing, because values decide the
+    shape.
+
+    >>> values, counts = ndl.unique(ndl.Tensor([3, 1, 3]), return_counts=True)
+    >>> values.numpy().tolist(), counts.numpy().tolist()
+    ([1, 3], [1, 2])
+    """
+    values = _values("unique", a, "sort them, or use one_hot for class numbers")
+    if axis is not None:
+        axis = normalize_axis("unique", axis, values.ndim)
+    wide = values.astype(np.float32) if values.dtype.itemsize == 2 else values
+    found, inverse, counts = np.unique(wide, return_inverse=True, return_counts=True, axis=axis)
+    shape: Shape = values.shape if axis is None else (values.shape[axis],)
+    out = [make_const(found.astype(values.dtype), a.device)]
+    if return_inverse:
+        out.append(make_const(inverse.reshape(shape).astype(np.int64), a.device))
+    if return_counts:
+        out.append(make_const(counts.astype(np.int64), a.device))
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def _check_mask(name: str, mask: Any) -> None:
+    if not isinstance(mask, Tensor) or mask.dtype != "bool":
+        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise TypeError(f"{name}: the mask is a {kind}, not a bool Tensor")
+
+
+def _values(name: str, a: Tensor, instead: str) -> np.ndarray[Any, Any]:
+    """The values that decide a shape. TraceError if they are not known."""
+    if not isinstance(a, Tensor):
+        raise TypeError(f"{name}: input 0 is a {type(a).__name__}, not a Tensor")
+    if state.trace is None:
+        return a.numpy()
+    try:
+        return a.numpy()
+    except TraceError as error:
+        raise TraceError(
+            f"{name}: {error} ({name} is for eager code: values decide the shape of its result; "
+            f"{instead})"
+        ) from None

@@ -1,0 +1,103 @@
+"""Einstein summation: sums of products, made of permutations, reshapes and matmuls."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from .._state import state
+from ..backend_ndarray.dtypes import is_half, result_type
+from ..spec import Shape
+from ..tensor import Tensor
+from ._contraction import Program, program
+from ._subscripts import Labels, from_lists, parsed
+from .elementwise import cast
+
+
+def einsum(subscripts: Any, *operands: Any) -> Tensor:
+    """The sum of products of elements that `subscripts` describes, as NumPy's and PyTorch's einsum.
+
+    "ij,jk->ik" names the axes of each operand, and those of the result: for every i and k,
+    y[i, k] is the sum over j of a[i, j] * b[j, k]. A name that the result lacks is summed over, one
+    that an operand has twice takes its diagonal ("ii->i"). Without "->", the result has the names
+    that occur once, in alphabetical order. "..." stands for all axes that are not named; these
+    broadcast, and come first where no "->" says where; they are summed if the result lacks them. An
+    axis of extent 1 broadcasts against others of its name. As in NumPy, the names may also be lists
+    of integers: einsum(a, [0, 1], b, [1, 2], [0, 2]).
+
+    Operands: Tensors of any shapes and dtypes, on one device. The result has their common dtype;
+    integers wrap around in it. Of several operands, those pairs are contracted first that make the
+    least work (NumPy's einsum_path), each by one matmul where names are shared. With sizes that are
+    not known while tracing, the order is chosen for their largest values, at most 256.
+
+    ValueError for subscripts that cannot be read or do not fit the number of operands; ShapeError
+    for another number of axes, or extents of one name that differ.
+
+    >>> a, b = ndl.ones(2, 3), ndl.ones(3, 4)
+    >>> ndl.einsum("ij,jk->ki", a, b).shape
+    (4, 2)
+    """
+    if isinstance(subscripts, str):
+        if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+            operands = tuple(operands[0])
+        _check_operands(operands)
+        return _run(_program_of_text, (subscripts,), operands)
+    operands, lists, wanted = _interleaved((subscripts, *operands))
+    _check_operands(operands)
+    inputs, output = from_lists(lists, wanted, tuple([x.ndim for x in operands]))
+    return _contract("einsum", inputs, output, operands)
+
+
+def _contract(
+    name: str, inputs: Sequence[Labels], output: Labels, operands: Sequence[Tensor]
+) -> Tensor:
+    """The sum of products over all labels that `output` lacks; `inputs` label the operands' axes.
+    For functions of this folder."""
+    return _run(_program, (name, tuple(inputs), output), operands)
+
+
+def _run(find: Any, what: tuple[Any, ...], operands: Sequence[Tensor]) -> Tensor:
+    """Run the program that `find` has for `what` and these operands."""
+    dtype = operands[0].dtype
+    values: list[Any] = list(operands)
+    if any([x.dtype != dtype for x in operands]):
+        dtype = functools.reduce(result_type, [x.dtype for x in operands])
+        values = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
+    if state.trace is not None:
+        find = find.__wrapped__  # whether sizes that are not known are equal may not be known
+    for function, places in find(*what, tuple([x.shape for x in operands]), is_half(dtype)):
+        if len(places) == 1:
+            (at,) = places
+            values.append(function(values[at]))
+        else:
+            at, other = places
+            values.append(function(values[at], values[other]))
+            values[other] = None
+        values[at] = None  # each value is used once, and freed then
+    out: Tensor = values[-1]
+    return out if out.dtype == dtype else cast(out, dtype)
+
+
+_program = functools.lru_cache(maxsize=1024)(program)
+
+
+@functools.lru_cache(maxsize=1024)
+def _program_of_text(subscripts: str, shapes: tuple[Shape, ...], half: bool) -> Program:
+    inputs, output = parsed(subscripts, tuple(map(len, shapes)))
+    return program("einsum", inputs, output, shapes, half)
+
+
+def _interleaved(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any], Any]:
+    """The operands, their lists of labels, and the result's list or None."""
+    wanted = arguments[-1] if len(arguments) % 2 else None
+    pairs = arguments[: len(arguments) // 2 * 2]
+    return pairs[::2], list(pairs[1::2]), wanted
+
+
+def _check_operands(operands: Sequence[Any]) -> None:
+    if not operands:
+        raise ValueError("einsum: no operands: it needs at least one Tensor")
+    for number, x in enumerate(operands):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"einsum: operand {number} is a {type(x).__name__}, not a Tensor")

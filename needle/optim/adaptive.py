@@ -1,0 +1,241 @@
+"""Optimizers that scale each step by the gradients before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+from typing import Any, ClassVar
+
+from ..backend_ndarray import NDArray
+from ..backend_ndarray.arguments import finite, fraction, not_negative
+from ..backend_ndarray.dtypes import finfo
+from ..tensor import Tensor
+from .adam import pair_of
+from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
+
+
+def _at_least_one(owner: str, what: str, value: Any) -> float:
+    number = finite(owner, what, value)
+    if number < 1:
+        raise ValueError(f"{owner}: {what} {value} is not >= 1")
+    return number
+
+
+class Adagrad(Optimizer):
+    """v += g * g, where g = grad + weight_decay * p; p -= lr' * g / (sqrt(v) + eps), where lr' = lr
+    / (1 + (step - 1) * lr_decay) and v starts at initial_accumulator_value (Duchi et al. 2011)."""
+
+    checks: ClassVar[dict[str, Check]] = {
+        "lr_decay": not_negative,
+        "weight_decay": not_negative,
+        "initial_accumulator_value": not_negative,
+        "eps": not_negative,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ) -> None:
+        self.t = 0
+        self.v: dict[int, NDArray] = {}  # by position of the parameter
+        super().__init__(
+            params,
+            lr,
+            lr_decay=lr_decay,
+            weight_decay=weight_decay,
+            initial_accumulator_value=initial_accumulator_value,
+            eps=eps,
+        )
+
+    def begin_step(self) -> None:
+        self.t += 1
+
+    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
+        if i not in self.v:
+            self.v[i] = zeros_of(param) + o.initial_accumulator_value
+        p, v = wide(param), self.v[i]
+        g = wide(grad) + p * o.weight_decay
+        write(v, v + g * g)
+        rate = o.lr / (1 + (self.t - 1) * o.lr_decay)
+        write(param, p - g / (v.sqrt() + o.eps) * rate)
+
+
+class RMSprop(Optimizer):
+    """v = alpha * v + (1 - alpha) * g * g, where g = grad + weight_decay * p; d = g / (sqrt(v) +
+    eps); p -= lr * d, or with momentum u = momentum * u + d; p -= lr * u (Tieleman and Hinton
+    2012).
+
+    If `centered`, the square of the moving average of g is subtracted from v (Graves 2013).
+    """
+
+    checks: ClassVar[dict[str, Check]] = {
+        "alpha": fraction,
+        "eps": not_negative,
+        "weight_decay": not_negative,
+        "momentum": fraction,
+        "centered": flag,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 0.01,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum: float = 0.0,
+        centered: bool = False,
+    ) -> None:
+        self.v: dict[int, NDArray] = {}  # by position of the parameter
+        self.u: dict[int, NDArray] = {}
+        self.average: dict[int, NDArray] = {}
+        super().__init__(
+            params,
+            lr,
+            alpha=alpha,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            centered=centered,
+        )
+
+    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
+        for kept in (self.v, self.u, self.average):
+            kept.setdefault(i, zeros_of(param))
+        p, v = wide(param), self.v[i]
+        g = wide(grad) + p * o.weight_decay
+        write(v, v * o.alpha + g * g * (1 - o.alpha))
+        variance = v
+        if o.centered:
+            average = self.average[i]
+            write(average, average * o.alpha + g * (1 - o.alpha))
+            variance = v - average * average
+        d = g / (variance.sqrt() + o.eps)
+        if o.momentum:
+            write(self.u[i], self.u[i] * o.momentum + d)
+            d = self.u[i]
+        write(param, p - d * o.lr)
+
+
+class Lion(Optimizer):
+    """p -= lr * (sign(beta1 * m + (1 - beta1) * grad) + weight_decay * p);
+    m = beta2 * m + (1 - beta2) * grad (Chen et al. 2023). `betas` is (beta1, beta2)."""
+
+    checks: ClassVar[dict[str, Check]] = {
+        "beta1": fraction,
+        "beta2": fraction,
+        "weight_decay": not_negative,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+    ) -> None:
+        self.m: dict[int, NDArray] = {}  # by position of the parameter
+        beta1, beta2 = pair_of("Lion", betas)
+        super().__init__(params, lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay)
+
+    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
+        if i not in self.m:
+            self.m[i] = zeros_of(param)
+        p, g, m = wide(param), wide(grad), self.m[i]
+        direction = (m * o.beta1 + g * (1 - o.beta1)).sign()
+        write(param, p - (direction + p * o.weight_decay) * o.lr)
+        write(m, m * o.beta2 + g * (1 - o.beta2))
+
+
+class Adafactor(Optimizer):
+    """Adam without momentum whose second moments are kept as one number for each row and column of
+    the last two axes (Shazeer and Stern 2018), as in PyTorch.
+
+    With decay b = step ** beta2_decay: v = (1 - b) * v + b * g * g, of which matrices keep the
+    means of rows and of columns; d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
+    max(1, rms(d') / d), where d >= 1 and lr' = max(eps2, rms(p)) * min(lr, 1 / sqrt(step)).
+    `eps` is (eps1, eps2): eps1, the least mean of the rows' means, is by default the distance from
+    1 to the next number.
+    """
+
+    checks: ClassVar[dict[str, Check]] = {
+        "beta2_decay": finite,
+        "eps2": not_negative,
+        "d": _at_least_one,
+        "weight_decay": not_negative,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not isinstance(eps, (tuple, list)) or len(eps) != 2:
+            raise TypeError(f"Adafactor: eps {eps!r} is not a pair (eps1, eps2)")
+        if finite("Adafactor", "beta2_decay", beta2_decay) > 0:
+            raise ValueError(f"Adafactor: beta2_decay {beta2_decay} is not <= 0")
+        self.eps1 = None if eps[0] is None else not_negative("Adafactor", "eps1", eps[0])
+        self.t = 0
+        self.v: dict[int, NDArray] = {}  # by position of the parameter
+        self.rows: dict[int, NDArray] = {}
+        self.columns: dict[int, NDArray] = {}
+        super().__init__(
+            params, lr, beta2_decay=beta2_decay, eps2=eps[1], d=d, weight_decay=weight_decay
+        )
+
+    def begin_step(self) -> None:
+        self.t += 1
+
+    def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
+        shape = param.shape
+        if len(shape) < 2:
+            return shape if name == "v" else None
+        shapes = {"rows": (*shape[:-1], 1), "columns": (*shape[:-2], 1, shape[-1])}
+        return shapes.get(name)
+
+    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
+        p, g = wide(param), wide(grad)
+        least = float(finfo(p.dtype).eps) if self.eps1 is None else self.eps1
+        share = float(self.t) ** o.beta2_decay
+        rate = max(o.eps2, _rms(p)) * min(o.lr, 1 / sqrt(self.t))
+        if param.ndim > 1:
+            variance = self._factored(i, param, g * g, share, least)
+        else:
+            if i not in self.v:
+                self.v[i] = zeros_of(param)
+            variance = self.v[i]
+            _move(variance, g * g, share)
+        update = variance.maximum(least * least).rsqrt() * g
+        scale = rate / max(1.0, _rms(update) / o.d)
+        write(param, p * (1 - o.lr * o.weight_decay) - update * scale)
+
+    def _factored(
+        self, i: int, param: NDArray, square: NDArray, share: float, least: float
+    ) -> NDArray:
+        """The second moments from the means of rows and columns, which it updates."""
+        if i not in self.rows:
+            shape = param.shape
+            self.rows[i] = zeros_of(param, (*shape[:-1], 1))
+            self.columns[i] = zeros_of(param, (*shape[:-2], 1, shape[-1]))
+        rows, columns = self.rows[i], self.columns[i]
+        _move(rows, square.mean(-1, keepdims=True), share)
+        _move(columns, square.mean(-2, keepdims=True), share)
+        return rows * columns / rows.mean(-2, keepdims=True).maximum(least)
+
+
+def _move(average: NDArray, value: NDArray, share: float) -> None:
+    """average += share * (value - average), in place."""
+    write(average, average + (value - average) * share)
+
+
+def _rms(x: NDArray) -> float:
+    return sqrt(float((x * x).mean())) if x.size else 0.0

@@ -1,0 +1,90 @@
+"""Moving averages of weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ..backend_ndarray import NDArray
+from ..backend_ndarray.arguments import share
+from ..backend_ndarray.dtypes import compute_dtype
+from ..nn.module import Module
+from ..tensor import Tensor
+from .optimizer import wide, write
+
+
+class EMA:
+    """Exponential moving averages of parameters (Polyak and Juditsky 1992):
+    average = decay * average + (1 - decay) * p, at each `update`.
+
+    `params` are Tensors, or a Module, whose parameters count. The averages begin as the parameters
+    are, and are float32 for half-precision ones. Raises TypeError for anything else, ValueError for
+    a decay outside [0, 1].
+
+    >>> model = nn.Linear(2, 1)
+    >>> ema = ndl.optim.EMA(model, decay=0.9)
+    >>> ema.update()  # after each step
+    >>> with ema.applied():
+    ...     y = model(ndl.ones(1, 2))  # by the averages
+    """
+
+    def __init__(self, params: Module | Iterable[Tensor], decay: float = 0.999) -> None:
+        self.params = params.parameters() if isinstance(params, Module) else list(params)
+        self.decay = share("EMA", "decay", decay)
+        for i, param in enumerate(self.params):
+            if not isinstance(param, Tensor):
+                raise TypeError(f"EMA: parameter {i} is a {type(param).__name__}, not a Tensor")
+        self.averages: list[NDArray] = [_copy(param) for param in self.params]
+        self.updates = 0
+
+    def __repr__(self) -> str:
+        return f"EMA(decay={self.decay}, {len(self.params)} tensors, {self.updates} updates)"
+
+    def update(self) -> None:
+        """Move the averages towards the parameters; call it after each step of the optimizer."""
+        self.updates += 1
+        for average, param in zip(self.averages, self.params, strict=True):
+            value = wide(param.realize_cached_data())
+            write(average, average * self.decay + value * (1 - self.decay))
+
+    def copy_to(self) -> None:
+        """Set the parameters to the averages."""
+        for average, param in zip(self.averages, self.params, strict=True):
+            value = average.astype(param.dtype)
+            param.data = Tensor(value, requires_grad=False)
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """Context in which the parameters are the averages; its exit restores them."""
+        before = [param.realize_cached_data() for param in self.params]
+        self.copy_to()
+        try:
+            yield
+        finally:
+            for param, value in zip(self.params, before, strict=True):
+                param.data = Tensor(value, requires_grad=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        """{"averages": [Tensor, ...], "decay": number, "updates": number}. The tensors share memory
+        with the averages."""
+        averages = [Tensor(average, requires_grad=False) for average in self.averages]
+        return {"averages": averages, "decay": self.decay, "updates": self.updates}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Copy `values`, a `state_dict`. ValueError for what does not fit; then nothing changes."""
+        given = values.get("averages") if isinstance(values, Mapping) else None
+        if not isinstance(given, (list, tuple)) or not {"decay", "updates"} <= set(values):
+            raise ValueError("load_state_dict: EMA: not what state_dict gives")
+        found = [str(getattr(each, "spec", type(each).__name__)) for each in given]
+        needed = [str(Tensor(average, requires_grad=False).spec) for average in self.averages]
+        if found != needed:
+            raise ValueError(f"load_state_dict: EMA: averages are {found}, not {needed}")
+        for average, value in zip(self.averages, given, strict=True):
+            average[...] = value.realize_cached_data().to(average.device)
+        self.decay, self.updates = values["decay"], values["updates"]
+
+
+def _copy(param: Tensor) -> NDArray:
+    data = param.realize_cached_data()
+    return data.astype(compute_dtype(data.dtype)).copy()

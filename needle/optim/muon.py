@@ -1,0 +1,101 @@
+"""Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import sqrt
+from typing import Any, ClassVar
+
+from ..backend_ndarray import NDArray
+from ..backend_ndarray.arguments import count, finite, fraction, not_negative
+from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
+
+_RATES = ("original", "match_rms_adamw")
+
+
+class Muon(Optimizer):
+    """Momentum whose steps are made orthogonal, for matrices (in, out), the weights of hidden
+    layers: u = momentum * u + (1 - momentum) * grad; p -= lr * weight_decay * p; p -= lr' *
+    orthogonal(u), where with `nesterov` it is that of (1 - momentum) * grad + momentum * u.
+
+    orthogonal(u) has the singular vectors of u and singular values near 1; ns_steps steps of
+    Newton-Schulz of degree 5 with ns_coefficients compute it in float32 (PyTorch in bfloat16), from
+    u divided by its norm, at least `eps`. lr' is lr * sqrt(max(1, out / in)), or with adjust_lr_fn
+    "match_rms_adamw" 0.2 * lr * sqrt(max(in, out)). ValueError for a parameter that is no matrix:
+    use AdamW for it.
+    """
+
+    checks: ClassVar[dict[str, Check]] = {
+        "weight_decay": not_negative,
+        "momentum": fraction,
+        "nesterov": flag,
+        "eps": not_negative,
+        "ns_steps": count,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.775, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        if not isinstance(ns_coefficients, (tuple, list)) or len(ns_coefficients) != 3:
+            raise TypeError(f"Muon: ns_coefficients {ns_coefficients!r} are not three numbers")
+        for value in ns_coefficients:
+            finite("Muon", "ns_coefficients", value)
+        if adjust_lr_fn not in (None, *_RATES):
+            raise ValueError(
+                f"Muon: adjust_lr_fn {adjust_lr_fn!r} is not None, {_RATES[0]!r} or {_RATES[1]!r}"
+            )
+        self.ns_coefficients = tuple(ns_coefficients)
+        self.adjust_lr_fn = adjust_lr_fn
+        self.u: dict[int, NDArray] = {}  # by position of the parameter
+        super().__init__(
+            params,
+            lr,
+            weight_decay=weight_decay,
+            momentum=momentum,
+            nesterov=nesterov,
+            eps=eps,
+            ns_steps=ns_steps,
+        )
+
+    def add_param_group(self, group: Any) -> None:
+        """Add a group, as for every Optimizer; ValueError for a parameter that is no matrix."""
+        super().add_param_group(group)
+        for i, param in enumerate(self.params):
+            if param.ndim != 2:
+                raise ValueError(f"Muon: parameter {i} has shape {param.shape}, not (in, out)")
+
+    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
+        if i not in self.u:
+            self.u[i] = zeros_of(param)
+        p, g, u = wide(param), wide(grad), self.u[i]
+        write(u, u * o.momentum + g * (1 - o.momentum))
+        u = g * (1 - o.momentum) + u * o.momentum if o.nesterov else u
+        inputs, outputs = param.shape
+        if self.adjust_lr_fn == "match_rms_adamw":
+            rate = o.lr * 0.2 * sqrt(max(inputs, outputs))
+        else:
+            rate = o.lr * sqrt(max(1, outputs / inputs))
+        step = orthogonal(u, self.ns_coefficients, o.ns_steps, o.eps)
+        write(param, p * (1 - o.lr * o.weight_decay) - step * rate)
+
+
+def orthogonal(x: NDArray, coefficients: Any, steps: int, eps: float) -> NDArray:
+    """A matrix near x's nearest orthogonal one: x = a x + (b x x^T + c (x x^T)^2) x, repeated from
+    x divided by its norm, so that all singular values are at most 1."""
+    a, b, c = coefficients
+    is_tall = x.shape[0] > x.shape[1]
+    x = x.permute((1, 0)) if is_tall else x
+    x = x / max(sqrt(float((x * x).sum())), eps)
+    for _ in range(steps):
+        gram = x @ x.permute((1, 0))
+        x = x * a + (gram * b + (gram @ gram) * c) @ x
+    return x.permute((1, 0)) if is_tall else x

@@ -1,0 +1,48 @@
+"""What `repr` shows of an artifact, and of what runs one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from needle_tvm.artifact.arrays import describe
+from needle_tvm.artifact.function import ArraySpec, Function
+from needle_tvm.artifact.sizes import shape_at
+from needle_tvm.words import counted, printable
+
+_MOST = 8  # inputs or outputs that are listed
+
+
+def summary(kind: str, manifest: Mapping[str, Any], main: Function, **more: str) -> str:
+    """`kind` with inputs, outputs, sizes, weights, target and bytes, one a line; then `more`."""
+    numbers = sum(math.prod(shape_at(spec.shape, {})) for spec in main.params)
+    weights = f"{counted(len(main.params), 'array')}, {counted(numbers, 'number')}"
+    size = sum(recorded["size"] for recorded in manifest["files"].values())
+    rows = [
+        ("inputs", _specs(main.inputs, names=True)),
+        ("outputs", _specs(main.outputs, names=False)),
+        *([("sizes", ", ".join(map(str, main.dims)))] if main.dims else []),
+        ("weights", weights),
+        ("target", _target(manifest)),
+        ("size", counted(size, "byte")),
+        *more.items(),
+    ]
+    lines = (f"  {name + ':':<9}{printable(text)}" for name, text in rows)
+    return "\n".join([f"{kind}(", *lines, ")"])
+
+
+def _specs(specs: Iterable[ArraySpec], names: bool) -> str:
+    each = [
+        f"{spec.name + ' ' if names else ''}{describe(spec.shape, spec.dtype)}" for spec in specs
+    ]
+    left = len(each) - _MOST
+    return ", ".join(each[:_MOST] + ([f"and {left} more"] if left > 0 else []))
+
+
+def _target(manifest: Mapping[str, Any]) -> str:
+    target = manifest["target"]
+    names = [target.get(name) for name in ("kind", "arch", "mcpu")]
+    checked = "checked" if manifest.get("checked") else "not checked"
+    words = [" ".join(str(name) for name in names if name), manifest.get("stage"), checked]
+    return ", ".join(str(word) for word in words if word)

@@ -1,0 +1,75 @@
+"""How random programs use scans, sorts and interpolation."""
+
+from __future__ import annotations
+
+from needle.backend_ndarray.dtypes import is_floating
+from needle.op import Op
+from needle_tvm.check.campaign.drawer import Drawer, Made
+from needle_tvm.check.campaign.sizes import Extent
+
+
+def scan(d: Drawer, cls: type[Op]) -> bool:
+    value = _along(d)
+    if cls.name == "logcumsumexp":
+        value = d.floating(1)
+    if cls.name == "cumprod":
+        value = d.within(d.floating(1), -1.2, 1.2) or value
+    axis, reverse = d.axis(value.shape), d.rng.random() < 0.3
+    return d.apply(cls, f"axis={axis}, reverse={reverse}", value)
+
+
+def linear(d: Drawer, cls: type[Op]) -> bool:
+    value = d.floating(1)
+    factors = d.leaf(list(value.shape), value.dtype, -1, 1)
+    axis, reverse = d.axis(value.shape), d.rng.random() < 0.3
+    return d.apply(cls, f"axis={axis}, reverse={reverse}", factors, value)
+
+
+def ordered(d: Drawer, cls: type[Op]) -> bool:
+    """Add the values alone: where two are nearly equal, rounding decides on positions."""
+    value = _along(d)
+    axis = d.axis(value.shape)
+    options = f"axis={axis}"
+    if cls.name == "sort":
+        options += f", descending={d.rng.random() < 0.5}"
+    if cls.name == "topk":
+        count = d.rng.randint(1, min(value.shape[axis], 9)) if value.shape[axis] else 0
+        options = f"k={count}, {options}, largest={d.rng.random() < 0.5}"
+    return d.add(f"ops.{cls.__name__}({options})({{0}})[0]", value) is not None
+
+
+def searchsorted(d: Drawer, cls: type[Op]) -> bool:
+    """Search inputs as they are: one that rounding moved would belong elsewhere."""
+    dtype = d.float_dtype()
+    line, values = d.leaf([d.rng.choice([1, 5, 17])], dtype), d.leaf(d.shape(), dtype)
+    text = f"ops.Searchsorted(right={d.rng.random() < 0.5})(ops.sort({{0}})[0], {{1}})"
+    return d.add(text, line, values) is not None
+
+
+def resample(d: Drawer, cls: type[Op]) -> bool:
+    """Interpolate the axes of a value, which have to be one to three."""
+    value = d.pick(lambda v: 0 < len(v.shape) < 4 and min(v.shape) > 0 and is_floating(v.dtype))
+    if value is None:
+        value = d.leaf([d.rng.randint(1, 9), 3], d.float_dtype())
+    axes = len(value.shape)
+    mode = d.rng.choice([("linear",), ("bilinear", "bicubic"), ("trilinear",)][axes - 1])
+    options = f"scale_factor={d.rng.choice([2, 3, 1.5, 1])}"
+    if not any(isinstance(n, Extent) for n in value.shape):
+        sizes = [d.rng.choice([1, 2, 5, 8]) for _ in value.shape]
+        options = d.rng.choice([options, f"size={sizes}"])
+        options += f", align_corners={d.rng.random() < 0.5}"
+    text = f"nn.functional.interpolate(ops.unsqueeze({{0}}, (0, 1)), mode={mode!r}, {options})"
+    return d.add(text, value) is not None
+
+
+def weighted_rows(d: Drawer, cls: type[Op]) -> bool:
+    value = d.floating(2)
+    if len(value.shape) != 2 or min(value.shape) < 1:
+        value = d.leaf([d.rng.choice([1, 5]), d.rng.choice([1, 3, 20])], d.float_dtype())
+    index = [d.rng.choice([1, 2, 4]), d.rng.choice([1, 3, 9])]
+    place = d.leaf(index, "int64", -1, max(1, value.shape[0]))
+    return d.apply(cls, "", value, place, d.leaf(index, value.dtype))
+
+
+def _along(d: Drawer) -> Made:
+    return d.pick(lambda v: bool(v.shape)) or d.leaf([d.rng.randint(1, 9), 3])

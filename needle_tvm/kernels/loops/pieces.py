@@ -1,0 +1,211 @@
+"""Cuts vectorised loops where elements come from elsewhere.
+
+    for i in range(32): for lane in vectorized(16):
+        y[i * 16 + lane] = x[i * 16 + lane - 5] if i * 16 + lane >= 5 else z[i * 16 + lane]
+
+reads lane by lane, since neighbours come from different tensors, as those of concatenated and
+rolled tensors do. It becomes
+
+    for lane in vectorized(5): y[lane] = z[lane]
+    for i in range(32): for lane in vectorized(16): if i * 16 + lane < 507:
+        y[i * 16 + lane + 5] = x[i * 16 + lane]
+
+Quotients and rests of the position, as repeated tensors have them, are cut at the multiples of the
+divisor. Choices between an element and a constant (padding) are left: they are selects of vectors.
+
+This is applied to functions after they are scheduled and before `whole_vectors`, which sees to the
+last vector of each piece.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, tirx
+from needle_tvm.kernels.loops.whole_vectors import conditions, start_of
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import NODES, linear_in, nodes_in, simplified, variables_of
+
+_MOST = 8  # pieces: code grows with them
+_CHOICE = "prim.if_then_else"
+
+
+def pieces(function: PrimFunc) -> PrimFunc:
+    """Rewrite every vectorised loop around one elementwise block that `cuts` divides."""
+    return function.with_body(nests.map_nodes(function.body, NODES.loop, _changed))
+
+
+def cuts(block: Any, lanes: int) -> list[int]:
+    """The places along the last axis of a block where the form of its element changes, if it is to
+    be vectorised by so many lanes: in ascending order, none of them at an end."""
+    if not isinstance(block.body, NODES.store) or not block.iter_vars:
+        return []
+    axis = block.iter_vars[-1]
+    if not isinstance(axis.dom.extent, tirx.IntImm):
+        return []
+    position, end = axis.var, int(axis.dom.extent)
+    found: set[int] = set()
+    for choice in _choices(block.body):
+        condition, *arms = _parts(choice)
+        if all(nodes_in(arm, NODES.load) for arm in arms):
+            for comparison in _comparisons(condition, position) or ():
+                found |= _changes(comparison, position, end)
+    for division in _divisions(block.body, position):
+        if int(division.b) >= lanes:
+            found |= _multiples(division, position, end)
+    return sorted(found) if len(found) < _MOST else []
+
+
+def _choices(root: Any) -> list[Any]:
+    calls = [call for call in nodes_in(root, NODES.call) if _is_choice(call)]
+    return calls + nodes_in(root, NODES.select)
+
+
+def _is_choice(node: Any) -> bool:
+    return isinstance(node, NODES.select) or getattr(node.op, "name", "") == _CHOICE
+
+
+def _parts(choice: Any) -> tuple[Any, Any, Any]:
+    """The condition of a choice, and the values if it holds and if not."""
+    if isinstance(choice, NODES.select):
+        return choice.condition, choice.true_value, choice.false_value
+    condition, one, other = choice.args
+    return condition, one, other
+
+
+def _comparisons(condition: Any, position: Any) -> list[Any] | None:
+    """The comparisons in a condition that depends on `position` alone; None if any of them may hold
+    in more than one place, with a gap between."""
+    if variables_of(condition) != {position} or nodes_in(condition, NODES.load):
+        return None
+    found = [each for kind in NODES.comparisons for each in nodes_in(condition, kind)]
+    ordered = (tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+    linear = (isinstance(c, ordered) and linear_in(c.a - c.b, [position]) for c in found)
+    return found if all(linear) else None
+
+
+def _at(expr: Any, position: Any, place: int) -> int:
+    """The value of an expression of `position` alone."""
+    value = tirx.const(place, str(position.ty))
+    return int(simplified(nests.substitute(expr, {position: value})))
+
+
+def _changes(comparison: Any, position: Any, end: int) -> set[int]:
+    """The place from which a linear comparison has another outcome than at 0, if there is one."""
+    low, high = 0, end - 1
+    first = _at(comparison, position, low)
+    if _at(comparison, position, high) == first:
+        return set()
+    while high - low > 1:
+        middle = (low + high) // 2
+        same = _at(comparison, position, middle) == first
+        low, high = (middle, high) if same else (low, middle)
+    return {high}
+
+
+def _divisions(root: Any, position: Any) -> list[Any]:
+    """The quotients and rests of `position` plus a constant by a constant."""
+
+    def fits(division: Any) -> bool:
+        if not isinstance(division.b, tirx.IntImm) or variables_of(division.a) != {position}:
+            return False
+        factor, added = linear_in(division.a, [position]) or (None, None)
+        return factor == 1 and isinstance(added, tirx.IntImm)
+
+    found = (each for kind in NODES.division for each in nodes_in(root, kind))
+    return [each for each in found if fits(each)]
+
+
+def _multiples(division: Any, position: Any, end: int) -> set[int]:
+    """The places where a quotient grows by one."""
+    first = -_at(division.a, position, 0) % int(division.b)
+    return set(range(first or int(division.b), end, int(division.b)))
+
+
+def _changed(loop: Any) -> Any:
+    """The pieces of a loop over vectors; the loop itself if it has another form."""
+    inner = loop.body
+    if not isinstance(inner, NODES.loop) or inner.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    realize, width = inner.body, int(inner.extent)
+    if not isinstance(realize, NODES.realize):
+        return loop
+    block = realize.block
+    if block.init is not None or block.alloc_buffers or not block.iter_vars:
+        return loop
+    if any(axis.iter_type != nests.SPATIAL for axis in block.iter_vars):
+        return loop
+    own = {loop.loop_var, inner.loop_var}
+    *others, last = realize.iter_values
+    start = start_of(last, inner.loop_var, width)
+    if start is None or not start.a.same_as(loop.loop_var):
+        return loop
+    _, where = conditions(realize.predicate, inner.loop_var)
+    if own & variables_of(where) or any(own & variables_of(value) for value in others):
+        return loop
+    places = cuts(block, width)
+    if not places:
+        return loop
+    ends = [*places, int(block.iter_vars[-1].dom.extent)]
+    spans = zip([0, *places], ends, strict=True)
+    return tirx.SeqStmt([_piece(loop, realize, where, begin, end) for begin, end in spans])
+
+
+def _piece(loop: Any, realize: Any, where: Any, begin: int, end: int) -> Any:
+    """The loop over the elements from `begin` to `end` along the last axis."""
+    width, count = int(loop.body.extent), end - begin
+    block = nests.renewed(realize.block)
+    *axes, last = block.iter_vars
+    dtype = str(last.var.ty)
+    axis = nests.axis(last.var.name, count, nests.SPATIAL, dtype)
+    body = _decided(block.body, last.var, begin, end)
+    body = nests.substitute(body, {last.var: axis.var + tirx.const(begin, dtype)})
+    block = nests.block_of([*axes, axis], block.name_hint, body, annotations=block.annotations)
+    lane, number = (tirx.Var(each.loop_var.name, dtype) for each in (loop.body, loop))
+    place = number * width + lane if count >= width else lane
+    if count > width and count % width:
+        where = tirx.all(where, place < tirx.const(count, dtype))
+    values = [*realize.iter_values[:-1], place]
+    zero, lanes = tirx.const(0, dtype), tirx.const(min(width, count), dtype)
+    body = nests.realize(values, block, where)
+    body = tirx.For(lane, zero, lanes, tirx.ForKind.VECTORIZED, body)
+    if count < width:
+        return body
+    return tirx.For(number, zero, tirx.const(-(-count // width), dtype), loop.kind, body)
+
+
+def _decided(store: Any, position: Any, begin: int, end: int) -> Any:
+    """A store for elements from `begin` to `end` alone, with each choice and division made that is
+    the same for all of them."""
+
+    def is_alike(expr: Any) -> bool:
+        return _at(expr, position, begin) == _at(expr, position, end - 1)
+
+    def chosen(choice: Any) -> Any:
+        if not _is_choice(choice):
+            return choice
+        condition, one, other = _parts(choice)
+        compared = _comparisons(condition, position)
+        if compared is None or not all(map(is_alike, compared)):
+            return choice
+        return one if _at(condition, position, begin) else other
+
+    def divided(division: Any) -> Any:
+        if not any(division.same_as(each) for each in _divisions(division, position)):
+            return division
+        quotient = tirx.floordiv(division.a, division.b)
+        if not is_alike(quotient):
+            return division
+        number = tirx.const(_at(quotient, position, begin), str(division.ty))
+        if isinstance(division, tirx.FloorDiv):
+            return number
+        return simplified(division.a - number * division.b)
+
+    for kind, change in (
+        (NODES.call, chosen),
+        (NODES.select, chosen),
+        (tirx.FloorMod, divided),  # what a quotient is of
+        (tirx.FloorDiv, divided),
+    ):
+        store = nests.map_nodes(store, kind, change)
+    return store

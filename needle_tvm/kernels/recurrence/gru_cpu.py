@@ -1,0 +1,101 @@
+"""All steps of a GRU over a sequence as one kernel: the loops of `recurrence.cpu`, with three gates
+and one state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.kernels.recurrence.cpu import LstmTile, State, StepsWriter, pick_tile, tanh_or_nan
+from needle_tvm.tir.extents import exprs_of, extent_of
+
+GRU_GATES = 3  # r, z, n, side by side
+
+
+def gru_steps(
+    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+) -> list[te.Tensor]:
+    """Return the state h' after each step (T, B, H), and if `with_sums` also the state's part of
+    the pre-activations (T, B, 3 H). Inputs: projected (T, B, 3 H), h (B, H), the panels of
+    `pack_gates`, and the bias of the state's part (3 H,)."""
+    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
+    shapes = [(steps, batch, hidden)] + [(steps, batch, GRU_GATES * hidden)] * with_sums
+
+    def body(ins: list[Any], outs: list[Any]) -> Any:
+        return pick_tile(
+            tiles, batch, lambda s, tile: _Writer(s, tile, steps, batch, hidden, *ins, *outs)
+        )
+
+    dtypes = [inputs[0].dtype] * len(shapes)
+    made = te.extern(shapes, list(inputs), body, dtype=dtypes, name="gru_steps")
+    return list(made) if with_sums else [made]
+
+
+class _Writer(StepsWriter):
+    """Writes the steps of a GRU."""
+
+    def __init__(
+        self,
+        s: Any,
+        tile: LstmTile,
+        steps: Any,
+        batch: Any,
+        hidden: int,
+        projected: Any,
+        h: Any,
+        panels: Any,
+        bias: Any,
+        hiddens: Any,
+        sums: Any = None,
+    ) -> None:
+        super().__init__(s, tile, steps, batch, hidden, panels)
+        self._projected, self._h, self._bias = projected, h, bias
+        self._hiddens, self._sums = hiddens, sums
+
+    def _states_after(self, before: Any | None) -> tuple[State, ...]:
+        if before is None:
+            return (lambda *at: self._h[at],)
+        return (lambda row, unit: self._hiddens[before, row, unit],)
+
+    def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
+        (h,) = states
+        s, units, dtype = self._s, self._tile.units, self._panels.dtype
+        row, rows = self._rows(first), range(self._tile.rows)
+        # `given` is the input's part, `sums` the state's.
+        sums, given = (
+            s.alloc_buffer((len(rows), GRU_GATES, units), dtype, scope="local") for _ in "sg"
+        )
+        state = s.alloc_buffer((len(rows), units), dtype, scope="local")
+
+        def load_bias(unit: Any, lane: Any) -> None:
+            for r in rows:
+                for gate in range(GRU_GATES):
+                    share = self._bias[gate * self._hidden + unit]
+                    s.buffer_store(sums, share, [r, gate, lane])
+
+        def load_given(unit: Any, lane: Any) -> None:
+            for r in rows:
+                for gate in range(GRU_GATES):
+                    share = self._projected[t, row[r], gate * self._hidden + unit]
+                    s.buffer_store(given, share, [r, gate, lane])
+                s.buffer_store(state, h(row[r], unit), [r, lane])
+
+        def store(unit: Any, lane: Any) -> None:
+            for r in rows:
+                s.buffer_store(self._hiddens, state[r, lane], [t, row[r], unit])
+                for gate in range(GRU_GATES if self._sums is not None else 0):
+                    at = [t, row[r], gate * self._hidden + unit]
+                    s.buffer_store(self._sums, sums[r, gate, lane], at)
+
+        self._each_unit(panel, load_bias)
+        self._multiply(sums, panel, row, h, GRU_GATES)
+        self._each_unit(panel, load_given)
+        with s.vectorized(0, units) as lane:
+            for r in rows:
+                reset, keep = (
+                    tirx.sigmoid(given[r, gate, lane] + sums[r, gate, lane]) for gate in range(2)
+                )
+                new = tanh_or_nan(given[r, 2, lane] + reset * sums[r, 2, lane])
+                s.buffer_store(state, new + keep * (state[r, lane] - new), [r, lane])
+        self._each_unit(panel, store)

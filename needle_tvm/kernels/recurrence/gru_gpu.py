@@ -1,0 +1,71 @@
+"""All steps of a GRU over a sequence on a GPU: the kernels of `recurrence.gpu`, with three gates
+and one state. Designed by arithmetic, not measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import te, tirx
+from needle_tvm.kernels.recurrence.cpu import tanh_or_nan
+from needle_tvm.kernels.recurrence.gpu import (
+    LstmThreads,
+    State,
+    StepsWriter,
+    extern_steps,
+    steps_sizes,
+)
+from needle_tvm.kernels.recurrence.gru_cpu import GRU_GATES
+
+
+def gru_steps(
+    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+) -> list[te.Tensor]:
+    """Like `recurrence.gru_cpu.gru_steps`, as GPU kernels."""
+    steps, batch, hidden = sizes = steps_sizes(inputs)
+    shapes = [(steps, batch, hidden)] + [(steps, batch, GRU_GATES * hidden)] * with_sums
+    names = ("projected", "h", "panels", "bias", "hiddens", "sums")
+    return extern_steps(
+        "gru_steps",
+        inputs,
+        shapes,
+        names,
+        lambda s, dtype, *proxies: _Writer(s, threads, sizes, dtype, *proxies),
+    )
+
+
+class _Writer(StepsWriter):
+    """Writes the steps of a GRU. The sums are the state's part alone."""
+
+    def __init__(
+        self,
+        s: Any,
+        threads: LstmThreads,
+        sizes: tuple[int, int, int],
+        dtype: str,
+        projected: Any,
+        h: Any,
+        panels: Any,
+        bias: Any,
+        hiddens: Any,
+        sums: Any = None,
+    ) -> None:
+        super().__init__(s, threads, sizes, dtype, panels)
+        self._projected, self._h, self._bias = projected, h, bias
+        self._hiddens, self._sums = hiddens, sums
+
+    def _states_after(self, before: Any | None) -> tuple[State, ...]:
+        if before is None:
+            return (lambda *at: self._h[at],)
+        return (lambda row, unit: self._hiddens[before, row, unit],)
+
+    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
+        return self._bias[place]
+
+    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
+        (h,) = states
+        given = [self._projected[t, row, gate * self._hidden + unit] for gate in range(GRU_GATES)]
+        reset, keep = (tirx.sigmoid(given[gate] + totals[gate]) for gate in range(2))
+        self._total[0] = tanh_or_nan(given[2] + reset * totals[2])
+        new = self._total[0]
+        self._hiddens[t, row, unit] = new + keep * (h(row, unit) - new)

@@ -1,0 +1,31 @@
+// Scans, sorts and weighted sums along one axis, for numbers in the dtype in which they are
+// computed.
+#pragma once
+
+#include <utility>
+
+#include "common/view.h"
+
+namespace needle {
+
+enum class Scan { sum, prod, logsumexp };
+
+// y[i] = x[i] combined with y[i - 1]; from the end if `reverse`. The result has x's dtype.
+View scan(Scan kind, const View& x, int axis, bool reverse);
+// y[i] = a[i] * y[i - 1] + b[i], with y[-1] = 0.
+View linear_scan(const View& a, const View& b, int axis, bool reverse);
+// The largest (smallest) element so far, NaN once there was one, and its last position.
+std::pair<View, View> scan_extreme(bool max, const View& x, int axis);
+// y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...].
+View resample(const View& x, const View& index, const View& weight, int axis);
+// y[j] = the sum over t of weight[t, j] * x[index[t, j]]; an index of -1 is a row of zeros.
+View weighted_rows(const View& x, const View& index, const View& weight);
+// Sorted values and their positions; equal ones keep their order, NaN is the largest.
+std::pair<View, View> sort(const View& x, int axis, bool descending);
+// The first k of them.
+std::pair<View, View> topk(const View& x, int axis, bool descending, int64_t k);
+// For each value the position among sorted x (n,) before which it belongs: the first, or the last
+// if `right`.
+View searchsorted(const View& x, const View& values, bool right);
+
+}  // namespace needle
