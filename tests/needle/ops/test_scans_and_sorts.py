@@ -59,7 +59,7 @@ def test_the_gradient_of_logcumsumexp_beside_infinities(reverse):
     wanted.backward(torch.tensor(np.broadcast_to(weights, x.shape).copy()))
     # PyTorch has NaN before the first finite element, where exp(x) and so every term is 0.
     leading = np.isneginf(found.numpy())
-    assert leading.sum() >= 6 and np.isnan(b.grad.numpy()[leading]).all()
+    assert leading.sum() >= 5 and np.isnan(b.grad.numpy()[leading]).all()
     np.testing.assert_array_equal(a.grad.numpy()[leading], 0)
     np.testing.assert_allclose(a.grad.numpy()[~leading], b.grad.numpy()[~leading], rtol=1e-12)
 
