@@ -13,7 +13,7 @@ import numpy as np
 
 from . import indexing
 from .dtypes import FLOATING, astype
-from .numpy_elementwise import narrow, own, wide
+from .numpy_elementwise import narrow, operands, own, wide
 from .numpy_view import View
 
 _FITS = (IndexError, TypeError, ValueError)
@@ -130,6 +130,15 @@ def mean(x: View, axes: Any, keepdims: bool) -> View:
         total = np.sum(values, axis=over, keepdims=keepdims, dtype="float64").astype(values.dtype)
         found = total / values.dtype.type(math.prod(x.shape[a] for a in over))
         return own(astype(np.asarray(found), x.dtype) if x.dtype in FLOATING else found)
+
+
+def kron(a: View, b: View) -> View:
+    """The Kronecker product. ValueError for more than 8 axes."""
+    if max(a.ndim, b.ndim) > 8:
+        raise ValueError(f"kron: shapes {a.shape} and {b.shape} have more than 8 axes")
+    with np.errstate(all="ignore"):
+        x, y, dtype = operands(a, b)
+        return own(narrow(np.kron(x, y), dtype))
 
 
 def softmax(x: View, axis: int, log: bool) -> View:

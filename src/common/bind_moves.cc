@@ -247,6 +247,10 @@ void bind_moves(py::module_& m) {
   m.def("diagonal", &diagonal);
   m.def("roll", &roll);
   m.def("mean", &mean);
+  m.def("kron", [](const View& a, const View& b) {
+    MaybeReleaseGil gil(static_cast<double>(a.size()) * b.size() >= kReleaseFrom);
+    return nd::kron(a, b);
+  });
   m.def("softmax", [](const View& x, int64_t axis, bool log) {
     MaybeReleaseGil gil(large(x.size()));
     return nd::softmax(x, axis, log);

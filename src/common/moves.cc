@@ -142,6 +142,30 @@ View softmax(const View& x, int64_t axis, bool log) {
   return narrowed(binary(Binary::subtract, of(shifted), of(size)), x);
 }
 
+View kron(const View& a, const View& b) {
+  const int ndim = std::max(a.ndim(), b.ndim());
+  if (2 * ndim > kMaxDims)
+    throw std::invalid_argument("kron: shapes " + a.shape().str() + " and " + b.shape().str() +
+                                " have more than " + std::to_string(kMaxDims / 2) + " axes");
+  Dims apart, blocks, whole;
+  for (int i = 0; i < ndim; ++i) {
+    const auto extent = [&](const View& v) {
+      const int axis = i - (ndim - v.ndim());
+      return axis < 0 ? 1 : v.shape()[axis];
+    };
+    const int64_t n = extent(a), m = extent(b);
+    apart.push(n);
+    apart.push(1);
+    blocks.push(1);
+    blocks.push(m);
+    whole.push(0);
+    if (__builtin_mul_overflow(n, m, &whole[i]))
+      throw std::invalid_argument("kron: the result has too many elements");
+  }
+  const View x = reshape(a, apart), y = reshape(b, blocks);
+  return reshape(binary(Binary::multiply, of(x), of(y)), whole);
+}
+
 View product(const View& a, const View& b) {
   if (a.ndim() > 1 && b.ndim() > 1) return matmul(a, b);
   if (a.ndim() == 0 || b.ndim() == 0)

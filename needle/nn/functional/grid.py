@@ -71,7 +71,8 @@ def grid_sample(
             f"grid_sample: padding_mode {padding_mode!r} is none of {', '.join(_PADDINGS)}"
         )
     op = _GridSample(mode, padding_mode, bool(align_corners))
-    if state.trace is None and x.device is grid.device and op.kernel(x.device) is not None:
+    is_here = state.trace is None and x.device is grid.device
+    if is_here and prod(x.shape[2:]) < 2**31 and op.kernel(x.device) is not None:
         return apply(op, (x, grid))  # type: ignore[no-any-return]
     return op.composed(x, grid)
 
