@@ -337,8 +337,8 @@ class Strided(Elementwise):
         ndim = view.ndim
         if axis is None:
             axes = _ALL_AXES[ndim]
-        elif type(axis) is int and 0 <= axis < ndim:
-            axes = (axis,)
+        elif type(axis) is int and -ndim <= axis < ndim:
+            axes = (axis % ndim,)
         else:
             axes = indexing.normalize_axes(axis, ndim, name)
         return self._wrap(getattr(self.device.kernels, name)(view, axes, bool(keepdims)))
@@ -375,7 +375,8 @@ class Strided(Elementwise):
 
     def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:
         if axis is None:
-            found = self.flat._arg(name, 0, False)
+            kernels = self.device.kernels
+            found = self._wrap(getattr(kernels, name)(kernels.reshape(self.view, -1), 0, False))
             return found.reshape((1,) * self.ndim) if keepdims else found
         (one,) = indexing.normalize_axes(as_int(axis), self.ndim, name)
         kernel = getattr(self.device.kernels, name)

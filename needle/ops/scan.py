@@ -60,8 +60,10 @@ class _Accumulate(Along):
 
     @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = x.astype(self.dtype_of(x.dtype), copy=False)
-        out: NDArray = scans.run(self.name, x, axis=self.axis % x.ndim, reverse=self.reverse)
+        dtype = x.view.dtype
+        if (wanted := self.dtype_of(dtype)) != dtype:
+            x = x.astype(wanted)
+        out: NDArray = scans.run(self.name, x, axis=self.line_axis(x), reverse=self.reverse)
         return out
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
@@ -172,6 +174,7 @@ class LinearScan(Along):
     axis: int = -1
     reverse: bool = False
 
+    infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = tuple(
         sample(shape, shape, axis=axis, reverse=reverse)
@@ -244,9 +247,12 @@ class _Running(Along):
         return out
 
     def compute(self, x: NDArray) -> tuple[NDArray, ...]:
-        wide = x.astype("float32") if is_half(x.dtype) else x
-        values, places = scans.run(self.name, wide, axis=self.axis % x.ndim)
-        return values.astype(x.dtype, copy=False), places
+        dtype = x.view.dtype
+        if is_half(dtype):
+            values, places = self.compute(x.astype("float32"))
+            return values.astype(dtype), places
+        found: tuple[NDArray, ...] = scans.run(self.name, x, axis=self.line_axis(x))
+        return found
 
     def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Tensor:
         grad = out_grad[0]

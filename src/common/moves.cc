@@ -166,6 +166,45 @@ View kron(const View& a, const View& b) {
   return reshape(binary(Binary::multiply, of(x), of(y)), whole);
 }
 
+View concat(const std::vector<const View*>& parts, int64_t axis, bool stacked) {
+  if (parts.empty()) throw std::invalid_argument("concat: there are no parts");
+  const View& first = *parts[0];
+  const int ndim = first.ndim() + stacked;
+  if (axis < -ndim || axis >= ndim || ndim > kMaxDims)
+    throw std::invalid_argument("concat: axis " + std::to_string(axis) +
+                                " is out of range for shape " + first.shape().str());
+  const int at = static_cast<int>(axis < 0 ? axis + ndim : axis);
+  DType t = first.dtype();
+  int64_t total = 0;
+  for (const View* each : parts) {
+    same_device("concat", first, {each});
+    t = promote(t, each->dtype());
+    bool fits = each->ndim() == first.ndim();
+    for (int i = 0; fits && i < first.ndim(); ++i)
+      fits = each->shape()[i] == first.shape()[i] || (i == at && !stacked);
+    if (!fits)
+      throw std::invalid_argument("concat: shapes " + first.shape().str() + " and " +
+                                  each->shape().str() + " do not fit");
+    total += stacked ? 1 : each->shape()[at];
+  }
+  Dims shape;
+  for (int i = 0; i < ndim; ++i)
+    shape.push(i == at ? total : first.shape()[stacked && i > at ? i - 1 : i]);
+  View out = View::empty(t, shape, first.device());
+  if (out.size() == 0) return out;
+  Dims strides;
+  for (int i = 0; i < ndim; ++i)
+    if (!stacked || i != at) strides.push(out.strides()[i]);
+  int64_t begin = 0;
+  for (const View* each : parts) {
+    const int64_t offset = begin * out.strides()[at];
+    if (each->size() > 0)
+      copy(*each, View(out.buffer(), t, each->shape(), strides, offset));
+    begin += stacked ? 1 : each->shape()[at];
+  }
+  return out;
+}
+
 View product(const View& a, const View& b) {
   if (a.ndim() > 1 && b.ndim() > 1) return matmul(a, b);
   if (a.ndim() == 0 || b.ndim() == 0)

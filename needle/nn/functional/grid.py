@@ -65,8 +65,9 @@ def _has_kernel(device: Device) -> bool:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GridSample(Op):
-    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry: compiled
-    code has the composition of other ops, of which the gradient is made too if it is recorded."""
+    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry:
+    compiled code has the composition of other ops, of which the gradient is made too if it is
+    recorded."""
 
     mode: str
     padding_mode: str
@@ -123,9 +124,8 @@ class _GridSample(Op):
         inputs = node.inputs
         found = pulled_back(self.composed, inputs, out_grad)
         # The nearest element depends on no coordinate: zeros, as the kernel gives.
-        return tuple(
-            [init.zeros_like(x) if y is None else y for x, y in zip(inputs, found, strict=True)]
-        )
+        pairs = zip(inputs, found, strict=True)
+        return tuple([init.zeros_like(x) if y is None else y for x, y in pairs])
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
         """The same, made of other ops."""

@@ -245,6 +245,10 @@ LIKELY = {
     "diagonal": lambda: [view(), integer(), rng.choice([0, 1, -1]), integer()],
     "roll": lambda: [view(), rng.choice([integer(), (1, 2)]), rng.choice([0, -1, (0, 1)])],
     "mean": lambda: [view(), rng.choice([None, (0,), sequence()]), True],
+    "concat": lambda: [
+        rng.choice([tuple(view() for _ in range(rng.randrange(3))), (alike(), alike()), [view()]]),
+        integer(), rng.random() < 0.5,
+    ],
     "kron": lambda: [view(), view()],
     "softmax": lambda: [view(), integer(), True],
     "grid_sample": lambda: [*grid()[1:], *sampling()],
