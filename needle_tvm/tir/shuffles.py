@@ -20,6 +20,7 @@ from needle_tvm.tir.functions import NODES, nodes_in
 
 _MOST = 4  # vectors that one is shuffled from
 _ELEMENTS = ("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "int64")
+_ARITHMETIC: Any = (tirx.Add, tirx.Sub, tirx.Mul, *NODES.division)
 
 Split = tuple[Any, list[int]]  # of a vector of integers: a scalar, and what each lane adds to it
 
@@ -102,7 +103,7 @@ class _Splitting:
             inner = self.of(vector.value) if str(vector.value.ty).startswith("int") else None
             element = str(vector.ty).partition("x")[0]
             return inner and (tirx.Cast(element, inner[0]), inner[1])
-        if isinstance(vector, (tirx.Add, tirx.Sub, tirx.Mul, *NODES.division)):
+        if isinstance(vector, _ARITHMETIC):
             a, b = self.of(vector.a), self.of(vector.b)
             return a and b and self._combined(vector, a, b)
         return None
