@@ -101,22 +101,22 @@ class Topk(Op):
         """Keeps the best so far in order; most elements are only compared with the last of them, in
         blocks whose comparisons are vectors."""
         dtype, n = _te.dtype_of(x), x.shape[-1]
+        floating = is_floating(dtype)
         rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
 
         def better(b: Expr, a: Expr) -> Expr:
             """Whether b, which comes later, belongs before a."""
             high, low = (b, a) if self.largest else (a, b)
             above = high > low
-            if is_floating(dtype):
+            if floating:
                 number = k.tirx.Not(k.tirx.isnan(low))
                 above = k.tirx.any(above, k.tirx.all(k.tirx.isnan(high), number))
             return above
 
         def may_be_better(b: Expr, a: Expr) -> Expr:
-            """The same in one comparison, or true if one of them is NaN."""
-            if is_floating(dtype):
-                return k.tirx.Not(b <= a if self.largest else b >= a)
-            return better(b, a)
+            """The same or more, in less: it decides which elements are compared again."""
+            above = b > a if self.largest else b < a
+            return k.tirx.any(above, k.tirx.isnan(b if self.largest else a)) if floating else above
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             source, values, places = map(s.buffer_proxy, (*ins, *outs))

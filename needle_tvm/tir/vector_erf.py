@@ -54,8 +54,8 @@ _BY_INTERVAL = (
 
 
 def erf(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
-    """By a table of polynomials where that is a single instruction (as in oneDNN's gelu), within 1.4
-    ulp; else by two, within one."""
+    """By a table of polynomials, within 1.4 ulp, where one instruction looks up 16 of them (as in
+    oneDNN's gelu); else by two polynomials, within 1."""
     return _by_table(v, x) if v.has_wide_parts else _by_exp(v, x, exp)
 
 
