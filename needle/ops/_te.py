@@ -95,10 +95,13 @@ def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
     """max(a, b) for two expressions of `dtype`; NaN if either is.
 
-    The inner Select is one instruction on x86, which returns b if either operand is NaN.
+    The inner Select is one instruction on x86, which returns b if either operand is NaN; beside a
+    constant that is all.
     """
     if not is_floating(dtype):
         return k.tirx.max(a, b)
+    if _is_number(k, b):
+        return k.tirx.Select(b > a, b, a)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a > b, a, b))
 
 
@@ -106,7 +109,14 @@ def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
     """min(a, b) for two expressions of `dtype`; NaN if either is."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
+    if _is_number(k, b):
+        return k.tirx.Select(b < a, b, a)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a < b, a, b))
+
+
+def _is_number(k: TeNamespace, x: Expr) -> bool:
+    """Whether x is a constant, and not NaN."""
+    return isinstance(x, k.tirx.FloatImm) and not math.isnan(x.value)
 
 
 def maximum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
