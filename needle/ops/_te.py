@@ -330,6 +330,25 @@ def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]
     return places
 
 
+def any_in(
+    k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
+) -> None:
+    """Statements that set flag[0], an int32, to whether condition(j) holds for any j below a small
+    count. Written out, comparisons of neighbours become those of a vector."""
+    flag[0] = k.tirx.const(0, "int32")
+    with s.unroll(0, count) as j:
+        flag[0] = flag[0] | k.tirx.Cast("int32", condition(j))
+
+
+def all_in(
+    k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
+) -> None:
+    """The same for all j. (TVM takes `not a >= b` for `a < b`, which it is not beside NaN.)"""
+    flag[0] = k.tirx.const(1, "int32")
+    with s.unroll(0, count) as j:
+        flag[0] = flag[0] & k.tirx.Cast("int32", condition(j))
+
+
 def tasks(s: Any, count: Extent, work: Extent) -> Any:
     """A loop of statements (`TeNamespace.statements`) over `count` tasks that threads divide; a CPU
     does so few instructions, all tasks together, on one thread that others would come too late."""

@@ -149,10 +149,10 @@ class Topk(Op):
                 blocks = k.tirx.floordiv(n - self.k, _BLOCK)
                 with s.serial(0, blocks) as block:
                     first = block * _BLOCK + self.k
-                    found[0] = k.tirx.const(0, "int32")
-                    with s.unroll(0, _BLOCK) as j:
-                        may_be = may_be_better(source[row * n + first + j], values[last])
-                        found[0] = found[0] | k.tirx.Cast("int32", may_be)
+                    here = row * n + first
+                    _te.any_in(
+                        k, s, found, _BLOCK, lambda j: may_be_better(source[here + j], values[last])
+                    )
                     with s.If(found[0] != 0), s.Then(), s.serial(0, _BLOCK) as j:
                         compare(first + j)
                 compared = blocks * _BLOCK + self.k
