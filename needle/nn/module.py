@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -43,6 +44,7 @@ class Module:
     torch_unused: ClassVar[tuple[str, ...]] = ()  # PyTorch's tensors that needle does not need
     _hooks: tuple[hooks.Hook, ...] = ()
     _unsaved: frozenset[str] = frozenset()  # buffers that are no part of the state
+    call_signature: inspect.Signature | None = None  # where that of `forward` does not say it
 
     def __init__(self) -> None:
         self.training = True
