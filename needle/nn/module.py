@@ -127,8 +127,7 @@ class Module:
 
     def get_submodule(self, path: str) -> Module:
         """The module of that path ("" is this one). AttributeError if there is none."""
-        found = dict(self.named_modules())
-        if path not in found:
+        if path not in (found := dict(self.named_modules())):
             raise AttributeError(f"{type(self).__name__} has no module {path!r}")
         return found[path]
 

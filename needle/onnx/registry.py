@@ -7,19 +7,15 @@ Converters run while tracing, so that Python's control flow on shapes and known 
 
 from __future__ import annotations
 
+import functools
 import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-F = TypeVar("F", bound=Callable[..., Any])
+from . import converters
 
-# Files of `converters`, each for a family of operators.
-FAMILIES = (
-    "elementwise",
-    "shape",
-    "dense",
-    "twins",
-)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Converter(NamedTuple):
@@ -93,6 +89,8 @@ def names(domain: str = "") -> list[str]:
     return sorted(name for where, name in _CONVERTERS if where == domain)
 
 
+@functools.cache
 def _load() -> None:
-    for family in FAMILIES:
-        importlib.import_module(f"{__package__}.converters.{family}")
+    """Import every file of `converters`, which registers what it defines."""
+    for each in pkgutil.iter_modules(converters.__path__):
+        importlib.import_module(f"{converters.__name__}.{each.name}")

@@ -12,7 +12,7 @@ from ...backend_ndarray.dtypes import is_floating, result_type
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known_number, tensor
+from ..values import Value, tensor
 
 # Functions of one tensor without attributes.
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {

@@ -154,7 +154,8 @@ def slices(
     if not len(first) == len(last) == len(over) == len(by):
         raise node.invalid("starts, ends, axes and steps have different lengths")
     key = [slice(None)] * data.ndim
-    for axis, start, end, step in zip(normal_axes(node, over, data.ndim), first, last, by):
+    at = normal_axes(node, over, data.ndim)
+    for axis, start, end, step in zip(at, first, last, by, strict=True):
         key[axis] = _bounded(node, start, end, step, data.shape[axis])
     return tuple(key)
 
@@ -211,7 +212,7 @@ def range_(node: Node, start: Value, limit: Value, delta: Value) -> Value:
     if any(isinstance(n, Expression) for n in (first, last, step)):
         return ops.arange(first, last, step, dtype="int64")
     dtype = known(node, start, "the start").dtype
-    return np.arange(first, last, step).astype(np.int64 if dtype == object else dtype)
+    return np.arange(first, last, step).astype(np.int64 if dtype.kind == "O" else dtype)
 
 
 @converter("Tile", since=6, known=(1,))
