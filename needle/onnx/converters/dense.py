@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ... import ops
+from ... import linalg, ops
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
@@ -30,3 +30,8 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 @converter("Einsum", since=12)
 def einsum(node: Node, *inputs: Value) -> Tensor:
     return ops.einsum(node.text("equation"), *(tensor(x) for x in inputs))
+
+
+@converter("Det", since=11)
+def determinant(node: Node, x: Value) -> Tensor:
+    return linalg.det(tensor(x))

@@ -12,7 +12,7 @@ from ...backend_ndarray.dtypes import is_floating, result_type
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
+from ..values import Value, known_number, tensor
 
 # Functions of one tensor without attributes.
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -123,13 +123,26 @@ def modulo(node: Node, a: Value, b: Value) -> Tensor:
 
 @converter("Pow", since=7)
 def power(node: Node, base: Value, exponent: Value) -> Tensor:
-    if str(base.dtype) == str(exponent.dtype):
-        return ops.power(*operands(base, exponent))
     x, y = tensor(base), tensor(exponent)
+    if not is_floating(x.dtype) and not is_floating(y.dtype):
+        return integer_power(x, ops.cast(y, "int64"))
+    if x.dtype == y.dtype:
+        return ops.power(*operands(base, exponent))
     common = result_type(x.dtype, y.dtype)
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and is_floating(x.dtype):
         return ops.power(*operands(base, exponent.astype(np.dtype(x.dtype))))
     return ops.cast(ops.power(ops.cast(x, common), ops.cast(y, common)), x.dtype)
+
+
+def integer_power(base: Tensor, exponent: Tensor) -> Tensor:
+    """Integers to the power of exponents of at least 0, by squaring, modulo the dtype's range."""
+    made = ops.add(ops.multiply(base, 0), 1)
+    bits = ops.clip(exponent, 0, 64)  # a larger power leaves the range
+    for i in range(7):
+        odd = ops.equal(ops.bitwise_and(ops.right_shift(bits, i), 1), 1)
+        made = ops.where(odd, ops.multiply(made, base), made)
+        base = ops.multiply(base, base)
+    return made
 
 
 @converter("BitShift", since=11)
@@ -189,9 +202,19 @@ def cast_like(node: Node, x: Value, like: Value) -> Tensor:
     return ops.cast(tensor(x), tensor(like).dtype)
 
 
-@converter("Identity", "Dropout")
-def identity(node: Node, x: Value, *rest: Value | None) -> Any:
+@converter("Identity")
+def identity(node: Node, x: Value) -> Any:
     return x
+
+
+@converter("Dropout", known=(2,))
+def dropout(node: Node, x: Value, ratio: Value | None = None, training: Value | None = None) -> Any:
+    if training is not None and known_number(node, training, "training_mode"):
+        raise node.unsupported("dropout in training mode")
+    if not node.wants(1):
+        return x
+    mask = ops.broadcast_to(Tensor(np.ones((), bool)), tensor(x).shape)
+    return x, mask if node.opset >= 10 else ops.cast(mask, tensor(x).dtype)
 
 
 # Activations with attributes
