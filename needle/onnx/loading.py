@@ -152,15 +152,21 @@ def _checked(onnx: Any, work: Any) -> Any:
     """The proto, after onnx's own checks of names, order, types and attributes."""
     from google.protobuf.message import EncodeError
 
+    infos = [*work.graph.input, *work.graph.output]
+    types = [info.type.tensor_type for info in infos if info.type.HasField("tensor_type")]
+    shapeless = [kind for kind in types if not kind.HasField("shape")]
+    for kind in shapeless:  # the checker wants a shape, which exporters leave out of outputs
+        kind.shape.SetInParent()
     try:
         onnx.checker.check_model(work, skip_opset_compatibility_check=True)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"not valid ONNX: {_first_line(error)}") from None
     except (EncodeError, UnicodeError, ValueError) as error:
         raise ModelError(f"not valid ONNX: {_first_line(error)}") from None
-    for kind in (work.graph.input, work.graph.output):
-        for info in kind:
-            _check_type(onnx, info)
+    for kind in shapeless:
+        kind.ClearField("shape")
+    for info in infos:
+        _check_type(onnx, info)
     return work
 
 

@@ -39,7 +39,7 @@ class OnnxModel(Module):
             listed = ", ".join(info.name for info in graph.inputs)
             raise ModelError(f"fixed: {sorted(unknown)[0]!r} is no input; they are {listed}")
         self.graph_inputs = tuple(info for info in graph.inputs if info.name not in known)
-        self.graph_outputs = graph.outputs
+        self.result_names = tuple(info.name for info in graph.outputs)
         needed = _needed(graph)
         weights: dict[str, str] = {}
         for name, array in graph.initialisers.items():
@@ -55,16 +55,6 @@ class OnnxModel(Module):
             [_Argument(info.name) for info in self.graph_inputs]
         )
         self.eval()
-
-    @property
-    def input_names(self) -> list[str]:
-        """The names of the inputs, in the graph's order."""
-        return [info.name for info in self.graph_inputs]
-
-    @property
-    def output_names(self) -> list[str]:
-        """The names of the outputs, in the graph's order."""
-        return [info.name for info in self.graph_outputs]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The outputs: one Tensor, or a tuple of as many as the graph lists."""
