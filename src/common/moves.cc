@@ -68,9 +68,9 @@ Operand of(const View& x) {
   return o;
 }
 
+// x in the dtype in which sums are made: a half's would overflow, and its rows have no kernels.
 View floats(const View& x) {
-  const DType t = is_floating(x.dtype()) ? x.dtype() : DType::float64;
-  const DType wide = device::computes(t) ? t : compute_type(t);
+  const DType wide = is_floating(x.dtype()) ? compute_type(x.dtype()) : DType::float64;
   return wide == x.dtype() ? x : cast(x, wide);
 }
 
