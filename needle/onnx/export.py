@@ -60,9 +60,12 @@ def export(
     """
     onnx = onnx_package()
     target = _checked_path(path)
-    if opset not in OPSETS:
-        raise ValueError(f"export: opset {opset!r} is not one of {OPSETS[0]} to {OPSETS[-1]}")
-    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
+    if opset not in OPSETS or opset > newest:
+        raise ValueError(f"export: opset {opset!r} is not one of {OPSETS[0]} to {newest}")
+    if isinstance(model, Module) and model.training:
+        raise ValueError("export: the model is in train mode; call model.eval() first")
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
     graph = trace(model, *args, dims=dims, **(kwargs or {}))
     writer = _Export(graph, opset, output_names)
     name = type(model).__name__ if isinstance(model, Module) else getattr(model, "__name__", "")
