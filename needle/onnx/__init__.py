@@ -6,12 +6,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .exporting import export
+    from .writing import export
     from .model import load
 
 __all__ = ["export", "load"]
 
-_HOMES = {"export": "exporting", "load": "model"}
+_HOMES = {"export": "writing", "load": "model"}
 
 
 def __getattr__(name: str) -> Any:

@@ -8,7 +8,7 @@ from ...backend_ndarray.dtypes import is_floating
 from ...extents import same
 from ...node import Node
 from ._dtypes import has_kernel
-from ._layouts import convolved, first, last, transposed_convolved
+from ._layouts import convolved, first, first_shape, last, transposed_convolved
 from ._rules import Site
 from ._writer import Value
 
@@ -29,6 +29,8 @@ def fused(s: Site) -> Value | None:
 
 
 def _with_bias(s: Site, product: Node, bias: Node) -> Value | None:
+    if not isinstance(product.op, (ops.Matmul, ops.Conv, ops.ConvInput)):
+        return None
     w, width = s.w, product.spec.shape[-1:]
     operands = [s.values[node] for node in product.input_nodes]
     if any(node.spec.dtype != s.out.dtype for node in product.input_nodes):
@@ -39,11 +41,10 @@ def _with_bias(s: Site, product: Node, bias: Node) -> Value | None:
             return None
         made: Value = w.node("Gemm", *operands, s.values[bias], shape=product.spec.shape)
         return made
-    is_conv = isinstance(product.op, (ops.Conv, ops.ConvInput))
-    if is_conv and not _symbolic(bias) and bias.spec.shape == width:
-        how = convolved if isinstance(product.op, ops.Conv) else transposed_convolved
-        return how(s, product, s.values[bias])
-    return None
+    if _symbolic(bias) or bias.spec.shape != width or not has_kernel("Conv", s.out.dtype):
+        return None
+    how = convolved if isinstance(product.op, ops.Conv) else transposed_convolved
+    return how(s, product, s.values[bias])
 
 
 def _normalized(s: Site, product: Node, shift: Node) -> Value | None:
@@ -74,12 +75,8 @@ def _normalized(s: Site, product: Node, shift: Node) -> Value | None:
         *[s.values[v] for v in vectors],
         epsilon=float(spread.op.scalar),
     )
-    y.shape = _first_shape(given.extents)
+    y.shape = first_shape(given.extents)
     return y if x.spec.ndim == 2 else last(s.w, y)
-
-
-def _first_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (shape[0], shape[-1], *shape[1:-1])
 
 
 def _symbolic(node: Node) -> bool:

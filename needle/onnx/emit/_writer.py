@@ -157,8 +157,8 @@ class Writer:
         """The value that an operator makes, or several if `dtype` is a tuple.
 
         The elements are those of input number `data`: where an operator has no kernel for their
-        dtype, this and later inputs of it are widened, and the results narrowed again. A result has it,
-        unless `dtype` says another. `shape` is that of the first result, if a later rule asks.
+        dtype, this and later inputs of it are widened, and the results narrowed again. A result has
+        it, unless `dtype` says another. `shape` is that of the first result, if a later rule asks.
         """
         own = inputs[data].dtype if inputs else ""  # type: ignore[union-attr]
         wide = computed_in(op_type, own)

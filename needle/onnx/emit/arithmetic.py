@@ -91,20 +91,24 @@ def whole_division(s: Site, a: Value, b: Value) -> Value:
 
 
 def _of_floats(w: Writer, kind: str, a: Value, b: Value) -> Value:
-    """Of a quotient only the rest is exact, so that the quotient comes from it."""
-    zero = like(w, a, 0)
+    """Only the rest of a quotient is exact, so that the quotient comes from it."""
     rest = w.op("Mod", a, b, fmod=1)
     if kind == "fmod":
         return rest
-    signs = [w.op("Less", x, zero, dtype="bool") for x in (rest, b)]
-    is_zero = w.op("Equal", rest, zero, dtype="bool")
-    other = w.op("And", w.op("Xor", *signs), w.op("Not", is_zero))
-    rest = w.op("Where", other, w.op("Add", rest, b), rest)
+    other = _of_other_sign(w, rest, b)
     if kind == "remainder":
-        return rest
-    quotient = w.op("Round", w.op("Div", w.op("Sub", a, rest), b))
-    by_zero = w.op("Equal", b, zero, dtype="bool")
-    return w.op("Where", by_zero, w.op("Div", a, b), quotient)
+        return w.op("Where", other, w.op("Add", rest, b), rest)
+    quotient = w.op("Div", w.op("Sub", a, rest), b)
+    quotient = w.op("Where", other, w.op("Sub", quotient, like(w, a, 1)), quotient)
+    by_zero = w.op("Equal", b, like(w, a, 0), dtype="bool")
+    return w.op("Where", by_zero, w.op("Div", a, b), w.op("Round", quotient))
+
+
+def _of_other_sign(w: Writer, a: Value, b: Value) -> Value:
+    """Whether a is not 0 and only one of both is below 0."""
+    zero = like(w, a, 0)
+    signs = [w.op("Less", x, zero, dtype="bool") for x in (a, b)]
+    return w.op("And", w.op("Xor", *signs), w.op("Not", w.op("Equal", a, zero, dtype="bool")))
 
 
 def _of_integers(w: Writer, kind: str, a: Value, b: Value) -> Value:
@@ -118,8 +122,10 @@ def _of_integers(w: Writer, kind: str, a: Value, b: Value) -> Value:
     by_less = w.op("Equal", b, like(w, a, -1), dtype="bool")
     divisor = w.op("Where", w.op("Or", by_zero, by_less), one, b)
     if kind == "floor_divide":
-        whole = w.op("Sub", a, w.op("Mod", a, divisor))
-        out = w.op("Where", by_less, w.op("Neg", a), w.op("Div", whole, divisor))
+        quotient = w.op("Div", a, divisor)
+        other = _of_other_sign(w, w.op("Mod", a, divisor, fmod=1), divisor)
+        floor = w.op("Where", other, w.op("Sub", quotient, one), quotient)
+        out = w.op("Where", by_less, w.op("Neg", a), floor)
     else:
         out = w.op("Mod", a, divisor, fmod=int(kind == "fmod"))
     return w.op("Where", by_zero, zero, out)
@@ -127,18 +133,23 @@ def _of_integers(w: Writer, kind: str, a: Value, b: Value) -> Value:
 
 @rule(ops.Atan2)
 def atan2(s: Site, a: Value, b: Value) -> Value:
-    """atan(a / b), turned by pi where b is below 0. Two infinite numbers count as two of size 1,
-    beside which finite ones are 0."""
+    """atan(a / b), turned by pi where b is below 0, as -0 is. Two infinite numbers count as two of
+    size 1, beside which finite ones are 0."""
     w, dtype = s.w, s.out.dtype
     wide = "float64" if dtype == "float64" else "float32"
     a, b = w.cast(a, wide), w.cast(b, wide)
     zero, pi = like(w, a, 0), like(w, a, math.pi)
-    infinite = [w.op("IsInf", x, dtype="bool") for x in (a, b)]
-    both = w.op("And", *infinite)
-    a, b = (w.op("Where", both, w.op("Sign", x), x) for x in (a, b))
-    angle = w.op("Atan", w.op("Div", a, b))
-    left, under = (w.op("Less", x, zero, dtype="bool") for x in (b, a))
-    turn = w.op("Where", under, w.op("Neg", pi), pi)
-    angle = w.op("Where", left, w.op("Add", angle, turn), angle)
+    under, left = (_is_negative(w, x) for x in (a, b))
+    infinite = w.op("And", *(w.op("IsInf", x, dtype="bool") for x in (a, b)))
+    a, b = (w.op("Where", infinite, w.op("Sign", x), x) for x in (a, b))
     nothing = w.op("And", *(w.op("Equal", x, zero, dtype="bool") for x in (a, b)))
-    return w.cast(w.op("Where", nothing, zero, angle), dtype)
+    angle = w.op("Where", nothing, zero, w.op("Atan", w.op("Div", a, b)))
+    turn = w.op("Where", under, w.op("Neg", pi), pi)
+    return w.cast(w.op("Where", left, w.op("Add", angle, turn), angle), dtype)
+
+
+def _is_negative(w: Writer, x: Value) -> Value:
+    """Whether a number is below 0, or -0, whose inverse is."""
+    zero = like(w, x, 0)
+    inverse = w.op("Div", like(w, x, 1), x)
+    return w.op("Or", *(w.op("Less", y, zero, dtype="bool") for y in (x, inverse)))

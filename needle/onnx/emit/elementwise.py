@@ -245,14 +245,15 @@ def asinh(s: Site, x: Value) -> Value:
 
 @rule(ops.Acosh)
 def acosh(s: Site, x: Value) -> Value:
-    """log1p(d + sqrt(d * (x + 1))) with d = x - 1; where a square would overflow, ln(2) + ln(x)."""
+    """log1p(d + sqrt(d) * sqrt(x + 1)) with d = x - 1; where the sum would overflow, ln(2) +
+    ln(x)."""
     w = s.w
     if s.out.dtype != "float64":
         return w.op("Acosh", w.cast(x, s.out.dtype))
     x = floats(s, x)
     one = like(w, x, 1)
     above = w.op("Sub", x, one)
-    root = w.op("Sqrt", w.op("Mul", above, w.op("Add", x, one)))
+    root = w.op("Mul", w.op("Sqrt", above), w.op("Sqrt", w.op("Add", x, one)))
     large = w.op("Add", w.op("Log", x), like(w, x, math.log(2)))
     is_large = w.op("Greater", x, like(w, x, 1e150), dtype="bool")
     return w.op("Where", is_large, large, _log1p(w, w.op("Add", above, root)))
@@ -306,8 +307,10 @@ def clip(s: Site, x: Value) -> Value:
     x = w.cast(x, dtype)
     if low is None and high is None:
         return x
-    given = [None if bound is None else w.constant(bound, dtype) for bound in (low, high)]
-    made: Value = w.node("Clip", x, *given, shape=x.shape)
+    if low is None or high is None:  # ONNX Runtime's Clip would also cut infinities
+        op_type, bound = ("Min", high) if low is None else ("Max", low)
+        return w.op(op_type, x, w.constant(bound, dtype))
+    made: Value = w.node("Clip", x, *(w.constant(b, dtype) for b in (low, high)), shape=x.shape)
     return made
 
 

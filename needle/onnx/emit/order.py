@@ -131,12 +131,18 @@ def _logaddexp(w: Writer, a: Value, b: Value) -> Value:
 
 @rule(ops.LinearScan)
 def linear_scan(s: Site, a: Value, b: Value) -> Value:
-    wide = [floats(s, v) for v in (a, b)]
+    w, axis = s.w, s.op.axis % a.ndim
+    a, b = (floats(s, v) for v in (a, b))
+    # Nothing comes before the first element, so that its factor, which may be infinite, is 0.
+    n, back = a.extents[axis], s.op.reverse
+    none = w.full(0, a.dtype, [1 if i == axis else m for i, m in enumerate(a.extents)])
+    others = w.slice(a, (axis,), (0 if back else 1,), (n - 1 if back else n,))
+    factors = w.concat([others, none] if back else [none, others], axis, a.extents)
 
     def step(w: Writer, y: Value, a: Value, b: Value) -> Value:
         return w.op("Add", w.op("Mul", a, y), b)
 
-    return rounded(s, _running(s, 0, wide, step))
+    return rounded(s, _running(s, 0, [factors, b], step))
 
 
 @rule(ops.Cummax)

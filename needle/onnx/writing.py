@@ -21,7 +21,6 @@ from ..node import Node
 from ..trace import trace
 from .emit import Site, Value, Writer, Written, find
 from .emit._dtypes import NUMBER
-from .loading import onnx_package
 
 OPSETS = range(18, 25)  # that rules are written for
 LIMIT = 2**31 - 2**24  # bytes of weights inside of the file: a protobuf message holds 2 GiB
@@ -61,13 +60,27 @@ def export(
     """
     onnx = onnx_package()
     target = _checked_path(path)
-    if opset not in OPSETS:
-        raise ValueError(f"export: opset {opset!r} is not one of {OPSETS[0]} to {OPSETS[-1]}")
-    args = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
+    if opset not in OPSETS or opset > newest:
+        raise ValueError(f"export: opset {opset!r} is not one of {OPSETS[0]} to {newest}")
+    if isinstance(model, Module) and model.training:
+        raise ValueError("export: the model is in train mode; call model.eval() first")
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
     graph = trace(model, *args, dims=dims, **(kwargs or {}))
     writer = _Export(graph, opset, output_names)
     name = type(model).__name__ if isinstance(model, Module) else getattr(model, "__name__", "")
     _write(onnx, writer, name or "model", target, external_above)
+
+
+def onnx_package() -> Any:
+    """The package `onnx`. ImportError that says how to install it."""
+    try:
+        import onnx
+    except ImportError as error:
+        raise ImportError(
+            f"ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
+        ) from error
+    return onnx
 
 
 def _checked_path(path: Any) -> Path:
