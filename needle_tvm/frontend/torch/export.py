@@ -119,7 +119,7 @@ def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbol
         symbols = symbols_of(exported, asked)
         check_guards(functional, symbols)
     except UsageError as error:
-        written_out = [m for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
+        written_out = [m for m in model.modules() if _is_written_out(m)]
         if not written_out:
             raise
         kind = type(written_out[0]).__name__
@@ -127,6 +127,15 @@ def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbol
             f"{error}; torch.export writes out the steps of nn.{kind}, so their number is fixed"
         ) from error
     return symbols
+
+
+def _is_written_out(module: Any) -> bool:
+    """Whether export writes out the steps of a recurrent layer."""
+    import torch
+
+    if isinstance(module, (torch.nn.LSTM, torch.nn.GRU)):
+        return bool(module.proj_size)
+    return isinstance(module, torch.nn.RNNBase)
 
 
 def _run(model: Any, inputs: tuple[Any, ...], sizes: Mapping[str, int] | None = None) -> None:
@@ -152,7 +161,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     import torch
 
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
-    from needle_tvm.frontend.torch import importer
+    from needle_tvm.frontend.torch import importer, recurrence
     from needle_tvm.frontend.torch import ops as torch_ops
 
     # Export identifies inputs by object: one tensor in two places would be one input, and an input
@@ -162,12 +171,12 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     )
     try:
         with _quiet():
-            exported = torch.export.export(
-                model, inputs, dynamic_shapes=_hints(model, inputs, asked)
-            )
-            functional = importer.functional_program(
-                exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
-            )
+            with recurrence.recurrences():
+                exported = torch.export.export(
+                    model, inputs, dynamic_shapes=_hints(model, inputs, asked)
+                )
+            taken_apart = torch_decompositions.DECOMPOSITIONS | recurrence.DECOMPOSITIONS
+            functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
         if any(torch_graph.fixed(functional)):
             functional = torch_graph.returning(functional, torch_graph.outputs(functional))
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -202,7 +211,7 @@ def _hints(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
     ]
     hints = nested(axes, inputs)
     for number, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
-        if parameter.kind is parameter.VAR_POSITIONAL:  # one argument to export
+        if parameter.kind is parameter.VAR_POSITIONAL and number < len(hints):  # one to export
             return (*hints[:number], hints[number:])
     return hints
 
