@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import traceback
@@ -16,7 +15,6 @@ from needle.dims import Expression
 from needle_tvm.errors import NeedleTVMError, TranslationError, UsageError
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch import graph as torch_graph
-from needle_tvm.frontend.torch.arrays import nested
 from needle_tvm.frontend.torch.dims import Asked
 from needle_tvm.frontend.torch.nodes import dtype_of
 from needle_tvm.frontend.torch.symbols import Symbols, check_guards, symbols_of
@@ -33,14 +31,8 @@ _DTYPES = frozenset(
 
 
 def check(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
-    """Raise TranslationError for a TorchScript model, and for an input (name, tensor) or a weight
-    that compiled code cannot hold."""
-    import torch
-
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TranslationError(
-            f"model is a {type(model).__name__}: give the module it was scripted or traced from"
-        )
+    """Raise TranslationError for an input (name, tensor) or a weight that compiled code cannot
+    hold."""
     parameters = [(f"parameter {name!r}", each) for name, each in model.named_parameters()]
     buffers = [(f"buffer {name!r}", each) for name, each in model.named_buffers()]
     for name, tensor in (*inputs, *parameters, *buffers):
@@ -91,7 +83,7 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
         sizes = asked.sizes()
-        given = nested(asked.resized(sizes), inputs) if sizes else inputs
+        given = tuple(asked.resized(sizes)) if sizes else inputs
         try:
             exported, functional = _exported(model, given, asked)
             symbols = _symbols(model, exported, functional, asked)
@@ -113,8 +105,6 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
 
 def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbols:
     """The extents of a program's symbols; UsageError if it is not for all sizes of its dims."""
-    import torch
-
     try:
         symbols = symbols_of(exported, asked)
         check_guards(functional, symbols)
@@ -170,15 +160,11 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
         torch.Tensor, lambda tensor: tensor.detach().clone(), inputs
     )
     try:
-        with _quiet():
+        with quiet():
             with recurrence.recurrences():
-                exported = torch.export.export(
-                    model, inputs, dynamic_shapes=_hints(model, inputs, asked)
-                )
+                exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
             taken_apart = torch_decompositions.DECOMPOSITIONS | recurrence.DECOMPOSITIONS
             functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
-        if any(torch_graph.fixed(functional)):
-            functional = torch_graph.returning(functional, torch_graph.outputs(functional))
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise _not_taken(
             model,
@@ -194,30 +180,25 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     return exported, functional
 
 
-def _hints(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+def _hints(asked: Asked) -> Any:
     """`dynamic_shapes` for inputs. Each axis is its own there, so that this package, and not
     PyTorch's pages of text, says which dims a model does not have."""
     from torch.export import Dim
 
     if not asked.dims:
         return None
-    axes = [
+    return tuple(
         {
             axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
             for axis, extent in enumerate(shape)
             if isinstance(extent, Expression)
         }
         for shape in asked.shapes
-    ]
-    hints = nested(axes, inputs)
-    for number, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
-        if parameter.kind is parameter.VAR_POSITIONAL and number < len(hints):  # one to export
-            return (*hints[:number], hints[number:])
-    return hints
+    )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence export, which logs and prints whole graphs for errors that it also raises."""
 
     def nothing(_: logging.LogRecord) -> bool:
