@@ -53,24 +53,30 @@ class Method:
     antialias: bool = False
     roi: tuple[float, float] = (0.0, 1.0)  # of this axis, for tf_crop_and_resize
 
-    def places(self, xp: Any, at: Any, n: Any, m: Any, scale: Any) -> Any:
+    def places(self, at: Any, n: Any, m: Any, scale: Any) -> Any:
         """The places, among n elements, of the elements `at` of m. With a scale that is no ratio of
         whole sizes, the axis that it describes is not m, but n * scale long."""
-        length, kind = n * scale, self.coordinates
-        if kind in ("align_corners", "tf_crop_and_resize"):
-            first, last = self.roi if kind == "tf_crop_and_resize" else (0.0, 1.0)
-            start = first * (n - 1)
-            if same(m, 1):
-                return at * 0 + ((first + last) / 2 * (n - 1) if kind[0] == "t" else 0)
-            return at * (last - first) * (n - 1) / (length - 1) + start
+        kind = self.coordinates
         if kind == "asymmetric":
             return at / scale
         if kind == "tf_half_pixel_for_nn":
             return (at + 0.5) / scale
-        if kind == "pytorch_half_pixel" and same(m, 1):
-            return at * 0
-        shift = n / 2 * (1 - m / length) if kind == "half_pixel_symmetric" else 0
-        return (at + 0.5) / scale - 0.5 + shift
+        if kind in ("half_pixel", "half_pixel_symmetric"):
+            shift = n / 2 - m / scale / 2 if kind == "half_pixel_symmetric" else 0
+            return (at + 0.5) / scale - 0.5 + shift
+        first, last = self.roi if kind == "tf_crop_and_resize" else (0.0, 1.0)
+        alone = at * 0 + ((first + last) / 2 * (n - 1) if kind == "tf_crop_and_resize" else 0)
+        if same(m, 1):
+            return alone
+        if kind == "pytorch_half_pixel":
+            several = (at + 0.5) / scale - 0.5
+        else:
+            steps = n * scale - 1
+            steps = ops.maximum(steps, 0.5) if isinstance(steps, Tensor) else steps  # if m is 1
+            several = at * (last - first) * (n - 1) / steps + first * (n - 1)
+        if isinstance(m, Expression) and m.bounds[0] <= 1:
+            return ops.where(at * 0 + m > 1, several, alone)
+        return several
 
     def nearest_of(self, xp: Any, place: Any, n: Any) -> Any:
         """The element that is nearest to each place."""
@@ -308,11 +314,11 @@ def _index(how: Method, n: int, m: int, scale: float) -> tuple[np.ndarray, np.nd
 
     In float32, as ONNX Runtime: where an element is as near to two, the rounding decides.
     """
-    place = how.places(np, np.arange(m, dtype="float32"), n, m, np.float32(scale))
-    return how.nearest_of(np, place, n), _outside(np, how, place, n)
+    place = how.places(np.arange(m, dtype="float32"), n, m, np.float32(scale))
+    return how.nearest_of(np, place, n), _outside(how, place, n)
 
 
-def _outside(xp: Any, how: Method, place: Any, n: Any) -> Any:
+def _outside(how: Method, place: Any, n: Any) -> Any:
     if how.coordinates != "tf_crop_and_resize":
         return None
     return (place < 0) | (place > n - 1)
@@ -323,13 +329,13 @@ def _tables(
     how: Method, n: int, m: int, scale: float, dtype: str, device: Device
 ) -> tuple[tuple[NDArray, ...], np.ndarray | None]:
     """What Resample takes of m elements among n, and which places are outside, if any are."""
-    place = how.places(np, np.arange(m, dtype="float64"), n, m, scale)
+    place = how.places(np.arange(m, dtype="float64"), n, m, scale)
     taps = how.taps(np, place, n, scale)
     elements, weights = (np.stack(each) for each in zip(*taps, strict=True))
     used = np.any(weights != 0, 1)  # none is read for nothing
     used[0] |= not used.any()
     tables = resample_tables(elements[used], weights[used], n, dtype, device)
-    return tables, _outside(np, how, place, n)
+    return tables, _outside(how, place, n)
 
 
 def _by_tables(
@@ -372,8 +378,9 @@ def _by_takes(
         return _repeated(x, axis, int(scale)), None
     dtype = "float32" if how.mode == "nearest" or isinstance(scale, Tensor) else "float64"
     at = ops.arange(m, dtype=dtype, device=x.device)
-    place = how.places(ops, at, n, m, scale)
-    beyond = _outside(ops, how, place, n)
+    n = zeros((1,), dtype=dtype, device=x.device, requires_grad=False) + n  # to compute with
+    place = how.places(at, n, m, scale)
+    beyond = _outside(how, place, n)
     outside = None if beyond is None else _lined_up(beyond, axis, x.ndim)
     if how.mode == "nearest":
         return ops.take(x, how.nearest_of(ops, place, n), axis), outside

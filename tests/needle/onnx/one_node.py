@@ -21,8 +21,7 @@ def model_of(
     domain: str = "",
 ) -> Any:
     """A ModelProto of one node: inputs x0, x1, ... (None leaves one out), outputs y0, y1, ..."""
-    import onnx
-    from onnx import TensorProto, helper
+    from onnx import ValueInfoProto, helper
 
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
     made = [f"y{i}" for i in range(outputs)]
@@ -35,12 +34,11 @@ def model_of(
             for name, x in zip(names, inputs, strict=True)
             if x is not None
         ],
-        [helper.make_tensor_value_info(name, TensorProto.UNDEFINED, None) for name in made],
+        [ValueInfoProto(name=name) for name in made],  # of the type that follows
     )
     opsets = [helper.make_opsetid("", opset)]
     if domain:
         opsets.append(helper.make_opsetid(domain, 1))
-    del onnx
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
