@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ... import ops
+from ... import linalg, ops
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
@@ -14,7 +14,7 @@ def matmul(node: Node, a: Value, b: Value) -> Tensor:
     return ops.matmul(tensor(a), tensor(b))
 
 
-@converter("Gemm", since=7)
+@converter("Gemm", since=6)
 def gemm(node: Node, a: Value, b: Value, c: Value | None = None) -> Tensor:
     left = ops.transpose(tensor(a)) if node.flag("transA") else tensor(a)
     right = ops.transpose(tensor(b)) if node.flag("transB") else tensor(b)
@@ -30,3 +30,8 @@ def scaled(x: Tensor, factor: float) -> Tensor:
 @converter("Einsum", since=12)
 def einsum(node: Node, *inputs: Value) -> Tensor:
     return ops.einsum(node.text("equation"), *(tensor(x) for x in inputs))
+
+
+@converter("Det", since=11)
+def determinant(node: Node, x: Value) -> Tensor:
+    return linalg.det(tensor(x))
