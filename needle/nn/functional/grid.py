@@ -61,8 +61,14 @@ def grid_sample(
         raise ValueError(
             f"grid_sample: padding_mode {padding_mode!r} is none of {', '.join(_PADDINGS)}"
         )
+    return sampled(x, grid, mode, padding_mode, bool(align_corners))
+
+
+def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """The same of any number of axes, in any mode, unchecked."""
+    last = x.ndim - 3
     taps = [
-        _taps(grid[..., axes - 1 - i], n, mode, padding_mode, bool(align_corners))
+        _taps(grid[..., last - i], n, mode, padding, align_corners)
         for i, n in enumerate(x.shape[2:])
     ]
     return _gathered(x, taps)
