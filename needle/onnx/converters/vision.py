@@ -69,7 +69,7 @@ def roi_align(node: Node, data: Value, rois: Value, batch_indices: Value) -> Ten
         step = _at_least(end - start, -math.inf if half_pixel else 1.0) / parts
         used = _points(node, step)
         counts.append(used)
-        taps.append(_cell_taps(start, step, used, parts, n))
+        taps.append(_cell_taps(start, step, used, parts, n, mode))
     return _pooled(x, taps, counts, index_tensor(batch_indices), mode)
 
 
@@ -96,18 +96,23 @@ def _points(node: Node, step: Any) -> int | np.ndarray:
 Taps = list[tuple[Tensor, Tensor, Tensor]]
 
 
-def _cell_taps(start: Any, step: Any, used: int | np.ndarray, cells: int, n: Any) -> Taps:
+def _cell_taps(
+    start: Any, step: Any, used: int | np.ndarray, cells: int, n: Any, mode: str
+) -> Taps:
     """Twice (place, weight, whether it counts) along an axis of n elements, each of shape (regions,
     cells, points): of the elements before and behind each point."""
     count, dtype = start.shape[0], str(start.dtype)
     start, step = (tensor(t.reshape((count, 1, 1))) for t in (start, step))
     cell = make_const(np.arange(cells, dtype=dtype)[None, :, None])
-    point = np.arange(np.max(used, initial=1), dtype=dtype)[None, None, :]
-    many = np.maximum(used, 1).reshape(-1, 1, 1).astype(dtype)
-    place = start + cell * step + make_const((point + 0.5) / many) * step
+    point = np.arange(np.max(used, initial=1))[None, None, :]
+    each = np.reshape(used, (-1, 1, 1))  # of a region
+    counts = point < (each if mode == "avg" else np.minimum(each, 1) * point.size)
+    point = np.minimum(point, np.maximum(each - 1, 0))  # a maximum may see a point twice
+    share_of_cell = ((point + 0.5) / np.maximum(each, 1)).astype(dtype)
+    place = start + cell * step + make_const(share_of_cell) * step
     inside = (place >= -1.0) & (place <= n)
-    if isinstance(used, np.ndarray):
-        inside = inside & make_const(point < used.reshape(-1, 1, 1))
+    if not counts.all():
+        inside = inside & make_const(counts)
     place = ops.minimum(ops.maximum(place, 0.0), n - 1)
     low = ops.floor(place)
     share = place - low

@@ -101,6 +101,7 @@ def test_deform_conv():
         _alike("DeformConv", (*inputs[:3],), attributes, 19)
 
 
+@pytest.mark.slow
 def test_compiled_as_eager():
     rng = np.random.default_rng(0)
     inputs = (
