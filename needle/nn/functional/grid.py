@@ -78,8 +78,11 @@ def grid_sample(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GridSample(Op):
-    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry: compiled
-    code has the composition of other ops, of which the gradient is made too if it is recorded."""
+    """`grid_sample` by a kernel of its own, where the device has one.
+
+    It is in no registry: compiled code has the composition of other ops, of which the gradient is
+    made too if it is recorded.
+    """
 
     mode: str
     padding_mode: str
@@ -112,13 +115,20 @@ class _GridSample(Op):
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
         """The same, made of other ops."""
-        taps = [
-            _taps(grid[..., x.ndim - 3 - i], n, *self._how()) for i, n in enumerate(x.shape[2:])
-        ]
-        return _gathered(x, taps)
+        return sampled(x, grid, *self._how())
 
     def _how(self) -> tuple[str, str, bool]:
         return self.mode, self.padding_mode, self.align_corners
+
+
+def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """The same of any number of axes, in any mode, unchecked."""
+    last = x.ndim - 3
+    taps = [
+        _taps(grid[..., last - i], n, mode, padding, align_corners)
+        for i, n in enumerate(x.shape[2:])
+    ]
+    return _gathered(x, taps)
 
 
 Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and its weight
