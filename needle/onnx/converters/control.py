@@ -1,8 +1,8 @@
 """Converters of control flow: If, Loop and Scan.
 
-Tracing unrolls loops and takes one branch, so that conditions and trip counts must be known then.
-Subgraphs see outer values. Values that a body computes from known ones are known in the next
-iteration, so that counters and shapes are.
+Tracing unrolls loops, so that their conditions and trip counts must be known then, and takes the
+branch of a known condition. Subgraphs see outer values. Values that a body computes from known
+ones are known in the next iteration, so that counters and shapes are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...extents import is_symbolic
+from ...extents import is_symbolic, same
 from ...tensor import Tensor
 from ..execute import Scope
 from ..graph import Graph, Node
@@ -25,9 +25,32 @@ LARGEST_COUNT = 10_000  # of iterations that are unrolled
 
 @converter("If", since=1, scoped=True, known=(0,))
 def if_(node: Node, scope: Scope, condition: Value) -> tuple[Value, ...]:
-    taken = bool(known_number(node, condition, "the condition"))
-    branch = node.graph("then_branch" if taken else "else_branch")
-    return scope.run(branch)
+    branches = [node.graph("then_branch"), node.graph("else_branch")]
+    if isinstance(condition, Tensor):
+        return _chosen(node, condition, *(scope.run(branch) for branch in branches))
+    return scope.run(branches[0 if known_number(node, condition, "the condition") else 1])
+
+
+def _chosen(
+    node: Node, condition: Tensor, taken: Sequence[Value], other: Sequence[Value]
+) -> tuple[Tensor, ...]:
+    """The outputs of one branch, chosen by a condition that only a call knows: both are computed,
+    which needs outputs alike."""
+    if condition.size != 1:
+        raise node.invalid(f"the condition has the shape {condition.shape}, not one element")
+    scalar = ops.reshape(condition, ())
+    chosen = []
+    for i, (a, b) in enumerate(zip(taken, other, strict=True)):
+        first, second = tensor(a), tensor(b)
+        if not same(first.shape, second.shape) or first.dtype != second.dtype:
+            raise node.unsupported(
+                f"the condition depends on values that only a call knows, and output {i} is "
+                f"{first.dtype} {first.shape} in one branch and {second.dtype} {second.shape} in "
+                "the other; if it comes from an input of the model, give that a value with "
+                "fixed={...}"
+            )
+        chosen.append(ops.where(scalar, first, second))
+    return tuple(chosen)
 
 
 @converter("Loop", since=1, scoped=True, known=(0, 1))
@@ -52,7 +75,7 @@ def loop(
     collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
     done = 0
     while again and (most is None or done < most):
-        _check_count(node, done + 1 if most is None else most)
+        _check_count(node, done + 1 if condition is not None or most is None else most)
         given = np.array(again if condition is not None else True)
         after, *made = scope.run(body, np.array(done, np.int64), given, *states)
         states = tuple(made[:count])
@@ -86,7 +109,7 @@ def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Val
 
 def _stacked(values: Sequence[Value], axis: int) -> Value:
     if all(is_known(value) for value in values):
-        return np.stack(values, axis)  # type: ignore[arg-type]
+        return np.stack(values, axis)
     return ops.stack([tensor(value) for value in values], axis)
 
 

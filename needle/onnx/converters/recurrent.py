@@ -142,10 +142,11 @@ def _given(
 
     if bias is None:
         nothing = init.zeros(width, device=x.device, dtype=x.dtype)
-        biases = [[nothing] * count] * 2
+        input_bias = state_bias = [nothing] * count
     else:
         both = tensor(bias)
-        biases = [[by_gate(both[d][a:b]) for d in range(count)] for a, b in _halves(width)]
+        input_bias = [by_gate(both[d][:width]) for d in range(count)]
+        state_bias = [by_gate(both[d][width:]) for d in range(count)]
     begin = (count, x.shape[1], hidden)
     return _Given(
         x,
@@ -153,14 +154,11 @@ def _given(
         [_first(node, state, begin, x, turned) for state in states],
         [ops.transpose(by_gate(w[d])) for d in range(count)],
         [ops.transpose(by_gate(r[d])) for d in range(count)],
-        *biases,
+        input_bias,
+        state_bias,
         backward,
         hidden,
     )
-
-
-def _halves(width: int) -> tuple[tuple[int, int], ...]:
-    return (0, width), (width, 2 * width)
 
 
 def _first(node: Node, state: Value | None, shape: Any, x: Tensor, turned: bool) -> Tensor:
@@ -373,7 +371,7 @@ def lstm(
         named = tuple(name for name, _ in activations[d])
         special = coupled or peepholes is not None or node.has("clip")
         if named == ("sigmoid", "tanh", "tanh") and not special:
-            hidden, cells, _ = ops.lstm_sequence(projected, *states, w)
+            hidden, cells, _ = ops.lstm_sequence(projected, states[0], states[1], w)
             return hidden, cells
         gate, new, out = (function for _, function in activations[d])
         seen: list[Tensor | None] = [None] * 3
