@@ -1,5 +1,5 @@
-"""Attention over heads (B, H, L, E), as converters of several domains need it: masks from positions,
-the product itself, and rotations by position.
+"""Attention over heads (B, H, L, E), as converters of several domains need it: masks from
+positions, the product itself, and rotations by position.
 
 A mask is a Tensor or, where it is known while tracing, a NumPy array: bools say which keys a query
 sees, numbers are added to the scores. It broadcasts to (B, H, L, S).
@@ -76,7 +76,7 @@ def intersection(a: Mask | None, b: Mask | None) -> Mask | None:
     if a is None or b is None:
         return b if a is None else a
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
-        return a & b
+        return np.asarray(a & b)
     return ops.logical_and(tensor(a), tensor(b))
 
 
@@ -120,8 +120,8 @@ def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
 
 
 class Steps(NamedTuple):
-    """What attention computes on the way, each (B, H, L, S): the products of queries and keys, these
-    capped, with masks, and the weights."""
+    """What attention computes on the way, each (B, H, L, S): the products of queries and keys,
+    these capped, with masks, and the weights."""
 
     products: Tensor
     capped: Tensor

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...backend_ndarray.dtypes import is_half
 from ...extents import is_symbolic
 from ...tensor import Tensor
 from ..graph import Node
@@ -54,21 +53,17 @@ def attention(
         k, v = ops.concat([tensor(past_key), k], 2), ops.concat([tensor(past_value), v], 2)
     seen, added = _masks(node, q, k, mask, past_key, lengths)
     scale = node.number("scale", 0.0) or float(q.shape[3]) ** -0.5
-    if is_half(q.dtype):  # as ONNX says, so that no product overflows
-        q, k_scaled, scale = ops.mul_scalar(q, scale**0.5), ops.mul_scalar(k, scale**0.5), 1.0
-    else:
-        k_scaled = k
     softcap = node.number("softcap", 0.0)
     asked = node.dtype("softmax_precision") if node.has("softmax_precision") else None
     precision = softmax_dtype(q.dtype, asked)
     if softcap or precision or node.wants(3):
-        y, steps = attend_in_steps(q, k_scaled, v, scale, seen, added, True, softcap, precision)
+        y, steps = attend_in_steps(q, k, v, scale, seen, added, True, softcap, precision)
         mode = node.integer("qk_matmul_output_mode", 0)
         if not 0 <= mode < len(steps):
             raise node.invalid(f"qk_matmul_output_mode is {mode}, not 0 to 3")
         shown: Tensor | None = steps[mode]
     else:
-        y, shown = attend(q, k_scaled, v, scale, seen, added, True), None
+        y, shown = attend(q, k, v, scale, seen, added, True), None
     return join_heads(y) if flat else y, k, v, shown
 
 
@@ -82,7 +77,8 @@ def _masks(
 ) -> tuple[Mask | None, Mask | None]:
     """(which keys are seen, what is added to the scores)."""
     queries, keys = q.shape[2], k.shape[2]
-    seen, added = None, None
+    seen: Mask | None = None
+    added: Mask | None = None
     offset: Any = 0
     if lengths is not None:
         if past_key is not None:
