@@ -254,7 +254,7 @@ def trace(
     itself, or needs the number of a size; the errors of `infer` for shapes and dtypes.
     """
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
-    signature = _signature(fn.forward if isinstance(fn, Module) else fn)
+    signature = _signature(fn)
     try:
         if signature is not None:
             signature.bind(*args, **kwargs)
@@ -339,6 +339,10 @@ def _modules(
 
 
 def _signature(fn: Any) -> inspect.Signature | None:
+    if isinstance(fn, Module):
+        if fn.call_signature is not None:
+            return fn.call_signature
+        fn = fn.forward
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions have no signature
