@@ -14,7 +14,7 @@ def matmul(node: Node, a: Value, b: Value) -> Tensor:
     return ops.matmul(tensor(a), tensor(b))
 
 
-@converter("Gemm", since=7)
+@converter("Gemm", since=6)
 def gemm(node: Node, a: Value, b: Value, c: Value | None = None) -> Tensor:
     left = ops.transpose(tensor(a)) if node.flag("transA") else tensor(a)
     right = ops.transpose(tensor(b)) if node.flag("transB") else tensor(b)
