@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 import needle_tvm
+from needle_tvm import runtime
 from needle_tvm.process.timing import Contestant, contest, load_arrays, save_arrays
 
 TOLERANCE = 1e-4  # of each output, relative to its largest magnitude, or absolute below 1
@@ -80,7 +81,9 @@ class Real:
         found = self.compiled(*[inputs[name] for name in self.example])
         found = found if isinstance(found, (tuple, list)) else [found]
         ours = [tensor.numpy() for tensor in found]
-        for mine, theirs in zip(ours, self.session.run(None, {**inputs, **self.fixed}), strict=True):
+        for mine, theirs in zip(
+            ours, self.session.run(None, {**inputs, **self.fixed}), strict=True
+        ):
             if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
                 raise SystemExit(f"{self.name}: {mine.dtype} {mine.shape}, not {theirs.shape}")
             apart = float(np.abs(mine - theirs).max()) / max(1.0, float(np.abs(theirs).max()))
@@ -129,7 +132,7 @@ Calls = tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]
 
 def ours(path: str, inputs: str, count: int) -> Calls:
     """The exported model, loaded by the runtime and called with arrays."""
-    program = needle_tvm.runtime.load(path)
+    program = runtime.load(path)
     return _turns(lambda arrays: program(*arrays), load_arrays(inputs)[:count])
 
 
