@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .writing import export
     from .model import load
+    from .writing import export
 
 __all__ = ["export", "load"]
 
