@@ -51,14 +51,14 @@ void bind_scans(pybind11::module_& m) {
   });
   m.def("grid_sample", [](const View& x, const View& grid, const std::string& mode,
                           const std::string& padding, bool align_corners) {
-    const Sampling how(mode, padding, align_corners);
+    const Sampling how{mode, padding, align_corners};
     pybind11::gil_scoped_release free;
     return grid_sample(x, grid, how);
   });
   m.def("grid_sample_grad", [](const View& grad, const View& x, const View& grid,
                                const std::string& mode, const std::string& padding,
                                bool align_corners) {
-    const Sampling how(mode, padding, align_corners);
+    const Sampling how{mode, padding, align_corners};
     pybind11::gil_scoped_release free;
     return grid_sample_grad(grad, x, grid, how);
   });
