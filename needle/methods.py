@@ -247,7 +247,8 @@ def _bind(methods: type, target: type) -> None:
     for name, method in vars(methods).items():
         if inspect.isfunction(method):
             public = not name.startswith("_")
-            setattr(target, name, keywords.named(method, f"Tensor.{name}") if public else method)
+            owner = f"{target.__name__}.{name}"
+            setattr(target, name, keywords.named(method, owner, True) if public else method)
         elif isinstance(method, property):
             setattr(target, name, method)
 

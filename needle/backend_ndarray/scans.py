@@ -119,7 +119,12 @@ def topk(x: Array, axis: int, descending: bool, k: int) -> tuple[Array, Array]:
 
 
 def searchsorted(x: Array, values: Array, right: bool) -> Array:
-    """np.searchsorted, which leaves open what it finds among elements that are not sorted."""
+    """np.searchsorted of each line, which leaves open what it finds among elements that are not
+    sorted."""
+    if x.ndim > 1:
+        lines = zip(x.reshape(-1, x.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True)
+        found = [searchsorted(line, wanted, right) for line, wanted in lines]
+        return np.reshape(found, values.shape).astype("int64")
     low, high = np.zeros(values.shape, "int64"), np.full(values.shape, len(x), "int64")
     for _ in range(len(x).bit_length()):
         middle = (low + high) // 2

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from .._state import state
+from ..apply import of_value, unrecorded
 from ..errors import ShapeError
 from ..extents import same
-from ..spec import broadcast_shapes, normalize_axes, normalize_axis
+from ..spec import Shape, broadcast_shapes, normalize_axes, normalize_axis
 from ..tensor import Tensor, make_const
 from ._arguments import check_tensors
 from .einsum import _contract
@@ -83,6 +84,10 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     >>> ndl.outer(ndl.ones(3), ndl.ones(4)).shape
     (3, 4)
     """
+    values = unrecorded(a, b)
+    if values is not None:
+        left, right = values
+        return of_value(left.reshape(-1, 1) * right.reshape(-1))
     check_tensors("outer", a=a, b=b)
     return reshape(a, (a.size, 1)) * reshape(b, (b.size,))
 
@@ -96,6 +101,11 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
     3.0
     """
+    values = unrecorded(a, b)
+    if values is not None:
+        left, right = values
+        if left.dtype == right.dtype and left.ndim == 1 and left.shape == right.shape:
+            return of_value(left @ right)
     check_tensors("dot", a=a, b=b)
     if not a.ndim or not b.ndim:
         return a * b
@@ -116,16 +126,27 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     >>> ndl.kron(ndl.eye(2), ndl.ones(1, 2)).numpy().tolist()
     [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
     """
+    values = unrecorded(a, b)
+    if values is not None:
+        one, other = values
+        apart, blocks, whole = _kron_shapes(one.shape, other.shape)
+        return of_value((one.reshape(apart) * other.reshape(blocks)).reshape(whole))
     check_tensors("kron", a=a, b=b)
-    ndim = max(a.ndim, b.ndim)
-    left, right = ((1,) * (ndim - x.ndim) + tuple(x.shape) for x in (a, b))
-    product = reshape(a, _interleaved(left, 1, 0)) * reshape(b, _interleaved(right, 1, 1))
-    return reshape(product, tuple(n * m for n, m in zip(left, right, strict=True)))
+    apart, blocks, whole = _kron_shapes(a.shape, b.shape)
+    return reshape(reshape(a, apart) * reshape(b, blocks), whole)
+
+
+def _kron_shapes(left: Shape, right: Shape) -> tuple[Shape, Shape, Shape]:
+    """The shapes of both operands and of the result."""
+    ndim = max(len(left), len(right))
+    left, right = ((1,) * (ndim - len(shape)) + tuple(shape) for shape in (left, right))
+    whole = tuple([n * m for n, m in zip(left, right, strict=True)])
+    return _interleaved(left, 1, 0), _interleaved(right, 1, 1), whole
 
 
 def _interleaved(shape: Sequence[int], fill: int, side: int) -> tuple[int, ...]:
     """Each extent with `fill` behind it (side 0) or before it (side 1)."""
-    return tuple(x for n in shape for x in ((fill, n) if side else (n, fill)))
+    return tuple([x for n in shape for x in ((fill, n) if side else (n, fill))])
 
 
 def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
@@ -136,6 +157,11 @@ def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     >>> ndl.trace(ndl.eye(3)).item()
     3.0
     """
+    values = unrecorded(a)
+    if values is not None:
+        line = values[0].diagonal(offset, axis1, axis2)
+        if line is not None:
+            return of_value(line.sum(-1))
     return summation(diagonal(a, offset, axis1, axis2), -1)
 
 

@@ -19,7 +19,9 @@ from ..spec import Spec, common_device, normalize_axis
 from ..tensor import Tensor
 from . import _te
 from ._scan import Along
+from .arithmetic import where
 from .elementwise import cast, exp
+from .logical import isinf, logical_and
 from .movement import pad
 from .slicing import slice as slice_
 
@@ -151,7 +153,8 @@ class LogCumSumExp(_Accumulate):
             y = apply(self, (x,))
         decay = _decay(y, self.axis, self.reverse)
         later = apply(LinearScan(self.axis, not self.reverse), (decay, out_grad))
-        return cast(exp(x - y) * later, dtype)
+        # Where nothing but -inf was summed, exp(x) is 0 whatever it is divided by.
+        return cast(exp(x - where(y == float("-inf"), 0.0, y)) * later, dtype)
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
         top, low = k.tirx.max(before, x), k.tirx.min(before, x)
@@ -234,7 +237,8 @@ def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
 
 
 def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
-    """exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if `reverse`."""
+    """exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if `reverse`. It is
+    1 between two equal infinities."""
     axis = axis % y.ndim
     if not _has_steps(y, axis):
         return y
@@ -243,6 +247,8 @@ def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
     width = [(0, 0)] * y.ndim
     width[axis] = (1, 0) if reverse else (0, 1)
     here, later = slice_(y, head), slice_(y, tail)
+    is_same = logical_and(here == later, isinf(here))
+    here, later = (where(is_same, 0.0, part) for part in (here, later))
     return pad(exp(later - here if reverse else here - later), width)
 
 

@@ -132,7 +132,6 @@ class Softmax(_AlongAxis):
 
     axis: int = -1
 
-    infer_first = True
     reads = frozenset({"output"})
     samples = _AXIS_SAMPLES
     error_samples = _AXIS_ERRORS
@@ -144,13 +143,8 @@ class Softmax(_AlongAxis):
         e = np.exp(x - np.max(x, axis=self.axis, keepdims=True))
         return e / np.sum(e, axis=self.axis, keepdims=True)
 
-    @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = _float(x)
-        if not x.size:  # there is no maximum
-            return x
-        e = (x - x.max(self.axis, keepdims=True)).exp()
-        return e / e.sum(self.axis, keepdims=True)
+        return x.softmax(self.axis)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         weighted = out_grad * node
@@ -175,7 +169,6 @@ class LogSoftmax(_AlongAxis):
     axis: int = -1
 
     name = "logsoftmax"
-    infer_first = True
     reads = frozenset({"output"})
     samples = _AXIS_SAMPLES
     error_samples = _AXIS_ERRORS
@@ -187,13 +180,8 @@ class LogSoftmax(_AlongAxis):
         shifted = x - np.max(x, axis=self.axis, keepdims=True)
         return shifted - np.log(np.sum(np.exp(shifted), axis=self.axis, keepdims=True))
 
-    @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = _float(x)
-        if not x.size:
-            return x
-        shifted = x - x.max(self.axis, keepdims=True)
-        return shifted - shifted.exp().sum(self.axis, keepdims=True).log()
+        return x.softmax(self.axis, log=True)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad - exp(node) * summation(out_grad, self.axis, keepdims=True)

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
 from ... import ops
+from ..._state import state
 from ...apply import apply
-from ...backend_ndarray.dtypes import is_floating
+from ...backend_ndarray import Device, NDArray
+from ...backend_ndarray.dtypes import compute_dtype, is_floating
+from ...backend_ndarray.ndarray import wrap
+from ...engine import pulled_back
 from ...errors import ShapeError
 from ...extents import same
+from ...node import Node
+from ...op import Op
+from ...op_types import ArrayGradients, Gradients
 from ...ops._arguments import check_tensors
 from ...ops.weighted_rows import WeightedRows
+from ...spec import Spec
 from ...tensor import Tensor
 from .resize import cubic_weights
 
@@ -61,11 +70,55 @@ def grid_sample(
         raise ValueError(
             f"grid_sample: padding_mode {padding_mode!r} is none of {', '.join(_PADDINGS)}"
         )
-    taps = [
-        _taps(grid[..., axes - 1 - i], n, mode, padding_mode, bool(align_corners))
-        for i, n in enumerate(x.shape[2:])
-    ]
-    return _gathered(x, taps)
+    op = _GridSample(mode, padding_mode, bool(align_corners))
+    if state.trace is None and x.device is grid.device and op.kernel(x.device) is not None:
+        return apply(op, (x, grid))  # type: ignore[no-any-return]
+    return op.composed(x, grid)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _GridSample(Op):
+    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry: compiled
+    code has the composition of other ops, of which the gradient is made too if it is recorded."""
+
+    mode: str
+    padding_mode: str
+    align_corners: bool
+
+    name = "grid_sample"
+    arity = 2
+    reads = frozenset({"inputs"})
+
+    def kernel(self, device: Device, suffix: str = "") -> Any:
+        return getattr(device.kernels, f"grid_sample{suffix}", None)
+
+    def infer(self, x: Spec, grid: Spec) -> Spec:
+        return Spec((*x.shape[:2], *grid.shape[1:-1]), x.dtype, x.device)
+
+    def compute(self, x: NDArray, grid: NDArray) -> NDArray:
+        wide = [part.astype(compute_dtype(part.dtype), copy=False).view for part in (x, grid)]
+        made = wrap(x.device, self.kernel(x.device)(*wide, *self._how()))
+        return made.astype(x.dtype, copy=False)
+
+    def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
+        x, grid = node.saved
+        given = (out_grad, x, grid)
+        wide = [part.astype(compute_dtype(part.dtype), copy=False).view for part in given]
+        found = self.kernel(x.device, "_grad")(*wide, *self._how())
+        return tuple([wrap(x.device, part).astype(x.dtype, copy=False) for part in found])
+
+    def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
+        return pulled_back(self.composed, node.inputs, out_grad)
+
+    def composed(self, x: Tensor, grid: Tensor) -> Tensor:
+        """The same, made of other ops."""
+        taps = [
+            _taps(grid[..., x.ndim - 3 - i], n, *self._how()) for i, n in enumerate(x.shape[2:])
+        ]
+        return _gathered(x, taps)
+
+    def _how(self) -> tuple[str, str, bool]:
+        return self.mode, self.padding_mode, self.align_corners
 
 
 Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and its weight

@@ -1,0 +1,27 @@
+// Images read at points of a grid.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "common/view.h"
+
+namespace needle {
+
+// How a point reads an image; the names are PyTorch's.
+struct Sampling {
+  enum Mode { bilinear, nearest, bicubic } mode;
+  enum Padding { zeros, border, reflection } padding;
+  bool align_corners;
+
+  Sampling(const std::string& mode_name, const std::string& padding_name, bool align);
+};
+
+// x (N, C, sizes...) of two or three axes at the points of grid (N, points..., axes), both of one
+// floating dtype: (N, C, points...).
+View grid_sample(const View& x, const View& grid, const Sampling& how);
+// The gradients for x and grid from that for the result.
+std::pair<View, View> grid_sample_grad(const View& grad, const View& x, const View& grid,
+                                       const Sampling& how);
+
+}  // namespace needle
