@@ -22,6 +22,7 @@ from ..values import (
 )
 
 _LONGEST = 512  # a transform that is one product with a matrix
+_LARGEST_PRIME = 4096  # a factor of a length, whose transform is a matrix
 
 Complex = tuple[Tensor, Tensor | None]  # the real and the imaginary part; None is 0
 
@@ -51,6 +52,7 @@ def _dft(node: Node, x: Tensor, length: Value | None, axis: int) -> Tensor:
         n = 2 * (n - 1)
     if isinstance(n, Expression) or n < 1:
         raise node.unsupported(f"a transform of the length {n}; give it a fixed one above 0")
+    _check_length(node, n)
     order = (*(i for i in range(last + 1) if i != axis), axis, x.ndim - 1)
     parts = _parts(ops.permute(x, order))
     if inverse and onesided:
@@ -62,6 +64,14 @@ def _dft(node: Node, x: Tensor, length: Value | None, axis: int) -> Tensor:
         made = _stacked(_transformed(parts, n, bins, inverse, 2))
     back = (*range(axis), last, *range(axis, last), x.ndim - 1)
     return ops.permute(made, back)
+
+
+def _check_length(node: Node, n: int) -> None:
+    rest, factor = n, 2
+    while factor * factor <= rest:
+        rest, factor = (rest // factor, factor) if rest % factor == 0 else (rest, factor + 1)
+    if rest > _LARGEST_PRIME:
+        raise node.unsupported(f"a transform of {n}, which has the prime factor {rest}")
 
 
 def _parts(x: Tensor) -> Complex:
@@ -192,6 +202,7 @@ def stft(
         n = known_integer(node, length, "frame_length")
     if isinstance(n, Expression) or n < 1 or hop < 1:
         raise node.unsupported(f"frames of {n} elements, {hop} apart; both are fixed ones above 0")
+    _check_length(node, n)
     if window is not None and tuple(window.shape) != (n,):
         raise node.invalid(f"a window of shape {tuple(window.shape)} for frames of {n}")
     frames = (x.shape[1] - n) // hop + 1
@@ -229,6 +240,8 @@ def window(node: Node, size: Value) -> np.ndarray:
     if isinstance(n, Expression) or n < 0:
         raise node.unsupported(f"a window of the size {n}; give it a fixed one")
     period = n if node.flag("periodic") else n - 1
+    if n == 1 and period == 0:
+        return _as(node, np.ones(1))  # the middle of a window
     return _as(node, _WINDOWS[node.op_type](np.arange(n), max(period, 1)))
 
 
