@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
@@ -44,7 +43,6 @@ class Module:
     torch_unused: ClassVar[tuple[str, ...]] = ()  # PyTorch's tensors that needle does not need
     _hooks: tuple[hooks.Hook, ...] = ()
     _unsaved: frozenset[str] = frozenset()  # buffers that are no part of the state
-    call_signature: inspect.Signature | None = None  # where that of `forward` does not say it
 
     def __init__(self) -> None:
         self.training = True
@@ -127,7 +125,8 @@ class Module:
 
     def get_submodule(self, path: str) -> Module:
         """The module of that path ("" is this one). AttributeError if there is none."""
-        if path not in (found := dict(self.named_modules())):
+        found = dict(self.named_modules())
+        if path not in found:
             raise AttributeError(f"{type(self).__name__} has no module {path!r}")
         return found[path]
 

@@ -20,14 +20,16 @@ from .reading import Model
 from .values import Value
 
 _TAKEN = ("training",)  # attributes of every Module
+_MOST_CONSTANT = 4096  # elements of a computed array that is no weight
 
 
 class OnnxModel(Module):
     """An ONNX graph: called with Tensors in the order of the graph's inputs, or by their names; it
     returns a Tensor, or a tuple of them if the graph lists several outputs.
 
-    Floating initialisers are Parameters under their ONNX names, but those of no axis, and those
-    that an operator needs to know while tracing: they are constants, as integers are.
+    Floating initialisers are Parameters under their ONNX names, and so are large values that are
+    computed from constants alone. Constants are all integers, the initialisers of no axis, and
+    those that an operator needs to know while tracing.
     """
 
     def __init__(self, model: Model, fixed: Mapping[str, Any] | None = None) -> None:
@@ -39,32 +41,26 @@ class OnnxModel(Module):
             listed = ", ".join(info.name for info in graph.inputs)
             raise ModelError(f"fixed: {sorted(unknown)[0]!r} is no input; they are {listed}")
         self.graph_inputs = tuple(info for info in graph.inputs if info.name not in known)
-        self.graph_outputs = graph.outputs
+        self.result_names = tuple(info.name for info in graph.outputs)
         needed = _needed(graph)
-        weights: dict[str, str] = {}
+        weights = {}
         for name, array in graph.initialisers.items():
             if name not in needed and array.ndim and is_floating(array.dtype.name):
-                attribute = f"{name}_" if name in _TAKEN else name
-                weights[name] = attribute
-                setattr(self, attribute, Parameter(array))
+                weights[name] = array
             else:
                 known[name] = array
-        self._graph, self._known = _folded(graph, known)
-        self._weights = weights
+        self._graph, known = _folded(graph, known)
+        for name, array in known.items():
+            if is_floating(array.dtype.name) and array.size > _MOST_CONSTANT and name not in needed:
+                weights[name] = array
+        self._known = {name: array for name, array in known.items() if name not in weights}
+        self._weights = {name: f"{name}_" if name in _TAKEN else name for name in weights}
+        for name, attribute in self._weights.items():
+            setattr(self, attribute, Parameter(weights[name]))
         self.call_signature = inspect.Signature(
             [_Argument(info.name) for info in self.graph_inputs]
         )
         self.eval()
-
-    @property
-    def input_names(self) -> list[str]:
-        """The names of the inputs, in the graph's order."""
-        return [info.name for info in self.graph_inputs]
-
-    @property
-    def output_names(self) -> list[str]:
-        """The names of the outputs, in the graph's order."""
-        return [info.name for info in self.graph_outputs]
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
         """The outputs: one Tensor, or a tuple of as many as the graph lists."""

@@ -3,29 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError, UnsupportedError
 from . import registry
-from .graph import Graph, Info, Node
-
-LEAST_OPSET = 7
-
-
-def onnx_package() -> Any:
-    """The package `onnx`. ImportError that says how to install it."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError(
-            f"reading ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
-        ) from error
-    return onnx
+from .graph import DTYPES, OTHER_DTYPES, Graph, Info, Node
+from .loading import array_of, loaded, onnx_package
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,36 +25,29 @@ class Model:
 def read(source: Any) -> Model:
     """The model in a file (a path) or a ModelProto. Raises ModelError for what is no valid model,
     UnsupportedError for a valid one that needle cannot take."""
-    onnx = onnx_package()
-    proto = source if isinstance(source, onnx.ModelProto) else _load(onnx, source)
-    opsets = _opsets(onnx, proto)
-    graph = _Reader(onnx, opsets).graph(proto.graph)
-    check_operators(graph)
-    return Model(graph, opsets)
-
-
-def _load(onnx: Any, source: Any) -> Any:
-    if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"a {type(source).__name__} is no path and no onnx.ModelProto")
-    path = Path(source)
     try:
-        return onnx.load(path)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{path}: {error}") from None
+        return _read(source)
+    except UnicodeDecodeError as error:  # of a name, wherever it is met first
+        raise ModelError(f"not valid ONNX: a name is no UTF-8: {error}") from None
 
 
-def _opsets(onnx: Any, proto: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for entry in proto.opset_import:
-        domain = "" if entry.domain == "ai.onnx" else entry.domain
-        found[domain] = entry.version
-    newest = onnx.defs.onnx_opset_version()
-    version = found.get("", newest)
-    if not LEAST_OPSET <= version <= newest:
-        raise UnsupportedError(f"opset {version}: needle reads {LEAST_OPSET} to {newest}")
-    return found
+def _read(source: Any) -> Model:
+    onnx = onnx_package()
+    proto, arrays = loaded(source)
+    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    whole = _Reader(onnx, opsets).graph(proto.graph)
+    inputs = tuple(info for info in whole.inputs if info.name not in arrays)
+    check_operators(whole)
+    for info in inputs:
+        if info.dtype not in DTYPES.values():
+            raise UnsupportedError(f"input {info.name!r} has the dtype {info.dtype}")
+        if any(isinstance(n, int) and n < 0 for n in info.shape or ()):
+            raise ModelError(f"input {info.name!r} has the shape {info.shape}")
+    return Model(dataclasses.replace(whole, inputs=inputs, initialisers=arrays), opsets)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
 
 
 def check_operators(graph: Graph) -> None:
@@ -109,7 +88,7 @@ class _Reader:
         )
 
     def array(self, proto: Any) -> np.ndarray:
-        return np.asarray(self.onnx.numpy_helper.to_array(proto))
+        return array_of(self.onnx, proto)
 
     def info(self, proto: Any) -> Info:
         kind = proto.type.tensor_type
@@ -126,10 +105,10 @@ class _Reader:
         )
 
     def dtype(self, code: int) -> str:
-        return np.dtype(self.onnx.helper.tensor_dtype_to_np_dtype(code)).name
+        return {**DTYPES, **OTHER_DTYPES}.get(code, f"of code {code}")
 
     def node(self, proto: Any, index: int) -> Node:
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        domain = _domain(proto.domain)
         opset = self.opsets.get(domain, 1)
         return Node(
             proto.op_type,

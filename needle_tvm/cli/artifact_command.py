@@ -227,9 +227,9 @@ def _verify(options: argparse.Namespace) -> int:
             ]
         )
     if not test.passed:
-        count = len(program.artifact.main.outputs)
+        names = [spec.name for spec in program.artifact.main.outputs]
         worst = [
-            f"output.{i % count} by {have:.3g}, where {allowed:.3g} is allowed"
+            f"{names[i % len(names)]} by {have:.3g}, where {allowed:.3g} is allowed"
             for i, (have, allowed) in enumerate(zip(test.differences, test.tolerances, strict=True))
             if not have <= allowed
         ]

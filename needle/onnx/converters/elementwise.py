@@ -12,7 +12,7 @@ from ...backend_ndarray.dtypes import is_floating, result_type
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
+from ..values import Value, known_number, normal_axis, tensor
 
 # Functions of one tensor without attributes.
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -75,9 +75,18 @@ _BINARY: dict[str, Callable[..., Tensor]] = {
 }
 
 
-@converter(*_BINARY, since=7)
+@converter(*_BINARY, since=1)
 def binary(node: Node, a: Value, b: Value) -> Tensor:
-    return _BINARY[node.op_type](*operands(a, b))
+    return _BINARY[node.op_type](*operands(a, _aligned(node, a, b)))
+
+
+def _aligned(node: Node, a: Value, b: Value) -> Value:
+    """The second operand with further axes of 1, so that it broadcasts from the attribute `axis`
+    on, as operators had it before opset 7."""
+    if node.opset >= 7 or not node.flag("broadcast", False) or not node.has("axis"):
+        return b
+    behind = a.ndim - normal_axis(node, node.integer("axis"), a.ndim) - b.ndim
+    return ops.reshape(tensor(b), (*b.shape, *(1,) * behind))
 
 
 def operands(a: Value, b: Value) -> tuple[Any, Any]:
@@ -101,8 +110,9 @@ def _number(value: Value, other: Value) -> Any:
     return float(found) if is_floating(value.dtype.name) else int(found)
 
 
-@converter("Div", since=7)
+@converter("Div", since=1)
 def divide(node: Node, a: Value, b: Value) -> Tensor:
+    b = _aligned(node, a, b)
     first, second = operands(a, b)
     whole = first if isinstance(first, Tensor) else second
     if is_floating(whole.dtype):
@@ -121,15 +131,29 @@ def modulo(node: Node, a: Value, b: Value) -> Tensor:
     return ops.fmod(first, second) if node.flag("fmod") else ops.remainder(first, second)
 
 
-@converter("Pow", since=7)
+@converter("Pow", since=1)
 def power(node: Node, base: Value, exponent: Value) -> Tensor:
-    if str(base.dtype) == str(exponent.dtype):
-        return ops.power(*operands(base, exponent))
+    exponent = _aligned(node, base, exponent)
     x, y = tensor(base), tensor(exponent)
+    if not is_floating(x.dtype) and not is_floating(y.dtype):
+        return integer_power(x, ops.cast(y, "int64"))
+    if x.dtype == y.dtype:
+        return ops.power(*operands(base, exponent))
     common = result_type(x.dtype, y.dtype)
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and is_floating(x.dtype):
         return ops.power(*operands(base, exponent.astype(np.dtype(x.dtype))))
     return ops.cast(ops.power(ops.cast(x, common), ops.cast(y, common)), x.dtype)
+
+
+def integer_power(base: Tensor, exponent: Tensor) -> Tensor:
+    """Integers to the power of exponents of at least 0, by squaring, modulo the dtype's range."""
+    made = ops.add(ops.multiply(base, 0), 1)
+    bits = ops.clip(exponent, 0, 64)  # a larger power leaves the range
+    for i in range(7):
+        odd = ops.equal(ops.bitwise_and(ops.right_shift(bits, i), 1), 1)
+        made = ops.where(odd, ops.multiply(made, base), made)
+        base = ops.multiply(base, base)
+    return made
 
 
 @converter("BitShift", since=11)
@@ -144,22 +168,22 @@ def bit_shift(node: Node, a: Value, b: Value) -> Tensor:
 # Operators of any number of tensors.
 
 
-@converter("Sum", since=8)
+@converter("Sum", since=6)
 def sum_(node: Node, first: Value, *others: Value) -> Tensor:
     return _folded(ops.add, first, others)
 
 
-@converter("Mean", since=8)
+@converter("Mean", since=6)
 def mean(node: Node, first: Value, *others: Value) -> Tensor:
     return ops.divide(_folded(ops.add, first, others), float(1 + len(others)))
 
 
-@converter("Max", since=8)
+@converter("Max", since=6)
 def maximum(node: Node, first: Value, *others: Value) -> Tensor:
     return _folded(ops.maximum, first, others)
 
 
-@converter("Min", since=8)
+@converter("Min", since=6)
 def minimum(node: Node, first: Value, *others: Value) -> Tensor:
     return _folded(ops.minimum, first, others)
 
@@ -189,9 +213,19 @@ def cast_like(node: Node, x: Value, like: Value) -> Tensor:
     return ops.cast(tensor(x), tensor(like).dtype)
 
 
-@converter("Identity", "Dropout")
-def identity(node: Node, x: Value, *rest: Value | None) -> Any:
+@converter("Identity")
+def identity(node: Node, x: Value) -> Any:
     return x
+
+
+@converter("Dropout", known=(2,))
+def dropout(node: Node, x: Value, ratio: Value | None = None, training: Value | None = None) -> Any:
+    if training is not None and known_number(node, training, "training_mode"):
+        raise node.unsupported("dropout in training mode")
+    if not node.wants(1):
+        return x
+    mask = ops.broadcast_to(Tensor(np.ones((), bool)), tensor(x).shape)
+    return x, mask if node.opset >= 10 else ops.cast(mask, tensor(x).dtype)
 
 
 # Activations with attributes
@@ -258,9 +292,11 @@ def swish(node: Node, value: Value) -> Tensor:
     return ops.multiply(x, ops.sigmoid(ops.mul_scalar(x, alpha)))
 
 
-@converter("PRelu", since=7)
+@converter("PRelu", since=1)
 def prelu(node: Node, value: Value, slope: Value) -> Tensor:
     x = tensor(value)
+    if node.opset < 7 and slope.ndim == 1 and x.ndim > 1:  # one for each channel
+        slope = ops.reshape(tensor(slope), (*slope.shape, *(1,) * (x.ndim - 2)))
     negative = ops.multiply(*operands(x, slope))
     return ops.where(ops.less(x, 0), negative, x)
 

@@ -16,11 +16,12 @@ from ..registry import converter
 from ..values import Value, normal_axes, normal_axis, tensor
 
 
-@converter("BatchNormalization", since=7)
+@converter("BatchNormalization", since=6)
 def batch_norm(
     node: Node, data: Value, scale: Value, shift: Value, mean: Value, variance: Value
 ) -> Tensor:
-    if node.flag("training_mode", False) or any(node.wants(i) for i in range(1, 5)):
+    training = node.flag("training_mode", False) or not node.flag("is_test", True)
+    if training or any(node.wants(i) for i in range(1, 5)):
         raise node.unsupported("batch norm in training mode")
     x = tensor(data)
     taken = [tensor(each) for each in (mean, variance, scale, shift)]
