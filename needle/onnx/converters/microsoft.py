@@ -211,7 +211,6 @@ def skip_layer_norm(
 
 
 @converter("SimplifiedLayerNormalization", domain=MICROSOFT)
-@converter("SimplifiedLayerNormalization")
 def simplified_layer_norm(node: Node, data: Value, scale: Value) -> Any:
     x, weight = tensor(data), tensor(scale)
     axis = normal_axis(node, node.integer("axis", -1), x.ndim)
@@ -243,15 +242,17 @@ def skip_simplified_layer_norm(
 def embed_layer_norm(
     node: Node,
     words: Value,
-    segments: Value | None,
-    word_table: Value,
-    place_table: Value,
-    segment_table: Value | None,
-    scale: Value,
-    shift: Value,
+    segments: Value | None = None,
+    word_table: Value | None = None,
+    place_table: Value | None = None,
+    segment_table: Value | None = None,
+    scale: Value | None = None,
+    shift: Value | None = None,
     mask: Value | None = None,
     places: Value | None = None,
 ) -> Any:
+    if word_table is None or place_table is None or scale is None or shift is None:
+        raise node.invalid("an embedding, gamma or beta is missing")
     index = tensor(words)
     at = tensor(place_table)[: index.shape[1]] if places is None else _rows(place_table, places)
     x = ops.add(_rows(word_table, words), at)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ... import ops
 from ...dims import Expression
 from ...extents import same
@@ -33,45 +31,22 @@ def _scale(node: Node, q: Tensor) -> float:
     return node.number("scale", 0.0) or float(q.shape[-1]) ** -0.5
 
 
-def _filtered(node: Node, mask: Value | None, causal: Mask | None, keys: Any, dtype: str) -> Any:
-    """A mask of ONNX Runtime's and a causal one as numbers that are added to the scores (None: of
-    nothing)."""
-    filter_value = node.number("mask_filter_value", -10000.0)
-    parts: list[Tensor] = []
-    if mask is not None:
-        parts.append(_numbers(_seen(node, tensor(mask), keys), filter_value, dtype))
-    if causal is not None:
-        parts.append(_numbers(causal, filter_value, dtype))
-    return ops.add(*parts) if len(parts) == 2 else (parts[0] if parts else None)
-
-
-def _numbers(seen: Mask, unseen: float, dtype: str) -> Tensor:
-    if isinstance(seen, np.ndarray):
-        return Tensor(np.where(seen, 0.0, unseen), dtype=dtype, requires_grad=False)
-    return ops.cast(ops.where(seen, 0.0, unseen), dtype)
-
-
-def _seen(node: Node, mask: Tensor, keys: Any) -> Tensor:
-    """Which keys a mask of 1 to 4 axes lets queries see, (B, 1, L or 1, S): raw masks are above 0
-    there, and those of one axis have the ends of sequences, then perhaps their starts."""
-    if mask.ndim == 1:
-        raise node.invalid("a mask of one axis needs the number of batches")
+def _raw(mask: Tensor) -> Tensor:
+    """Which keys a mask (B, S), (B, L, S) or (B, 1, L, S) lets queries see, with four axes."""
     seen = ops.greater(mask, 0)
     if mask.ndim == 2:
         return ops.unsqueeze(seen, (1, 2))
     return ops.unsqueeze(seen, 1) if mask.ndim == 3 else seen
 
 
-def _by_lengths(node: Node, mask: Value | None, batch: Any, keys: Any) -> Value | None:
-    """A mask in which one of one axis is made a raw one (B, S)."""
-    if mask is None or mask.ndim != 1:
-        return mask
+def _by_lengths(mask: Value, batch: Any, keys: Any) -> Tensor:
+    """Which keys are before the ends of sequences (B,), (B, 1, 1, S); where their starts follow,
+    not before these either."""
     numbers = tensor(mask)
-    seen = ops.reshape(seen_before(numbers[:batch], keys), (batch, keys))
-    if not same(numbers.shape[0], batch):  # the starts follow, of those to the left of padding
-        starts = ops.reshape(seen_before(numbers[batch : 2 * batch], keys), (batch, keys))
-        seen = ops.logical_and(seen, ops.logical_not(starts))
-    return ops.cast(seen, "int32")
+    seen = seen_before(numbers[:batch], keys)
+    if same(numbers.shape[0], batch):
+        return seen
+    return ops.logical_and(seen, ops.logical_not(seen_before(numbers[batch:], keys)))
 
 
 def _with_past(x: Tensor, past: Value | None) -> Tensor:
@@ -114,14 +89,16 @@ def _attended(
     offset: Any,
 ) -> Tensor:
     keys = k.shape[2]
-    causal: Mask | None = None
+    seen: Mask | None = None
     if node.flag("unidirectional", False):
-        causal = seen_by_position(q.shape[2], keys, offset, right=0)
-    raw = _by_lengths(node, mask, q.shape[0], keys)
-    total = _filtered(node, raw, causal, keys, q.dtype)
-    if added is not None:
-        total = tensor(added) if total is None else ops.add(tensor(added), total)
-    return attend(q, k, v, _scale(node, q), added=total)
+        seen = seen_by_position(q.shape[2], keys, offset, right=0)
+    total = None if added is None else tensor(added)
+    if mask is not None:
+        raw = _by_lengths(mask, q.shape[0], keys) if mask.ndim == 1 else _raw(tensor(mask))
+        numbers = ops.where(raw, 0.0, node.number("mask_filter_value", -10000.0))
+        numbers = ops.cast(numbers, q.dtype)
+        total = numbers if total is None else ops.add(total, numbers)
+    return attend(q, k, v, _scale(node, q), seen, total)
 
 
 @converter("MultiHeadAttention", domain=MICROSOFT)
@@ -202,12 +179,12 @@ def rotary_embedding(node: Node, data: Value, at: Value, cos: Value, sin: Value)
 def group_query_attention(
     node: Node,
     query: Value,
-    key: Value | None,
-    value: Value | None,
-    past_key: Value | None,
-    past_value: Value | None,
-    lengths: Value,
-    longest: Value,
+    key: Value | None = None,
+    value: Value | None = None,
+    past_key: Value | None = None,
+    past_value: Value | None = None,
+    lengths: Value | None = None,
+    longest: Value | None = None,
     cos: Value | None = None,
     sin: Value | None = None,
     places: Value | None = None,
@@ -222,6 +199,8 @@ def group_query_attention(
     heads, kv_heads = node.integer("num_heads"), node.integer("kv_num_heads")
     q, k, v = _grouped(node, heads, kv_heads, query, key, value)
     most = known_integer(node, longest, "the total sequence length")
+    if lengths is None:
+        raise node.invalid("seqlens_k is missing")
     ends = ops.add_scalar(ops.cast(ops.reshape(tensor(lengths), (-1,)), "int64"), 1)
     length = q.shape[2]
     prompt = past_key is None or same(past_key.shape[2], 0) or same(most, length)

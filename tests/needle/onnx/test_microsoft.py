@@ -10,7 +10,7 @@ import pytest
 from needle.errors import UnsupportedError
 from tests.needle.onnx.peers import assert_same, by_needle, by_runtime, model_of
 
-B, L, N, E = 2, 5, 4, 8  # batch, length, heads, features of a head
+B, L, N, E = 2, 5, 4, 16  # batch, length, heads, features of a head
 D = N * E
 
 
@@ -44,7 +44,7 @@ KEYS = [normal(B, 7, D, seed=seed) for seed in (4, 5)]
 RAGGED = integers([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
 PAST = [normal(B, N, 3, E, seed=seed) for seed in (6, 7)]
 TABLES = [
-    f(np.arange(32)[:, None] * 0.3 ** np.arange(E // 2)).astype("float32") for f in (np.cos, np.sin)
+    f(np.arange(32)[:, None] * 0.6 ** np.arange(E // 2)).astype("float32") for f in (np.cos, np.sin)
 ]
 PLACES = integers([[0, 1, 2, 3, 4], [3, 4, 5, 6, 7]], "int64")
 THREE = (True, True, True)
@@ -116,9 +116,9 @@ CASES = {
     ),
     "attention, other widths": Case(
         "Attention",
-        [X, normal(D, 80) / 6, normal(80)],
+        [X, normal(D, 144) / 6, normal(144)],
         (True,),
-        {"num_heads": N, "qkv_hidden_sizes": [32, 32, 16]},
+        {"num_heads": N, "qkv_hidden_sizes": [64, 64, 16]},
     ),
     "heads": Case("MultiHeadAttention", [QKV[0], *KEYS], (True,), {"num_heads": N}),
     "heads, bias, mask": Case(
@@ -155,13 +155,13 @@ CASES = {
     ),
     "grouped prompt": Case(
         "GroupQueryAttention",
-        [QKV[0], QKV[1][:, :, :16], QKV[2][:, :, :16], None, None, integers([4, 4]), integers(5)],
+        [QKV[0], QKV[1][:, :, :32], QKV[2][:, :, :32], None, None, integers([4, 4]), integers(5)],
         THREE,
         {"num_heads": N, "kv_num_heads": 2},
     ),
     "grouped prompt, packed, rotated": Case(
         "GroupQueryAttention",
-        [normal(B, L, 64), None, None, None, None, integers([4, 4]), integers(5), *TABLES],
+        [normal(B, L, 128), None, None, None, None, integers([4, 4]), integers(5), *TABLES],
         THREE,
         {"num_heads": N, "kv_num_heads": 2, "do_rotary": 1, "rotary_interleaved": 1},
     ),
@@ -169,8 +169,8 @@ CASES = {
         "GroupQueryAttention",
         [
             QKV[0][:, :1],
-            QKV[1][:, :1, :16],
-            QKV[2][:, :1, :16],
+            QKV[1][:, :1, :32],
+            QKV[2][:, :1, :32],
             *[past[:, :2] for past in PAST],
             integers([3, 3]),
             integers(4),
@@ -183,8 +183,8 @@ CASES = {
         "GroupQueryAttention",
         [
             QKV[0][:, :1],
-            QKV[1][:, :1, :16],
-            QKV[2][:, :1, :16],
+            QKV[1][:, :1, :32],
+            QKV[2][:, :1, :32],
             *[past[:, :2] for past in PAST],
             integers([3, 1]),
             integers(4),
@@ -197,8 +197,8 @@ CASES = {
         "GroupQueryAttention",
         [
             QKV[0][:1, :2],
-            QKV[1][:1, :2, :16],
-            QKV[2][:1, :2, :16],
+            QKV[1][:1, :2, :32],
+            QKV[2][:1, :2, :32],
             *[past[:1, :2] for past in PAST],
             integers([4]),
             integers(5),
@@ -209,7 +209,7 @@ CASES = {
     ),
 }
 for activation, numbers in (
-    ("Relu", []),
+    ("Relu", [0.0]),
     ("LeakyRelu", [0.3]),
     ("Clip", [-0.2, 0.4]),
     ("HardSigmoid", [0.3, 0.4]),
@@ -269,7 +269,9 @@ def model_from(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
     weights = {}
     if case.operator == "MatMulNBits":
         weights = {n: values.pop(n) for n in list(values) if n != "x0"}
-    return model_of([node], values, [name for name in outputs if name], weights), values
+    counts = {"y1": "int32"} if case.operator.startswith("Embed") else {}
+    asked = [name for name in outputs if name]
+    return model_of([node], values, asked, weights, dtypes=counts), values
 
 
 def test_what_is_not_there_is_named() -> None:
