@@ -263,7 +263,7 @@ def embed_layer_norm(
         lengths: Value = np.zeros(1, np.int32)
         lengths = ops.broadcast_to(tensor(lengths), (index.shape[0],))
     else:
-        lengths = ops.sum(ops.cast(ops.equal(tensor(mask), 1), "int32"), 1)
+        lengths = ops.cast(ops.sum(ops.equal(tensor(mask), 1), 1), "int32")
     return *made, lengths, x
 
 

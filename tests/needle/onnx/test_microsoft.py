@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,14 +26,15 @@ def integers(values: Any, dtype: str = "int32") -> np.ndarray:
 
 
 class Case(NamedTuple):
-    """An operator with its inputs in order (None: left out), the outputs that are compared (False:
-    not asked for), and attributes."""
+    """An operator with its inputs in order (None: left out), its outputs (False: not asked for),
+    attributes, and how many of the outputs are compared (None: all)."""
 
     operator: str
     inputs: list[Any]
     outputs: tuple[bool, ...] = (True,)
-    attributes: dict[str, Any] = {}
+    attributes: Mapping[str, Any] = MappingProxyType({})
     domain: str = "com.microsoft"
+    compared: int | None = None
 
 
 def _weights() -> list[np.ndarray]:
@@ -190,8 +193,9 @@ CASES = {
             integers(4),
             *TABLES,
         ],
-        (True, False, False),
+        THREE,
         {"num_heads": N, "kv_num_heads": 2, "do_rotary": 1, "softcap": 3.0, "scale": 0.7},
+        compared=1,  # the caches have no defined values behind the end of a sequence
     ),
     "grouped, several steps": Case(
         "GroupQueryAttention",
@@ -257,7 +261,9 @@ for bits, size, length in ((4, 16, 32), (4, 32, 40), (8, 16, 32), (2, 16, 32)):
 def test_operator(name: str) -> None:
     model, inputs = model_from(CASES[name])
     fixed = {n: inputs[n] for n in ("x6",) if CASES[name].operator.startswith("Group")}
-    assert_same(by_needle(model, inputs, fixed), by_runtime(model, inputs), 3e-5)
+    count = CASES[name].compared
+    found = by_needle(model, inputs, fixed)
+    assert_same(found[:count], by_runtime(model, inputs)[:count], 3e-5)
 
 
 def model_from(case: Case) -> tuple[Any, dict[str, np.ndarray]]:
