@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._state import no_grad, state
-from ..errors import ModelError, ShapeError, TraceError, UnsupportedError
+from ..errors import ModelError, TraceError, UnsupportedError
 from ..tensor import Tensor, TensorTuple
 from . import registry
 from .graph import Graph, Node, used_names
@@ -57,12 +57,16 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
     found = registry.find(node.op_type, node.domain, node.opset)
     if found is None:
         raise UnsupportedError(f"{node}: needle has no such operator")
+    for i in range(found.required):
+        if i >= len(inputs) or inputs[i] is None:
+            raise ModelError(f"{node}: input {i} is missing")
     given = [value for value in inputs if value is not None]
     with _named(node):
         if all(isinstance(value, np.ndarray) for value in given) and not found.scoped:
             twin = registry.find_twin(node.op_type, node.domain)
             if twin is not None:
-                return _as_tuple(node, twin(node, *inputs))
+                with np.errstate(all="ignore"):
+                    return _as_tuple(node, twin(node, *inputs))
             if not any(holds_dims(value) for value in given):
                 return _computed(node, found, inputs)
         arguments = (node, Scope(values), *inputs) if found.scoped else (node, *inputs)
@@ -110,7 +114,7 @@ def _named(node: Node) -> Iterator[None]:
         raise type(error)(f"{node}: {error}") from error
     except TraceError as error:
         raise TraceError(f"{node}: {error}") from error
-    except (ShapeError, TypeError, ValueError, IndexError, OverflowError) as error:
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise ModelError(f"{node}: {error}") from error
 
 

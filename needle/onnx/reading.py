@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedError
+from ..errors import ModelError, UnsupportedError
 from . import registry
 from .graph import DTYPES, OTHER_DTYPES, Graph, Info, Node
 from .loading import array_of, loaded, onnx_package
@@ -25,17 +25,25 @@ class Model:
 def read(source: Any) -> Model:
     """The model in a file (a path) or a ModelProto. Raises ModelError for what is no valid model,
     UnsupportedError for a valid one that needle cannot take."""
+    try:
+        return _read(source)
+    except UnicodeDecodeError as error:  # of a name, wherever it is met first
+        raise ModelError(f"not valid ONNX: a name is no UTF-8: {error}") from None
+
+
+def _read(source: Any) -> Model:
     onnx = onnx_package()
     proto, arrays = loaded(source)
     opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
-    read = _Reader(onnx, opsets).graph(proto.graph)
-    inputs = tuple(info for info in read.inputs if info.name not in arrays)
-    graph = dataclasses.replace(read, inputs=inputs, initialisers=arrays)
-    check_operators(graph)
+    whole = _Reader(onnx, opsets).graph(proto.graph)
+    inputs = tuple(info for info in whole.inputs if info.name not in arrays)
+    check_operators(whole)
     for info in inputs:
         if info.dtype not in DTYPES.values():
             raise UnsupportedError(f"input {info.name!r} has the dtype {info.dtype}")
-    return Model(graph, opsets)
+        if any(isinstance(n, int) and n < 0 for n in info.shape or ()):
+            raise ModelError(f"input {info.name!r} has the shape {info.shape}")
+    return Model(dataclasses.replace(whole, inputs=inputs, initialisers=arrays), opsets)
 
 
 def _domain(name: str) -> str:

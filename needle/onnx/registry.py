@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -21,13 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 class Converter(NamedTuple):
     """A registered converter.
 
-    `known` are the positions of inputs whose values must be known while tracing: initialisers
-    there stay NumPy arrays and are not weights. A `scoped` converter gets, after the node, the
-    `Scope` in which its subgraphs run.
+    `required` is the number of inputs that a node must give. `known` are the positions of inputs
+    whose values must be known while tracing: initialisers there stay NumPy arrays and are not
+    weights. A `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
     """
 
     function: Callable[..., Any]
     since: int
+    required: int
     known: frozenset[int]
     scoped: bool
 
@@ -48,11 +50,19 @@ def converter(
     def registered(function: F) -> F:
         for name in names:
             found = _CONVERTERS.setdefault((domain, name), [])
-            found.append(Converter(function, since, frozenset(known), scoped))
+            required = _required(function) - 1 - scoped
+            found.append(Converter(function, since, required, frozenset(known), scoped))
             found.sort(key=lambda each: each.since)
         return function
 
     return registered
+
+
+def _required(function: Callable[..., Any]) -> int:
+    """The number of positional parameters without a default."""
+    parameters = inspect.signature(function).parameters.values()
+    plain = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    return sum(each.default is each.empty for each in plain)
 
 
 def twin(*names: str, domain: str = "") -> Callable[[F], F]:

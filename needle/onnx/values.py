@@ -5,16 +5,19 @@ Sizes that dims leave open are known too: an array of dtype object holds express
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from ..dims import Expression
+from ..dims import Expression, bounds_of
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
 from .graph import Node
 
 Value = Tensor | np.ndarray
+
+_MOST_ELEMENTS = 2**31
 
 
 def is_known(value: Any) -> bool:
@@ -94,6 +97,18 @@ def known_integer(node: Node, value: Value | None, what: str) -> Any:
     if isinstance(found, float):
         raise node.invalid(f"{what} is {found!r}, not an integer")
     return found
+
+
+def bounded(node: Node, shape: Any) -> tuple[Any, ...]:
+    """The extents of what a node makes: at most 2**31 elements, since a few bytes of a file can
+    ask for more than any memory has."""
+    extents = tuple(shape)
+    least = [bounds_of(n)[0] for n in extents]
+    if any(n < 0 for n in least):
+        raise node.invalid(f"it makes a tensor of shape {list(extents)}, which is negative")
+    if prod(least) > _MOST_ELEMENTS:
+        raise node.unsupported(f"it makes {prod(least)} elements; at most {_MOST_ELEMENTS}")
+    return extents
 
 
 def shape_of(value: Value) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from ..graph import Node
 from ..registry import converter
 from ..values import (
     Value,
+    bounded,
     known_integer,
     normal_axis,
     tensor,
@@ -171,6 +172,7 @@ def one_hot(node: Node, indices: Value, depth: Value, values: Value) -> Tensor:
     index = ops.cast(index, "int64") if index.dtype != "int64" else index
     index = ops.where(ops.less(index, 0), ops.add(index, count), index)
     axis = normal_axis(node, node.integer("axis"), index.ndim + 1)
+    bounded(node, [*index.shape, count])
     classes = np.arange(count).reshape(-1, *(1,) * (index.ndim - axis))
     hot = ops.equal(ops.unsqueeze(index, axis), Tensor(classes, requires_grad=False))
     return ops.where(hot, pair[1], pair[0])
@@ -183,7 +185,7 @@ def _whole(value: Value) -> Value:
 
 @converter("EyeLike", since=9)
 def eye_like(node: Node, data: Value) -> np.ndarray:
-    rows, columns = data.shape
+    rows, columns = bounded(node, data.shape)
     dtype = node.dtype("dtype", str(data.dtype))
     return np.eye(rows, columns, node.integer("k")).astype(np.dtype(dtype))
 

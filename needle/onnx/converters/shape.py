@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import prod
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..graph import Node
 from ..registry import converter
 from ..values import (
     Value,
+    bounded,
     known,
     known_integers,
     known_number,
@@ -188,13 +190,13 @@ def expand(node: Node, data: Value, shape: Value) -> Tensor:
     for i, n in enumerate(x.shape, max(lead, 0)):
         if isinstance(extents[i], int) and extents[i] == 1:  # an extent of 1 broadcasts as well
             extents[i] = n
-    return ops.broadcast_to(x, tuple(extents))
+    return ops.broadcast_to(x, bounded(node, extents))
 
 
 @converter("ConstantOfShape", since=9, known=(0,))
 def constant_of_shape(node: Node, shape: Value) -> Value:
     value = node.array("value") if node.has("value") else np.zeros(1, np.float32)
-    extents = known_integers(node, shape, "the shape")
+    extents = bounded(node, known_integers(node, shape, "the shape"))
     scalar = value.reshape(())
     if not any(isinstance(n, Expression) for n in extents) and prod(extents) <= _LARGEST_KNOWN:
         return np.full(extents, scalar)
@@ -211,10 +213,15 @@ def range_(node: Node, start: Value, limit: Value, delta: Value) -> Value:
         raise node.invalid("the step is 0")
     if any(isinstance(n, Expression) for n in (first, last, step)):
         return ops.arange(first, last, step, dtype="int64")
+    bounded(node, [max(0, math.ceil((last - first) / step))])
     dtype = known(node, start, "the start").dtype
     return np.arange(first, last, step).astype(np.int64 if dtype.kind == "O" else dtype)
 
 
 @converter("Tile", since=6, known=(1,))
 def tile(node: Node, data: Value, repeats: Value) -> Tensor:
-    return ops.tile(tensor(data), known_integers(node, repeats, "the repeats"))
+    x, times = tensor(data), known_integers(node, repeats, "the repeats")
+    if len(times) != x.ndim:
+        raise node.invalid(f"{len(times)} repeats are given for {x.spec}")
+    bounded(node, [n * m for n, m in zip(x.shape, times, strict=True)])
+    return ops.tile(x, times)
