@@ -1,9 +1,9 @@
 """What the scripts of this folder share: a model that a package ships, compiled by needle_tvm and
 beside it in ONNX Runtime.
 
-A script makes a `Real` for each model file, calls it on inputs made on the spot (every call compares
-all outputs with ONNX Runtime's), and ends with `report`, which writes NAME.json and the exported
-artifact NAME/ to the folder `--out`.
+A script makes a `Real` for each model file, calls it on inputs made on the spot, and ends with
+`report`, which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call
+compares all outputs with ONNX Runtime's.
 """
 
 from __future__ import annotations

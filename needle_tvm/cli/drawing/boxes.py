@@ -83,10 +83,8 @@ def kind_of(name: str) -> str:
 def steps_of(name: str) -> tuple[str, ...]:
     """The operations in a kernel's name: fused_conv2d_add1_add2_relu is conv2d, add x 2, relu."""
     parts = name.removeprefix("fused_").split("_")
-    # The number that TVM appends to names it has used, but not that of conv2d or log10.
-    bare = [
-        re.sub(r"(?<=[a-z])\d+$", "", part) if not part.endswith("d") else part for part in parts
-    ]
+    # Without the number that TVM appends to a name that it has used.
+    bare = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in parts]
     found: list[list[str]] = []
     for part in filter(None, bare):
         if found and found[-1][0] == part:

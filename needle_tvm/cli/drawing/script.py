@@ -135,7 +135,7 @@ class _Reader:
         return self._kernel(node, called, sources, annotation)
 
     def _element(self, node: ast.Subscript) -> Any:
-        index = node.slice.value if isinstance(node.slice, ast.Constant) else None
+        index: Any = node.slice.value if isinstance(node.slice, ast.Constant) else None
         if isinstance(node.value, ast.Name) and node.value.id in self.lists:
             return (frozenset(), frozenset({index}))
         value = self._value(node.value)
@@ -146,9 +146,8 @@ class _Reader:
         name = called.rpartition(".")[2]
         if called in _CALLS:
             first = node.args[0]
-            named = isinstance(first, ast.Constant)
-            name = str(first.value) if named else ast.unparse(first).rpartition(".")[2]
-        types = [keyword.value for keyword in node.keywords if "ty" in keyword.arg.split("_")]
+            name = ast.unparse(first).strip("'").rpartition(".")[2]
+        types = [keyword.value for keyword in node.keywords if "ty" in str(keyword.arg).split("_")]
         boxes, weights = sources
         held = tuple(self.weights[i] for i in sorted(weights))
         box = Box(
@@ -194,4 +193,4 @@ def _tensor(node: ast.AST) -> str:
     dtypes = [k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)]
     extents = node.args[0].elts if isinstance(node.args[0], ast.Tuple) else [node.args[0]]
     shape = ", ".join(ast.unparse(extent) for extent in extents)
-    return f"{dtypes[0] if dtypes else ''}({shape.replace('T.int64', '')})"
+    return f"{str(dtypes[0]) if dtypes else ''}({shape.replace('T.int64', '')})"
