@@ -20,7 +20,7 @@ _OPEN = ("", "?", "None", "-1")
 def _extent(dim: Any) -> Extent:
     """The size of an axis, its name, or None for one that is open."""
     if dim.HasField("dim_value"):
-        return int(dim.dim_value) if dim.dim_value >= 0 else None
+        return None if dim.dim_value == -1 else int(dim.dim_value)
     return None if dim.dim_param in _OPEN else str(dim.dim_param)
 
 

@@ -56,8 +56,8 @@ def place(reads: Sequence[Sequence[int]], sizes: Sequence[tuple[float, float]]) 
     left = min(c - w / 2 for c, w in zip(centres, widths, strict=True))
     centres = [c - left for c in centres]
     tops, bottoms, y = [], [], 0.0
-    for level in members:
-        tallest = max((sizes[i][1] for i in level if i < len(sizes)), default=0.0)
+    for nodes in members:
+        tallest = max((sizes[i][1] for i in nodes if i < len(sizes)), default=0.0)
         tops.append(y)
         bottoms.append(y + tallest)
         y += tallest + BETWEEN
