@@ -1,9 +1,9 @@
 """What the scripts of this folder share: a model that a package ships, compiled by needle_tvm and
 beside it in ONNX Runtime.
 
-A script makes a `Real` for each model file, calls it on inputs made on the spot (every call compares
-all outputs with ONNX Runtime's), and ends with `report`, which writes NAME.json and the exported
-artifact NAME/ to the folder `--out`.
+A script makes a `Real` for each model file, calls it on inputs made on the spot, and ends with
+`report`, which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call
+compares all outputs with ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class Real:
             "right": bool(right),
         }
         (out / f"{self.name}.json").write_text(json.dumps(found, indent=1) + "\n")
-        print(
+        sys.stdout.write(
             f"{self.name}: {answer}; compiled in {self.compile_seconds:.1f} s, "
-            f"within {self.difference:.1e} of ONNX Runtime"
+            f"within {self.difference:.1e} of ONNX Runtime\n"
         )
         if not right:
             raise SystemExit(f"{self.name}: the answer is wrong")

@@ -21,8 +21,9 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-from common import Real, options, package_file
 from matplotlib.figure import Figure
+
+from common import Real, options, package_file
 
 HERE = Path(__file__).resolve()
 ROOT = HERE.parents[2]
@@ -48,7 +49,7 @@ def make_files(folder: Path) -> dict[str, Path]:
     texts = {
         "csv": "number,square,kind\n" + rows,
         "json": json.dumps(records, indent=2),
-        "html": f"<!DOCTYPE html>\n<html><head><title>Rows</title></head><body>{page}</body></html>",
+        "html": f"<!DOCTYPE html>\n<html><head><title>Rows</title></head>\n{page}</html>\n",
         "xml": "<?xml version='1.0'?>\n<rows>" + "<row n='1'>x</row>\n" * 40 + "</rows>\n",
         "ini": "".join(f"[section{i}]\nkey = value\npath = /tmp/{i}\n\n" for i in range(12)),
         "sql": "CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT NOT NULL);\n"

@@ -10,9 +10,10 @@ and Multipitch Estimation", ICASSP 2022.
 from __future__ import annotations
 
 import numpy as np
-from common import Real, options, package_file
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+
+from common import Real, options, package_file
 
 RATE, HOP, WINDOW, FRAMES = 22050, 256, 43844, 172
 OVERLAP = 15  # frames at either end of a window that another window knows better
@@ -74,7 +75,7 @@ def main() -> None:
     model = Real("notes", "basic-pitch", path, {INPUT: cut[0]})
     outputs = [model(**{INPUT: window}) for window in cut]
     # In the file's order: onsets, notes, contours.
-    onsets, notes, contours = (joined(list(parts)) for parts in zip(*outputs, strict=True))
+    _onsets, notes, contours = (joined(list(parts)) for parts in zip(*outputs, strict=True))
 
     off, missed = [], []
     for number, start, end in SCORE:

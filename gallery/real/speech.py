@@ -9,10 +9,13 @@ Source: Silero Team, "Silero VAD", https://github.com/snakers4/silero-vad.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
-from common import Real, options, package_file
 from matplotlib.figure import Figure
 from voice import RATE, say
+
+from common import Real, options, package_file
 
 STEP, BEFORE = 512, 64
 
@@ -51,7 +54,7 @@ def main() -> None:
     heard = listen(model, sound)
     starts = np.cumsum([0, *(len(part) for part in parts.values())]) / STEP
     # A stretch counts from a third of a second after its start: the state remembers what was.
-    spans = [slice(int(a) + 10, int(b)) for a, b in zip(starts, starts[1:], strict=False)]
+    spans = [slice(int(a) + 10, int(b)) for a, b in itertools.pairwise(starts)]
     means = {name: heard[span].mean() for name, span in zip(parts, spans, strict=True)}
     right = all((mean > 0.5) == name.endswith("voice") for name, mean in means.items())
     answer = "speech in " + ", ".join(f"{name} {mean:.2f}" for name, mean in means.items())
