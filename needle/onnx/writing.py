@@ -21,6 +21,7 @@ from ..node import Node
 from ..trace import trace
 from .emit import Site, Value, Writer, Written, find
 from .emit._dtypes import NUMBER
+from .loading import onnx_package
 
 OPSETS = range(18, 25)  # that rules are written for
 LIMIT = 2**31 - 2**24  # bytes of weights inside of the file: a protobuf message holds 2 GiB
@@ -70,17 +71,6 @@ def export(
     writer = _Export(graph, opset, output_names)
     name = type(model).__name__ if isinstance(model, Module) else getattr(model, "__name__", "")
     _write(onnx, writer, name or "model", target, external_above)
-
-
-def onnx_package() -> Any:
-    """The package `onnx`. ImportError that says how to install it."""
-    try:
-        import onnx
-    except ImportError as error:
-        raise ImportError(
-            f"ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
-        ) from error
-    return onnx
 
 
 def _checked_path(path: Any) -> Path:

@@ -46,7 +46,7 @@ def _top(s: Site, x: Value, count: Any, largest: bool) -> tuple[Value, Value]:
 def searchsorted(s: Site, x: Value, values: Value) -> Value:
     """A binary search for all values at once: the least and largest place left of each, narrowed
     to one. NaN counts as the largest."""
-    w, count = s.w, x.extents[0]
+    w, count = s.w, x.extents[-1]
     dtype = result_type(x.dtype, values.dtype)
     x, values = w.cast(x, dtype), w.cast(values, dtype)
     low = w.full(0, "int64", values.extents)
@@ -57,11 +57,17 @@ def searchsorted(s: Site, x: Value, values: Value) -> Value:
     last = w.op("Sub", w.number(count, "int64"), one)
     for _ in range(bounds_of(count)[1].bit_length()):
         middle = w.op("Div", w.op("Add", low, high), two)
-        element = w.gather(x, w.op("Min", middle, last), 0)
+        place = w.op("Min", middle, last)
+        element = w.gather(x, place, 0) if x.ndim == 1 else _along_last(w, x, place)
         before = w.op("And", _is_before(s, element, values), w.op("Less", low, high, dtype="bool"))
         low = w.op("Where", before, w.op("Add", middle, one), low)
         high = w.op("Where", before, high, middle)
     return low
+
+
+def _along_last(w: Writer, x: Value, place: Value) -> Value:
+    made: Value = w.node("GatherElements", x, place, shape=place.shape, axis=x.ndim - 1)
+    return made
 
 
 def _is_before(s: Site, element: Value, values: Value) -> Value:
