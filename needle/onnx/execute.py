@@ -65,7 +65,8 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
         if all(isinstance(value, np.ndarray) for value in given) and not found.scoped:
             twin = registry.find_twin(node.op_type, node.domain)
             if twin is not None:
-                return _as_tuple(node, twin(node, *inputs))
+                with np.errstate(all="ignore"):
+                    return _as_tuple(node, twin(node, *inputs))
             if not any(holds_dims(value) for value in given):
                 return _computed(node, found, inputs)
         arguments = (node, Scope(values), *inputs) if found.scoped else (node, *inputs)
