@@ -150,9 +150,9 @@ class _Export:
             for axis, n in enumerate(leaf.spec.shape):
                 line = _line(n)
                 if line is not None:
-                    dim, *rest = line
-                    if dim not in sources or tuple(rest) == (1, 0):
-                        sources[dim] = (values[leaf.node], axis, *rest)
+                    dim, factor, offset = line
+                    if dim not in sources or (factor, offset) == (1, 0):
+                        sources[dim] = values[leaf.node], axis, factor, offset
         unknown = [dim.name for dim in self.graph.dims if dim not in sources]
         if unknown:
             raise DimError(f"export: no axis of an input alone tells {', '.join(unknown)}")

@@ -20,7 +20,6 @@ NUMBER = {
     "bool": 9,
     "float16": 10,
     "float64": 11,
-    "uint64": 13,
     "bfloat16": 16,
 }
 

@@ -53,8 +53,4 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
 
 def find(op: Op) -> Rule | None:
     """The rule of an op: that of the table, or its own method `emit_onnx`."""
-    known = RULES.get(type(op))
-    if known is not None:
-        return known
-    own = getattr(op, "emit_onnx", None)
-    return own if callable(own) else None
+    return RULES.get(type(op)) or op.emit_onnx

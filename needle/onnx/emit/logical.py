@@ -48,9 +48,9 @@ def bitwise(s: Site, a: Value, b: Value) -> Value:
 
 
 def _shift(w: Writer, kind: str, a: Value, b: Value) -> Value:
-    """In 64 bits without a sign, the only ones that ONNX shifts: a number below 0 shifts right with
-    its bits turned around. A shift by all bits leaves zeros, or signs to the right."""
-    bits = np.dtype(a.dtype).itemsize * 8
+    """A product with a power of 2, or a quotient rounded down, in 64 bits: ONNX's BitShift takes no
+    signs. A shift by all bits leaves zeros, or signs to the right."""
+    bits = min(np.dtype(a.dtype).itemsize * 8, 63)
     a, b = w.cast(a, "int64"), w.cast(b, "int64")
     zero = like(w, a, 0)
     beyond = w.op(
@@ -58,15 +58,19 @@ def _shift(w: Writer, kind: str, a: Value, b: Value) -> Value:
         w.op("Less", b, zero, dtype="bool"),
         w.op("GreaterOrEqual", b, like(w, a, bits), dtype="bool"),
     )
-    by = w.cast(w.op("Where", beyond, zero, b), "uint64")
-    if kind == "left_shift":
-        out = w.op("BitShift", w.cast(a, "uint64"), by, direction="LEFT")
-        return w.op("Where", beyond, zero, w.cast(out, "int64"))
-    below = w.op("Less", a, zero, dtype="bool")
-    size = w.op("Where", below, w.op("BitwiseNot", a), a)
-    out = w.cast(w.op("BitShift", w.cast(size, "uint64"), by, direction="RIGHT"), "int64")
-    out = w.op("Where", beyond, zero, out)
-    return w.op("Where", below, w.op("BitwiseNot", out), out)
+    powers = w.constant(1 << np.arange(bits), "int64")
+    power = w.gather(powers, w.op("Where", beyond, zero, b), 0)
+    if kind == "right_shift":
+        rest = w.op("Mod", a, power)
+        out = w.op("Div", w.op("Sub", a, rest), power)
+        below = w.op("Less", a, zero, dtype="bool")
+        return w.op("Where", beyond, w.op("Where", below, like(w, a, -1), zero), out)
+    out = w.op("Where", beyond, zero, w.op("Mul", a, power))
+    if bits < 63:
+        return out
+    # The highest bit is what a shift by 63 leaves of the lowest.
+    top = w.op("Mul", w.op("Mod", a, like(w, a, 2)), like(w, a, -(2**63)))
+    return w.op("Where", w.op("Equal", b, like(w, a, 63), dtype="bool"), top, out)
 
 
 @rule(ops.BitwiseNot)

@@ -21,7 +21,6 @@ def normalize(s: Site, x: Value) -> Value:
     w, dtype = s.w, s.out.dtype
     axes = tuple(sorted(normalize_axes("normalize", s.op.axes, x.ndim)))
     x = w.cast(x, dtype)
-    where = {"epsilon": float(s.op.eps), "shape": x.shape}
     kind, width = "", None
     if x.ndim > 2 and axes == tuple(range(2, x.ndim)):
         kind, width = "InstanceNormalization", x.extents[1]
@@ -32,7 +31,7 @@ def normalize(s: Site, x: Value) -> Value:
         return rounded(s, _normalized(w, wide, axes, s.op.eps)[0])
     ones, zeros = (w.constant(np.full(width, each), dtype) for each in (1, 0))
     vectors = [ones, zeros] if kind == "InstanceNormalization" else [ones]
-    made: Value = w.node(kind, x, *vectors, **where)
+    made: Value = w.node(kind, x, *vectors, shape=x.shape, epsilon=float(s.op.eps))
     return made
 
 

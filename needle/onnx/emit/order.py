@@ -57,17 +57,17 @@ def searchsorted(s: Site, x: Value, values: Value) -> Value:
     last = w.op("Sub", w.number(count, "int64"), one)
     for _ in range(bounds_of(count)[1].bit_length()):
         middle = w.op("Div", w.op("Add", low, high), two)
-        at = w.op("Min", middle, last)
-        lines = len(x.extents) > 1
-        element = (
-            w.node("GatherElements", x, at, shape=values.shape, axis=len(x.extents) - 1)
-            if lines
-            else w.gather(x, at, 0)
-        )
+        place = w.op("Min", middle, last)
+        element = w.gather(x, place, 0) if x.ndim == 1 else _along_last(w, x, place)
         before = w.op("And", _is_before(s, element, values), w.op("Less", low, high, dtype="bool"))
         low = w.op("Where", before, w.op("Add", middle, one), low)
         high = w.op("Where", before, high, middle)
     return low
+
+
+def _along_last(w: Writer, x: Value, place: Value) -> Value:
+    made: Value = w.node("GatherElements", x, place, shape=place.shape, axis=x.ndim - 1)
+    return made
 
 
 def _is_before(s: Site, element: Value, values: Value) -> Value:

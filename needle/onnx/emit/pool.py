@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating
 from ...ops._windows import lowest
@@ -27,7 +29,7 @@ def avg_pool(s: Site, x: Value) -> Value:
     return _of_windows(s, "ReduceMean", x, 0)
 
 
-def _pool(s: Site, op_type: str, x: Value, fill: float, **attributes: object) -> Value:
+def _pool(s: Site, op_type: str, x: Value, fill: float, **attributes: Any) -> Value:
     w, window = s.w, s.op.window
     padding = window.padding
     if any(pad >= kernel for pad, kernel in zip(padding, window.kernel, strict=True)):

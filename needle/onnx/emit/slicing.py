@@ -36,7 +36,7 @@ def _spans(name: str, key: Any, shape: Any) -> list[Any]:
 @rule(ops.Slice)
 def slice_(s: Site, x: Value) -> Value:
     w, spans = s.w, _spans("slice", s.op.key, x.extents)
-    taken: list[tuple[Any, ...]] = []  # (axis, begin, end, step, count)
+    taken: list[tuple[Any, ...]] = []  # (axis, begin, end, step)
     kept: list[Any] = []
     axis = 0
     for entry in spans:
@@ -50,8 +50,8 @@ def slice_(s: Site, x: Value) -> Value:
         kept.append(one.length)
         axis += 1
     if taken:
-        axes, begin, end, step = (list(part) for part in zip(*taken, strict=True))
-        x = w.slice(x, axes, begin, end, step, tuple(kept))
+        axes, begins, ends, steps = (list(part) for part in zip(*taken, strict=True))
+        x = w.slice(x, axes, begins, ends, steps, tuple(kept))
     return w.reshape(x, s.out.shape)
 
 

@@ -1,10 +1,12 @@
-"""Samples of ops as one function, exported, run by ONNX Runtime and compared with the eager one."""
+"""Samples of ops as one function, exported, run by ONNX Runtime, read again by needle, and compared
+with the eager one."""
 
 import zlib
 
 import numpy as np
 
 import needle as ndl
+import needle.onnx
 from needle import _examples as examples
 from needle.backend_ndarray.dtypes import is_floating, is_half
 from needle.ops import REGISTRY
@@ -101,6 +103,13 @@ def run(path, feeds, reference=False):
     return session.run(None, dict(zip(names, feeds, strict=True)))
 
 
+def loaded(path, feeds):
+    """The outputs of a file that needle reads, for arrays in the order of its inputs."""
+    with ndl.no_grad():
+        _, outputs = ndl.graph.flatten_outputs(ndl.onnx.load(path)(*map(ndl.Tensor, feeds)))
+    return [value.numpy() for _, value in outputs]
+
+
 def check(path, chosen, reference=False, **choices):
     """All cases in one file."""
     counts = [len(case.inputs()) for case in chosen]
@@ -114,8 +123,9 @@ def check(path, chosen, reference=False, **choices):
 
     feeds = [x for case in chosen for x in case.inputs()]
     ndl.onnx.export(everything, tuple(feeds), path, **choices)
-    got = iter(run(path, feeds, reference))
+    runs = [iter(run(path, feeds, reference)), iter(loaded(path, feeds))]
     for case in chosen:
         with np.errstate(all="ignore"), ndl.no_grad():
             expected = [part.numpy() for part in case(*map(ndl.Tensor, case.inputs()))]
-        case.compare([next(got) for _ in expected], expected)
+        for got in runs:
+            case.compare([next(got) for _ in expected], expected)

@@ -13,7 +13,7 @@ from needle.errors import DimError, TraceError, UnsupportedError
 from needle.onnx import export
 from needle.op import REGISTRY, Elementwise, register
 from needle.testing import assert_close
-from tests.needle.onnx.exporting import run
+from tests.needle.onnx.exporting import loaded, run
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -26,8 +26,8 @@ def drawn(*shape, dtype="float32"):
 
 @pytest.fixture
 def exported(tmp_path):
-    """exported(model, *inputs) writes a file, compares the results of ONNX Runtime, and returns the
-    ModelProto. `also` are further inputs, of other sizes of dims."""
+    """exported(model, *inputs) writes a file, compares the results of ONNX Runtime and of needle
+    that reads it again, and returns the ModelProto. `also` are further inputs, of other sizes."""
 
     def make(model, *inputs, also=(), rtol=2e-5, **choices):
         path = tmp_path / "model.onnx"
@@ -37,8 +37,9 @@ def exported(tmp_path):
         for given in (inputs, *also):
             with ndl.no_grad():
                 _, expected = ndl.graph.flatten_outputs(model(*map(ndl.Tensor, given)))
-            for got, (name, want) in zip(run(path, given), expected, strict=True):
-                assert_close(got, want.numpy(), rtol=rtol, scale=1, what=name)
+            for results in (run(path, given), loaded(path, given)):
+                for got, (name, want) in zip(results, expected, strict=True):
+                    assert_close(got, want.numpy(), rtol=rtol, scale=1, what=name)
         return onnx.load(path)
 
     return make
