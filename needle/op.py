@@ -175,6 +175,11 @@ class Op:
     # with r = tvm.relax; it returns an expression, or None if this case has no equal operator.
     emit: ClassVar[Callable[..., Expr | None] | None] = None
 
+    # needle.onnx.emit says needle's own ops in ONNX; another op that should be exported defines
+    #     emit_onnx(self, site, *values)
+    # with the `Site` and `Value`s of that package; it returns a Value, or a tuple of them.
+    emit_onnx: ClassVar[Callable[..., Any] | None] = None
+
     def reduction_length(self, *specs: Any) -> int:
         """The number of terms that an output element sums; rounding errors grow with it."""
         return 1

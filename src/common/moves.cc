@@ -68,7 +68,8 @@ Operand of(const View& x) {
   return o;
 }
 
-// x in the dtype in which several steps are computed: rounded to half precision only once.
+// x in the dtype in which several steps are computed: halves are rounded only once, and sums of them
+// do not overflow.
 View floats(const View& x) {
   const DType wide = is_floating(x.dtype()) ? compute_type(x.dtype()) : DType::float64;
   return wide == x.dtype() ? x : cast(x, wide);

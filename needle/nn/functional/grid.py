@@ -129,16 +129,24 @@ class _GridSample(Op):
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
         """The same, made of other ops."""
-        taps = [
-            _taps(grid[..., x.ndim - 3 - i], n, *self._how()) for i, n in enumerate(x.shape[2:])
-        ]
-        return _gathered(x, taps)
+        return sampled(x, grid, *self._how())
 
     def _how(self) -> tuple[str, str, bool]:
         return self.mode, self.padding_mode, self.align_corners
 
 
 _op = functools.lru_cache(maxsize=64, typed=True)(_GridSample)
+
+
+def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """`grid_sample` of any number of axes, in any mode, unchecked."""
+    last = x.ndim - 3
+    taps = [
+        _taps(grid[..., last - i], n, mode, padding, align_corners)
+        for i, n in enumerate(x.shape[2:])
+    ]
+    return _gathered(x, taps)
+
 
 Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and its weight
 
