@@ -26,7 +26,7 @@ def onnx_package() -> Any:
         import onnx.inliner
     except ImportError as error:
         raise ImportError(
-            f"reading ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
+            f"ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
         ) from error
     return onnx
 
@@ -50,10 +50,23 @@ def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
     _check_opset(onnx, proto)
     arrays = _initialisers(onnx, proto, folder)
     work = _without(proto, "initializer", arrays)
+    _name_foreign(work)
     for tensor in tensors_below(onnx, work.graph):
         if is_external(onnx, tensor):
             _bring_in(onnx, tensor, folder)
     return _expanded(onnx, _checked(onnx, work)), arrays
+
+
+_FOREIGN = ("SimplifiedLayerNormalization",)  # ONNX Runtime's, under ONNX's domain
+
+
+def _name_foreign(work: Any) -> None:
+    """Put operators that ONNX Runtime writes under ONNX's domain under its own."""
+    found = [n for n in _nodes(work) if n.op_type in _FOREIGN and n.domain in ("", "ai.onnx")]
+    for node in found:
+        node.domain = "com.microsoft"
+    if found and all(entry.domain != "com.microsoft" for entry in work.opset_import):
+        work.opset_import.add(domain="com.microsoft", version=1)
 
 
 def _parsed(onnx: Any, path: Path) -> Any:

@@ -130,7 +130,8 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         return run()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        _free_frames(error)
         return _complain(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -140,6 +141,7 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
             traceback.print_exc()
             details = getattr(error.__cause__ or error, "details", "")  # a child's stderr
             sys.stderr.write(details and f"{details}\n")
+        _free_frames(error)
         if isinstance(error, UsageError):
             return _complain(program, error_line(error), USAGE)
         if isinstance(error, (NeedleTVMError, OSError, *_errors_of_needle())):
@@ -154,6 +156,17 @@ def _errors_of_needle() -> tuple[type[Exception], ...]:
     """Return needle's TraceError if needle was imported; otherwise it cannot have been raised."""
     errors = sys.modules.get("needle.errors")
     return (errors.TraceError,) if errors else ()
+
+
+def _free_frames(error: BaseException | None) -> None:
+    """Free what the frames of an error hold.
+
+    TVM warns on stderr when a block builder is freed that was not used to its end. Freed here, it
+    does so before the program's own last line and not after it.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__ or error.__context__
 
 
 def _complain(program: str, text: str, code: int) -> int:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,23 @@ def test_errors_are_one_line(capsys, monkeypatch, error, code, text):
     assert cli.guarded("app", raising(error)) == code
     out = capsys.readouterr()
     assert (out.out, out.err) == ("", f"app: error: {text}\n")
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_what_is_said_as_frames_are_freed_stands_above_the_error(capsys, kind):
+    class Talks:
+        def __del__(self):
+            sys.stderr.write("freed\n")
+
+    def run():
+        try:
+            talks = Talks()  # noqa: F841  (held by this frame, as a block builder of TVM's is)
+            raise kind("first")
+        except kind as error:
+            raise kind("second") from error
+
+    assert cli.guarded("app", run) != 0
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["freed", "app"]
 
 
 def test_debugging_shows_where(capsys, monkeypatch):
