@@ -14,8 +14,6 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from . import converters
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -102,5 +100,6 @@ def names(domain: str = "") -> list[str]:
 @functools.cache
 def _load() -> None:
     """Import every file of `converters`, which registers what it defines."""
-    for each in pkgutil.iter_modules(converters.__path__):
-        importlib.import_module(f"{converters.__name__}.{each.name}")
+    package = importlib.import_module(f"{__package__}.converters")  # which imports this module
+    for each in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{each.name}")

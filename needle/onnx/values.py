@@ -123,6 +123,11 @@ def dtype_of(value: Value) -> str:
     return "int64" if value.dtype == object else value.dtype.name
 
 
+def along(axis: int, part: Any) -> tuple[Any, ...]:
+    """The key that takes `part` along an axis."""
+    return (*[slice(None)] * axis, part)
+
+
 def normal_axis(node: Node, axis: Any, ndim: int) -> int:
     """An axis counted from the front; ModelError if there is none."""
     if not -ndim <= axis < ndim:
