@@ -23,7 +23,7 @@ from ..heads import (
     split_heads,
 )
 from ..registry import converter
-from ..values import Value, known_integer, tensor
+from ..values import Value, known_integer, size_tensor, tensor
 from .microsoft import MICROSOFT
 
 
@@ -207,7 +207,7 @@ def group_query_attention(
     steps = tensor(positions(0, length))
     begin: Any = 0
     if not prompt:
-        begin = ops.subtract(ends, _extent(length))
+        begin = ops.subtract(ends, size_tensor(length))
     if node.flag("do_rotary", False):
         if cos is None or sin is None:
             raise node.invalid("do_rotary needs cos_cache and sin_cache")
@@ -249,11 +249,6 @@ def _grouped(
         )
     every = split_heads(node, q, heads + 2 * kv_heads)
     return every[:, :heads], every[:, heads : heads + kv_heads], every[:, heads + kv_heads :]
-
-
-def _extent(n: Any) -> Any:
-    """An extent as an operand: a Tensor of an open one."""
-    return tensor(positions(0, n))[-1:] + 1 if isinstance(n, Expression) else n
 
 
 def _written(x: Tensor, past: Tensor, begin: Any, most: Any) -> Tensor:

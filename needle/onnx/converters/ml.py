@@ -122,7 +122,7 @@ def label_encoder(node: Node, data: Value) -> Tensor:
     order = np.argsort(keys, kind="stable")  # NaN comes last
     table = np.concatenate([values[order], np.array(default, values.dtype).reshape(-1)[:1]])
     ordered = keys[order]
-    if is_floating(x.dtype) and np.isnan(ordered[-1]):
+    if node.opset >= 4 and is_floating(x.dtype) and np.isnan(ordered[-1]):  # NaN is a key
         ordered[-1] = np.inf
         x = ops.where(ops.isnan(x), np.inf, x)
     at = ops.searchsorted(make_const(ordered), x)

@@ -22,7 +22,7 @@ def model_of(
     dtypes: Sequence[str] = (),
 ) -> Any:
     """A ModelProto of one node: inputs x0, x1, ... (None leaves one out), outputs y0, y1, ... of
-    the dtypes given, or else those that onnx infers."""
+    the dtypes given, or else those that onnx infers. `opset` is of the domain."""
     from onnx import ValueInfoProto, helper, shape_inference
 
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
@@ -42,9 +42,9 @@ def model_of(
         ]
         or [ValueInfoProto(name=name) for name in made],
     )
-    opsets = [helper.make_opsetid("", opset)]
+    opsets = [helper.make_opsetid(domain, opset)]
     if domain:
-        opsets.append(helper.make_opsetid(domain, 1))
+        opsets.append(helper.make_opsetid("", 21))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
     return shape_inference.infer_shapes(model)
 
