@@ -108,6 +108,13 @@ def test_trees():
             attributes = _forest(rng, modes, 2)
             attributes |= {"aggregate_function": aggregate, "base_values": [0.5, -1.0]}
             _alike("TreeEnsembleRegressor", (x,), attributes, 3)
+
+
+@pytest.mark.slow
+def test_trees_compiled():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 5)).astype("float32")
+    attributes = _forest(rng, ("BRANCH_LEQ",), 2)
     model = model_of("TreeEnsembleRegressor", (x,), attributes, 3, 1, _ML, ["float32"])
     np.testing.assert_allclose(compiled(model, (x,))[0], by_onnxruntime(model, (x,))[0], 1e-5)
 
