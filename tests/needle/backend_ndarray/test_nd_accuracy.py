@@ -33,9 +33,16 @@ def check(device, dtype, count):
         assert off <= stated(name, dtype, device.name), (name, dtype, device, off, where)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_stated_ulps(device, dtype):
-    check(device, dtype, 300_000)
+@pytest.mark.parametrize(
+    ("dtype", "count"),
+    [
+        ("float32", 300_000),
+        ("float64", 30_000),  # the exact values of float64 cost
+        pytest.param("float64", 300_000, marks=pytest.mark.slow),
+    ],
+)
+def test_stated_ulps(device, dtype, count):
+    check(device, dtype, count)
 
 
 @pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
@@ -44,7 +51,7 @@ def test_stated_ulps_of_each_instruction_set(isa):
 from tests import ROOT
 import tests.needle.backend_ndarray.test_nd_accuracy as t
 for dtype in ("float32", "float64"):
-    t.check(t.nd.cpu(), dtype, 50_000)
+    t.check(t.nd.cpu(), dtype, 20_000)
 """
     done = run_isa(isa, code=code)
     if "does not support" in done.stderr or "this build has" in done.stderr:
