@@ -16,6 +16,7 @@ from ..tensor import Tensor
 from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
+from .guards import without_guards
 from .reading import Model, read
 from .values import Value
 
@@ -62,7 +63,8 @@ class OnnxModel(Module):
                 weights[name] = array
             else:
                 known[name] = array
-        self._graph, known = _folded(graph, known)
+        folded, known = _folded(graph, known)
+        self._graph = without_guards(folded, known)
         for name, array in known.items():
             if is_floating(array.dtype.name) and array.size > _MOST_CONSTANT and name not in needed:
                 weights[name] = array
