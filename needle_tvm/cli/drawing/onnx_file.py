@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from needle.errors import ModelError
 from needle_tvm.artifact.arrays import describe
 from needle_tvm.cli.drawing.boxes import OTHER, Box, Drawn, Weight, kind_of
 from needle_tvm.errors import InstallError, UsageError
@@ -23,6 +22,7 @@ def read_onnx(path: Path) -> tuple[Any, dict[str, Any]]:
 
     Raises UsageError for what is no valid ONNX file, InstallError without the package `onnx`.
     """
+    from needle.errors import ModelError
     from needle.onnx.loading import array_of, loaded, onnx_package
 
     try:
