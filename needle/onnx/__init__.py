@@ -14,7 +14,7 @@ __all__ = ["export", "load"]
 
 
 def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
-    """The ONNX model in a file (a path) or an `onnx.ModelProto` as a needle Module, in eval mode.
+    """The ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval mode.
 
     `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
     input whose values decide shapes must be fixed to be traced.
