@@ -399,7 +399,6 @@ from .tuples import Stack as Stack
 from .tuples import TupleGetItem as TupleGetItem
 from .tuples import concat as concat
 from .tuples import fused_add_scalars as fused_add_scalars
-from .tuples import joined as joined
 from .tuples import make_tuple as make_tuple
 from .tuples import split as split
 from .tuples import stack as stack
