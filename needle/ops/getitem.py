@@ -39,7 +39,7 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     """
     found = moved("index", a, key, _slice_of)
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     if not isinstance(a, Tensor) or indexing.is_basic(key) or _has_sizes_alone(key):
         return get_slice(a, key)
     return take(*_placed(a, key)[1:])

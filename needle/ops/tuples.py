@@ -96,7 +96,7 @@ class TupleGetItem(Op):
         return r.TupleGetItem(parts, self.index % count)
 
 
-def joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDArray:
+def _joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDArray:
     """The parts along an axis, or along a new one. ValueError or TypeError if they do not fit."""
     if not parts:
         raise ValueError("there are no parts")
@@ -148,7 +148,7 @@ class Stack(Op):
         return np.stack(parts, self.axis)
 
     def compute(self, *parts: NDArray) -> NDArray:
-        return joined(parts, self.axis, stacked=True)
+        return _joined(parts, self.axis, stacked=True)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         parts = split(out_grad, self.axis)
@@ -268,7 +268,7 @@ class Concat(Op):
         return np.concatenate(parts, self.axis)
 
     def compute(self, *parts: NDArray) -> NDArray:
-        return joined(parts, self.axis)
+        return _joined(parts, self.axis)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         inputs = node.inputs
