@@ -165,7 +165,8 @@ def build_subject(request: Request) -> Subject:
         factory = models.factory(request.model)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    options: dict[str, Any] = {} if request.batch is None else {"batch": request.batch}
+    options: dict[str, Any] = dict(models.options(request.model))
+    options |= {} if request.batch is None else {"batch": request.batch}
     state = load_weights(request.weights) if request.weights else None
     try:
         model, inputs = build_model(factory, **options, **({"state": state} if state else {}))

@@ -46,7 +46,8 @@ def make_parser() -> argparse.ArgumentParser:
         type=model_name,
         default="mlp",
         metavar="MODEL",
-        help=f"{', '.join(models.FACTORIES)}, or FILE.py:function that returns (model, inputs)",
+        help=f"{', '.join(models.FACTORIES)}, FILE.onnx, or FILE.py:function that returns "
+        "(model, inputs)",
     )
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
     add(

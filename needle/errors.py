@@ -22,3 +22,11 @@ class DimError(ValueError):
 class LinAlgError(ValueError):
     """A matrix does not have what a function of needle.linalg needs: it is singular, or not
     positive definite, or an iteration did not converge."""
+
+
+class ModelError(ValueError):
+    """A model file is damaged or holds what its format forbids; the text names the place."""
+
+
+class UnsupportedError(ModelError):
+    """A model file is valid and needs something that needle does not have; the text names it."""

@@ -56,6 +56,7 @@ class Graph:
     input_tree: dict[str, Any]
     output_tree: Any
     signature: inspect.Signature | None
+    output_names: tuple[str, ...] = ()  # if the model has names for them
     nodes: list[Node] = dataclasses.field(init=False)
     weights: Weights = dataclasses.field(init=False)  # the current `params`
 
@@ -103,7 +104,7 @@ class Graph:
         params, constants = list(self.params), [dataclasses.replace(c) for c in self.constants]
         outputs = [made[node] for node in self.outputs]
         trees = self.input_tree, self.output_tree, self.signature
-        graph = Graph(inputs, params, constants, outputs, *trees)
+        graph = Graph(inputs, params, constants, outputs, *trees, self.output_names)
         graph.weights = self.weights
         return graph
 
@@ -174,7 +175,7 @@ class Graph:
             if node.op is not None:
                 edges = [number[id(source)] for source in node.input_nodes]
                 add(repr(node.op), edges, *node.specs, self._rules[node][0])
-        add("outputs", [number[id(node)] for node in self.outputs])
+        add("outputs", [number[id(node)] for node in self.outputs], *self.output_names)
         for part in (*self.input_tree["args"], self.output_tree):
             add(tree.text(part))
         for name, part in self.input_tree["kwargs"].items():

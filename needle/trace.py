@@ -242,7 +242,9 @@ def trace(
 
     Tensors (and NumPy arrays, NDArrays, anything with DLPack) among the arguments, also nested in
     lists, tuples and dicts, become inputs named after the arguments; other arguments are static.
-    If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict.
+    If `fn` or an argument is a Module, its parameters and buffers are named as in state_dict. A
+    Module whose `forward` does not name inputs and outputs does so itself: in `call_signature`, an
+    inspect.Signature, and in `result_names`.
 
     `dims` gives axes of inputs a size that is not known: {"x": {0: Dim("n", max=64)}}, by the name
     of an argument or its position, and a tensor in a list, tuple or dict by the name that
@@ -254,7 +256,7 @@ def trace(
     itself, or needs the number of a size; the errors of `infer` for shapes and dtypes.
     """
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
-    signature = _signature(fn.forward if isinstance(fn, Module) else fn)
+    signature = _signature(fn)
     try:
         if signature is not None:
             signature.bind(*args, **kwargs)
@@ -274,6 +276,7 @@ def trace(
     positions = positional_names(signature, len(args))
     graph = trace_flat(call, inputs, lambda: found_in(fn, modules), dims=dims, positions=positions)
     graph.input_tree, graph.signature = input_tree, signature
+    graph.output_names = getattr(fn, "result_names", ())
     return graph
 
 
@@ -339,6 +342,11 @@ def _modules(
 
 
 def _signature(fn: Any) -> inspect.Signature | None:
+    if isinstance(fn, Module):
+        given = getattr(fn, "call_signature", None)
+        if given is not None:
+            return given
+        fn = fn.forward
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions have no signature

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from needle_tvm.compiler.compiler import compile, compile_torch, load
     from needle_tvm.compiler.executable import Executable
     from needle_tvm.compiler.jit import jit
+    from needle_tvm.compiler.onnx_models import compile_onnx
     from needle_tvm.errors import MismatchError, NeedleTVMError
 
 _HOMES = {
@@ -20,6 +21,7 @@ _HOMES = {
     "MismatchError": "needle_tvm.errors",
     "NeedleTVMError": "needle_tvm.errors",
     "compile": "needle_tvm.compiler.compiler",
+    "compile_onnx": "needle_tvm.compiler.onnx_models",
     "compile_torch": "needle_tvm.compiler.compiler",
     "jit": "needle_tvm.compiler.jit",
     "load": "needle_tvm.compiler.compiler",
@@ -30,6 +32,7 @@ __all__ = [
     "MismatchError",
     "NeedleTVMError",
     "compile",
+    "compile_onnx",
     "compile_torch",
     "jit",
     "load",

@@ -19,12 +19,17 @@ FACTORIES = {
 
 
 def factory(name: str) -> str:
-    """The factory of a model given as one of the names above or as `FILE.py:function`.
+    """The factory of a model given as one of the names above, as `FILE.py:function` or as
+    `FILE.onnx`; that of ONNX files takes the options of `options`.
 
     Raises ValueError for anything else.
     """
     if name in FACTORIES:
         return FACTORIES[name]
+    if name.endswith(".onnx"):
+        if not Path(name).is_file():
+            raise ValueError(f"model {name!r}: there is no such file")
+        return "apps.models.onnx_file:build"
     if name.endswith(".py"):
         raise ValueError(f"model {name!r}: which of its functions makes it? As in {name}:make")
     path, separator, function = name.rpartition(":")
@@ -32,4 +37,11 @@ def factory(name: str) -> str:
         if not Path(path).is_file():
             raise ValueError(f"model {name!r}: there is no file {path}")
         return f"{Path(path).resolve()}:{function}"
-    raise ValueError(f"unknown model {name!r}: must be {', '.join(FACTORIES)} or FILE.py:function")
+    raise ValueError(
+        f"unknown model {name!r}: must be {', '.join(FACTORIES)}, FILE.py:function or FILE.onnx"
+    )
+
+
+def options(name: str) -> dict[str, str]:
+    """The keyword arguments that a model's name gives its factory."""
+    return {"path": str(Path(name).resolve())} if name.endswith(".onnx") else {}

@@ -107,10 +107,10 @@ def parse(entry: Mapping[str, Any]) -> Function:
 
 
 def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[ArraySpec, ...]:
-    """The arrays of one kind. An output has no name of its own: it is `output.N`."""
+    """The arrays of one kind. An output that has no name of its own is `output.N`."""
     found = []
     for number, spec in enumerate(entry[kind]):
-        name = f"output.{number}" if kind == "outputs" else spec["name"]
+        name = spec["name"] if kind != "outputs" else spec.get("name", f"output.{number}")
         shape, dtype = parse_shape(spec["shape"], dims), spec["dtype"]
         expect(isinstance(dtype, str) and isinstance(name, str), kind)
         valid = parse_extents(spec["range"], dims) if "range" in spec else None

@@ -43,15 +43,19 @@ def signature(graph: Graph) -> dict[str, Any]:
         "inputs": [_input(leaf, ranges.get(leaf.node)) for leaf in graph.inputs],
         "params": [_leaf(leaf) for leaf in graph.params],
         "ties": [[leaf.name, *leaf.others] for leaf in graph.params if leaf.others],
-        "outputs": [
-            {"shape": described_shape(spec.shape), "dtype": str(spec.dtype)}
-            for node in graph.outputs
-            for spec in node.specs
-        ],
+        "outputs": _outputs(graph),
         "bare_output": len(graph.outputs) == 1,
         "arguments": _arguments(graph),
         "output_tree": graph.output_tree,
     }
+
+
+def _outputs(graph: Graph) -> list[dict[str, Any]]:
+    specs = [spec for node in graph.outputs for spec in node.specs]
+    found = [{"shape": described_shape(each.shape), "dtype": str(each.dtype)} for each in specs]
+    if not graph.output_names:
+        return found
+    return [{"name": n, **each} for n, each in zip(graph.output_names, found, strict=True)]
 
 
 def _input(leaf: Leaf, valid: tuple[int, int] | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Program:
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
-        """Shape and dtype of each output, in order."""
+        """Shape and dtype of each output, in order, and its name if the model has one for it."""
         return self._described("outputs")
 
     @property

@@ -1,0 +1,248 @@
+"""Converters of control flow: If, Loop and Scan.
+
+Tracing unrolls loops, so that their conditions and trip counts must be known then, and takes the
+branch of a known condition. Subgraphs see outer values. Values that a body computes from known
+ones are known in the next iteration, so that counters and shapes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...errors import ModelError
+from ...extents import is_symbolic, same
+from ...tensor import Tensor
+from ..execute import Scope
+from ..graph import Graph, Node
+from ..registry import converter
+from ..values import Value, is_known, known, known_integer, known_number, normal_axis, tensor
+
+LARGEST_COUNT = 10_000  # of iterations that are unrolled
+
+
+@converter("If", since=1, scoped=True, known=(0,))
+def if_(node: Node, scope: Scope, condition: Value) -> tuple[Value, ...]:
+    branches = [node.graph("then_branch"), node.graph("else_branch")]
+    if isinstance(condition, Tensor):
+        return _chosen(node, condition, *(_whole(node, scope, branch) for branch in branches))
+    return scope.run(branches[0 if known_number(node, condition, "the condition") else 1])
+
+
+_UNKNOWN = "the condition depends on values that only a call knows"
+_ADVICE = "if it comes from an input of the model, give that a value with fixed={...}"
+
+
+def _whole(node: Node, scope: Scope, branch: Graph) -> tuple[Value, ...]:
+    """The outputs of a branch that is not necessarily taken."""
+    try:
+        return scope.run(branch)
+    except ModelError as error:
+        raise node.unsupported(
+            f"{_UNKNOWN}, and branch {branch.name!r} does not fit these inputs ({error}); {_ADVICE}"
+        ) from error
+
+
+def _chosen(
+    node: Node, condition: Tensor, taken: Sequence[Value], other: Sequence[Value]
+) -> tuple[Tensor, ...]:
+    """The outputs of one branch, chosen by a condition that only a call knows: both are computed,
+    which needs outputs alike."""
+    if condition.size != 1:
+        raise node.invalid(f"the condition has the shape {condition.shape}, not one element")
+    scalar = ops.reshape(condition, ())
+    chosen = []
+    for i, (a, b) in enumerate(zip(taken, other, strict=True)):
+        first, second = tensor(a), tensor(b)
+        if not same(first.shape, second.shape) or first.dtype != second.dtype:
+            raise node.unsupported(
+                f"{_UNKNOWN}, and output {i} is {first.dtype} {first.shape} in one branch and "
+                f"{second.dtype} {second.shape} in the other; {_ADVICE}"
+            )
+        chosen.append(ops.where(scalar, first, second))
+    return tuple(chosen)
+
+
+@converter("Loop", since=1, scoped=True, known=(0, 1))
+def loop(
+    node: Node,
+    scope: Scope,
+    trips: Value | None = None,
+    condition: Value | None = None,
+    *states: Value,
+) -> tuple[Value, ...]:
+    body = node.graph("body")
+    count = len(states)
+    if len(body.inputs) != count + 2 or len(body.outputs) <= count:
+        raise node.invalid(
+            f"its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs; for {count} "
+            f"states it has {count + 2} inputs and at least {count + 1} outputs"
+        )
+    most = None if trips is None else known_integer(node, trips, "the trip count")
+    if most is not None and is_symbolic((most,)):
+        raise node.unsupported(f"the trip count {most}, which a Dim leaves open")
+    again = condition is None or bool(known_number(node, condition, "the condition"))
+    collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
+    done = 0
+    while again and (most is None or done < most):
+        _check_count(node, done + 1 if condition is not None or most is None else most)
+        given = np.array(again if condition is not None else True)
+        after, *made = scope.run(body, np.array(done, np.int64), given, *states)
+        states = tuple(made[:count])
+        for values, value in zip(collected, made[count:], strict=True):
+            values.append(value)
+        done += 1
+        if condition is not None:
+            what = f"the condition after iteration {done}"
+            again = bool(known_number(node, after, what))
+    return *states, *[
+        _collected(node, body, count + 1 + i, values) for i, values in enumerate(collected)
+    ]
+
+
+def _check_count(node: Node, count: int) -> None:
+    if count > LARGEST_COUNT:
+        raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
+
+
+def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Value:
+    """What a loop makes of an output of all its iterations."""
+    if values:
+        return _stacked(values, 0)
+    info = body.outputs[output]
+    if info.dtype is None or info.shape is None:
+        raise node.unsupported(
+            f"no iteration, and the shape of the body's output {info.name!r} is not declared"
+        )
+    return np.zeros((0, *[n if isinstance(n, int) else 0 for n in info.shape]), info.dtype)
+
+
+def _stacked(values: Sequence[Value], axis: int) -> Value:
+    if all(is_known(value) for value in values):
+        return np.stack(values, axis)
+    return ops.stack([tensor(value) for value in values], axis)
+
+
+@converter("Scan", since=9, scoped=True)
+def scan(node: Node, scope: Scope, *inputs: Value) -> tuple[Value, ...]:
+    body, count = node.graph("body"), node.integer("num_scan_inputs")
+    states, sources = _divided(node, body, inputs, count)
+    axes = node.integers("scan_input_axes", (0,) * count)
+    backward = node.integers("scan_input_directions", (0,) * count)
+    _check_lengths(node, count, scan_input_axes=axes, scan_input_directions=backward)
+    sequences = [
+        _elements(node, source, axis, bool(back))
+        for source, axis, back in zip(sources, axes, backward, strict=True)
+    ]
+    states, made = _scanned(node, scope, body, states, sequences)
+    kept = len(made)
+    into = node.integers("scan_output_axes", (0,) * kept)
+    reverse = node.integers("scan_output_directions", (0,) * kept)
+    _check_lengths(node, kept, scan_output_axes=into, scan_output_directions=reverse)
+    outputs = []
+    for values, axis, back in zip(made, into, reverse, strict=True):
+        at = normal_axis(node, axis, values[0].ndim + 1)
+        outputs.append(_stacked(values[::-1] if back else values, at))
+    return *states, *outputs
+
+
+def _divided(
+    node: Node, body: Graph, inputs: Sequence[Value], count: int
+) -> tuple[list[Value], list[Value]]:
+    """The first states and the sequences that a Scan is given."""
+    first = len(inputs) - count
+    if count < 1 or first < 0 or len(body.inputs) != len(inputs) or len(body.outputs) < first:
+        raise node.invalid(
+            f"num_scan_inputs is {count} of {len(inputs)} inputs, and its body has "
+            f"{len(body.inputs)} inputs and {len(body.outputs)} outputs"
+        )
+    return list(inputs[:first]), list(inputs[first:])
+
+
+def _check_lengths(node: Node, count: int, **attributes: tuple[int, ...]) -> None:
+    for name, values in attributes.items():
+        if len(values) != count:
+            raise node.invalid(f"{name} has {len(values)} numbers, not {count}")
+
+
+def _elements(node: Node, source: Value, axis: int, backward: bool) -> list[Value]:
+    """The elements of a sequence along an axis."""
+    axis = normal_axis(node, axis, source.ndim)
+    steps = source.shape[axis]
+    if is_symbolic((steps,)):
+        raise node.unsupported(
+            f"{steps} iterations, which a Dim leaves open: Scan is unrolled; give the axis a number"
+        )
+    _check_count(node, steps)
+    if steps == 0:
+        raise node.unsupported("a sequence of no elements")
+    if isinstance(source, np.ndarray):
+        found: list[Value] = list(np.moveaxis(source, axis, 0))
+    else:
+        found = list(ops.split(source, axis))
+    return found[::-1] if backward else found
+
+
+def _scanned(
+    node: Node,
+    scope: Scope,
+    body: Graph,
+    states: Sequence[Value],
+    sequences: Sequence[Sequence[Value]],
+) -> tuple[list[Value], list[list[Value]]]:
+    """(last states, the other outputs of all iterations) of a scan over lists of elements."""
+    lengths = {len(sequence) for sequence in sequences}
+    if len(lengths) != 1:
+        raise node.invalid(f"its sequences have different lengths: {sorted(lengths)}")
+    now, count = list(states), len(states)
+    made: list[list[Value]] = [[] for _ in body.outputs[count:]]
+    for elements in zip(*sequences, strict=True):
+        outputs = scope.run(body, *now, *elements)
+        now = list(outputs[:count])
+        for values, value in zip(made, outputs[count:], strict=True):
+            values.append(value)
+    return now, made
+
+
+@converter("Scan", since=8, scoped=True)
+def scan_batches(
+    node: Node, scope: Scope, lengths: Value | None, *inputs: Value
+) -> tuple[Value, ...]:
+    """The first form: batches on axis 0, each with its own states, and steps on axis 1."""
+    body, count = node.graph("body"), node.integer("num_scan_inputs")
+    states, sources = _divided(node, body, inputs, count)
+    backward = node.integers("directions", (0,) * count)
+    _check_lengths(node, count, directions=backward)
+    batch, steps = sources[0].shape[:2]
+    if is_symbolic((batch,)):
+        raise node.unsupported(f"{batch} batches, which a Dim leaves open: Scan is unrolled")
+    taken = [steps] * batch
+    if lengths is not None:
+        taken = [int(n) for n in known(node, lengths, "the sequences' lengths").reshape(-1)]
+    ends: list[list[Value]] = []
+    outputs: list[list[Value]] = []
+    for i in range(batch):
+        sequences = [
+            _elements(node, _part(source, i, taken[i]), 0, bool(back))
+            for source, back in zip(sources, backward, strict=True)
+        ]
+        now, made = _scanned(node, scope, body, [_part(s, i) for s in states], sequences)
+        ends.append(now)
+        outputs.append([_padded(_stacked(values, 0), steps) for values in made])
+    columns = [*zip(*ends, strict=True), *zip(*outputs, strict=True)]
+    return tuple(_stacked(column, 0) for column in columns)
+
+
+def _part(value: Value, batch: int, steps: int | None = None) -> Any:
+    """A batch of a value, and its first steps."""
+    part = value[batch]
+    return part if steps is None else part[:steps]
+
+
+def _padded(value: Value, steps: int) -> Tensor:
+    """A sequence with zeros behind its end."""
+    x = tensor(value)
+    return ops.pad(x, [(0, steps - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])

@@ -1,0 +1,280 @@
+"""Converters of operators that read and write by index, and of sorting."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ..._state import state
+from ...dims import Expression
+from ...tensor import Tensor
+from ..graph import Node
+from ..registry import converter
+from ..values import (
+    Value,
+    along,
+    bounded,
+    known_integer,
+    normal_axis,
+    tensor,
+)
+
+_MOST_STEPS = 1024  # of a product that is computed update by update
+
+
+def index_tensor(value: Value) -> Tensor:
+    """A value as indices: int64."""
+    found = tensor(value)
+    return found if found.dtype == "int64" else ops.cast(found, "int64")
+
+
+@converter("Gather", since=1)
+def gather(node: Node, data: Value, indices: Value) -> Tensor:
+    x = tensor(data)
+    axis = normal_axis(node, node.integer("axis"), x.ndim)
+    if isinstance(indices, np.ndarray) and indices.ndim == 0:  # one place: a slice
+        at = known_integer(node, indices, "the index")
+        return x[along(axis, at)]
+    return ops.take(x, index_tensor(indices), axis)
+
+
+@converter("GatherElements", since=11)
+def gather_elements(node: Node, data: Value, indices: Value) -> Tensor:
+    x, index = tensor(data), index_tensor(indices)
+    axis = normal_axis(node, node.integer("axis"), x.ndim)
+    return ops.take_along_axis(_cut(x, index, axis), index, axis)
+
+
+def _cut(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """The part of `x` that an index along `axis` can reach."""
+    key = tuple(
+        slice(None) if i == axis or _same(n, m) else slice(0, m)
+        for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
+    )
+    return x if all(part == slice(None) for part in key) else x[key]
+
+
+def _same(n: Any, m: Any) -> bool:
+    return n is m or (isinstance(n, int) and isinstance(m, int) and n == m) or n == m
+
+
+@converter("GatherND", since=11)
+def gather_nd(node: Node, data: Value, indices: Value) -> Tensor:
+    x, index = tensor(data), index_tensor(indices)
+    batch = node.integer("batch_dims", 0)
+    return x[_places(x, index, batch)]
+
+
+def _places(x: Tensor, index: Tensor, batch: int) -> tuple[Any, ...]:
+    """The key that takes the rows of `index` (the last axis) of `x`, after `batch` shared axes."""
+    count = index.shape[-1]
+    lead = index.ndim - 1
+    grids = [
+        Tensor(
+            np.arange(index.shape[axis]).reshape(-1, *(1,) * (lead - 1 - axis)),
+            requires_grad=False,
+        )
+        for axis in range(batch)
+    ]
+    return (*grids, *(index[..., i] for i in range(count)))
+
+
+# Writing
+
+_HOW = {"none": "set", "add": "add", "max": "max", "min": "min"}
+
+
+def _how(node: Node) -> str:
+    """The attribute `reduction` in the words of needle's ops, or "mul"."""
+    reduction = node.text("reduction", "none")
+    if reduction != "mul" and reduction not in _HOW:
+        raise node.invalid(f"reduction {reduction!r} is unknown")
+    return _HOW.get(reduction, reduction)
+
+
+@converter("Scatter", since=9)
+@converter("ScatterElements", since=11)
+def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) -> Tensor:
+    x, index, source = tensor(data), index_tensor(indices), tensor(updates)
+    axis, how = normal_axis(node, node.integer("axis"), x.ndim), _how(node)
+    if index.shape != source.shape:
+        raise node.invalid(f"indices {index.spec} and updates {source.spec} differ in shape")
+    key = list(
+        Tensor(np.arange(n).reshape(-1, *(1,) * (x.ndim - 1 - i)), requires_grad=False)
+        for i, n in enumerate(index.shape)
+    )
+    if how != "mul":
+        if all(
+            i == axis or _same(n, m)
+            for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
+        ):
+            return ops.put_along_axis(x, index, source, axis, how)
+        key[axis] = index
+        return _written(how, x, tuple(key), source)
+    for i in _steps(node, index.shape[axis]):  # places of one step differ from each other
+        part = along(axis, slice(i, i + 1))
+        key[axis] = index[part]
+        place = tuple(key)
+        x = ops.set_at(x, place, ops.multiply(x[place], source[part]))
+    return x
+
+
+def _written(how: str, x: Tensor, place: tuple[Any, ...], source: Tensor) -> Tensor:
+    write = {"set": ops.set_at, "add": ops.add_at, "max": ops.max_at, "min": ops.min_at}
+    return write[how](x, place, source)
+
+
+def _steps(node: Node, count: Any) -> range:
+    if isinstance(count, Expression) or count > _MOST_STEPS:
+        raise node.unsupported(f"a product of {count} updates; at most {_MOST_STEPS}")
+    return range(count)
+
+
+@converter("ScatterND", since=11)
+def scatter_nd(node: Node, data: Value, indices: Value, updates: Value) -> Tensor:
+    x, index, source = tensor(data), index_tensor(indices), tensor(updates)
+    how = _how(node)
+    if how != "mul":
+        return _written(how, x, _places(x, index, 0), source)
+    rows = ops.reshape(index, (prod(index.shape[:-1]), index.shape[-1]))
+    values = ops.reshape(source, (rows.shape[0], *source.shape[index.ndim - 1 :]))
+    for i in _steps(node, rows.shape[0]):
+        place = _places(x, rows[i], 0)
+        x = ops.set_at(x, place, ops.multiply(x[place], values[i]))
+    return x
+
+
+@converter("TensorScatter", since=24)
+def tensor_scatter(node: Node, past: Value, update: Value, first: Value | None = None) -> Tensor:
+    x, source = tensor(past), tensor(update)
+    axis = normal_axis(node, node.integer("axis"), x.ndim)
+    mode = node.text("mode")
+    if mode not in ("linear", "circular"):
+        raise node.invalid(f"mode {mode!r} is neither 'linear' nor 'circular'")
+    batch, extent = x.shape[0], x.shape[axis]
+    begin = np.zeros(batch, np.int64) if first is None else first
+    steps = Tensor(np.arange(source.shape[axis]), requires_grad=False)
+    at = ops.add(ops.unsqueeze(index_tensor(begin), 1), steps)  # (batch, length)
+    at = ops.remainder(at, extent) if mode == "circular" else at
+    at = ops.reshape(at, (batch, *(1,) * (axis - 1), steps.shape[0], *(1,) * (x.ndim - 1 - axis)))
+    return ops.put_along_axis(x, ops.broadcast_to(at, source.shape), source, axis)
+
+
+# Making
+
+
+@converter("OneHot", since=9, known=(1,))
+def one_hot(node: Node, indices: Value, depth: Value, values: Value) -> Tensor:
+    count = known_integer(node, _whole(depth), "the depth")
+    index, pair = tensor(indices), tensor(values)
+    index = ops.cast(index, "int64") if index.dtype != "int64" else index
+    index = ops.where(ops.less(index, 0), ops.add(index, count), index)
+    axis = normal_axis(node, node.integer("axis"), index.ndim + 1)
+    bounded(node, [*index.shape, count])
+    classes = np.arange(count).reshape(-1, *(1,) * (index.ndim - axis))
+    hot = ops.equal(ops.unsqueeze(index, axis), Tensor(classes, requires_grad=False))
+    return ops.where(hot, pair[1], pair[0])
+
+
+def _whole(value: Value) -> Value:
+    """A known value of any dtype as integers."""
+    return value.astype(np.int64) if isinstance(value, np.ndarray) else value
+
+
+@converter("EyeLike", since=9)
+def eye_like(node: Node, data: Value) -> np.ndarray:
+    rows, columns = bounded(node, data.shape)
+    dtype = node.dtype("dtype", str(data.dtype))
+    return np.eye(rows, columns, node.integer("k")).astype(np.dtype(dtype))
+
+
+@converter("Trilu", since=14, known=(1,))
+def trilu(node: Node, data: Value, k: Value | None = None) -> Tensor:
+    x = tensor(data)
+    diagonal = 0 if k is None else known_integer(node, k, "the diagonal")
+    diagonal = max(-(2**31), min(2**31, diagonal))
+    made = ops.triu if node.flag("upper") else ops.tril
+    return made(x, diagonal)
+
+
+# Sorting and searching
+
+
+@converter("TopK", since=1)
+def top_k_by_attribute(node: Node, data: Value) -> tuple[Tensor, Tensor]:
+    return _top_k(node, tensor(data), node.integer("k"))
+
+
+@converter("TopK", since=10, known=(1,))
+def top_k(node: Node, data: Value, k: Value) -> tuple[Tensor, Tensor]:
+    return _top_k(node, tensor(data), known_integer(node, k, "k"))
+
+
+def _top_k(node: Node, x: Tensor, k: Any) -> tuple[Tensor, Tensor]:
+    axis = normal_axis(node, node.integer("axis"), x.ndim)
+    values, places = ops.topk(x, k, axis, node.flag("largest", True))
+    return values, places
+
+
+def data_dependent(node: Node) -> None:
+    """UnsupportedError while tracing: the node's result has as many elements as its values say."""
+    if state.trace is not None:
+        raise node.unsupported(
+            "the shape of its result depends on values that only a call knows; if they come from "
+            "an input of the model, give that a value with fixed={...}"
+        )
+
+
+@converter("NonZero", since=9)
+def nonzero(node: Node, data: Value) -> Tensor:
+    data_dependent(node)
+    found = ops.nonzero(tensor(data))
+    assert isinstance(found, Tensor)  # not the tuple that it gives if asked
+    return ops.transpose(found)
+
+
+@converter("Compress", since=9)
+def compress(node: Node, data: Value, condition: Value) -> Tensor:
+    data_dependent(node)
+    x, at = tensor(data), np.flatnonzero(tensor(condition).numpy())
+    axis = normal_axis(node, node.integer("axis"), x.ndim) if node.has("axis") else None
+    return ops.take(ops.reshape(x, (-1,)) if axis is None else x, Tensor(at), axis or 0)
+
+
+@converter("Unique", since=11)
+def unique(node: Node, data: Value) -> tuple[np.ndarray, ...]:
+    data_dependent(node)
+    x = tensor(data).numpy()
+    axis = normal_axis(node, node.integer("axis"), x.ndim) if node.has("axis") else None
+    values, first, inverse, counts = np.unique(x, True, True, True, axis=axis)
+    inverse = inverse.reshape(-1)
+    if not node.flag("sorted"):
+        order = np.argsort(first)
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        values = np.take(values, order, axis or 0)
+        first, counts, inverse = first[order], counts[order], place[inverse]
+    return values, *(each.astype(np.int64) for each in (first, inverse, counts))
+
+
+@converter("ReverseSequence", since=10)
+def reverse_sequence(node: Node, data: Value, lengths: Value) -> Tensor:
+    x = tensor(data)
+    time, batch = node.integer("time_axis"), node.integer("batch_axis")
+    if {time, batch} != {0, 1}:
+        raise node.invalid(f"time_axis {time} and batch_axis {batch} are not 0 and 1")
+    steps = Tensor(np.arange(x.shape[time]), requires_grad=False)
+    length = ops.unsqueeze(index_tensor(lengths), 1)  # (batch, time)
+    at = ops.where(ops.less(steps, length), ops.subtract(ops.subtract(length, 1), steps), steps)
+    at = at if batch == 0 else ops.transpose(at)
+    at = ops.broadcast_to(ops.reshape(at, (*at.shape, *(1,) * (x.ndim - 2))), x.shape)
+    return ops.take_along_axis(x, at, time)
+
+
+@converter("Bernoulli", "Multinomial", "RandomNormal", "RandomUniform", since=1)
+@converter("RandomNormalLike", "RandomUniformLike", since=1)
+def random(node: Node, *inputs: Value | None) -> Any:
+    raise node.unsupported("it draws random numbers")

@@ -1,0 +1,126 @@
+"""Converters of sequences and optionals, which exist while tracing alone: lists of values, and
+values that may be missing. A model's inputs and outputs are tensors."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ... import ops
+from ..graph import Node
+from ..registry import converter, find_twin
+from ..values import Value, is_known, known_integer, known_integers, normal_axis, tensor
+
+
+class Items(NamedTuple):
+    """A sequence of values."""
+
+    values: tuple[Value, ...]
+
+
+class Missing(NamedTuple):
+    """An optional without a value."""
+
+
+# A converter's tuple is its outputs, so that each of these returns a tuple of one.
+
+
+@converter("SequenceEmpty", since=11)
+def empty(node: Node) -> tuple[Items]:
+    return (Items(()),)
+
+
+@converter("SequenceConstruct", since=11)
+def construct(node: Node, *values: Value) -> tuple[Items]:
+    return (Items(values),)
+
+
+@converter("SequenceAt", since=11, known=(1,))
+def at(node: Node, items: Items, position: Value) -> tuple[Value]:
+    return (items.values[_place(node, items, position, len(items.values))],)
+
+
+@converter("SequenceInsert", since=11, known=(2,))
+def insert(node: Node, items: Items, value: Value, position: Value | None = None) -> tuple[Items]:
+    values = list(items.values)
+    count = len(values)
+    place = count if position is None else _place(node, items, position, count + 1, -count)
+    values.insert(place, value)
+    return (Items(tuple(values)),)
+
+
+@converter("SequenceErase", since=11, known=(1,))
+def erase(node: Node, items: Items, position: Value | None = None) -> tuple[Items]:
+    values = list(items.values)
+    del values[-1 if position is None else _place(node, items, position, len(values))]
+    return (Items(tuple(values)),)
+
+
+def _place(node: Node, items: Items, position: Value, limit: int, least: int | None = None) -> int:
+    """A known position, counted from the front."""
+    place = known_integer(node, position, "the position")
+    least = -limit if least is None else least
+    if not least <= place < limit:
+        raise node.invalid(f"position {place} of a sequence of {len(items.values)}")
+    return place if place >= 0 else place + len(items.values)
+
+
+@converter("SequenceLength", since=11)
+def length(node: Node, items: Items) -> np.ndarray:
+    return np.array(len(items.values), np.int64)
+
+
+@converter("SplitToSequence", since=11, known=(1,))
+def split_to_sequence(node: Node, data: Value, sizes: Value | None = None) -> tuple[Items]:
+    axis = normal_axis(node, node.integer("axis", 0), data.ndim)
+    extent = data.shape[axis]
+    if sizes is None:
+        parts: tuple[Any, ...] = (1,) * extent
+    elif sizes.ndim == 0:
+        each = known_integer(node, sizes, "the size of the parts")
+        if each < 1:
+            raise node.invalid(f"the size of the parts is {each}")
+        parts = (each,) * (extent // each) + ((extent % each,) if extent % each else ())
+    else:
+        parts = known_integers(node, sizes, "the sizes of the parts")
+    made = ops.split_sizes(tensor(data), list(parts), axis)
+    if sizes is None and not node.flag("keepdims", True):
+        made = tuple(ops.squeeze(part, axis) for part in made)
+    return (Items(tuple(made)),)
+
+
+@converter("ConcatFromSequence", since=11)
+def concat_from_sequence(node: Node, items: Items) -> Value:
+    if not items.values:
+        raise node.invalid("a sequence of no values")
+    axis, new = node.integer("axis"), node.flag("new_axis", False)
+    if all(is_known(value) for value in items.values):
+        if new:
+            return np.stack(items.values, axis)
+        twin = find_twin("Concat", "")
+        if twin is not None:
+            return twin(node, *items.values)
+    values = [tensor(value) for value in items.values]
+    rank = values[0].ndim + (1 if new else 0)
+    return (ops.stack if new else ops.concat)(values, normal_axis(node, axis, rank))
+
+
+# Optionals: a value stands for itself.
+
+
+@converter("Optional", since=15)
+def optional(node: Node, value: Any = None) -> tuple[Any]:
+    return (Missing() if value is None else value,)
+
+
+@converter("OptionalHasElement", since=15)
+def has_element(node: Node, value: Any = None) -> np.ndarray:
+    return np.array(value is not None and not isinstance(value, Missing))
+
+
+@converter("OptionalGetElement", since=15)
+def get_element(node: Node, value: Any) -> tuple[Any]:
+    if isinstance(value, Missing):
+        raise node.invalid("the optional has no value")
+    return (value,)

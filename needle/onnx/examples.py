@@ -1,0 +1,153 @@
+"""Example inputs of an ONNX model: given ones, and others drawn within what the graph allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend_ndarray.dtypes import is_floating
+from ..dims import Expression, bounds_of
+from ..errors import ModelError
+from .graph import Info
+
+_USUAL = 8  # the size drawn for a Dim that allows it
+
+
+def by_name(inputs: Sequence[Info], given: Sequence[Any]) -> dict[str, Any]:
+    """Arguments by the inputs' names: in their order, or one dict that has the names."""
+    names = [info.name for info in inputs]
+    if len(given) == 1 and isinstance(given[0], Mapping):
+        unknown = [name for name in given[0] if name not in names]
+        if unknown:
+            raise ModelError(f"{unknown[0]!r} is no input; they are {', '.join(names)}")
+        return dict(given[0])
+    if len(given) > len(names):
+        raise ModelError(f"{len(given)} inputs are given; the model has {', '.join(names)}")
+    return dict(zip(names, given, strict=False))
+
+
+def axes_of_dims(inputs: Sequence[Info], dims: Mapping[Any, Any]) -> dict[str, dict[int, Any]]:
+    """`dims` by input and axis. A key may also be the name that the model has for a size
+    (dim_param): the dim then stands for all axes of this name."""
+    found: dict[str, dict[int, Any]] = {}
+    names = [info.name for info in inputs]
+    sizes = {n for info in inputs for n in info.shape or () if isinstance(n, str)}
+    for key, value in dims.items():
+        if key in sizes and isinstance(value, Expression):
+            for info in inputs:
+                for axis, n in enumerate(info.shape or ()):
+                    if n == key:
+                        found.setdefault(info.name, {})[axis] = value
+            continue
+        name = names[key] if type(key) is int and 0 <= key < len(names) else key
+        if name not in names:
+            listed = ", ".join([*names, *sorted(sizes)])
+            raise ModelError(f"dims: {key!r} is no input and no size; they are {listed}")
+        if not isinstance(value, Mapping):
+            raise ModelError(f"dims[{key!r}]={value!r}: must be a dict from axes to dims, or a Dim")
+        found.setdefault(name, {}).update(value)
+    return found
+
+
+def examples(
+    inputs: Sequence[Info],
+    given: Mapping[str, Any],
+    dims: Mapping[str, Mapping[int, Any]] | None = None,
+    sizes: Mapping[str | int, int] | None = None,
+    seed: int = 0,
+) -> list[Any]:
+    """An array for each input: the given one, or one that is drawn.
+
+    Floats are standard normal, integers 0 or 1. Sizes without a number are those that given inputs
+    have under the same name, else sizes that the dims of `dims` allow, else those of `sizes`, by
+    name or axis. Raises ModelError for a size that nothing tells, and for given inputs that do not
+    fit the graph.
+    """
+    known: dict[Any, int] = {}
+    for info in inputs:
+        if info.name in given:
+            _learn(info, tuple(np.shape(given[info.name])), known)
+    rng = np.random.default_rng(seed)
+    found: list[Any] = []
+    for info in inputs:
+        if info.name in given:
+            found.append(given[info.name])
+            continue
+        if info.shape is None:
+            raise ModelError(f"input {info.name!r} has no shape in the model: give an example")
+        own = (dims or {}).get(info.name, {})
+        shape = tuple(
+            _size(info, axis, n, own.get(axis), known, sizes or {})
+            for axis, n in enumerate(info.shape)
+        )
+        found.append(_drawn(rng, shape, str(info.dtype)))
+    return found
+
+
+def _learn(info: Info, shape: tuple[int, ...], known: dict[Any, int]) -> None:
+    """Note the sizes that a given input has under names."""
+    if info.shape is None:
+        return
+    fits = len(shape) == len(info.shape) and all(
+        not isinstance(n, int) or n == m for n, m in zip(info.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ModelError(
+            f"input {info.name!r} has the shape {shape}; the model's is {shown(info.shape)}"
+        )
+    for n, m in zip(info.shape, shape, strict=True):
+        if isinstance(n, str) and known.setdefault(n, m) != m:
+            raise ModelError(f"input {info.name!r}: size {n!r} is {m}, and {known[n]} elsewhere")
+
+
+def _size(
+    info: Info,
+    axis: int,
+    n: Any,
+    dim: Any,
+    known: dict[Any, int],
+    sizes: Mapping[str | int, int],
+) -> int:
+    if isinstance(n, int):
+        return n
+    if n is not None and n in known:
+        return known[n]
+    if dim is not None:
+        size = _allowed(dim)
+    elif n in sizes or axis in sizes:
+        size = sizes[n] if n in sizes else sizes[axis]
+    else:
+        called = f"axis {axis}" if n is None else f"axis {axis} ({n!r})"
+        raise ModelError(
+            f"input {info.name!r} has no size for {called}: give an example, or in dims a Dim"
+        )
+    if n is not None:
+        known[n] = size
+    return size
+
+
+def _allowed(dim: Any) -> int:
+    """A size that an expression of dims allows."""
+    if not isinstance(dim, Expression):
+        raise ModelError(f"dims: {dim!r} is no Dim and no expression of dims")
+    values = {}
+    for each in dim.dims:
+        low, high = bounds_of(each)
+        least = max(low, min(high, _USUAL))
+        values[each] = -(-least // each.multiple_of) * each.multiple_of
+        if values[each] > high:
+            values[each] -= each.multiple_of
+    return dim.value(values)
+
+
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if is_floating(dtype):
+        return rng.standard_normal(shape).astype(np.dtype(dtype))
+    return rng.integers(0, 2, shape).astype(np.dtype(dtype))
+
+
+def shown(shape: tuple[Any, ...]) -> str:
+    """A shape of the graph in words."""
+    return "[" + ", ".join("?" if n is None else str(n) for n in shape) + "]"

@@ -1,0 +1,123 @@
+"""Running a graph's nodes in order: on Tensors with values, or while tracing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._state import no_grad, state
+from ..errors import ModelError, TraceError, UnsupportedError
+from ..tensor import Tensor, TensorTuple
+from . import registry
+from .graph import Graph, Node, used_names
+from .values import Value, holds_dims, tensor
+
+
+class Scope:
+    """The values that subgraphs of a running graph can see."""
+
+    def __init__(self, values: Mapping[str, Value]) -> None:
+        self._values = values
+
+    def run(self, graph: Graph, *inputs: Value) -> tuple[Value, ...]:
+        """The outputs of a subgraph for these inputs, which may take outer values by name."""
+        names = [info.name for info in graph.inputs]
+        if len(inputs) != len(names):
+            raise ModelError(
+                f"graph {graph.name!r} takes {len(names)} inputs and is given {len(inputs)}"
+            )
+        return run(graph, {**self._values, **dict(zip(names, inputs, strict=True))})
+
+
+def run(graph: Graph, values: Mapping[str, Value]) -> tuple[Value, ...]:
+    """The outputs of a graph. `values` has its inputs and, for a subgraph, outer values, by name.
+
+    Each value is dropped after its last use. Raises ModelError and UnsupportedError that name the
+    node, and TraceError for what depends on values that are not known while tracing.
+    """
+    live: dict[str, Any] = {**values, **graph.initialisers, "": None}
+    outputs = {info.name for info in graph.outputs}
+    last = {name: i for i, node in enumerate(graph.nodes) for name in used_names(node)}
+    for i, node in enumerate(graph.nodes):
+        made = run_node(node, [live[name] for name in node.inputs], live)
+        for name, value in zip(node.outputs, made, strict=False):
+            if name in outputs or name in last:
+                live[name] = value
+        for name in used_names(node):
+            if last[name] == i and name not in outputs:
+                del live[name]
+    return tuple(live[info.name] for info in graph.outputs)
+
+
+def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The outputs of a node; `values` are what its subgraphs see."""
+    found = registry.find(node.op_type, node.domain, node.opset)
+    if found is None:
+        raise UnsupportedError(f"{node}: needle has no such operator")
+    for i in found.required:
+        if i >= len(inputs) or inputs[i] is None:
+            raise ModelError(f"{node}: input {i} is missing")
+    given = [value for value in inputs if value is not None]
+    with _named(node):
+        if all(isinstance(value, np.ndarray) for value in given) and not found.scoped:
+            twin = registry.find_twin(node.op_type, node.domain)
+            if twin is not None:
+                with np.errstate(all="ignore"):
+                    return _as_tuple(node, twin(node, *inputs))
+            if not any(holds_dims(value) for value in given):
+                return _computed(node, found, inputs)
+        arguments = (node, Scope(values), *inputs) if found.scoped else (node, *inputs)
+        return _as_tuple(node, found.function(*arguments))
+
+
+def _computed(
+    node: Node, found: registry.Converter, inputs: Sequence[np.ndarray | None]
+) -> tuple[np.ndarray, ...]:
+    """The outputs of a node whose inputs are all known, which are computed now."""
+    with _untraced(), no_grad():
+        outputs = _as_tuple(node, found.function(node, *inputs))
+        return tuple([x.numpy() if isinstance(x, Tensor) else x for x in outputs])
+
+
+@contextlib.contextmanager
+def _untraced() -> Iterator[None]:
+    """Context in which ops compute although a trace is running: on values known to it."""
+    before, state.trace = state.trace, None
+    try:
+        yield
+    finally:
+        state.trace = before
+
+
+def _as_tuple(node: Node, made: Any) -> tuple[Any, ...]:
+    outputs = made.tuple() if isinstance(made, TensorTuple) else made
+    outputs = tuple(outputs) if isinstance(outputs, (tuple, list)) else (outputs,)
+    missing = [name for name in node.outputs[len(outputs) :] if name]
+    if missing or any(
+        value is None and name for name, value in zip(node.outputs, outputs, strict=False)
+    ):
+        raise node.unsupported(f"its outputs {', '.join(map(repr, node.outputs))} are not all made")
+    return outputs
+
+
+@contextlib.contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """Context whose errors name the node."""
+    try:
+        yield
+    except ModelError as error:
+        if str(error).startswith("node "):
+            raise
+        raise type(error)(f"{node}: {error}") from error
+    except TraceError as error:
+        raise TraceError(f"{node}: {error}") from error
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise ModelError(f"{node}: {error}") from error
+
+
+def as_tensors(values: Sequence[Value]) -> list[Tensor]:
+    """Outputs of a graph as Tensors."""
+    return [tensor(value) for value in values]

@@ -1,0 +1,79 @@
+"""Tensors whose elements lie in files beside the model (ONNX's external data)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError, UnsupportedError
+
+
+def is_external(onnx: Any, tensor: Any) -> bool:
+    """Whether a TensorProto's elements lie in another file."""
+    return tensor.data_location == onnx.TensorProto.EXTERNAL
+
+
+def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
+    """The elements of such a tensor, of a model in `folder`, mapped from the file.
+
+    ModelError if the file is missing or too short, or is not inside of the folder.
+    """
+    where = f"tensor {tensor.name!r}: external data"
+    if folder is None:
+        raise ModelError(f"{where} of a model that was not loaded from a file: load it by its path")
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = _inside(where, folder, entries.get("location", ""))
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    if dtype.kind in "OSU":
+        raise UnsupportedError(f"{where}: strings")
+    if dtype.name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
+        raise UnsupportedError(f"{where} of dtype {dtype.name}")
+    offset, length = (_number(where, entries, key) for key in ("offset", "length"))
+    shape = tuple(tensor.dims)
+    count = prod(shape)
+    if any(n < 0 for n in shape):
+        raise ModelError(f"{where}: the shape {shape} has a negative extent")
+    size, needed = path.stat().st_size, count * dtype.itemsize
+    if "length" in entries and length != needed:
+        raise ModelError(f"{where}: {dtype.name}{list(shape)} is {needed} bytes, not {length}")
+    if offset + needed > size:
+        raise ModelError(f"{where}: {path.name} has {size} bytes, not {offset + needed}")
+    if count == 0:
+        return np.zeros(shape, dtype)
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+def _inside(where: str, folder: Path, location: str) -> Path:
+    """The file at `location`, which must be in the folder also after links are followed."""
+    if not location or "\0" in location:
+        raise ModelError(f"{where} has no location")
+    home = folder.resolve()
+    path = (home / location).resolve()
+    if Path(location).is_absolute() or ".." in Path(location).parts or home not in path.parents:
+        raise ModelError(f"{where}: the location {location!r} leaves the model's folder")
+    if not path.is_file():
+        raise ModelError(f"{where}: there is no file {location!r} beside the model")
+    return path
+
+
+def _number(where: str, entries: dict[str, str], key: str) -> int:
+    text = entries.get(key, "0")
+    if not text.isascii() or not text.isdigit():
+        raise ModelError(f"{where}: {key} {text!r} is not a number")
+    return int(text)
+
+
+def tensors_below(onnx: Any, graph: Any) -> Iterator[Any]:
+    """Every TensorProto in a GraphProto's nodes and in their subgraphs' initialisers."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from inner.initializer
+                yield from tensors_below(onnx, inner)

@@ -1,0 +1,101 @@
+"""The windows of convolutions and pools: kernels, strides, dilations and padding of each axis."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from .. import ops
+from ..tensor import Tensor
+from .graph import Node
+
+Sides = list[tuple[Any, Any]]  # elements before and behind each axis
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """Windows over the axes after batch and channels, an entry for each of these axes."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: Sides
+
+    @property
+    def spans(self) -> tuple[int, ...]:
+        """The elements from the first to the last that a window takes."""
+        return tuple((k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True))
+
+
+def windows(node: Node, extents: Sequence[Any], kernel: Sequence[int] | None = None) -> Windows:
+    """The windows that a node's attributes describe over axes of these extents; `kernel` is that of
+    a weight."""
+    count = len(extents)
+    if node.has("kernel_shape"):
+        given = node.integers("kernel_shape")
+        if kernel is not None and tuple(kernel) != given:
+            raise node.invalid(f"kernel_shape is {given}, and the weight's is {tuple(kernel)}")
+        kernel = given
+    if kernel is None:
+        raise node.invalid("the attribute 'kernel_shape' is missing")
+    sizes = tuple(kernel)
+    strides, dilations = of_axes(node, "strides", count), of_axes(node, "dilations", count)
+    if len(sizes) != count or min((*sizes, *strides, *dilations), default=1) < 1:
+        raise node.invalid(
+            f"kernel {sizes}, strides {strides} and dilations {dilations} are not 1 or more for "
+            f"each of {count} axes"
+        )
+    spans = [(k - 1) * d + 1 for k, d in zip(sizes, dilations, strict=True)]
+    return Windows(sizes, strides, dilations, _pads(node, extents, spans, strides))
+
+
+def of_axes(node: Node, name: str, count: int, default: int = 1) -> tuple[int, ...]:
+    """An attribute with a number for each axis."""
+    found = node.integers(name, (default,) * count)
+    if len(found) != count:
+        raise node.invalid(f"{name} is {found}, not a number for each of {count} axes")
+    return found
+
+
+def explicit_pads(node: Node, count: int) -> Sides:
+    """The attribute `pads`, pair by pair."""
+    found = node.integers("pads", (0,) * (2 * count))
+    if len(found) != 2 * count:
+        raise node.invalid(f"pads is {found}, not two numbers for each of {count} axes")
+    return list(zip(found[:count], found[count:], strict=True))
+
+
+def _pads(
+    node: Node, extents: Sequence[Any], spans: Sequence[int], strides: Sequence[int]
+) -> Sides:
+    auto = node.text("auto_pad", "NOTSET")
+    if auto in ("NOTSET", ""):
+        return explicit_pads(node, len(extents))
+    if auto == "VALID":
+        return [(0, 0)] * len(extents)
+    if auto not in ("SAME_UPPER", "SAME_LOWER"):
+        raise node.invalid(f"auto_pad {auto!r} is unknown")
+    sides: Sides = []
+    for extent, span, stride in zip(extents, spans, strides, strict=True):
+        total = span - 1 if stride == 1 else (-(-extent // stride) - 1) * stride + span - extent
+        total = total if total > 0 else 0
+        less, more = total // 2, total - total // 2
+        sides.append((less, more) if auto == "SAME_UPPER" else (more, less))
+    return sides
+
+
+def padded(x: Tensor, sides: Sides, value: float = 0) -> Tensor:
+    """`x` with its last axes padded with a value; negative widths cut elements off."""
+    lead = x.ndim - len(sides)
+    cut = tuple(
+        slice(max(0, -low), x.shape[axis] + high if high < 0 else None)
+        for axis, (low, high) in enumerate(sides, lead)
+    )
+    if any(low < 0 or high < 0 for low, high in sides):
+        key = (slice(None),) * lead + cut
+        x = x[key]
+    widths = [(max(low, 0), max(high, 0)) for low, high in sides]
+    if not any(low or high for low, high in widths):
+        return x
+    return ops.pad(x, ((0, 0),) * lead + tuple(widths), value)

@@ -1,0 +1,314 @@
+"""From a file or a ModelProto to a checked proto without functions, and the weights beside it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError, UnsupportedError
+from . import registry
+from .external import external_array, is_external, tensors_below
+
+_MOST_NODES = 1_000_000  # after functions are replaced by their bodies
+_UNCHECKED = "needle.unchecked"  # a domain that the checker does not know
+_LARGEST_FILE = 2**31 - 1  # of a protobuf message
+
+
+def onnx_package() -> Any:
+    """The package `onnx`. ImportError that says how to install it."""
+    try:
+        import onnx
+        import onnx.checker
+        import onnx.inliner
+    except ImportError as error:
+        raise ImportError(
+            f"ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
+        ) from error
+    return onnx
+
+
+def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
+    """A ModelProto without functions and initialisers, and the initialisers by name.
+
+    The proto has the initialisers as further inputs. Raises ModelError and UnsupportedError.
+    """
+    onnx = onnx_package()
+    folder: Path | None = None
+    if isinstance(source, onnx.ModelProto):
+        proto = source
+    elif isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        proto, folder = _parsed(onnx, path), path.parent
+    else:
+        raise TypeError(f"a {type(source).__name__} is no path and no onnx.ModelProto")
+    if not proto.graph.node and not proto.graph.output:
+        raise ModelError("the file holds no ONNX graph")
+    _check_opset(onnx, proto)
+    arrays = _initialisers(onnx, proto, folder)
+    work = _without(proto, "initializer", arrays)
+    _name_foreign(work)
+    for tensor in tensors_below(onnx, work.graph):
+        if is_external(onnx, tensor):
+            _bring_in(onnx, tensor, folder)
+    return _expanded(onnx, _checked(onnx, work)), arrays
+
+
+_FOREIGN = ("SimplifiedLayerNormalization",)  # ONNX Runtime's, under ONNX's domain
+
+
+def _name_foreign(work: Any) -> None:
+    """Put operators that ONNX Runtime writes under ONNX's domain under its own."""
+    found = [n for n in _nodes(work) if n.op_type in _FOREIGN and n.domain in ("", "ai.onnx")]
+    for node in found:
+        node.domain = "com.microsoft"
+    if found and all(entry.domain != "com.microsoft" for entry in work.opset_import):
+        work.opset_import.add(domain="com.microsoft", version=1)
+
+
+def _parsed(onnx: Any, path: Path) -> Any:
+    from google.protobuf.message import DecodeError
+
+    if path.stat().st_size > _LARGEST_FILE:
+        raise ModelError(f"{path.name}: a model above 2 GB keeps its weights in other files")
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise ModelError(f"{path.name} is no ONNX file: {error}") from None
+    return proto
+
+
+def _check_opset(onnx: Any, proto: Any) -> None:
+    newest = onnx.defs.onnx_opset_version()
+    for entry in proto.opset_import:
+        if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
+            raise UnsupportedError(
+                f"opset {entry.version}: the installed onnx {onnx.__version__} knows 1 to {newest}"
+            )
+
+
+# Weights
+
+
+def _initialisers(onnx: Any, proto: Any, folder: Path | None) -> dict[str, np.ndarray]:
+    if len(proto.graph.sparse_initializer):
+        name = proto.graph.sparse_initializer[0].values.name
+        raise UnsupportedError(f"tensor {name!r}: sparse tensors")
+    arrays: dict[str, np.ndarray] = {}
+    for tensor in proto.graph.initializer:
+        if not tensor.name or tensor.name in arrays:
+            raise ModelError(f"two initialisers, or an unnamed one: {tensor.name!r}")
+        if is_external(onnx, tensor):
+            arrays[tensor.name] = external_array(onnx, tensor, folder)
+        else:
+            arrays[tensor.name] = array_of(onnx, tensor)
+    return arrays
+
+
+def array_of(onnx: Any, tensor: Any) -> np.ndarray:
+    """The elements of a TensorProto. ModelError if they are not as many as its shape says."""
+    where = f"tensor {tensor.name!r}"
+    if tensor.data_type == onnx.TensorProto.STRING:
+        raise UnsupportedError(f"{where}: strings")
+    if tensor.HasField("segment"):
+        raise UnsupportedError(f"{where}: a segment of a tensor")
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except (TypeError, ValueError, KeyError, IndexError, OverflowError) as error:
+        raise ModelError(f"{where}, {list(tensor.dims)}, is damaged: {error}") from None
+
+
+def _bring_in(onnx: Any, tensor: Any, folder: Path | None) -> None:
+    """Put a tensor's external elements into the proto."""
+    data = external_array(onnx, tensor, folder).tobytes()
+    del tensor.external_data[:]
+    tensor.data_location = onnx.TensorProto.DEFAULT
+    tensor.raw_data = data
+
+
+def _without(proto: Any, field: str, arrays: dict[str, np.ndarray]) -> Any:
+    """A copy of the proto whose initialisers are inputs."""
+    work = type(proto)()
+    for descriptor, value in proto.ListFields():
+        if descriptor.name == "graph":
+            continue
+        if _is_repeated(value):
+            getattr(work, descriptor.name).extend(value)
+        elif hasattr(value, "CopyFrom"):
+            getattr(work, descriptor.name).CopyFrom(value)
+        else:
+            setattr(work, descriptor.name, value)
+    for name in ("node", "input", "output", "value_info"):
+        getattr(work.graph, name).extend(getattr(proto.graph, name))
+    work.graph.name = proto.graph.name or "graph"
+    declared = {each.name for each in proto.graph.input}
+    for tensor in getattr(proto.graph, field):
+        if tensor.name not in declared:
+            info = work.graph.input.add(name=tensor.name)
+            info.type.tensor_type.elem_type = tensor.data_type
+            for n in tensor.dims:
+                info.type.tensor_type.shape.dim.add(dim_value=n)
+    return work
+
+
+def _is_repeated(value: Any) -> bool:
+    return hasattr(value, "extend")
+
+
+# Checks
+
+
+def _checked(onnx: Any, work: Any) -> Any:
+    """The proto, after onnx's own checks of names, order, types and attributes."""
+    from google.protobuf.message import EncodeError
+
+    infos = [*work.graph.input, *work.graph.output]
+    types = [info.type.tensor_type for info in infos if info.type.HasField("tensor_type")]
+    shapeless = [kind for kind in types if not kind.HasField("shape")]
+    for kind in shapeless:  # the checker wants a shape, which exporters leave out of outputs
+        kind.shape.SetInParent()
+    deprecated = [node for node in _nodes(work) if _is_deprecated(onnx, node, work)]
+    for node in deprecated:  # the checker refuses them, and it does not look at other domains
+        node.domain = _UNCHECKED
+    if deprecated:
+        work.opset_import.add(domain=_UNCHECKED, version=1)
+    try:
+        onnx.checker.check_model(work, skip_opset_compatibility_check=True)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"not valid ONNX: {_first_line(error)}") from None
+    except (EncodeError, UnicodeError, ValueError) as error:
+        raise ModelError(f"not valid ONNX: {_first_line(error)}") from None
+    for node in deprecated:
+        node.domain = ""
+    for kind in shapeless:
+        kind.ClearField("shape")
+    for info in infos:
+        _check_type(onnx, info)
+    return work
+
+
+def _is_deprecated(onnx: Any, node: Any, work: Any) -> bool:
+    """Whether ONNX no longer wants the operator of a node that needle has."""
+    versions = [e.version for e in work.opset_import if _domain(e.domain) == ""]
+    if _domain(node.domain) or not versions:
+        return False
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions[0])
+    except onnx.defs.SchemaError:
+        return False
+    return schema.deprecated and registry.find(node.op_type, "", versions[0]) is not None
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split("\n\n")[0].split())[:500]
+
+
+def _check_type(onnx: Any, info: Any) -> None:
+    kind = info.type.WhichOneof("value")
+    if kind not in (None, "tensor_type"):
+        raise UnsupportedError(f"{info.name!r} is a {kind.removesuffix('_type')}, not a tensor")
+
+
+# Functions
+
+
+def _expanded(onnx: Any, work: Any) -> Any:
+    """The proto with the bodies of functions in their places: the model's own, and those that ONNX
+    defines for operators without a converter."""
+    _check_functions(work)
+    opsets = {_domain(entry.domain): entry.version for entry in work.opset_import}
+    own = {(f.domain, f.name) for f in work.functions}
+    used = {(node.domain, node.op_type) for node in _nodes(work)}
+    missing = {
+        key
+        for key in used - own
+        if registry.find(key[1], _domain(key[0]), opsets.get(_domain(key[0]), 1)) is None
+        and _has_body(onnx, key, opsets)
+    }
+    if not own and not missing:
+        return work
+    for node in _nodes(work):
+        if (node.domain, node.op_type) in missing:
+            _add_defaults(onnx, node, opsets)
+    try:
+        return onnx.inliner.inline_selected_functions(
+            work, [*own, *missing], inline_schema_functions=True
+        )
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
+        if not missing:
+            raise ModelError(f"its functions cannot be put in: {_first_line(error)}") from None
+    # Some bodies depend on types that onnx does not find: those operators are refused by name.
+    return onnx.inliner.inline_local_functions(work) if own else work
+
+
+def _add_defaults(onnx: Any, node: Any, opsets: dict[str, int]) -> None:
+    """Give a node the attributes that have a default, to which the body of its operator refers."""
+    domain = _domain(node.domain)
+    schema = onnx.defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
+    given = {attribute.name for attribute in node.attribute}
+    node.attribute.extend(
+        each.default_value
+        for name, each in schema.attributes.items()
+        if name not in given and each.default_value.name
+    )
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _has_body(onnx: Any, key: tuple[str, str], opsets: dict[str, int]) -> bool:
+    domain, name = _domain(key[0]), key[1]
+    try:
+        schema = onnx.defs.get_schema(name, opsets.get(domain, 1), domain)
+    except onnx.defs.SchemaError:
+        return False
+    return schema.has_function or schema.has_context_dependent_function
+
+
+def _nodes(work: Any) -> list[Any]:
+    """All nodes of a proto, also of subgraphs and functions."""
+    found, stack = [], [*work.graph.node, *(node for f in work.functions for node in f.node)]
+    while stack:
+        node = stack.pop()
+        found.append(node)
+        stack += _inner(node)
+    return found
+
+
+def _inner(node: Any) -> list[Any]:
+    graphs = [a.g for a in node.attribute if a.HasField("g")]
+    graphs += [graph for a in node.attribute for graph in a.graphs]
+    return [inner for graph in graphs for inner in graph.node]
+
+
+def _check_functions(work: Any) -> None:
+    """ModelError for functions that call themselves, or become too many nodes."""
+    bodies = {(f.domain, f.name): f for f in work.functions}
+    sizes: dict[Any, int] = {}
+    open_: set[Any] = set()
+
+    def count(nodes: Any) -> int:
+        calls, stack = Counter[Any](), [*nodes]
+        while stack:
+            node = stack.pop()
+            calls[node.domain, node.op_type] += 1
+            stack += _inner(node)
+        return sum(times * (size(key) if key in bodies else 1) for key, times in calls.items())
+
+    def size(key: Any) -> int:
+        if key in open_:
+            raise ModelError(f"function {key[1]!r} of domain {key[0]!r} calls itself")
+        if key not in sizes:
+            open_.add(key)
+            sizes[key] = count(bodies[key].node)
+            open_.discard(key)
+        return sizes[key]
+
+    total = count(work.graph.node)
+    if total > _MOST_NODES:
+        raise ModelError(f"its functions stand for {total} nodes; at most {_MOST_NODES}")

@@ -1,0 +1,136 @@
+"""OnnxModel: an ONNX graph as a needle Module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .._state import no_grad
+from ..backend_ndarray.dtypes import is_floating
+from ..errors import ModelError
+from ..nn.module import Module, Parameter
+from ..tensor import Tensor
+from . import registry
+from .execute import as_tensors, run, run_node
+from .graph import Graph, Node, used_names
+from .guards import without_guards
+from .reading import Model, read
+from .values import Value
+
+_TAKEN = ("training",)  # attributes of every Module
+_MOST_CONSTANT = 4096  # elements of a computed array that is no weight
+
+
+def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
+    """The ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval mode.
+
+    `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
+    input whose values decide shapes must be fixed to be traced.
+
+    Raises ImportError without the package `onnx`, FileNotFoundError, ModelError for a file that is
+    damaged or breaks ONNX's rules, and UnsupportedError that lists every operator that needle does
+    not have.
+    """
+    return OnnxModel(read(source), fixed)
+
+
+class OnnxModel(Module):
+    """An ONNX graph: called with Tensors in the order of the graph's inputs, or by their names; it
+    returns a Tensor, or a tuple of them if the graph lists several outputs.
+
+    Floating initialisers are Parameters under their ONNX names, and so are large values that are
+    computed from constants alone. Constants are all integers, the initialisers of no axis, and
+    those that an operator needs to know while tracing.
+    """
+
+    def __init__(self, model: Model, fixed: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        graph = model.graph
+        known = {name: np.asarray(value) for name, value in (fixed or {}).items()}
+        unknown = known.keys() - {info.name for info in graph.inputs}
+        if unknown:
+            listed = ", ".join(info.name for info in graph.inputs)
+            raise ModelError(f"fixed: {sorted(unknown)[0]!r} is no input; they are {listed}")
+        self.graph_inputs = tuple(info for info in graph.inputs if info.name not in known)
+        self.result_names = tuple(info.name for info in graph.outputs)
+        needed = _needed(graph)
+        weights = {}
+        for name, array in graph.initialisers.items():
+            if name not in needed and array.ndim and is_floating(array.dtype.name):
+                weights[name] = array
+            else:
+                known[name] = array
+        folded, known = _folded(graph, known)
+        self._graph = without_guards(folded, known)
+        for name, array in known.items():
+            if is_floating(array.dtype.name) and array.size > _MOST_CONSTANT and name not in needed:
+                weights[name] = array
+        self._known = {name: array for name, array in known.items() if name not in weights}
+        self._weights = {name: f"{name}_" if name in _TAKEN else name for name in weights}
+        for name, attribute in self._weights.items():
+            setattr(self, attribute, Parameter(weights[name]))
+        self.call_signature = inspect.Signature(
+            [_Argument(info.name) for info in self.graph_inputs]
+        )
+        self.eval()
+
+    def forward(self, *inputs: Any, **named: Any) -> Any:
+        """The outputs: one Tensor, or a tuple of as many as the graph lists."""
+        bound = self.call_signature.bind(*inputs, **named).arguments
+        values: dict[str, Value] = {
+            name: x if isinstance(x, Tensor) else Tensor(x) for name, x in bound.items()
+        }
+        values |= {name: getattr(self, attribute) for name, attribute in self._weights.items()}
+        outputs = as_tensors(run(self._graph, {**values, **self._known}))
+        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+class _Argument(inspect.Parameter):
+    """A parameter whose name need not be an identifier."""
+
+    __slots__ = ("_onnx",)
+
+    def __init__(self, name: str) -> None:
+        super().__init__("argument", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._onnx = name
+
+    @property
+    def name(self) -> str:
+        """The name in the ONNX graph."""
+        return self._onnx
+
+
+def _needed(graph: Graph) -> set[str]:
+    """The names of values that some operator, also in a subgraph, needs to know while tracing."""
+    found = set()
+    for node in graph.nodes:
+        converter = registry.find(node.op_type, node.domain, node.opset)
+        positions = converter.known if converter is not None else frozenset()
+        found |= {node.inputs[i] for i in positions if i < len(node.inputs)}
+        for value in node.attributes.values():
+            if isinstance(value, Graph):
+                found |= _needed(value)
+    return found
+
+
+def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The graph without the nodes that depend on known values alone, and all known values that the
+    others use."""
+    kept: list[Node] = []
+    for node in graph.nodes:
+        if used_names(node) <= known.keys() and not _random(node):
+            with no_grad():
+                values = run_node(node, [known.get(name) for name in node.inputs], known)
+            known |= {name: v for name, v in zip(node.outputs, values, strict=False) if name}
+        else:
+            kept.append(node)
+    used = {name for node in kept for name in used_names(node)} | {o.name for o in graph.outputs}
+    rest = Graph(graph.name, graph.inputs, graph.outputs, {}, tuple(kept))
+    return rest, {name: value for name, value in known.items() if name in used}
+
+
+def _random(node: Node) -> bool:
+    return node.op_type in ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")

@@ -1,0 +1,151 @@
+"""What converters do with values: a Tensor, or a NumPy array that is known while tracing.
+
+Sizes that dims leave open are known too: an array of dtype object holds expressions of dims.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..dims import Expression, bounds_of
+from ..errors import ModelError, UnsupportedError
+from ..tensor import Tensor
+from .graph import Node
+
+Value = Tensor | np.ndarray
+
+_MOST_ELEMENTS = 2**31
+
+
+def is_known(value: Any) -> bool:
+    """Whether the value is known while tracing."""
+    return isinstance(value, np.ndarray)
+
+
+def holds_dims(value: Any) -> bool:
+    """Whether a known value depends on dims."""
+    return (
+        isinstance(value, np.ndarray)
+        and value.dtype == object
+        and any(isinstance(item, Expression) for item in value.flat)
+    )
+
+
+def sizes(items: Any) -> np.ndarray:
+    """Ints and expressions of dims (a sequence of them, nested, or one) as a known int64 array."""
+    found = np.array(items, dtype=object)
+    return found if holds_dims(found) else found.astype(np.int64)
+
+
+def tensor(value: Value) -> Tensor:
+    """A value as a Tensor. UnsupportedError for other dtypes than needle's."""
+    if isinstance(value, Tensor):
+        return value
+    if value.dtype == object:
+        if holds_dims(value):
+            parts = [size_tensor(n) for n in value.flat]
+            return ops.reshape(ops.stack(parts, 0), value.shape)
+        value = value.astype(np.int64)
+    try:
+        return Tensor(value, requires_grad=False)
+    except TypeError as error:
+        raise UnsupportedError(str(error)) from None
+
+
+def size_tensor(n: Any) -> Tensor:
+    """An int, or an expression of dims, as an int64 Tensor of no axis: an open one is the last of
+    as many numbers."""
+    if not isinstance(n, Expression):
+        return Tensor(np.array(n, np.int64), requires_grad=False)
+    behind = 1 - min(n.bounds[0], 1)  # a range of no numbers has no last one
+    last = ops.arange(n + behind, dtype="int64")[-1:]
+    return ops.reshape(ops.add_scalar(last, 1 - behind), ())
+
+
+def known(node: Node, value: Value | None, what: str) -> np.ndarray:
+    """A value that must be known while tracing; `what` says what it is ("the shape").
+
+    Raises UnsupportedError for one that is computed from inputs of the model.
+    """
+    if value is None:
+        raise node.invalid(f"{what} is missing")
+    if not isinstance(value, np.ndarray):
+        raise UnsupportedError(
+            f"{node}: {what} depends on values that only a call knows; if they come from an input "
+            "of the model, give that a value with fixed={...}"
+        )
+    return value
+
+
+def known_integers(node: Node, value: Value | None, what: str) -> tuple[Any, ...]:
+    """A known value of one or no axis as a tuple of ints and expressions of dims."""
+    found = known(node, value, what)
+    if found.ndim > 1:
+        raise node.invalid(f"{what} has the shape {found.shape}, not one axis")
+    if found.dtype != object and found.dtype.kind not in "iu":
+        raise node.invalid(f"{what} has the dtype {found.dtype}, not integers")
+    return tuple(n if isinstance(n, Expression) else int(n) for n in found.reshape(-1))
+
+
+def known_number(node: Node, value: Value | None, what: str) -> Any:
+    """A known value of one element as a Python number."""
+    found = known(node, value, what)
+    if found.size != 1:
+        raise node.invalid(f"{what} has the shape {found.shape}, not one element")
+    return found.reshape(-1)[0].item() if found.dtype != object else found.reshape(-1)[0]
+
+
+def known_integer(node: Node, value: Value | None, what: str) -> Any:
+    """A known value of one element as an int, or an expression of dims."""
+    found = known_number(node, value, what)
+    if isinstance(found, float):
+        raise node.invalid(f"{what} is {found!r}, not an integer")
+    return found
+
+
+def bounded(node: Node, shape: Any) -> tuple[Any, ...]:
+    """The extents of what a node makes: at most 2**31 elements, since a few bytes of a file can
+    ask for more than any memory has."""
+    extents = tuple(shape)
+    least = [bounds_of(n)[0] for n in extents]
+    if any(n < 0 for n in least):
+        raise node.invalid(f"it makes a tensor of shape {list(extents)}, which is negative")
+    if prod(least) > _MOST_ELEMENTS:
+        raise node.unsupported(f"it makes {prod(least)} elements; at most {_MOST_ELEMENTS}")
+    return extents
+
+
+def shape_of(value: Value) -> tuple[Any, ...]:
+    """The extents of a value: ints, and expressions of dims."""
+    return tuple(value.shape)
+
+
+def dtype_of(value: Value) -> str:
+    """The name of a value's dtype."""
+    if isinstance(value, Tensor):
+        return value.dtype
+    return "int64" if value.dtype == object else value.dtype.name
+
+
+def along(axis: int, part: Any) -> tuple[Any, ...]:
+    """The key that takes `part` along an axis."""
+    return (*[slice(None)] * axis, part)
+
+
+def normal_axis(node: Node, axis: Any, ndim: int) -> int:
+    """An axis counted from the front; ModelError if there is none."""
+    if not -ndim <= axis < ndim:
+        raise ModelError(f"{node}: axis {axis} is out of range for {ndim} dimensions")
+    return axis % ndim if ndim else 0
+
+
+def normal_axes(node: Node, axes: Any, ndim: int) -> tuple[int, ...]:
+    """Axes counted from the front; ModelError for one out of range or given twice."""
+    found = tuple(normal_axis(node, axis, ndim) for axis in axes)
+    if len(set(found)) != len(found):
+        raise ModelError(f"{node}: axes {tuple(axes)} name an axis twice")
+    return found

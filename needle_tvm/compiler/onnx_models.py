@@ -1,0 +1,55 @@
+"""`compile_onnx`: from an ONNX file to checked and cached code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from needle.errors import ModelError
+from needle_tvm.compiler.compiler import compile
+from needle_tvm.errors import InstallError, UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from needle_tvm.compiler.executable import Executable
+    from needle_tvm.compiler.request import Choices
+
+
+def compile_onnx(
+    model: Any,
+    *inputs: Any,
+    dims: Mapping[Any, Any] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    **choices: Unpack[Choices],
+) -> Executable:
+    """Compile an ONNX model, a path or an `onnx.ModelProto`; other keywords are those of `compile`.
+
+    `inputs` are example arrays in the graph's order, or one dict of them by name. Those that are
+    not given are drawn from the shapes that the graph declares: floats are standard normal,
+    integers 0 or 1. A size that the graph leaves open is that of the given inputs; `dims` leaves it
+    to the call, as for `compile`. A key of `dims` may also be the model's own name for a size,
+    which stands for all axes of that name: `{"batch": needle.Dim("batch", max=64)}`. `fixed` gives
+    inputs, by name, a value that never changes; they are then no inputs.
+
+    The result takes arrays in the graph's order or by name, and returns what the graph lists: one
+    Tensor, or a tuple. Inputs, outputs and weights have their ONNX names (floating initialisers
+    with at least one axis are weights).
+
+    Raises InstallError without the package `onnx`, and what `compile` raises. Raises UsageError for
+    a file that is damaged or not valid ONNX, for one that has operators or dtypes that needle does
+    not (all operators are listed), and for inputs or dims that do not fit the graph.
+    """
+    import needle.onnx
+    from needle.onnx.examples import axes_of_dims, by_name, examples
+
+    try:
+        module = needle.onnx.load(model, fixed)
+        declared = module.graph_inputs
+        axes = axes_of_dims(declared, dims or {})
+        arrays = examples(declared, by_name(declared, inputs), axes)
+        return compile(module, *arrays, dims=axes or None, **choices)
+    except ImportError as error:
+        raise InstallError(str(error)) from error
+    except ModelError as error:
+        raise UsageError(str(error)) from error
