@@ -56,20 +56,24 @@ def dequantize_linear(
     dtype = node.dtype("output_dtype") if node.integer("output_dtype", 0) else dtype_of(scale)
     if zero_point is not None and dtype_of(zero_point) != x.dtype:
         raise node.invalid(f"a zero point of {dtype_of(zero_point)} for {x.dtype}")
-    moved = x if is_zero(zero_point) else shifted(x, _lined_up(node, x, zero_point))
+    moved = (
+        x
+        if zero_point is None or _is_zero(zero_point)
+        else shifted(x, _lined_up(node, x, zero_point))
+    )
     wide = "float64" if dtype == "float64" else "float32"
     by = ops.cast(_lined_up(node, x, scale), wide)
     return ops.cast(ops.multiply(ops.cast(moved, wide), by), dtype)
 
 
-def is_zero(zero_point: Value | None) -> bool:
-    return zero_point is None or (is_known(zero_point) and not np.any(zero_point))
+def _is_zero(zero_point: Value) -> bool:
+    return is_known(zero_point) and not np.any(zero_point)
 
 
 def shifted(x: Tensor, zero_point: Value | None) -> Tensor:
     """`x` less the zero point, which broadcasts, as int32."""
     wide = ops.cast(x, "int32")
-    if is_zero(zero_point):
+    if zero_point is None or _is_zero(zero_point):
         return wide
     return ops.subtract(wide, ops.cast(tensor(zero_point), "int32"))
 
@@ -93,7 +97,8 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
             f"a scale or zero point of shape {shape} for blocks of {block} of {x.spec}"
         )
     repeated = ops.repeat_interleave(tensor(value), block, axis)
-    return repeated[(*(slice(None),) * axis, slice(0, x.shape[axis]))]
+    key = (slice(None),) * axis + (slice(0, x.shape[axis]),)
+    return repeated[key]
 
 
 def stored(node: Node, x: Tensor, zero_point: Value | None, dtype: str) -> Tensor:
@@ -101,7 +106,7 @@ def stored(node: Node, x: Tensor, zero_point: Value | None, dtype: str) -> Tenso
     if dtype not in _SATURATED:
         raise node.unsupported(f"the dtype {dtype} is none of {', '.join(_SATURATED)}")
     made = ops.round(x)
-    if not is_zero(zero_point):
+    if zero_point is not None and not _is_zero(zero_point):
         made = ops.add(made, ops.cast(tensor(zero_point), "float32"))
     bounds = np.iinfo(dtype)
     return ops.cast(ops.clip(made, float(bounds.min), float(bounds.max)), dtype)
@@ -125,14 +130,14 @@ def _dynamic(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 # Products
 
 
-def _rows(value: Value | None) -> Value | None:
+def _rows(value: Any) -> Any:
     """A scale or zero point of a matrix' rows in a shape that broadcasts."""
     if value is None or all(n == 1 for n in value.shape):
         return None if value is None else value.reshape(())
     return value.reshape((-1, 1)) if value.ndim == 1 else value
 
 
-def _columns(value: Value | None) -> Value | None:
+def _columns(value: Any) -> Any:
     """The same of columns."""
     if value is None or all(n == 1 for n in value.shape):
         return None if value is None else value.reshape(())

@@ -378,14 +378,16 @@ def _by_takes(
         return _repeated(x, axis, int(scale)), None
     dtype = "float32" if how.mode == "nearest" or isinstance(scale, Tensor) else "float64"
     at = ops.arange(m, dtype=dtype, device=x.device)
-    n = zeros((1,), dtype=dtype, device=x.device, requires_grad=False) + n  # to compute with
-    place = how.places(at, n, m, scale)
-    beyond = _outside(how, place, n)
+    extent = zeros((1,), dtype=dtype, device=x.device, requires_grad=False) + n
+    place = how.places(at, extent, m, scale)
+    beyond = _outside(how, place, extent)
     outside = None if beyond is None else _lined_up(beyond, axis, x.ndim)
     if how.mode == "nearest":
-        return ops.take(x, how.nearest_of(ops, place, n), axis), outside
+        return ops.take(x, how.nearest_of(ops, place, extent), axis), outside
     total: Any = 0
-    for element, weight in how.taps(ops, place, n, 1.0 if isinstance(scale, Tensor) else scale):
+    for element, weight in how.taps(
+        ops, place, extent, 1.0 if isinstance(scale, Tensor) else scale
+    ):
         weight = _lined_up(weight.astype(x.dtype), axis, x.ndim)
         total = ops.take(x, element, axis) * weight + total
     return total, outside

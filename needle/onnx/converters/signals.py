@@ -99,8 +99,12 @@ def _fitted(x: Tensor | None, n: int) -> Any:
 def _whole(parts: Any, n: int) -> Complex:
     """The n frequencies of a real signal from the n // 2 + 1 that are not conjugates of others."""
     rest = (n + 1) // 2  # the first of the conjugates is that of rest - 1
-    whole = [
-        part if part is None or rest < 2 else ops.concat([part, sign * _mirrored(part, rest)], -1)
+    if rest < 2:
+        return parts
+    whole: list[Any] = [
+        None
+        if part is None
+        else ops.concat([part, ops.mul_scalar(_mirrored(part, rest), sign)], -1)
         for part, sign in zip(parts, (1.0, -1.0), strict=True)
     ]
     return whole[0], whole[1]
@@ -141,7 +145,7 @@ def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Complex:
     )
     columns = tuple(ops.swapaxes(part, -1, -2) for part in turned)
     made = _forward(columns, other, other, conjugate, parts)  # (..., factor, other)
-    found = [
+    found: list[Any] = [
         None if part is None else ops.reshape(ops.swapaxes(part, -1, -2), (*lead, n))[..., :bins]
         for part in made
     ]

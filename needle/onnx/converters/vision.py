@@ -36,9 +36,11 @@ def grid_sample(node: Node, data: Value, grid: Value) -> Tensor:
     if axes < 1 or points.ndim != x.ndim or points.shape[-1] != axes:
         raise node.invalid(f"an input {x.spec} and a grid {points.spec} do not match")
     dtype, wide = x.dtype, x.dtype if is_floating(x.dtype) else "float64"
-    made = sampled(
-        ops.cast(x, wide), ops.cast(points, wide), mode, padding, node.flag("align_corners")
-    )
+    # Of other axes, and cubic of three, there is no layer, but the same of one axis after another.
+    is_layer = axes == 2 or (axes == 3 and mode != "bicubic")
+    read = F.grid_sample if is_layer else sampled
+    corners = node.flag("align_corners")
+    made = read(ops.cast(x, wide), ops.cast(points, wide), mode, padding, corners)
     return made if made.dtype == dtype else ops.cast(made, dtype)
 
 
@@ -167,7 +169,7 @@ def max_roi_pool(node: Node, data: Value, rois: Value) -> Tensor:
     x = ops.take(x, ops.cast(regions[:, 0], "int64"), 0)  # the image of each region
     scaled = regions[:, 1:] * node.number("spatial_scale")
     borders = ops.floor(ops.abs(scaled) + 0.5) * ops.sign(scaled)  # halves away from 0
-    empty = None
+    empty: Any = None
     for i, (n, parts) in enumerate(zip(extents, cells, strict=True)):
         first, last = borders[:, 1 - i], borders[:, 3 - i]
         step = ops.maximum(last - first + 1.0, 1.0) / float(parts)

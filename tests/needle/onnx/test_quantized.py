@@ -154,3 +154,21 @@ def test_faults_are_named():
     model = model_of("QuantizeLinear", (x, scale[:1]), {"output_dtype": 22}, 21)
     with pytest.raises(UnsupportedError, match="int4"):
         by_needle(model, (x, scale[:1]))
+
+
+def test_bits_read_as_another_dtype():
+    rng = np.random.default_rng(0)
+    for given, to, code in (
+        ("int8", "uint8", 2),
+        ("uint16", "int16", 5),
+        ("float32", "int32", 6),
+        ("int64", "float64", 11),
+    ):
+        x = _whole(rng, "int64" if "64" in given else "int32", 6).astype(given)
+        model = model_of("BitCast", (x,), {"to": code}, 26)
+        np.testing.assert_array_equal(by_needle(model, (x,), (0,))[0], x.view(to))
+        if "float" not in given + to:
+            np.testing.assert_array_equal(by_needle(model, (x,))[0], x.view(to))
+    model = model_of("BitCast", (x,), {"to": 1}, 26, dtypes=["float32"])
+    with pytest.raises(ModelError, match="one width"):
+        by_needle(model, (x,))

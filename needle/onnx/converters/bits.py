@@ -1,0 +1,21 @@
+"""Converter of BitCast: the same bits read as another dtype of their width."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import ops
+from ..graph import Node
+from ..registry import converter
+from ..values import Value, dtype_of, known, tensor
+
+
+@converter("BitCast", since=26)
+def bit_cast(node: Node, data: Value) -> Value:
+    """Between integers this is a cast; bits of floats are read of known values only."""
+    given, to = (np.dtype(name) for name in (dtype_of(data), node.dtype("to")))
+    if given.itemsize != to.itemsize:
+        raise node.invalid(f"{given} and {to} are not of one width")
+    if given == to or (given.kind in "iub" and to.kind in "iu"):
+        return ops.cast(tensor(data), to.name)
+    return known(node, data, f"what {given} is as {to}").view(to)
