@@ -57,7 +57,7 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
     found = registry.find(node.op_type, node.domain, node.opset)
     if found is None:
         raise UnsupportedError(f"{node}: needle has no such operator")
-    for i in range(found.required):
+    for i in found.required:
         if i >= len(inputs) or inputs[i] is None:
             raise ModelError(f"{node}: input {i} is missing")
     given = [value for value in inputs if value is not None]

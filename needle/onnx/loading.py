@@ -26,7 +26,7 @@ def onnx_package() -> Any:
         import onnx.inliner
     except ImportError as error:
         raise ImportError(
-            f"reading ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
+            f"ONNX needs the package onnx ({error}): pip install 'needle-dl[onnx]'"
         ) from error
     return onnx
 

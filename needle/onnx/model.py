@@ -17,11 +17,24 @@ from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
 from .guards import without_guards
-from .reading import Model
+from .reading import Model, read
 from .values import Value
 
 _TAKEN = ("training",)  # attributes of every Module
 _MOST_CONSTANT = 4096  # elements of a computed array that is no weight
+
+
+def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
+    """The ONNX model in a file (a path) or an `onnx.ModelProto` as a needle Module, in eval mode.
+
+    `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
+    input whose values decide shapes must be fixed to be traced.
+
+    Raises ImportError without the package `onnx`, FileNotFoundError, ModelError for a file that is
+    damaged or breaks ONNX's rules, and UnsupportedError that lists every operator that needle does
+    not have.
+    """
+    return OnnxModel(read(source), fixed)
 
 
 class OnnxModel(Module):

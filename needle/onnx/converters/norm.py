@@ -34,7 +34,8 @@ def batch_norm(
 
 @converter("InstanceNormalization", since=6)
 def instance_norm(node: Node, data: Value, scale: Value, shift: Value) -> Tensor:
-    return F.instance_norm(tensor(data), tensor(scale), tensor(shift), node.number("epsilon"))
+    eps = node.number("epsilon")
+    return F.instance_norm(tensor(data), weight=tensor(scale), bias=tensor(shift), eps=eps)
 
 
 def standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:
