@@ -29,6 +29,7 @@ PAGES = (
     "needle.data",
     "needle.linalg",
     "needle.fft",
+    "needle.onnx",
     "needle_tvm",
     "needle_tvm.runtime",
     "needle_tvm.errors",

@@ -3,7 +3,7 @@
 import builtins as _builtins
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import autograd, backend_ndarray, data, fft, init, linalg, nn, ops, optim
+from . import autograd, backend_ndarray, data, fft, init, linalg, nn, onnx, ops, optim
 from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
 from . import model_summary as _model_summary  # noqa: F401  (which binds it to Module)
 from ._state import enable_grad, is_grad_enabled, no_grad
@@ -76,6 +76,7 @@ __all__ = [
     "no_grad",
     "ones",
     "ones_like",
+    "onnx",
     "ops",
     "optim",
     "rand",
@@ -93,9 +94,19 @@ __all__ = [
 # Every function of an op, by its name; those that are made for other functions are in `ops` alone.
 _INNER = {"slice", "unslice", "getitem", "make_tuple", "tuple_get_item"}
 if _TYPE_CHECKING:
+    from . import onnx as onnx
     from .ops import *  # noqa: F403
 else:
     _functions = {n: f for n, f in ops.FUNCTIONS.items() if n not in _INNER}
     globals().update(_functions)
     # `import *` would hide Python's own functions of these names.
     __all__ += [n for n in _functions if not hasattr(_builtins, n)]
+
+
+def __getattr__(name: str) -> object:
+    """`needle.onnx`, which is imported when it is met."""
+    if name == "onnx":
+        import importlib
+
+        return importlib.import_module(f"{__name__}.onnx")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

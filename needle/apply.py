@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._state import state
+from .backend_ndarray import NDArray
 from .backend_ndarray.dtypes import is_floating
 from .node import Node, spec_of
 from .tensor import Tensor, TensorTuple, Value, handle, no_value
@@ -41,6 +43,55 @@ def apply(op: Op, inputs: tuple[Any, ...]) -> Any:
 
 
 _new = object.__new__
+
+
+def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], Op]) -> Any:
+    """A view of a's elements by a kernel that takes plain arguments, without the checks of an op:
+    None if it refuses them, while tracing, and for anything but a Tensor with a value. `op_of`
+    makes the op of `given`, for the record of gradients.
+
+    Most of the time of a small call is spent on arguments, so these functions try this first.
+    """
+    if state.trace is not None or not isinstance(a, Tensor):
+        return None
+    data = a._data
+    if data is None:
+        return None
+    device = data.device
+    view = getattr(device.kernels, kernel)(data.view, given)
+    if view is None:
+        return None
+    made: Any = _new(NDArray)
+    made.device = device
+    made.view = view
+    node = a._node
+    if node is not None and node.requires_grad and state.grad:
+        return _record(op_of(given), (a,), made)
+    return of_value(made)
+
+
+def of_value(value: NDArray) -> Tensor:
+    """A Tensor of a value, without a history."""
+    out: Any = _new(Tensor)
+    out._node = None
+    out._data = value
+    return out
+
+
+def unrecorded(*tensors: Any) -> tuple[NDArray, ...] | None:
+    """The values of Tensors if a function of them may compute on these alone: no gradient is
+    recorded, no trace is made, and all are on one device. None otherwise."""
+    if state.trace is not None:
+        return None
+    values = []
+    for x in tensors:
+        if not isinstance(x, Tensor) or x._data is None:
+            return None
+        node = x._node
+        if node is not None and node.requires_grad and state.grad:
+            return None
+        values.append(x._data)
+    return tuple(values) if all(x.device is values[0].device for x in values) else None
 
 
 def _record(op: Op, inputs: tuple[Any, ...], data: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from . import backend_ndarray as nd
@@ -16,10 +16,13 @@ from .node import Node
 from .tensor import Tensor, TensorTuple, handle, make_const
 
 
-def topological_order(roots: Iterable[Node], requires_grad: bool = False) -> list[Node]:
+def topological_order(
+    roots: Iterable[Node], requires_grad: bool = False, until: Collection[Node] = ()
+) -> list[Node]:
     """All nodes that `roots` depend on, inputs before users, in a fixed order.
 
-    With `requires_grad`, only nodes that gradients flow through.
+    With `requires_grad`, only nodes that gradients flow through; what `until` depends on is left
+    out.
     """
     order: list[Node] = []
     seen: set[int] = set()
@@ -34,7 +37,7 @@ def topological_order(roots: Iterable[Node], requires_grad: bool = False) -> lis
             for child in rest:
                 if id(child) not in seen and (child.requires_grad or not requires_grad):
                     seen.add(id(child))
-                    stack.append((child, iter(child.input_nodes)))
+                    stack.append((child, iter(() if child in until else child.input_nodes)))
                     break
             else:
                 order.append(node)
@@ -152,16 +155,29 @@ def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
     return made.broadcast_to(shape) if symbolic else made
 
 
-def _gradients(root: Node, out_grad: Tensor, retain: bool) -> list[tuple[Node, Tensor]]:
-    """(leaf, gradient) for every leaf that requires one."""
-    order = topological_order((root,), requires_grad=True)
+def pulled_back(
+    made: Callable[..., Tensor], inputs: Sequence[Tensor], out_grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of made(*inputs) for the inputs, None for those that require none: the gradient
+    rule of an op whose result other ops can make as well. It is recorded if gradients are."""
+    root = call_recording(True, made, *inputs)
+    ends = {x.node for x in inputs}
+    found = dict(_gradients(root.node, out_grad, state.grad, ends))
+    return tuple([found.get(x.node) for x in inputs])
+
+
+def _gradients(
+    root: Node, out_grad: Tensor, retain: bool, ends: Collection[Node] = ()
+) -> list[tuple[Node, Tensor]]:
+    """(leaf, gradient) for every leaf that requires one; nodes of `ends` count as leaves."""
+    order = topological_order((root,), requires_grad=True, until=ends)
     pending: dict[Node, Any] = {root: out_grad}
     leaves = []
     while order:
         node = order.pop()  # drops this reference as well
         if node not in pending:
             continue
-        if node.op is None:
+        if node.op is None or node in ends:
             leaves.append((node, pending.pop(node)))
         else:
             _pass_back(node, pending, retain)

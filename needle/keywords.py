@@ -47,11 +47,13 @@ _KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_
 _ABSENT: Any = object()  # the default of what has none
 
 
-def named(function: Callable[..., Any], owner: str | None = None) -> Callable[..., Any]:
+def named(
+    function: Callable[..., Any], owner: str | None = None, is_method: bool = False
+) -> Callable[..., Any]:
     """`function` with its keywords checked; itself if it was checked before, or if it takes any
     keyword or only tensors, which nobody gives by name. What follows a star, as `*shape`, may be
     given by name too, as a tuple. `owner` is the function's name in errors; that of a constructor
-    is the class."""
+    is the class. The first parameter of a method, whatever its name, is given by nobody."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
@@ -61,7 +63,7 @@ def named(function: Callable[..., Any], owner: str | None = None) -> Callable[..
     if owner is None or any(p.kind not in _KEYWORDS for p in parameters):
         call = _retrying(function, parameters, owner)
     else:
-        call = _passing(function, parameters, owner)
+        call = _passing(function, parameters, owner, is_method)
     _CHECKED.add(functools.wraps(function)(call))
     return call
 
@@ -93,7 +95,7 @@ def _retrying(
 
 
 def _passing(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], owner: str
+    function: Callable[..., Any], parameters: list[inspect.Parameter], owner: str, is_method: bool
 ) -> Callable[..., Any]:
     """A function with the same parameters, which passes them on, and takes other keywords. Beside
     these, an argument that is its default counts as not given.
@@ -106,6 +108,10 @@ def _passing(
 
     def other(given: dict[str, Any], keywords: dict[str, Any]) -> Any:
         explicit = {name: value for name, value in given.items() if value is not defaults[name]}
+        if is_method:
+            return function(
+                explicit.pop(names[0]), **_renamed(owner, names[1:], explicit | keywords)
+            )
         return function(**_renamed(owner, names, explicit | keywords))
 
     heads = [f"{name}=_defaults[{name!r}]" for name in names]

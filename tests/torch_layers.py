@@ -89,6 +89,9 @@ BASIC = [
     both("CosineSimilarity", normals((4, 5, 2), (4, 5, 2))),
     both("Embedding", numbers(6, 3, 4), 6, 5),
     both("Embedding", numbers(6, 3, 4), 6, 5, padding_idx=2),
+    both("Embedding", numbers(6, 3, 4), 6, 5, max_norm=1.5),
+    both("Embedding", numbers(6, 3, 4), 6, 5, padding_idx=2, max_norm=2.0, norm_type=1.0),
+    both("EmbeddingBag", numbers(6, 3, 4), 6, 5, max_norm=1.0, mode="sum"),
     both("EmbeddingBag", numbers(6, 3, 4), 6, 5),
     both("EmbeddingBag", numbers(6, 3, 4), 6, 5, mode="sum", padding_idx=1),
     both("EmbeddingBag", numbers(6, 3, 4), 6, 5, mode="max"),
@@ -150,6 +153,9 @@ NORMS = [
     both("InstanceNorm1d", normal(2, 3, 7), 3),
     both("InstanceNorm2d", normal(2, 3, 4, 5), 3, affine=True),
     both("InstanceNorm2d", normal(2, 3, 4, 5), 3, track_running_stats=True),
+    both("InstanceNorm1d", normal(2, 3, 7), 3, track_running_stats=True, momentum=None),
+    both("BatchNorm1d", normal(4, 3), 3, momentum=None),
+    _trained(both("BatchNorm2d", normal(4, 3, 2, 3), 3, momentum=None)),
     *(
         make(both(f"BatchNorm{n}d", normal(*shape), 3, **options))
         for n, shape in ((1, (4, 3)), (1, (4, 3, 5)), (2, (4, 3, 2, 3)), (3, (2, 3, 2, 3, 2)))
@@ -252,6 +258,9 @@ TRANSFORMERS = [
     _attention({"attn_mask": np.random.default_rng(1).normal(size=(4, 3, 5)).astype(F32)}),
     _attention({"average_attn_weights": False}, kdim=6, vdim=4),
     _attention({"need_weights": False}, kdim=6),
+    _attention({"key_padding_mask": PADDING}, add_bias_kv=True, batch_first=True),
+    _attention({"attn_mask": HIDDEN}, add_zero_attn=True),
+    _attention({"attn_mask": HIDDEN}, add_bias_kv=True, add_zero_attn=True, kdim=6),
     _itself(8, 4),
     _layer("TransformerEncoderLayer", normal(4, 2, 8)),
     _layer(

@@ -33,6 +33,7 @@ from .numpy_elementwise import (
     wide,
 )
 from .numpy_indexing import along, places, put
+from .numpy_moves import *  # noqa: F403  (kernels as well)
 from .numpy_view import Buffer, Counters, View, check_shape
 
 Shape = Sequence[int]
@@ -120,8 +121,10 @@ def argmin(x: View, axis: int, keepdims: bool) -> View:
 
 
 def matmul(a: View, b: View) -> View:
-    """(..., m, k) @ (..., k, n) -> (..., m, n), batch extents broadcast."""
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+    """(..., m, k) @ (..., k, n) -> (..., m, n), batch extents broadcast; one axis is a vector."""
+    if not a.ndim or not b.ndim:
+        raise ValueError(f"matmul: 0-d operand ({a.shape} @ {b.shape})")
+    if a.shape[-1] != b.shape[-2 if b.ndim > 1 else -1]:
         raise ValueError(f"matmul: shapes {a.shape} and {b.shape} do not match (k of a, b differ)")
     with np.errstate(all="ignore"):
         x, y, dtype = operands(a, b)

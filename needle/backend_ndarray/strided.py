@@ -5,7 +5,6 @@ numpy_backend.py documents."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import prod
 from operator import index as as_int
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import numpy as np
 
 from . import indexing
 from .cuda_device import consumer_stream
-from .dtypes import FLOAT_OF_INTEGER, astype, compute_dtype, dtype_name, is_floating
+from .dtypes import astype, dtype_name
 from .elementwise import Elementwise
 from .masked import as_numpy
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _SCALARS = (float, int, bool)
+_ALL_AXES = tuple(tuple(range(ndim)) for ndim in range(17))  # no array has more than 16
 
 
 def storable(values: Any, dtype: Any = None) -> np.ndarray[Any, Any]:
@@ -93,9 +93,9 @@ class Strided(Elementwise):
 
     def item(self) -> bool | int | float:
         """The only element as a Python scalar. ValueError unless there is exactly one."""
-        if self.size != 1:
+        if self.view.size != 1:
             raise ValueError(f"item: shape {self.shape} does not hold exactly one element")
-        return self.numpy().item()
+        return self.device.kernels.to_numpy(self.view).item()
 
     def __bool__(self) -> bool:
         return bool(self.item())
@@ -163,6 +163,9 @@ class Strided(Elementwise):
 
     def reshape(self, *shape: Any) -> Self:
         """The same elements under another shape (one extent may be -1); a view if possible."""
+        view = self.device.kernels.reshape(self.view, shape)
+        if view is not None:
+            return self._wrap(view)
         new = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         new = indexing.resolve_shape(new, self.size)
         view = self._reshape_view(new)
@@ -180,10 +183,13 @@ class Strided(Elementwise):
     @property
     def flat(self) -> Self:
         """The elements in one dimension."""
-        return self.reshape(self.size)
+        return self.reshape(-1) if self.view.size else self.reshape(0)
 
     def permute(self, *axes: Any) -> Self:
         """A view with the axes in another order; `axes` names every axis once."""
+        view = self.device.kernels.permute(self.view, axes)
+        if view is not None:
+            return self._wrap(view)
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = indexing.normalize_axes(tuple(order), self.ndim, "permute")
         if len(order) != self.ndim:
@@ -203,6 +209,21 @@ class Strided(Elementwise):
             s if n == m else 0 for n, s, m in zip(old, self.strides, new[lead:], strict=True)
         ]
         return self._restride(new, (*[0] * lead, *strides), self.offset)
+
+    def diagonal(self, offset: int, axis1: int, axis2: int) -> Self | None:
+        """A view of the elements (i, i + offset) of two axes, as the last axis; None for arguments
+        that are no ints or do not fit."""
+        view = self.device.kernels.diagonal(self.view, offset, axis1, axis2)
+        return None if view is None else self._wrap(view)
+
+    def roll(self, shifts: Any, axes: Any) -> Self | None:
+        """A copy with the elements moved on by `shifts` along `axes` (None: of the flat array), and
+        from the end to the front; None for arguments that are no ints or do not fit."""
+        if axes is None:
+            flat = self.reshape(-1).roll(shifts, 0)
+            return None if flat is None else flat.reshape(self.view.shape)
+        view = self.device.kernels.roll(self.view, shifts, axes)
+        return None if view is None else self._wrap(view)
 
     def flip(self, axes: Any = None) -> Self:
         """A view with the elements reversed along `axes` (int, tuple, None for all)."""
@@ -225,6 +246,9 @@ class Strided(Elementwise):
 
     def __getitem__(self, key: Any) -> Self:
         """NumPy-style: basic keys give a view, integer arrays and boolean masks a copy."""
+        view = self.device.kernels.index(self.view, key)
+        if view is not None:
+            return self._wrap(view)
         view = self.view
         if indexing.is_basic(key):
             return self._restride(
@@ -309,8 +333,15 @@ class Strided(Elementwise):
     # Reductions: axis is an int, a tuple or None (all axes); negative axes count from the end
 
     def _reduce(self, name: str, axis: Any, keepdims: bool) -> Self:
-        axes = indexing.normalize_axes(axis, self.view.ndim, name)
-        return self._wrap(getattr(self.device.kernels, name)(self.view, axes, bool(keepdims)))
+        view = self.view
+        ndim = view.ndim
+        if axis is None:
+            axes = _ALL_AXES[ndim]
+        elif type(axis) is int and -ndim <= axis < ndim:
+            axes = (axis % ndim,)
+        else:
+            axes = indexing.normalize_axes(axis, ndim, name)
+        return self._wrap(getattr(self.device.kernels, name)(view, axes, bool(keepdims)))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Sum; integers and bools are summed in int64, floats in a wider accumulator."""
@@ -330,11 +361,9 @@ class Strided(Elementwise):
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Self:
         """Mean, of integers in float64. NaN over no elements."""
-        axes = indexing.normalize_axes(axis, self.ndim, "mean")
-        dtype = self.dtype if is_floating(self.dtype) else FLOAT_OF_INTEGER
-        # The sum of halves may exceed their range; their mean does not.
-        total = self.astype(compute_dtype(dtype), copy=False).sum(axes, keepdims)
-        return (total / float(prod(self.shape[a] for a in axes))).astype(dtype, copy=False)
+        if axis is not None:
+            axis = indexing.normalize_axes(axis, self.view.ndim, "mean")
+        return self._wrap(self.device.kernels.mean(self.view, axis, bool(keepdims)))
 
     def argmax(self, axis: Any = None, keepdims: bool = False) -> Self:
         """int64 index of the first maximum (NaN counts as one) along one axis, or of all."""
@@ -346,7 +375,8 @@ class Strided(Elementwise):
 
     def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:
         if axis is None:
-            found = self.flat._arg(name, 0, False)
+            kernels = self.device.kernels
+            found = self._wrap(getattr(kernels, name)(kernels.reshape(self.view, -1), 0, False))
             return found.reshape((1,) * self.ndim) if keepdims else found
         (one,) = indexing.normalize_axes(as_int(axis), self.ndim, name)
         kernel = getattr(self.device.kernels, name)
@@ -357,17 +387,13 @@ class Strided(Elementwise):
         operand = self.operand(other)
         if operand is NotImplemented or isinstance(operand, _SCALARS):
             return NotImplemented
-        device, view = self.device, self.view
-        if view.ndim > 1 and operand.ndim > 1:
-            return self._wrap(device.kernels.matmul(view, operand))
-        return self._vector_matmul(self._wrap(operand))
+        return self._wrap(self.device.kernels.matmul(self.view, operand))
 
-    def _vector_matmul(self, other: Self) -> Self:
-        if not self.ndim or not other.ndim:
-            raise ValueError(f"matmul: 0-d operand ({self.shape} @ {other.shape})")
-        a = self if self.ndim > 1 else self.reshape((1, *self.shape))
-        b = other if other.ndim > 1 else other.reshape((*other.shape, 1))
-        out = a @ b
-        rows = out.shape[-2:-1] if self.ndim > 1 else ()
-        columns = out.shape[-1:] if other.ndim > 1 else ()
-        return out.reshape((*out.shape[:-2], *rows, *columns))
+    def kron(self, other: Self) -> Self:
+        """The Kronecker product with an array on this device. ValueError for more than 8 axes."""
+        return self._wrap(self.device.kernels.kron(self.view, other.view))
+
+    def softmax(self, axis: int, log: bool = False) -> Self:
+        """exp(x) / sum(exp(x)) along an axis without overflow, or its logarithm; of integers in
+        float64. ValueError for an axis that is out of range."""
+        return self._wrap(self.device.kernels.softmax(self.view, axis, log))

@@ -7,7 +7,7 @@ from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..tensor import Tensor
 from . import functional as F
-from .functional.basic import row_number
+from .functional.basic import check_dense, check_norm, row_number
 from .module import Module, Parameter
 
 
@@ -16,7 +16,9 @@ class Embedding(Module):
 
     weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x holds
     whole numbers of any dtype but bool; IndexError for one without a row. The row `padding_idx`
-    is zeros at first and gets no gradient.
+    is zeros at first and gets no gradient. With max_norm, rows that are looked up and whose norm of
+    `norm_type` is above it are scaled down to it, as in `nn.functional.embedding`. ValueError for
+    `sparse`: gradients are never sparse.
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)
@@ -30,10 +32,17 @@ class Embedding(Module):
         dtype: str = "float32",
         *,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        sparse: bool = False,
     ) -> None:
         super().__init__()
         name = type(self).__name__
         counts(name, num_embeddings=num_embeddings, embedding_dim=embedding_dim)
+        check_dense(name, sparse)
+        if max_norm is not None:
+            check_norm(name, max_norm, norm_type)
+        self.max_norm, self.norm_type = max_norm, norm_type
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = None
@@ -44,11 +53,13 @@ class Embedding(Module):
         self.weight = Parameter(weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.embedding(x, self.weight, self.padding_idx)
+        limits = self.max_norm, self.norm_type
+        return F.embedding(x, self.weight, self.padding_idx, *limits)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        limit = "" if self.max_norm is None else f", max_norm={self.max_norm}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}{limit}"
 
 
 class EmbeddingBag(Embedding):
@@ -57,7 +68,8 @@ class EmbeddingBag(Embedding):
 
     x is (bags, numbers), or (n,) with `offsets` (bags,), the first position of each bag, which
     ascend from 0: (bags, embedding_dim). Zeros for an empty bag; rows of padding_idx do not count.
-    per_sample_weights, of x's shape, multiply the rows of a sum.
+    per_sample_weights, of x's shape, multiply the rows of a sum. max_norm, norm_type and `sparse`
+    are those of Embedding.
     """
 
     def __init__(
@@ -68,10 +80,23 @@ class EmbeddingBag(Embedding):
         padding_idx: int | None = None,
         device: DeviceLike | None = None,
         dtype: str = "float32",
+        *,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        sparse: bool = False,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
             raise ValueError(f"EmbeddingBag: mode {mode!r} is not 'sum', 'mean' or 'max'")
-        super().__init__(num_embeddings, embedding_dim, device, dtype, padding_idx=padding_idx)
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            device,
+            dtype,
+            padding_idx=padding_idx,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            sparse=sparse,
+        )
         self.mode = mode
 
     def forward(
@@ -80,9 +105,8 @@ class EmbeddingBag(Embedding):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        return F.embedding_bag(
-            x, self.weight, offsets, self.mode, per_sample_weights, self.padding_idx
-        )
+        settings = self.mode, per_sample_weights, self.padding_idx
+        return F.embedding_bag(x, self.weight, offsets, *settings, self.max_norm, self.norm_type)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"

@@ -11,7 +11,7 @@ from ..backend_ndarray.arguments import count, counts, not_negative, share
 from ..errors import ShapeError
 from ..tensor import Tensor
 from . import functional as F
-from .functional.norm import normalized_axes, track_instances
+from .functional.norm import normalized_axes
 from .module import Module, Parameter
 
 
@@ -110,7 +110,7 @@ class _PerChannel(Module):
         self,
         dim: int,
         eps: float,
-        momentum: float,
+        momentum: float | None,
         affine: bool,
         track_running_stats: bool,
         device: DeviceLike | None,
@@ -120,14 +120,19 @@ class _PerChannel(Module):
         name = type(self).__name__
         self.dim = count(name, "dim", dim)
         self.eps = not_negative(name, "eps", eps)
-        self.momentum = share(name, "momentum", momentum)
+        self.momentum = None if momentum is None else share(name, "momentum", momentum)
         where: dict[str, Any] = {"device": device, "dtype": dtype}
         self.weight = Parameter(init.ones(dim, **where)) if affine else None
         self.bias = Parameter(init.zeros(dim, **where)) if affine else None
         self.running_mean = init.zeros(dim, **where) if track_running_stats else None
         self.running_var = init.ones(dim, **where) if track_running_stats else None
+        # PyTorch counts with any momentum; here only an average over all batches needs the number.
+        is_counting = track_running_stats and momentum is None
+        self.num_batches_tracked = init.zeros(device=device, dtype="int64") if is_counting else None
 
-    torch_unused = ("num_batches_tracked",)
+    @property
+    def torch_unused(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("num_batches_tracked",) if self.num_batches_tracked is None else ()
 
     def _check(self, x: Tensor) -> None:
         shape = x.shape
@@ -145,9 +150,10 @@ class BatchNorm1d(_PerChannel):
 
     Train mode uses the batch's mean and biased variance, which also update the buffers running_mean
     and running_var: running = (1 - momentum) * running + momentum * batch. (PyTorch puts the
-    unbiased variance into running_var.) Eval mode uses the buffers. weight, bias and the buffers
-    have shape (dim,). Without `affine` there are no weight and bias; without track_running_stats
-    there are no buffers, and eval mode is like train mode.
+    unbiased variance into running_var.) With momentum None the buffers are the averages over all
+    batches so far, whose number is the buffer num_batches_tracked. Eval mode uses the buffers.
+    weight, bias and the other buffers have shape (dim,). Without `affine` there are no weight and
+    bias; without track_running_stats there are no buffers, and eval mode is like train mode.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> layer(ndl.Tensor([[0.0, 10.0], [2.0, 30.0]])).numpy().round(2).tolist()
@@ -162,7 +168,7 @@ class BatchNorm1d(_PerChannel):
         self,
         dim: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         device: DeviceLike | None = None,
         dtype: str = "float32",
         *,
@@ -175,7 +181,17 @@ class BatchNorm1d(_PerChannel):
         self._check(x)
         running = self.running_mean, self.running_var
         affine = self.weight, self.bias
-        return F.batch_norm(x, *running, *affine, self.training, self.momentum, self.eps)
+        return F.batch_norm(x, *running, *affine, self.training, self._share(), self.eps)
+
+    def _share(self) -> float:
+        """What a batch counts in the running statistics; with momentum None it is counted."""
+        if self.momentum is not None:
+            return self.momentum
+        seen = self.num_batches_tracked
+        if seen is None or not self.training:
+            return 0.0
+        seen.data = seen.detach() + 1
+        return 1 / int(seen)
 
 
 class BatchNorm2d(BatchNorm1d):
@@ -198,7 +214,7 @@ class InstanceNorm1d(_PerChannel):
 
     With `affine` weight and bias (dim,) scale and shift. With track_running_stats, train mode
     updates the buffers running_mean and running_var by the samples' average statistics, as
-    BatchNorm1d does, and eval mode uses them.
+    BatchNorm1d does, and eval mode uses them; with momentum None they stay as they are.
     """
 
     forms: ClassVar[dict[int, str]] = {3: "(N, dim, L)"}
@@ -207,7 +223,7 @@ class InstanceNorm1d(_PerChannel):
         self,
         dim: int,
         eps: float = 1e-5,
-        momentum: float = 0.1,
+        momentum: float | None = 0.1,
         affine: bool = False,
         track_running_stats: bool = False,
         device: DeviceLike | None = None,
@@ -217,13 +233,9 @@ class InstanceNorm1d(_PerChannel):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        if self.running_mean is None or self.running_var is None:
-            return F.instance_norm(x, self.weight, self.bias, self.eps)
-        running = self.running_mean, self.running_var
-        if not self.training:
-            return F.batch_norm(x, *running, self.weight, self.bias, eps=self.eps)
-        track_instances(x, *running, self.momentum)
-        return F.instance_norm(x, self.weight, self.bias, self.eps)
+        vectors = self.running_mean, self.running_var, self.weight, self.bias
+        own = self.training or self.running_mean is None
+        return F.instance_norm(x, *vectors, own, self.momentum or 0.0, self.eps)
 
 
 class InstanceNorm2d(InstanceNorm1d):

@@ -16,7 +16,7 @@ from ..tensor import Tensor, make_const
 from . import functional as F
 from .basic import Dropout, Linear
 from .containers import ModuleList
-from .functional.attention import with_masks
+from .functional.attention import is_later, with_masks
 from .layout import Layout, transposed
 from .module import Module, Parameter
 from .norm import LayerNorm
@@ -33,7 +33,8 @@ class MultiheadAttention(Module):
     `batch_first` the batch is the first axis, otherwise the second. The weights of the three
     projections are in_proj_weight (embed_dim, 3 * embed_dim) if all features are equal, otherwise
     q_proj_weight, k_proj_weight and v_proj_weight; they are drawn Xavier-uniform, and biases are
-    zeros.
+    zeros. With add_bias_kv every sequence has one key and value more, bias_k and bias_v (1, 1,
+    embed_dim), drawn Xavier-normal; with add_zero_attn it has another one, of zeros.
 
     >>> x = ndl.randn(2, 5, 16)
     >>> y, weights = nn.MultiheadAttention(16, num_heads=4, batch_first=True)(x, x, x)
@@ -47,6 +48,8 @@ class MultiheadAttention(Module):
         num_heads: int,
         dropout: float = 0.0,
         bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
         kdim: int | None = None,
         vdim: int | None = None,
         batch_first: bool = False,
@@ -76,6 +79,14 @@ class MultiheadAttention(Module):
             self.k_proj_weight = weight(kdim)
             self.v_proj_weight = weight(vdim)
         self.in_proj_bias = Parameter(init.zeros(3 * embed_dim, **where)) if bias else None
+        self.add_zero_attn = add_zero_attn
+        self.bias_k = self.bias_v = None
+        if add_bias_kv:
+            # As PyTorch draws them, from the fans of (1, 1, embed_dim).
+            std = (2 / (1 + embed_dim)) ** 0.5
+            self.bias_k, self.bias_v = (
+                Parameter(init.randn(1, 1, embed_dim, std=std, **where)) for _ in range(2)
+            )
         self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
         if self.out_proj.bias is not None:
             self.out_proj.bias = Parameter(init.zeros(1, embed_dim, **where))
@@ -97,7 +108,8 @@ class MultiheadAttention(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), or with batch_first (B, L,
         ...) -> the result, like query, and the weights (B, L, S), averaged over heads, or (B,
-        num_heads, L, S) without average_attn_weights, or None without need_weights.
+        num_heads, L, S) without average_attn_weights, or None without need_weights. add_bias_kv and
+        add_zero_attn each make S one longer, at the end; no mask hides these keys.
 
         Bool masks are True where nothing is seen; floats are added. key_padding_mask is (B, S),
         attn_mask (L, S) or (B * num_heads, L, S). With is_causal query i sees the keys 0..i, and
@@ -112,7 +124,12 @@ class MultiheadAttention(Module):
                 else tuple(ops.transpose(x, (0, 1)) for x in (query, key, value))
             )
         batch, queries, _ = query.shape
-        q, k, v = (self._heads(x) for x in self._projected(query, key, value))
+        q, k, v = self._projected(query, key, value)
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (_appended(x, bias) for x, bias in ((k, self.bias_k), (v, self.bias_v)))
+        if self.add_zero_attn:
+            k, v = (ops.pad(x, ((0, 0), (0, 1), (0, 0))) for x in (k, v))
+        q, k, v = (self._heads(x) for x in (q, k, v))
         scores = ops.matmul(q, ops.transpose(k)) * q.shape[-1] ** -0.5
         keys = key.shape[1]
         if attn_mask is not None:
@@ -123,7 +140,11 @@ class MultiheadAttention(Module):
         if key_padding_mask is not None:
             _check_mask("key_padding_mask", key_padding_mask, (batch, keys))
             key_padding_mask = ops.reshape(key_padding_mask, (batch, 1, 1, keys))
-        masks = (attn_mask, key_padding_mask)
+        further = k.shape[2] - keys
+        masks = [_widened(mask, further) for mask in (attn_mask, key_padding_mask)]
+        if is_causal and attn_mask is None and further:
+            is_causal, own = False, is_later(scores[..., :keys], to_last=False)
+            masks.append(_widened(own, further))
         scores = with_masks(scores, masks, False, is_causal and attn_mask is None)
         weights = F.dropout(ops.softmax(scores), self.dropout, self.training)
         side_by_side = ops.permute(ops.matmul(weights, v), (0, 2, 1, 3))
@@ -170,6 +191,18 @@ class MultiheadAttention(Module):
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}, batch_first={self.batch_first}"
+
+
+def _appended(x: Tensor, bias: Tensor) -> Tensor:
+    """x (B, length, embed_dim) and the bias (1, 1, embed_dim) behind each sequence."""
+    return ops.concat([x, ops.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))], 1)
+
+
+def _widened(mask: Tensor | None, further: int) -> Tensor | None:
+    """A mask (..., keys) for so many keys more, which it does not hide."""
+    if mask is None or not further:
+        return mask
+    return ops.pad(mask, (*[(0, 0)] * (mask.ndim - 1), (0, further)))
 
 
 def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
@@ -260,8 +293,8 @@ class TransformerEncoderLayer(_Layer):
         of MultiheadAttention."""
 
         def attention(x: Tensor) -> Tensor:
-            masks = src_key_padding_mask, False, src_mask
-            return self.self_attn(x, x, x, *masks, is_causal=is_causal)[0]
+            masks = {"attn_mask": src_mask, "key_padding_mask": src_key_padding_mask}
+            return _attended(self.self_attn, x, x, **masks, is_causal=is_causal)
 
         return self._added(2, self._added(1, src, attention), self._feed_forward)
 
@@ -289,15 +322,22 @@ class TransformerDecoderLayer(_Layer):
         MultiheadAttention."""
 
         def attention(x: Tensor) -> Tensor:
-            masks = tgt_key_padding_mask, False, tgt_mask
-            return self.self_attn(x, x, x, *masks, is_causal=tgt_is_causal)[0]
+            masks = {"attn_mask": tgt_mask, "key_padding_mask": tgt_key_padding_mask}
+            return _attended(self.self_attn, x, x, **masks, is_causal=tgt_is_causal)
 
         def cross(x: Tensor) -> Tensor:
-            masks = memory_key_padding_mask, False, memory_mask
-            return self.multihead_attn(x, memory, memory, *masks, is_causal=memory_is_causal)[0]
+            masks = {"attn_mask": memory_mask, "key_padding_mask": memory_key_padding_mask}
+            return _attended(self.multihead_attn, x, memory, **masks, is_causal=memory_is_causal)
 
         x = self._added(2, self._added(1, tgt, attention), cross)
         return self._added(3, x, self._feed_forward)
+
+
+def _attended(attention: Module, x: Tensor, memory: Tensor, **options: Any) -> Tensor:
+    """The result of x's attention to `memory`. The options are keywords, as in PyTorch's layers, so
+    that a forward pre-hook with kwargs can ask for the weights."""
+    result: Tensor = attention(x, memory, memory, **options, need_weights=False)[0]
+    return result
 
 
 class _Stack(Module):

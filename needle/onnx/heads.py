@@ -112,7 +112,7 @@ def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
         return None
     if isinstance(seen, np.ndarray):
         rows = seen.any(-1, keepdims=True)
-        return None if rows.all() else rows
+        return None if rows.all() else np.asarray(rows)
     return ops.any(seen, -1, keepdims=True)
 
 

@@ -16,18 +16,31 @@ from ..tensor import Tensor
 from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
-from .reading import Model
+from .reading import Model, read
 from .values import Value
 
 _TAKEN = ("training",)  # attributes of every Module
-_MOST_CONSTANT = 4096  # elements of a computed array that is no weight
+_MOST_CONSTANT = 16  # elements of a computed array that is no weight, and is not packed
+
+
+def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
+    """The ONNX model in a file (a path) or an `onnx.ModelProto` as a needle Module, in eval mode.
+
+    `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
+    input whose values decide shapes must be fixed to be traced.
+
+    Raises ImportError without the package `onnx`, FileNotFoundError, ModelError for a file that is
+    damaged or breaks ONNX's rules, and UnsupportedError that lists every operator that needle does
+    not have.
+    """
+    return OnnxModel(read(source), fixed)
 
 
 class OnnxModel(Module):
     """An ONNX graph: called with Tensors in the order of the graph's inputs, or by their names; it
     returns a Tensor, or a tuple of them if the graph lists several outputs.
 
-    Floating initialisers are Parameters under their ONNX names, and so are large values that are
+    Floating initialisers are Parameters under their ONNX names, and so are other values that are
     computed from constants alone. Constants are all integers, the initialisers of no axis, and
     those that an operator needs to know while tracing.
     """

@@ -308,6 +308,10 @@ from .rounding import remainder as remainder
 from .rounding import round as round
 from .rounding import trunc as trunc
 from .rounding import whole_division as whole_division
+from .running import Cummax as Cummax
+from .running import Cummin as Cummin
+from .running import cummax as cummax
+from .running import cummin as cummin
 from .scalar import AddScalar as AddScalar
 from .scalar import DivideScalar as DivideScalar
 from .scalar import MulScalar as MulScalar
@@ -316,14 +320,10 @@ from .scalar import add_scalar as add_scalar
 from .scalar import divide_scalar as divide_scalar
 from .scalar import mul_scalar as mul_scalar
 from .scalar import power_scalar as power_scalar
-from .scan import Cummax as Cummax
-from .scan import Cummin as Cummin
 from .scan import Cumprod as Cumprod
 from .scan import Cumsum as Cumsum
 from .scan import LinearScan as LinearScan
 from .scan import LogCumSumExp as LogCumSumExp
-from .scan import cummax as cummax
-from .scan import cummin as cummin
 from .scan import cumprod as cumprod
 from .scan import cumsum as cumsum
 from .scan import linear_scan as linear_scan
@@ -399,6 +399,7 @@ from .tuples import Stack as Stack
 from .tuples import TupleGetItem as TupleGetItem
 from .tuples import concat as concat
 from .tuples import fused_add_scalars as fused_add_scalars
+from .tuples import joined as joined
 from .tuples import make_tuple as make_tuple
 from .tuples import split as split
 from .tuples import stack as stack

@@ -95,10 +95,13 @@ def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
     """max(a, b) for two expressions of `dtype`; NaN if either is.
 
-    The inner Select is one instruction on x86, which returns b if either operand is NaN.
+    The inner Select is one instruction on x86, which returns b if either operand is NaN; beside a
+    constant that is all.
     """
     if not is_floating(dtype):
         return k.tirx.max(a, b)
+    if _is_number(k, b):
+        return k.tirx.Select(b > a, b, a)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a > b, a, b))
 
 
@@ -106,7 +109,14 @@ def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
     """min(a, b) for two expressions of `dtype`; NaN if either is."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
+    if _is_number(k, b):
+        return k.tirx.Select(b < a, b, a)
     return k.tirx.Select(k.tirx.isnan(a), a, k.tirx.Select(a < b, a, b))
+
+
+def _is_number(k: TeNamespace, x: Expr) -> bool:
+    """Whether x is a constant, and not NaN."""
+    return isinstance(x, k.tirx.FloatImm) and not math.isnan(x.value)
 
 
 def maximum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
@@ -318,6 +328,25 @@ def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]
         places.insert(0, k.tirx.floormod(flat, n) if number else flat)
         flat = k.tirx.floordiv(flat, n)
     return places
+
+
+def any_in(
+    k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
+) -> None:
+    """Statements that set flag[0], an int32, to whether condition(j) holds for any j below a small
+    count. Written out, comparisons of neighbours become those of a vector."""
+    flag[0] = k.tirx.const(0, "int32")
+    with s.unroll(0, count) as j:
+        flag[0] = flag[0] | k.tirx.Cast("int32", condition(j))
+
+
+def all_in(
+    k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
+) -> None:
+    """The same for all j. (TVM takes `not a >= b` for `a < b`, which it is not beside NaN.)"""
+    flag[0] = k.tirx.const(1, "int32")
+    with s.unroll(0, count) as j:
+        flag[0] = flag[0] & k.tirx.Cast("int32", condition(j))
 
 
 def tasks(s: Any, count: Extent, work: Extent) -> Any:

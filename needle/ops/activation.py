@@ -51,8 +51,9 @@ class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
-        one, half, root = (_te.full_like(k, x, c) for c in (1, 0.5, math.sqrt(0.5)))
-        below = k.topi.multiply(k.topi.add(_te.erf(k, k.topi.multiply(x, root)), one), half)
+        half, root = (_te.full_like(k, x, c) for c in (0.5, math.sqrt(0.5)))
+        # (erf + 1) / 2, whose halves are exact, as one multiply-add.
+        below = k.topi.add(k.topi.multiply(_te.erf(k, k.topi.multiply(x, root)), half), half)
         return k.topi.multiply(x, below)
 
 

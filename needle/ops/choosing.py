@@ -23,6 +23,7 @@ from .along import PutAlongAxis, _filled
 from .sorting import Sort, _checked
 
 _COMPARED = 4  # instructions for an element
+_BLOCK = 16  # elements that are compared at once with the last of the best
 _FEW = 64  # of more, compiled code sorts all elements
 
 
@@ -97,35 +98,66 @@ class Topk(Op):
         return _te.cast(k, found[0], dtype), found[1]
 
     def _insert(self, k: TeNamespace, x: TeTensor) -> list[TeTensor]:
-        """Keeps the best so far in order; most elements are only compared with the last of them."""
+        """Keeps the best so far in order; most elements are only compared with the last of them, in
+        blocks whose comparisons are vectors."""
         dtype, n = _te.dtype_of(x), x.shape[-1]
+        floating = is_floating(dtype)
         rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
 
         def better(b: Expr, a: Expr) -> Expr:
             """Whether b, which comes later, belongs before a."""
             high, low = (b, a) if self.largest else (a, b)
             above = high > low
-            if is_floating(dtype):
+            if floating:
                 number = k.tirx.Not(k.tirx.isnan(low))
                 above = k.tirx.any(above, k.tirx.all(k.tirx.isnan(high), number))
             return above
+
+        def may_be_better(b: Expr, a: Expr) -> Expr:
+            """The same or more, in less: it decides which elements are compared again."""
+            above = b > a if self.largest else b < a
+            return k.tirx.any(above, k.tirx.isnan(b if self.largest else a)) if floating else above
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             source, values, places = map(s.buffer_proxy, (*ins, *outs))
             with _te.tasks(s, rows, rows * n * _COMPARED) as row:
                 at = s.buffer_proxy(s.alloc_buffer((1,), "int64", scope="local"))
+                found = s.buffer_proxy(s.alloc_buffer((1,), "int32", scope="local"))
                 base, last = row * self.k, row * self.k + self.k - 1
-                with s.serial(0, n) as i:
+
+                def insert(i: Expr, place: Expr) -> None:
+                    """Put element i where it belongs among those before `place`."""
                     value = source[row * n + i]
-                    with s.If(k.tirx.any(i < self.k, better(value, values[last]))), s.Then():
-                        at[0] = k.te.min(k.tirx.Cast("int64", i), self.k - 1)
-                        before = base + k.tirx.max(at[0] - 1, 0)
-                        with s.While(k.tirx.all(at[0] > 0, better(value, values[before]))):
-                            values[base + at[0]] = values[base + at[0] - 1]
-                            places[base + at[0]] = places[base + at[0] - 1]
-                            at[0] = at[0] - 1
-                        values[base + at[0]] = value
-                        places[base + at[0]] = k.tirx.Cast("int64", i)
+                    at[0] = place
+                    before = base + k.tirx.max(at[0] - 1, 0)
+                    with s.While(k.tirx.all(at[0] > 0, better(value, values[before]))):
+                        values[base + at[0]] = values[base + at[0] - 1]
+                        places[base + at[0]] = places[base + at[0] - 1]
+                        at[0] = at[0] - 1
+                    values[base + at[0]] = value
+                    places[base + at[0]] = k.tirx.Cast("int64", i)
+
+                def compare(i: Expr) -> None:
+                    """Insert element i if it is better than the last."""
+                    value = source[row * n + i]
+                    with s.If(may_be_better(value, values[last])), s.Then():
+                        with s.If(better(value, values[last])), s.Then():
+                            insert(i, k.tirx.const(self.k - 1, "int64"))
+
+                with s.serial(0, self.k) as i:
+                    insert(i, k.tirx.Cast("int64", i))
+                blocks = k.tirx.floordiv(n - self.k, _BLOCK)
+                with s.serial(0, blocks) as block:
+                    first = block * _BLOCK + self.k
+                    here = row * n + first
+                    _te.any_in(
+                        k, s, found, _BLOCK, lambda j: may_be_better(source[here + j], values[last])
+                    )
+                    with s.If(found[0] != 0), s.Then(), s.serial(0, _BLOCK) as j:
+                        compare(first + j)
+                compared = blocks * _BLOCK + self.k
+                with s.serial(0, n - compared) as j:
+                    compare(compared + j)
 
         def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
             return k.statements(lambda s: write(s, ins, outs))

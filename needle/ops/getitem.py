@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._state import state
+from ..apply import moved
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
 from ..dims import Expression
@@ -16,8 +17,10 @@ from ..errors import TraceError
 from ..extents import is_symbolic
 from ..spec import broadcast_shapes
 from ..tensor import Tensor, make_const
+from ._keys import as_key
 from .index import RavelIndex, take
 from .shape import permute, reshape
+from .slicing import Slice
 from .slicing import slice as get_slice
 
 
@@ -34,9 +37,16 @@ def getitem(a: Tensor, key: Any) -> Tensor:
     >>> x[1, ::2].numpy().tolist(), x[x > 4].numpy().tolist(), x[[1, 0], [0, 2]].numpy().tolist()
     ([4.0, 6.0], [5.0, 6.0], [4.0, 3.0])
     """
+    found = moved("index", a, key, _slice_of)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
     if not isinstance(a, Tensor) or indexing.is_basic(key) or _has_sizes_alone(key):
         return get_slice(a, key)
     return take(*_placed(a, key)[1:])
+
+
+def _slice_of(key: Any) -> Slice:
+    return Slice(as_key(key))
 
 
 def _placed(a: Tensor, key: Any) -> tuple[indexing.Arrangement, Tensor, Tensor, int]:

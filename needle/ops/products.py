@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._state import state
+from ..apply import of_value, unrecorded
 from ..errors import ShapeError
 from ..extents import same
 from ..spec import broadcast_shapes, normalize_axes, normalize_axis
@@ -83,6 +84,10 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
     >>> ndl.outer(ndl.ones(3), ndl.ones(4)).shape
     (3, 4)
     """
+    values = unrecorded(a, b)
+    if values is not None:
+        left, right = values
+        return of_value(left.reshape(-1, 1) * right.reshape(-1))
     check_tensors("outer", a=a, b=b)
     return reshape(a, (a.size, 1)) * reshape(b, (b.size,))
 
@@ -96,6 +101,11 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
     3.0
     """
+    values = unrecorded(a, b)
+    if values is not None:
+        left, right = values[0].view, values[1].view
+        if left.ndim == right.ndim == 1 and left.dtype == right.dtype and left.size == right.size:
+            return of_value(values[0] @ values[1])
     check_tensors("dot", a=a, b=b)
     if not a.ndim or not b.ndim:
         return a * b
@@ -116,6 +126,9 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     >>> ndl.kron(ndl.eye(2), ndl.ones(1, 2)).numpy().tolist()
     [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
     """
+    values = unrecorded(a, b)
+    if values is not None and values[0].ndim <= 8 and values[1].ndim <= 8:
+        return of_value(values[0].kron(values[1]))
     check_tensors("kron", a=a, b=b)
     ndim = max(a.ndim, b.ndim)
     left, right = ((1,) * (ndim - x.ndim) + tuple(x.shape) for x in (a, b))
@@ -136,6 +149,11 @@ def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     >>> ndl.trace(ndl.eye(3)).item()
     3.0
     """
+    values = unrecorded(a)
+    if values is not None:
+        line = values[0].diagonal(offset, axis1, axis2)
+        if line is not None:
+            return of_value(line.sum(-1))
     return summation(diagonal(a, offset, axis1, axis2), -1)
 
 

@@ -16,11 +16,12 @@ from ..op import in_float32, register
 from ..op_types import Expr, Gradients, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, sample
 from ..spec import Spec, common_device, normalize_axis
-from ..tensor import Tensor, TensorTuple
+from ..tensor import Tensor
 from . import _te
 from ._scan import Along
-from .along import PutAlongAxis, _filled
+from .arithmetic import where
 from .elementwise import cast, exp
+from .logical import isinf, logical_and
 from .movement import pad
 from .slicing import slice as slice_
 
@@ -58,8 +59,10 @@ class _Accumulate(Along):
 
     @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = x.astype(self.dtype_of(x.dtype), copy=False)
-        out: NDArray = scans.run(self.name, x, axis=self.axis % x.ndim, reverse=self.reverse)
+        dtype = x.view.dtype
+        if (wanted := self.dtype_of(dtype)) != dtype:
+            x = x.astype(wanted)
+        out: NDArray = scans.run(self.name, x, axis=self.line_axis(x), reverse=self.reverse)
         return out
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
@@ -152,7 +155,8 @@ class LogCumSumExp(_Accumulate):
             y = apply(self, (x,))
         decay = _decay(y, self.axis, self.reverse)
         later = apply(LinearScan(self.axis, not self.reverse), (decay, out_grad))
-        return cast(exp(x - y) * later, dtype)
+        # Where nothing but -inf was summed, exp(x) is 0 whatever it is divided by.
+        return cast(exp(x - where(y == float("-inf"), 0.0, y)) * later, dtype)
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
         top, low = k.tirx.max(before, x), k.tirx.min(before, x)
@@ -169,6 +173,7 @@ class LinearScan(Along):
     axis: int = -1
     reverse: bool = False
 
+    infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = tuple(
         sample(shape, shape, axis=axis, reverse=reverse)
@@ -224,83 +229,6 @@ class LinearScan(Along):
         return self.lines(k, [a, b], [dtype], ["float64"], step, self.reverse)[0]
 
 
-class _Running(Along):
-    """(values, int64 positions)."""
-
-    largest = True
-    reads = frozenset({1})
-    rows = 2  # LLVM would make vectors of more, element by element
-    samples = _SAMPLES
-
-    def infer(self, x: Spec) -> tuple[Spec, ...]:
-        normalize_axis(self.name, self.axis, x.ndim)
-        return x, Spec(x.shape, "int64", x.device)
-
-    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
-        out: tuple[np.ndarray, ...] = getattr(scans, self.name)(x, self.axis)
-        return out
-
-    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
-        wide = x.astype("float32") if is_half(x.dtype) else x
-        values, places = scans.run(self.name, wide, axis=self.axis % x.ndim)
-        return values.astype(x.dtype, copy=False), places
-
-    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Tensor:
-        grad = out_grad[0]
-        zeros = _filled(grad, 0, grad.dtype, grad.shape)
-        return apply(PutAlongAxis("add", self.axis), (zeros, node[1], grad))
-
-    def emit_te(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, ...]:
-        dtype = _te.dtype_of(x)
-        source = _te.cast(k, x, "int32") if dtype == "bool" else x
-        floating = is_floating(dtype)
-        further = _te.greater_or_nan if self.largest else _te.less_or_nan
-
-        def step(
-            ins: list[Any],
-            outs: list[Any],
-            states: list[Any],
-            i: Expr,
-            place: Expr,
-            j: Expr,
-            first: bool,
-        ) -> None:
-            value, (best, where) = ins[0][place], states
-            if first:
-                best[j], where[j] = value, i
-            else:
-                taken = value >= best[j] if self.largest else value <= best[j]
-                if floating:
-                    taken = k.tirx.any(taken, k.tirx.isnan(value))
-                # The position first: `taken` reads the value.
-                where[j] = k.tirx.Select(taken, i, where[j])
-                # A comparison of its own is one instruction together with the choice; the next
-                # step waits for it.
-                best[j] = further(k, value, best[j], dtype)
-            outs[0][place], outs[1][place] = best[j], where[j]
-
-        kinds = [_te.dtype_of(source), "int64"]
-        values, places = self.lines(k, [source], kinds, kinds, step)
-        return _te.cast(k, values, dtype), places
-
-
-@register
-class Cummax(_Running):
-    """(values, positions): the largest element up to each along `axis`, NaN once there was one, and
-    the last position that has it. The gradient goes to that position."""
-
-    axis: int = -1
-
-
-@register
-class Cummin(_Running):
-    """(values, positions): the smallest element up to each along `axis`, NaN once there was one,
-    and the last position that has it. The gradient goes to that position."""
-
-    axis: int = -1
-    largest = False
-
-
 def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
     """x one step later along `axis`, or one earlier if `reverse`, with `first` in the gap."""
     axis = axis % x.ndim
@@ -312,7 +240,8 @@ def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
 
 
 def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
-    """exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if `reverse`."""
+    """exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if `reverse`. It is
+    1 between two equal infinities."""
     axis = axis % y.ndim
     if not _has_steps(y, axis):
         return y
@@ -321,6 +250,8 @@ def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
     width = [(0, 0)] * y.ndim
     width[axis] = (1, 0) if reverse else (0, 1)
     here, later = slice_(y, head), slice_(y, tail)
+    is_same = logical_and(here == later, isinf(here))
+    here, later = (where(is_same, 0.0, part) for part in (here, later))
     return pad(exp(later - here if reverse else here - later), width)
 
 
@@ -357,17 +288,3 @@ def linear_scan(a: Tensor, b: Tensor, axis: int = -1, reverse: bool = False) -> 
     (from the end if `reverse`). ShapeError or TypeError unless both have one shape and floating
     dtype."""
     return apply(LinearScan(as_int(axis), bool(reverse)), (a, b))
-
-
-def cummax(a: Tensor, axis: int) -> TensorTuple:
-    """(values, int64 positions) of the largest element up to each along `axis`.
-
-    >>> ndl.cummax(ndl.Tensor([1.0, 3.0, 2.0]), 0)[0].numpy().tolist()
-    [1.0, 3.0, 3.0]
-    """
-    return apply(Cummax(as_int(axis)), (a,))
-
-
-def cummin(a: Tensor, axis: int) -> TensorTuple:
-    """(values, int64 positions) of the smallest element up to each along `axis`."""
-    return apply(Cummin(as_int(axis)), (a,))

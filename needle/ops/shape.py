@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..apply import apply, moved
 from ..backend_ndarray import NDArray
 from ..dims import Expression
 from ..errors import ShapeError, TraceError
@@ -235,9 +235,8 @@ def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
     >>> ndl.permute(ndl.zeros(2, 3, 4), (2, 0, 1)).shape
     (4, 2, 3)
     """
-    flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-    order: Any = as_axes("permute", tuple(flat))
-    return apply(Permute(order), (a,))
+    found = moved("permute", a, axes, _permutation)
+    return apply(_permutation(axes), (a,)) if found is None else found
 
 
 def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
@@ -246,8 +245,8 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     >>> ndl.transpose(ndl.zeros(2, 3, 4)).shape
     (2, 4, 3)
     """
-    pair: Any = as_axes("transpose", axes)
-    return apply(Transpose(pair), (a,))
+    found = moved("transpose", a, axes, _transposition)
+    return apply(_transposition(axes), (a,)) if found is None else found
 
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
@@ -258,8 +257,23 @@ def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
     """
     if isinstance(a, Tensor) and type(shape) is tuple and same(shape, a.shape):
         return a
-    new = as_shape("reshape", shape, open_extent=True)
-    return apply(Reshape(new), (a,))
+    found = moved("reshape", a, shape, _reshaping)
+    return apply(_reshaping(shape), (a,)) if found is None else found
+
+
+def _permutation(axes: Any) -> Permute:
+    flat = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+    order: Any = as_axes("permute", tuple(flat))
+    return Permute(order)
+
+
+def _transposition(axes: Any) -> Transpose:
+    pair: Any = as_axes("transpose", axes)
+    return Transpose(pair)
+
+
+def _reshaping(shape: Any) -> Reshape:
+    return Reshape(as_shape("reshape", shape, open_extent=True))
 
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:

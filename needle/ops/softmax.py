@@ -11,7 +11,7 @@ from ..backend_ndarray import NDArray
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
-from ..op import Op, Reduce, in_float32, register
+from ..op import Op, Reduce, in_float32, register, remembered
 from ..op_types import Array, Expr, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
@@ -132,7 +132,6 @@ class Softmax(_AlongAxis):
 
     axis: int = -1
 
-    infer_first = True
     reads = frozenset({"output"})
     samples = _AXIS_SAMPLES
     error_samples = _AXIS_ERRORS
@@ -144,13 +143,8 @@ class Softmax(_AlongAxis):
         e = np.exp(x - np.max(x, axis=self.axis, keepdims=True))
         return e / np.sum(e, axis=self.axis, keepdims=True)
 
-    @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = _float(x)
-        if not x.size:  # there is no maximum
-            return x
-        e = (x - x.max(self.axis, keepdims=True)).exp()
-        return e / e.sum(self.axis, keepdims=True)
+        return x.softmax(self.axis)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         weighted = out_grad * node
@@ -175,7 +169,6 @@ class LogSoftmax(_AlongAxis):
     axis: int = -1
 
     name = "logsoftmax"
-    infer_first = True
     reads = frozenset({"output"})
     samples = _AXIS_SAMPLES
     error_samples = _AXIS_ERRORS
@@ -187,13 +180,8 @@ class LogSoftmax(_AlongAxis):
         shifted = x - np.max(x, axis=self.axis, keepdims=True)
         return shifted - np.log(np.sum(np.exp(shifted), axis=self.axis, keepdims=True))
 
-    @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = _float(x)
-        if not x.size:
-            return x
-        shifted = x - x.max(self.axis, keepdims=True)
-        return shifted - shifted.exp().sum(self.axis, keepdims=True).log()
+        return x.softmax(self.axis, log=True)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         return out_grad - exp(node) * summation(out_grad, self.axis, keepdims=True)
@@ -207,6 +195,9 @@ class LogSoftmax(_AlongAxis):
         return r.op.nn.log_softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
 
 
+_SOFTMAX, _LOGSOFTMAX = remembered(Softmax), remembered(LogSoftmax)
+
+
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
     return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
@@ -218,9 +209,9 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
     >>> ndl.softmax(ndl.zeros(4)).numpy().tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    return apply(Softmax(axis), (a,))
+    return apply(_SOFTMAX(axis), (a,))
 
 
 def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(a)) along `axis`, without overflow."""
-    return apply(LogSoftmax(axis), (a,))
+    return apply(_LOGSOFTMAX(axis), (a,))

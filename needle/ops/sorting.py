@@ -13,6 +13,7 @@ from ..apply import apply
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import compute_dtype, is_floating, is_half, result_type
 from ..errors import ShapeError
+from ..extents import same
 from ..op import Op, register
 from ..op_types import Expr, Gradients, Stmt, TeNamespace, TeTensor
 from ..samples import error, sample
@@ -20,8 +21,10 @@ from ..spec import Spec, common_device, normalize_axis
 from ..tensor import Tensor, TensorTuple
 from . import _te
 from ._arguments import check_tensors
+from ._operands import Operand, applied
 from ._sorted import sorted_rows
-from .along import PutAlongAxis, _filled
+from .along import PutAlongAxis, _filled, take_along_axis
+from .elementwise import cast
 from .slicing import slice as slice_
 from .tuples import make_tuple
 
@@ -96,8 +99,9 @@ class Sort(Op):
 
 @register
 class Searchsorted(Op):
-    """y = the int64 position in sorted x (n,) before which each element of `values` belongs: the
-    first one, or the last if `right`. NaN counts as the largest. No gradient flows back."""
+    """y = the int64 position in sorted x before which each element of `values` belongs: the first
+    one, or the last if `right`. x is (n,), or (..., n) for values (..., m) with the same axes
+    before the last. NaN counts as the largest. No gradient flows back."""
 
     right: bool = False
 
@@ -106,15 +110,24 @@ class Searchsorted(Op):
         sample((n,), shape, right=right)
         for n, shape in ((1, (4,)), (7, (2, 3)), (0, (2,)), (5, ()), (6, (0, 2)))
         for right in (False, True)
+    ) + tuple(
+        sample(line, shape, right=right)
+        for line, shape in (((2, 5), (2, 3)), ((2, 1, 4), (2, 1, 6)), ((2, 0), (2, 3)))
+        for right in (False, True)
     )
     error_samples = (
-        error(ShapeError, "one axis", (2, 3), (3,)),
-        error(ShapeError, "one axis", (), (3,)),
+        error(ShapeError, r"\(2, 3\) for values \(3,\)", (2, 3), (3,)),
+        error(ShapeError, r"\(2, 3\) for values \(\)", (2, 3), ()),
+        error(ShapeError, r"\(\) for values \(3,\)", (), (3,)),
     )
 
     def infer(self, x: Spec, values: Spec) -> Spec:
-        if x.ndim != 1:
-            raise ShapeError(f"{self.name}: the sorted elements {x.shape} have not one axis")
+        lines = x.shape[:-1]
+        if x.ndim < 1 or (lines and not (values.ndim and same(lines, values.shape[:-1]))):
+            raise ShapeError(
+                f"{self.name}: sorted elements {x.shape} for values {values.shape}; the elements "
+                "must have one axis, or the same axes as the values before the last"
+            )
         return Spec(values.shape, "int64", common_device(self.name, x, values))
 
     def reference(self, x: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -133,7 +146,8 @@ class Searchsorted(Op):
     def emit_te(self, k: TeNamespace, x: TeTensor, values: TeTensor) -> TeTensor:
         """A binary search for each value."""
         x, values = _te.without_bool(k, x, values)
-        n, size = x.shape[0], getattr(x.shape[0], "value", None)
+        n, size = x.shape[-1], getattr(x.shape[-1], "value", None)
+        in_line = values.shape[-1] if len(x.shape) > 1 else None  # values of one line
         if _te.is_zero(n) or any(_te.is_zero(m) for m in values.shape):
             return k.te.compute(values.shape, lambda *_: k.tirx.const(0, "int64"))
         passes = _MOST_PASSES if size is None else int(size).bit_length()
@@ -152,12 +166,13 @@ class Searchsorted(Op):
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             line, wanted, out = map(s.buffer_proxy, (*ins, *outs))
             with _te.tasks(s, count, count * passes * _HALVED) as i:
+                base = 0 if in_line is None else k.tirx.floordiv(i, in_line) * n
                 ends = s.buffer_proxy(s.alloc_buffer((2,), "int64", scope="local"))
                 ends[0], ends[1] = k.tirx.const(0, "int64"), _te.number(k, n)
                 with s.serial(0, passes):
                     with s.If(ends[0] < ends[1]), s.Then():
                         middle = k.tirx.shift_right(ends[0] + ends[1], k.tirx.const(1, "int64"))
-                        with s.If(comes_before(line[middle], wanted[i])):
+                        with s.If(comes_before(line[base + middle], wanted[i])):
                             with s.Then():
                                 ends[0] = middle + 1
                             with s.Else():
@@ -213,17 +228,45 @@ def _checked(name: str, a: Tensor, k: int, axis: int, least: int) -> tuple[int, 
     return axis, k
 
 
-def searchsorted(a: Tensor, values: Tensor, right: bool = False) -> Tensor:
-    """The int64 position in the sorted `a` (n,) before which each element of `values` belongs: the
-    first such position, or the last if `right`.
+def searchsorted(
+    a: Tensor,
+    values: Operand,
+    right: bool = False,
+    *,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+    out_int32: bool = False,
+) -> Tensor:
+    """The position in the sorted `a` before which each element of `values` belongs: the first such
+    position, or the last if `right`, which `side` "left" or "right" says as well.
+
+    `a` is (n,), or (..., n) for values (..., m) with the same axes before the last, whose lines are
+    searched in a's lines. With `sorter`, int64 of a's shape, a[sorter] along the last axis is what
+    is sorted. Positions are int64, or int32 with out_int32. ShapeError for what does not fit,
+    ValueError for a side that is unknown or contradicts `right`.
 
     >>> ndl.searchsorted(ndl.Tensor([1.0, 3.0, 5.0]), ndl.Tensor([3.0, 4.0])).numpy().tolist()
     [1, 2]
     """
-    return apply(Searchsorted(bool(right)), (a, values))
+    if side not in (None, "left", "right"):
+        raise ValueError(f"searchsorted: side {side!r} is not 'left' or 'right'")
+    if side == "left" and right:
+        raise ValueError("searchsorted: side 'left' contradicts right=True; give one of them")
+    if sorter is not None:
+        check_tensors("searchsorted", a=a, sorter=sorter)
+        if not same(sorter.shape, a.shape):
+            raise ShapeError(f"searchsorted: sorter {sorter.shape} for elements {a.shape}")
+        a = take_along_axis(a, sorter, -1)
+    found: Tensor = applied(Searchsorted(bool(right) or side == "right"), a, values)
+    return cast(found, "int32") if out_int32 else found
 
 
-def bucketize(a: Tensor, boundaries: Tensor, right: bool = False) -> Tensor:
-    """The int64 number of the bucket of each element: boundaries[i - 1] < a <= boundaries[i], or
-    boundaries[i - 1] <= a < boundaries[i] if `right`."""
-    return apply(Searchsorted(bool(right)), (boundaries, a))
+def bucketize(
+    a: Operand, boundaries: Tensor, right: bool = False, *, out_int32: bool = False
+) -> Tensor:
+    """The number of the bucket of each element: boundaries[i - 1] < a <= boundaries[i], or
+    boundaries[i - 1] <= a < boundaries[i] if `right`; int64, or int32 with out_int32. `boundaries`
+    are sorted, (n,); ShapeError for others."""
+    if isinstance(boundaries, Tensor) and boundaries.ndim != 1:
+        raise ShapeError(f"bucketize: boundaries have shape {boundaries.shape}, not (n,)")
+    return searchsorted(boundaries, a, right, out_int32=out_int32)

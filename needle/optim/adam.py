@@ -7,13 +7,17 @@ from typing import Any, ClassVar
 
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import fraction, not_negative
-from .optimizer import Check, Optimizer, flag, zeros_of
+from ..tensor import Tensor
+from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
 
 
 class Adam(Optimizer):
     """m, v = moving averages of g and g * g, where g = grad + weight_decay * p;
     p -= lr * m' / (sqrt(v') + eps), where m', v' are divided by 1 - beta ** step if
     `bias_correction`. `betas`, PyTorch's name, is the pair (beta1, beta2).
+
+    With `amsgrad`, the largest v so far takes the place of v in the step (Reddi et al. 2018). With
+    `maximize`, grad is negated first.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = ndl.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.99))
@@ -28,6 +32,8 @@ class Adam(Optimizer):
         "eps": not_negative,
         "weight_decay": not_negative,
         "bias_correction": flag,
+        "amsgrad": flag,
+        "maximize": flag,
     }
     _decoupled = False
 
@@ -42,12 +48,15 @@ class Adam(Optimizer):
         bias_correction: bool = True,
         *,
         betas: tuple[float, float] | None = None,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
         if betas is not None:
             beta1, beta2 = pair_of(type(self).__name__, betas)
         self.t = 0
         self.m: dict[int, NDArray] = {}  # by position of the parameter
         self.v: dict[int, NDArray] = {}
+        self.v_max: dict[int, NDArray] = {}  # the largest so far, with amsgrad
         super().__init__(
             params,
             lr,
@@ -56,6 +65,8 @@ class Adam(Optimizer):
             eps=eps,
             weight_decay=weight_decay,
             bias_correction=bias_correction,
+            amsgrad=amsgrad,
+            maximize=maximize,
         )
 
     def begin_step(self) -> None:
@@ -64,7 +75,11 @@ class Adam(Optimizer):
     def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
         if i not in self.m:
             self.m[i], self.v[i] = zeros_of(param), zeros_of(param)
-        corrected = o.bias_correction
+        corrections = (1 - o.beta1**self.t, 1 - o.beta2**self.t)
+        corrections = corrections if o.bias_correction else (1.0, 1.0)
+        if o.amsgrad:
+            self._update_by_largest(i, param, grad, o, *corrections)
+            return
         param.device.kernels.adam_step(
             param.view,
             grad.view,
@@ -75,10 +90,31 @@ class Adam(Optimizer):
             o.beta2,
             o.eps,
             o.weight_decay,
-            1 - o.beta1**self.t if corrected else 1.0,
-            1 - o.beta2**self.t if corrected else 1.0,
+            *corrections,
             self._decoupled,
         )
+
+    def _update_by_largest(
+        self, i: int, param: NDArray, grad: NDArray, o: Any, first: float, second: float
+    ) -> None:
+        """The step of amsgrad; m and v are divided by `first` and `second`."""
+        if i not in self.v_max:
+            self.v_max[i] = zeros_of(param)
+        p, m, v, largest = wide(param), self.m[i], self.v[i], self.v_max[i]
+        g = wide(grad)
+        if self._decoupled:
+            p = p * (1 - o.lr * o.weight_decay)
+        else:
+            g = g + p * o.weight_decay
+        write(m, m * o.beta1 + g * (1 - o.beta1))
+        write(v, v * o.beta2 + g * g * (1 - o.beta2))
+        write(largest, largest.maximum(v))
+        write(param, p - m / ((largest / second).sqrt() + o.eps) * (o.lr / first))
+
+    def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
+        if name == "v_max" and not self._group_of(param)["amsgrad"]:
+            return None
+        return param.shape
 
 
 class AdamW(Adam):
@@ -105,8 +141,21 @@ class AdamW(Adam):
         bias_correction: bool = True,
         *,
         betas: tuple[float, float] | None = None,
+        amsgrad: bool = False,
+        maximize: bool = False,
     ) -> None:
-        super().__init__(params, lr, beta1, beta2, eps, weight_decay, bias_correction, betas=betas)
+        super().__init__(
+            params,
+            lr,
+            beta1,
+            beta2,
+            eps,
+            weight_decay,
+            bias_correction,
+            betas=betas,
+            amsgrad=amsgrad,
+            maximize=maximize,
+        )
 
 
 def pair_of(owner: str, betas: Any) -> tuple[float, float]:

@@ -23,13 +23,15 @@ def _at_least_one(owner: str, what: str, value: Any) -> float:
 
 class Adagrad(Optimizer):
     """v += g * g, where g = grad + weight_decay * p; p -= lr' * g / (sqrt(v) + eps), where lr' = lr
-    / (1 + (step - 1) * lr_decay) and v starts at initial_accumulator_value (Duchi et al. 2011)."""
+    / (1 + (step - 1) * lr_decay) and v starts at initial_accumulator_value (Duchi et al. 2011).
+    With `maximize`, grad is negated first."""
 
     checks: ClassVar[dict[str, Check]] = {
         "lr_decay": not_negative,
         "weight_decay": not_negative,
         "initial_accumulator_value": not_negative,
         "eps": not_negative,
+        "maximize": flag,
     }
 
     def __init__(
@@ -40,6 +42,8 @@ class Adagrad(Optimizer):
         weight_decay: float = 0.0,
         initial_accumulator_value: float = 0.0,
         eps: float = 1e-10,
+        *,
+        maximize: bool = False,
     ) -> None:
         self.t = 0
         self.v: dict[int, NDArray] = {}  # by position of the parameter
@@ -50,6 +54,7 @@ class Adagrad(Optimizer):
             weight_decay=weight_decay,
             initial_accumulator_value=initial_accumulator_value,
             eps=eps,
+            maximize=maximize,
         )
 
     def begin_step(self) -> None:
@@ -70,7 +75,8 @@ class RMSprop(Optimizer):
     eps); p -= lr * d, or with momentum u = momentum * u + d; p -= lr * u (Tieleman and Hinton
     2012).
 
-    If `centered`, the square of the moving average of g is subtracted from v (Graves 2013).
+    If `centered`, the square of the moving average of g is subtracted from v (Graves 2013). With
+    `maximize`, grad is negated first.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -79,6 +85,7 @@ class RMSprop(Optimizer):
         "weight_decay": not_negative,
         "momentum": fraction,
         "centered": flag,
+        "maximize": flag,
     }
 
     def __init__(
@@ -90,6 +97,8 @@ class RMSprop(Optimizer):
         weight_decay: float = 0.0,
         momentum: float = 0.0,
         centered: bool = False,
+        *,
+        maximize: bool = False,
     ) -> None:
         self.v: dict[int, NDArray] = {}  # by position of the parameter
         self.u: dict[int, NDArray] = {}
@@ -102,6 +111,7 @@ class RMSprop(Optimizer):
             weight_decay=weight_decay,
             momentum=momentum,
             centered=centered,
+            maximize=maximize,
         )
 
     def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
@@ -160,7 +170,7 @@ class Adafactor(Optimizer):
     means of rows and of columns; d' = g / sqrt(v); p -= lr * weight_decay * p; p -= lr' * d' /
     max(1, rms(d') / d), where d >= 1 and lr' = max(eps2, rms(p)) * min(lr, 1 / sqrt(step)).
     `eps` is (eps1, eps2): eps1, the least mean of the rows' means, is by default the distance from
-    1 to the next number.
+    1 to the next number. With `maximize`, grad is negated first.
     """
 
     checks: ClassVar[dict[str, Check]] = {
@@ -168,6 +178,7 @@ class Adafactor(Optimizer):
         "eps2": not_negative,
         "d": _at_least_one,
         "weight_decay": not_negative,
+        "maximize": flag,
     }
 
     def __init__(
@@ -178,6 +189,8 @@ class Adafactor(Optimizer):
         eps: tuple[float | None, float] = (None, 1e-3),
         d: float = 1.0,
         weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
     ) -> None:
         if not isinstance(eps, (tuple, list)) or len(eps) != 2:
             raise TypeError(f"Adafactor: eps {eps!r} is not a pair (eps1, eps2)")
@@ -189,7 +202,13 @@ class Adafactor(Optimizer):
         self.rows: dict[int, NDArray] = {}
         self.columns: dict[int, NDArray] = {}
         super().__init__(
-            params, lr, beta2_decay=beta2_decay, eps2=eps[1], d=d, weight_decay=weight_decay
+            params,
+            lr,
+            beta2_decay=beta2_decay,
+            eps2=eps[1],
+            d=d,
+            weight_decay=weight_decay,
+            maximize=maximize,
         )
 
     def begin_step(self) -> None:

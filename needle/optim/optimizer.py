@@ -34,6 +34,7 @@ class Optimizer:
     """
 
     checks: ClassVar[dict[str, Check]] = {}  # of the options besides lr
+    maximize: bool = False  # with it, steps go up the gradient; an option where `checks` has it
 
     def __init__(self, params: Iterable[Any], lr: float, **options: Any) -> None:
         name = type(self).__name__
@@ -86,7 +87,9 @@ class Optimizer:
                     state.trace.refuse_write(param)
                 grad = param.grad
                 if grad is not None:
-                    self._update(i, self._written(param), grad.realize_cached_data(), options)
+                    g = grad.realize_cached_data()
+                    g = -g if options.maximize else g
+                    self._update(i, self._written(param), g, options)
         return loss
 
     def begin_step(self) -> None:
@@ -212,6 +215,10 @@ class Optimizer:
     def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
         """The shape of a parameter's state of that name; None if it has none."""
         return param.shape
+
+    def _group_of(self, param: Tensor) -> Group:
+        number = next(i for i, each in enumerate(self.params) if each is param)
+        return next(group for group in self.param_groups if number in group.numbers)
 
     def _numbers(self) -> dict[str, Any]:
         own = {name: value for name, value in vars(self).items() if isinstance(value, _NUMBERS)}

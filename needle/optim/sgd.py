@@ -20,7 +20,8 @@ class SGD(Optimizer):
     With dampening None, the default, it equals momentum, and u is a moving average of gradients
     (the course's form) that starts at 0. With a number, u starts at the first g as in PyTorch,
     whose default is 0. With `nesterov`, p -= lr * (g + momentum * u), and dampening None is 0
-    (Sutskever et al. 2013). ValueError for nesterov without momentum or with dampening.
+    (Sutskever et al. 2013). With `maximize`, grad is negated first, so that steps go up. ValueError
+    for nesterov without momentum or with dampening.
 
     >>> p = ndl.Tensor([1.0])
     >>> (p * p).sum().backward()
@@ -34,6 +35,7 @@ class SGD(Optimizer):
         "weight_decay": not_negative,
         "dampening": _dampening,
         "nesterov": flag,
+        "maximize": flag,
     }
     momentum: float
     dampening: float | None
@@ -47,6 +49,7 @@ class SGD(Optimizer):
         *,
         dampening: float | None = None,
         nesterov: bool = False,
+        maximize: bool = False,
     ) -> None:
         self.u: dict[int, NDArray] = {}  # by position of the parameter
         super().__init__(
@@ -56,6 +59,7 @@ class SGD(Optimizer):
             weight_decay=weight_decay,
             dampening=dampening,
             nesterov=nesterov,
+            maximize=maximize,
         )
         if nesterov and (not self.momentum or self.dampening):
             raise ValueError(

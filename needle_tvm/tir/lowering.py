@@ -3,7 +3,8 @@
 Before it, divisions of indices are rewritten so that TVM simplifies them correctly (`divisions`),
 integer data so that it wraps around and never ends the process (`integers`), arithmetic of booleans
 so that LLVM supports it (`booleans`), and repeated bfloat16 numbers so that TVM supports them
-(`repeats`). After it, the functions that `vector_math` and `integers` call are defined, and loops
+(`repeats`). After it, vectors of elements near each other are read as whole ones (`shuffles`), the
+functions that `vector_math` and `integers` call are defined, and loops
 that LLVM must leave alone are marked (`llvm`).
 """
 
@@ -16,6 +17,7 @@ from needle_tvm.tir import integers, llvm, opaque, tasks, vector_math
 from needle_tvm.tir.booleans import logical_arithmetic
 from needle_tvm.tir.divisions import plain_divisions
 from needle_tvm.tir.repeats import plain_repeats
+from needle_tvm.tir.shuffles import shuffled_reads
 
 
 def register() -> None:
@@ -43,6 +45,7 @@ def register() -> None:
     def finalised(host: Any) -> Any:
         definitions = (vector_math.with_definitions, integers.with_definitions)
         last = [module_pass(each) for each in (*definitions, llvm.masked_loops)]
-        return lambda: sequential([module_pass(tasks.apart_again), host(), *last])
+        first = (module_pass(tasks.apart_again), module_pass(shuffled_reads))
+        return lambda: sequential([*first, host(), *last])
 
     pipelines.register_tir_pipeline("s_tir", pipeline)

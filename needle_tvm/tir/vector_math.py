@@ -29,6 +29,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.tir import llvm
 from needle_tvm.tir.functions import NODES, nodes_in
 from needle_tvm.tir.vector_angles import cosine, power, remainder, sine
+from needle_tvm.tir.vector_erf import erf
 from needle_tvm.tir.vector_text import Text, Value
 
 _SHIFT = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer
@@ -81,24 +82,7 @@ def _sigmoid(v: Text, x: Value) -> Value:
 
 
 def _erf(v: Text, x: Value) -> Value:
-    """One polynomial near 0, one in the exponent elsewhere."""
-    t, s = v.magnitude(x), x * x
-    r = v.polynomial(t, -1.72853470e-5, 3.83197126e-4)
-    u = v.polynomial(t, -3.88396438e-3, 2.42546219e-2)
-    r = r * s + u
-    for coefficient in (-1.06777877e-1, -6.34846687e-1, -1.28717512e-1):
-        r = r * t + v.constant(coefficient)
-    far = v.with_sign_of(x, v.constant(1.0) - _exp(v, r * t - t))
-    p = v.polynomial(
-        s,
-        -5.96761703e-4,
-        4.99119423e-3,
-        -2.67681349e-2,
-        1.12819925e-1,
-        -3.76125336e-1,
-        1.28379166e-1,
-    )
-    return v.select(t > v.constant(0.927734375), far, p * x + x)
+    return erf(v, x, _exp)
 
 
 def _erf_float64(v: Text, x: Value) -> Value:

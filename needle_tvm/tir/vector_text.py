@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 
 _SIGN = 0x80000000
 _SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
-_SCALE_LANES = 16
+_LOOK_UP = "llvm.x86.avx512.permvar.sf.512"
+_PART = 16  # floats of these two
 _AS_SET = 4  # the rounding mode that is in force
 
 
@@ -89,9 +91,8 @@ class Text:
         return Value(self, text, element)
 
     def constant(self, value: float) -> Value:
-        """The nearest float32, which LLVM reads as the bits of a double."""
-        nearest = struct.unpack("f", struct.pack("f", value))[0]
-        return self._literal("0x" + struct.pack(">d", nearest).hex().upper(), "float")
+        """The nearest float32."""
+        return self._literal(_hexadecimal(value), "float")
 
     def wide(self, value: float) -> Value:
         """A float64."""
@@ -174,19 +175,37 @@ class Text:
 
     def scaled(self, x: Value, n: Value) -> Value | None:
         """x * 2^n for whole numbers n, rounded once; None if no instruction does that."""
-        if self._lanes % _SCALE_LANES or "avx512f" not in self._features:
+        if not self.has_wide_parts:
             return None
-        part = self.type_of("float", _SCALE_LANES)
+        part = self.type_of("float", _PART)
         self.declared.add(f"declare {part} @{_SCALE}({part}, {part}, {part}, i16, i32)")
+        options = f"{part} zeroinitializer, i16 -1, i32 {_AS_SET}"
+        return self._by_parts(lambda one, other: f"@{_SCALE}({one}, {other}, {options})", x, n)
+
+    @property
+    def has_wide_parts(self) -> bool:
+        """Whether vectors are whole registers of 16 floats, with AVX-512's instructions."""
+        return self._lanes % _PART == 0 and "avx512f" in self._features
+
+    def looked_up(self, table: Sequence[float], place: Value) -> Value:
+        """Elements of a table of 16, at the lowest four bits of integers; `has_wide_parts` only."""
+        part, places = (self.type_of(each, _PART) for each in ("float", "i32"))
+        self.declared.add(f"declare {part} @{_LOOK_UP}({part}, {places})")
+        numbers = ", ".join(f"float {_hexadecimal(value)}" for value in table)
+        return self._by_parts(lambda at: f"@{_LOOK_UP}({part} <{numbers}>, {at})", place)
+
+    def _by_parts(self, call: Callable[..., str], *values: Value) -> Value:
+        """A vector of the results of an instruction for 16 floats at a time."""
         parts = []
-        for first in range(0, self._lanes, _SCALE_LANES):
-            lanes = range(first, first + _SCALE_LANES)
-            one, other = (f"{part} {self._shuffled(each, None, lanes)}" for each in (x, n))
-            options = f"{part} zeroinitializer, i16 -1, i32 {_AS_SET}"
-            parts.append(
-                self.instruction(f"call {part} @{_SCALE}({one}, {other}, {options})", "").name
+        for first in range(0, self._lanes, _PART):
+            lanes = range(first, first + _PART)
+            given = (
+                f"{self.type_of(each.element, _PART)} {self._shuffled(each, None, lanes)}"
+                for each in values
             )
-        width = _SCALE_LANES
+            text = f"call {self.type_of('float', _PART)} {call(*given)}"
+            parts.append(self.instruction(text, "").name)
+        width = _PART
         while len(parts) > 1:  # join pairs; of an odd number, the last with nothing
             parts = [
                 self._joined(parts[i], parts[i + 1] if i + 1 < len(parts) else "poison", width)
@@ -230,6 +249,12 @@ class Text:
     def _shuffled(self, one: Value, other: None, lanes: range) -> str:
         poison = f"{self.type_of(one.element)} poison"
         return self.instruction(f"shufflevector {one}, {poison}, {_mask(lanes)}", "").name
+
+
+def _hexadecimal(value: float) -> str:
+    """The nearest float32, which LLVM reads as the bits of a double."""
+    nearest = struct.unpack("f", struct.pack("f", value))[0]
+    return "0x" + struct.pack(">d", nearest).hex().upper()
 
 
 def _mask(lanes: range) -> str:

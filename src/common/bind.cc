@@ -5,8 +5,10 @@
 #include <optional>
 
 #include "common/bind_dlpack.h"
+#include "common/bind_moves.h"
 #include "common/blocks.h"
 #include "common/device.h"
+#include "common/moves.h"
 
 namespace py = pybind11;
 
@@ -302,7 +304,7 @@ void bind(py::module_& m) {
   });
   m.def("matmul", [](const View& a, const View& b) {
     MaybeReleaseGil gil(large(a.size(), b.size()));
-    return nd::matmul(a, b);
+    return nd::product(a, b);
   });
   m.def("conv2d", &needle::conv2d);
   m.def("conv2d_input", &needle::conv2d_input);
@@ -374,6 +376,7 @@ void bind(py::module_& m) {
                   {lr, beta1, beta2, eps, weight_decay, correction1, correction2, decoupled});
     for (const View* written : {&param, &m1, &m2}) written->buffer()->mark_written();
   });
+  bind_moves(m);
   m.def("writes", &writes);
   m.def("mark_written", [](const View& v) { v.buffer()->mark_written(); });
   const auto device = py::arg("device") = 0;

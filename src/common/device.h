@@ -115,6 +115,10 @@ bool multiplies(DType t);
 void gemm(const GemmArgs& g, DType t, const Loop<2>& batch, const View& a, const View& b,
           const View& out);
 
+// out = softmax of the rows of x's last axis, or its logarithm, both compact; false where the device
+// has no kernel for it and nothing was done.
+bool softmax(const View& x, bool log, const View& out);
+
 void conv2d(const Plan& p, const View& x, const View& weight, const View& out);
 void conv2d_input(const Plan& p, const View& grad, const View& weight, const View& out);
 // `out` is the whole weight, and already zero if p does not cover all of its taps.

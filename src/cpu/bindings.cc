@@ -2,6 +2,7 @@
 #include "common/bind.h"
 #include "cpu/blas.h"
 #include "cpu/exchange.h"
+#include "cpu/grid.h"
 #include "cpu/kernel_table.h"
 #include "cpu/scan.h"
 #include "cpu/thread_pool.h"
@@ -47,6 +48,19 @@ void bind_scans(pybind11::module_& m) {
   m.def("topk", [](const View& x, int axis, bool descending, int64_t k) {
     pybind11::gil_scoped_release free;
     return topk(x, axis, descending, k);
+  });
+  m.def("grid_sample", [](const View& x, const View& grid, const std::string& mode,
+                          const std::string& padding, bool align_corners) {
+    const Sampling how{mode, padding, align_corners};
+    pybind11::gil_scoped_release free;
+    return grid_sample(x, grid, how);
+  });
+  m.def("grid_sample_grad", [](const View& grad, const View& x, const View& grid,
+                               const std::string& mode, const std::string& padding,
+                               bool align_corners) {
+    const Sampling how{mode, padding, align_corners};
+    pybind11::gil_scoped_release free;
+    return grid_sample_grad(grad, x, grid, how);
   });
   m.def("searchsorted", [](const View& x, const View& values, bool right) {
     pybind11::gil_scoped_release free;

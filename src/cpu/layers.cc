@@ -1,6 +1,7 @@
 // Whole layers in one or two passes over memory: batch normalisation and the LSTM's gates.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "common/device.h"
 #include "cpu/kernel_table.h"
@@ -169,6 +170,49 @@ void lstm_step_grad(const View& sums, const View& cell, const View& next, const 
                        gc, to_sums.data() + 4 * r * row, to_cell.data() + r * row, n);
     }
   });
+}
+
+bool softmax(const View& x, bool log, const View& out) {
+  const int t = static_cast<int>(x.dtype());
+  const int64_t n = x.shape()[x.ndim() - 1], size = itemsize(x.dtype()), rows = x.size() / n;
+  const KernelTable& k = kernels();
+  const ReduceRow largest = k.reduce_row[static_cast<int>(Reduction::max)][t];
+  const ReduceRow add = k.reduce_row[static_cast<int>(Reduction::sum)][t];
+  const BinaryRow subtract = k.binary[static_cast<int>(Binary::subtract)][t];
+  const BinaryRow divide = k.binary[static_cast<int>(Binary::divide)][t];
+  const UnaryRow exp = k.unary[static_cast<int>(Unary::exp)][t];
+  const auto number = [&](double value, Element* to) {
+    if (x.dtype() == DType::float64) {
+      to->f64 = value;
+    } else {
+      to->f32 = static_cast<float>(value);
+    }
+  };
+  const int64_t grain = std::max<int64_t>(1, kGrain / (4 * n)), pieces = ceil_div(rows, grain);
+  const Scratch memory = scratch({std::min<int64_t>(pieces, num_threads()), n, size},
+                                 "softmax: the memory for a row of each thread cannot be had");
+  const int64_t parts = std::min<int64_t>(pieces, num_threads());
+  parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t part = begin; part < end; ++part) {
+      char* spare = memory.get() + part * n * size;
+      for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) {
+        const char* from = x.data() + r * n * size;
+        char* to = out.data() + r * n * size;
+        // Kernels write nowhere that they read.
+        char *shifted = log ? spare : to, *terms = log ? to : spare;
+        Element top, total;
+        std::memcpy(&top, from, size);
+        largest(from, 1, &top, n);
+        subtract(from, 1, &top, 0, shifted, n);
+        exp(shifted, 1, terms, n);
+        double sum = 0;
+        add(terms, 1, &sum, n);
+        number(log ? std::log(sum) : sum, &total);
+        (log ? subtract : divide)(log ? shifted : terms, 1, &total, 0, to, n);
+      }
+    }
+  });
+  return true;
 }
 
 }  // namespace device

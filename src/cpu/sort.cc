@@ -128,23 +128,29 @@ std::pair<View, View> sort(const View& x, int axis, bool descending) {
   return topk(x, axis, descending, l.n);
 }
 
-View searchsorted(const View& line, const View& values, bool right) {
-  if (line.ndim() != 1 || line.dtype() != values.dtype())
-    throw std::invalid_argument("searchsorted: needs one axis and one dtype");
-  const View x = nd::compact(line), wanted = nd::compact(values);
+View searchsorted(const View& lines, const View& values, bool right) {
+  const int ndim = lines.ndim();
+  bool fits = ndim > 0 && lines.dtype() == values.dtype() && (ndim == 1 || ndim == values.ndim());
+  for (int i = 0; fits && i + 1 < ndim; ++i) fits = lines.shape()[i] == values.shape()[i];
+  if (!fits)
+    throw std::invalid_argument("searchsorted: needs lines of one axis, or as many as the values, "
+                                "and one dtype");
+  const View x = nd::compact(lines), wanted = nd::compact(values);
   View out = View::empty(DType::int64, wanted.shape(), wanted.device());
   if (out.size() == 0) return out;
   with_number(x.dtype(), "searchsorted", [&](auto zero) {
     using T = decltype(zero);
     const T *from = reinterpret_cast<const T*>(x.data()), *v = reinterpret_cast<T*>(wanted.data());
     int64_t* to = reinterpret_cast<int64_t*>(out.data());
-    const int64_t n = x.size();
+    const int64_t n = x.shape()[ndim - 1];
+    const int64_t in_line = ndim == 1 ? out.size() : wanted.shape()[ndim - 1];
     parallel_for(out.size(), 1024, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
+        const T* line = from + i / in_line * n;
         int64_t low = 0, high = n;
         while (low < high) {
           const int64_t middle = (low + high) / 2;
-          const T a = from[middle], b = v[i];
+          const T a = line[middle], b = v[i];
           const bool before = right ? a <= b || b != b : a < b || (b != b && a == a);
           (before ? low : high) = before ? middle + 1 : middle;
         }

@@ -25,11 +25,14 @@ def blocks(name, language):
         "README.md",
         "CONTRIBUTING.md",
         "docs/layers.md",
+        "docs/onnx.md",
         pytest.param("docs/coming-from-pytorch.md", marks=pytest.mark.slow),
         "docs/coming-from-the-course.md",
     ],
 )
 def test_python_blocks_run(name, tmp_path):
+    if name == "docs/onnx.md":
+        pytest.importorskip("onnx")
     run("\n".join(blocks(name, "python")), tmp_path)
 
 
@@ -77,6 +80,7 @@ def test_commands_exist(name):
         "docs/architecture.md",
         "docs/performance.md",
         "docs/layers.md",
+        "docs/onnx.md",
         "docs/coming-from-pytorch.md",
         "docs/coming-from-the-course.md",
         "docs/ship-an-existing-model.md",

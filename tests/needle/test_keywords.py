@@ -27,6 +27,24 @@ def functions():
     return [(name, f) for name, f in found if inspect.isfunction(f)]
 
 
+def test_a_method_does_not_count_its_tensor_among_its_arguments():
+    x = ndl.Tensor(X)
+    checked = 0
+    for name in dir(ndl.Tensor):
+        method = getattr(ndl.Tensor, name)
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        with pytest.raises(TypeError, match="zzz") as caught:
+            method(x, zzz=1)
+        _, takes, listed = str(caught.value).partition("it takes ")
+        if takes:
+            checked += 1
+            wrapped = inspect.unwrap(method)
+            own = list(inspect.signature(wrapped).parameters)
+            assert listed.split(", ") == [n for n in own[1:] if n != "_keywords"], name
+    assert checked > 50
+
+
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("keyword", ["axis", "axes", "dim"])
 @pytest.mark.parametrize("keep", ["keepdims", "keepdim"])

@@ -5,11 +5,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from ... import init, ops
-from ...backend_ndarray.arguments import count, fraction
+from ..._state import no_grad, state
+from ...backend_ndarray.arguments import count, fraction, not_negative
 from ...backend_ndarray.dtypes import INTEGER
 from ...errors import ShapeError
-from ...tensor import Tensor
+from ...tensor import Tensor, make_const
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -76,22 +79,77 @@ def _dropped(owner: str, x: Tensor, shape: tuple[int, ...], p: float, training: 
     return x * (keep / (1 - p))
 
 
-def embedding(x: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+def embedding(
+    x: Tensor,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    sparse: bool = False,
+) -> Tensor:
     """The row of `weight` (count, dim) for each number of x (...): (..., dim). The row
     `padding_idx` gets no gradient.
 
-    x holds whole numbers of any dtype but bool (TypeError); IndexError for one without a row,
-    ValueError for a padding_idx without one.
+    With max_norm, each row that x names and whose norm (sum of |w| ** norm_type) ** (1 / norm_type)
+    is above it is scaled down to it, in the weight itself (in compiled code only in the result); a
+    gradient is that of the scaled weight. x holds whole numbers of any dtype but bool (TypeError);
+    IndexError for one without a row, ValueError for a padding_idx without one, for a max_norm or
+    norm_type that is not above 0, and for `sparse`, since gradients are never sparse.
     """
     if x.dtype == "bool":
         raise TypeError("embedding: x is bool, not a number of a row")
+    check_dense("embedding", sparse)
     index = x if x.dtype in INTEGER else ops.cast(x, "int64")
+    if max_norm is not None:
+        check_norm("embedding", max_norm, norm_type)
+        if state.trace is None:
+            _renormalize(index, weight, max_norm, norm_type)
     rows = ops.embedding(index, weight)
+    if max_norm is not None and state.trace is not None:
+        kept = rows.detach()
+        rows = (rows - kept) + kept * _shrinkage(kept, max_norm, norm_type)
     if padding_idx is None:
         return rows
     padding_idx = row_number("embedding", padding_idx, weight.shape[0])
     is_padding = ops.reshape(index == padding_idx, (*index.shape, 1))
     return ops.where(is_padding, rows.detach(), rows)
+
+
+def check_norm(owner: str, max_norm: float, norm_type: float) -> None:
+    """ValueError or TypeError for limits of rows' norms that are not above 0."""
+    for what, value in (("max_norm", max_norm), ("norm_type", norm_type)):
+        if not_negative(owner, what, value) == 0:
+            raise ValueError(f"{owner}: {what} {value} is not above 0")
+
+
+def check_dense(owner: str, sparse: bool) -> None:
+    """ValueError for `sparse`."""
+    if sparse:
+        raise ValueError(
+            f"{owner}: sparse=True asks for sparse gradients, and needle's tensors are dense; "
+            "leave it out: the same rows get the same gradients"
+        )
+
+
+def _renormalize(index: Tensor, weight: Tensor, max_norm: float, norm_type: float) -> None:
+    """Scale the rows that are named and too long. The weight gets new memory, because lookups
+    before this one may still need the old values for their gradients."""
+    named = np.unique(index.numpy())
+    with no_grad():
+        rows = ops.embedding(make_const(named, weight.device), weight)
+        factor = _shrinkage(rows, max_norm, norm_type)
+        is_long = factor.numpy()[:, 0] < 1
+        if is_long.any():
+            data = weight.realize_cached_data().copy()
+            data[named[is_long]] = (rows * factor).realize_cached_data()[is_long]
+            weight.data = make_const(data)
+
+
+def _shrinkage(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
+    """What rows (..., dim) are multiplied by so that none is longer than max_norm: (..., 1)."""
+    size = ops.abs(rows)
+    norm = ops.summation(size**norm_type, -1, keepdims=True) ** (1 / norm_type)
+    return ops.where(norm > max_norm, max_norm / (norm + 1e-7), 1.0)
 
 
 def row_number(owner: str, padding_idx: int, rows: int) -> int:
@@ -109,13 +167,17 @@ def embedding_bag(
     mode: str = "mean",
     per_sample_weights: Tensor | None = None,
     padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    sparse: bool = False,
 ) -> Tensor:
     """The sum, mean or largest elements (`mode` "sum", "mean", "max") of the rows of `weight`
     (count, dim) for each bag of numbers: (bags, dim). x is (bags, numbers), or (n,) with `offsets`
     (bags,), the first position of each bag, which ascend from 0. Zeros for an empty bag.
 
     per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
-    ShapeError and ValueError for what does not fit.
+    max_norm, norm_type and `sparse` are those of `embedding`. ShapeError and ValueError for what
+    does not fit.
     """
     if mode not in ("sum", "mean", "max"):
         raise ValueError(f"embedding_bag: mode {mode!r} is not 'sum', 'mean' or 'max'")
@@ -128,7 +190,7 @@ def embedding_bag(
     if x.ndim != (2 if offsets is None else 1):
         form = "(bags, numbers) without offsets" if offsets is None else "(n,) with offsets"
         raise ShapeError(f"embedding_bag: x has shape {x.shape}, not {form}")
-    rows = embedding(x, weight, padding_idx)
+    rows = embedding(x, weight, padding_idx, max_norm, norm_type, sparse)
     if per_sample_weights is not None:
         rows = rows * ops.reshape(per_sample_weights, (*x.shape, 1))
     masks = []  # which numbers count, (numbers, 1) or (bags, numbers, 1)

@@ -113,15 +113,37 @@ def group_norm(
 
 def instance_norm(
     x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
     weight: Tensor | None = None,
     bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
     """Each channel of each sample of x (N, channels, ...) normalized to mean 0 and variance 1,
-    times weight plus bias (channels,) (None: 1 and 0). ShapeError if they do not fit (Ulyanov et
-    al. 2016)."""
+    times weight plus bias; all vectors are (channels,), and weight and bias may be None for 1 and 0
+    (Ulyanov et al. 2016).
+
+    With running_mean and running_var, the samples' average statistics update them in place, as in
+    `batch_norm`; without use_input_stats they are used instead of the samples' own (ValueError if
+    there are none). ShapeError if they do not fit.
+    """
     if x.ndim < 3:
         raise ShapeError(f"instance_norm: x has shape {x.shape}, not (N, channels, ...)")
+    given = {"running_mean": running_mean, "running_var": running_var}
+    for what, vector in given.items():
+        if vector is not None and vector.shape != (x.shape[1],):
+            raise ShapeError(f"instance_norm: {what} has shape {vector.shape}, not {x.shape[1:2]}")
+    if running_mean is None or running_var is None:
+        if not use_input_stats:
+            raise ValueError(
+                "instance_norm: without use_input_stats there must be running_mean and running_var"
+            )
+    elif not use_input_stats:
+        return batch_norm(x, running_mean, running_var, weight, bias, eps=eps)
+    else:
+        _track_instances(x, running_mean, running_var, momentum)
     return group_norm(x, x.shape[1], weight, bias, eps)
 
 
@@ -164,7 +186,7 @@ def batch_norm(
     return ops.permute(y, (0, x.ndim - 1, *range(1, x.ndim - 1)))
 
 
-def track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
+def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
     """Update running statistics (channels,) by the average mean and variance of the instances of x
     (N, channels, ...)."""
     x, over = x.detach(), tuple(range(2, x.ndim))

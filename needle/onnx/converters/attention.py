@@ -24,7 +24,7 @@ from ..heads import (
     split_heads,
 )
 from ..registry import converter
-from ..values import Value, normal_axis, tensor
+from ..values import Value, normal_axis, size_tensor, tensor
 
 
 @converter("Attention", since=23)
@@ -85,7 +85,7 @@ def _masks(
             raise node.invalid("nonpad_kv_seqlen is not used with past_key")
         ends = tensor(lengths)
         seen = seen_before(ends, keys)
-        offset = ops.subtract(ops.cast(ends, "int64"), _number(queries))
+        offset = ops.subtract(ops.cast(ends, "int64"), size_tensor(queries))
     elif past_key is not None:
         offset = past_key.shape[2]
     left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
@@ -100,11 +100,6 @@ def _masks(
         else:
             added = given
     return seen, added
-
-
-def _number(n: Any) -> Any:
-    """An extent as an operand: a Tensor of an open one."""
-    return ops.add_scalar(ops.arange(n, dtype="int64")[-1:], 1) if is_symbolic((n,)) else n
 
 
 def _widened(mask: Mask, keys: Any) -> Mask:
@@ -149,7 +144,7 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
         ops.arange(length, dtype="int64"),
     )
     if mode == "circular":
-        at = ops.remainder(at, _number(past.shape[axis]))
+        at = ops.remainder(at, size_tensor(past.shape[axis]))
     rows = ops.reshape(ops.arange(batch, dtype="int64"), (batch, 1))
     moved = ops.set_at(ops.moveaxis(past, axis, 1), (rows, at), ops.moveaxis(new, axis, 1))
     return ops.moveaxis(moved, 1, axis)

@@ -27,13 +27,15 @@ def batch_norm(
     taken = [tensor(each) for each in (mean, variance, scale, shift)]
     if any(each.dtype != x.dtype for each in taken):
         x, taken = ops.cast(x, "float32"), [ops.cast(each, "float32") for each in taken]
-    made = F.batch_norm(x, *taken, eps=node.number("epsilon"))
+    centre, spread, weight, bias = taken
+    made = F.batch_norm(x, centre, spread, weight, bias, eps=node.number("epsilon"))
     return ops.cast(made, tensor(data).dtype)
 
 
 @converter("InstanceNormalization", since=6)
 def instance_norm(node: Node, data: Value, scale: Value, shift: Value) -> Tensor:
-    return F.instance_norm(tensor(data), tensor(scale), tensor(shift), node.number("epsilon"))
+    eps = node.number("epsilon")
+    return F.instance_norm(tensor(data), weight=tensor(scale), bias=tensor(shift), eps=eps)
 
 
 def standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> tuple[Tensor, Tensor, Tensor]:

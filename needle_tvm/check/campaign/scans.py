@@ -41,7 +41,9 @@ def ordered(d: Drawer, cls: type[Op]) -> bool:
 def searchsorted(d: Drawer, cls: type[Op]) -> bool:
     """Search inputs as they are: one that rounding moved would belong elsewhere."""
     dtype = d.float_dtype()
-    line, values = d.leaf([d.rng.choice([1, 5, 17])], dtype), d.leaf(d.shape(), dtype)
+    shape = d.shape()
+    lines = shape[:-1] if shape and d.rng.random() < 0.5 else []
+    line, values = d.leaf([*lines, d.rng.choice([1, 5, 17])], dtype), d.leaf(shape, dtype)
     text = f"ops.Searchsorted(right={d.rng.random() < 0.5})(ops.sort({{0}})[0], {{1}})"
     return d.add(text, line, values) is not None
 

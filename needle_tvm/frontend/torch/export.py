@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import traceback
@@ -16,7 +15,6 @@ from needle.dims import Expression
 from needle_tvm.errors import NeedleTVMError, TranslationError, UsageError
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch import graph as torch_graph
-from needle_tvm.frontend.torch.arrays import nested
 from needle_tvm.frontend.torch.dims import Asked
 from needle_tvm.frontend.torch.nodes import dtype_of
 from needle_tvm.frontend.torch.symbols import Symbols, check_guards, symbols_of
@@ -33,14 +31,8 @@ _DTYPES = frozenset(
 
 
 def check(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
-    """Raise TranslationError for a TorchScript model, and for an input (name, tensor) or a weight
-    that compiled code cannot hold."""
-    import torch
-
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TranslationError(
-            f"model is a {type(model).__name__}: give the module it was scripted or traced from"
-        )
+    """Raise TranslationError for an input (name, tensor) or a weight that compiled code cannot
+    hold."""
     parameters = [(f"parameter {name!r}", each) for name, each in model.named_parameters()]
     buffers = [(f"buffer {name!r}", each) for name, each in model.named_buffers()]
     for name, tensor in (*inputs, *parameters, *buffers):
@@ -91,7 +83,7 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
         sizes = asked.sizes()
-        given = nested(asked.resized(sizes), inputs) if sizes else inputs
+        given = tuple(asked.resized(sizes)) if sizes else inputs
         try:
             exported, functional = _exported(model, given, asked)
             symbols = _symbols(model, exported, functional, asked)
@@ -113,13 +105,11 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
 
 def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbols:
     """The extents of a program's symbols; UsageError if it is not for all sizes of its dims."""
-    import torch
-
     try:
         symbols = symbols_of(exported, asked)
         check_guards(functional, symbols)
     except UsageError as error:
-        written_out = [m for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
+        written_out = [m for m in model.modules() if _is_written_out(m)]
         if not written_out:
             raise
         kind = type(written_out[0]).__name__
@@ -127,6 +117,15 @@ def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbol
             f"{error}; torch.export writes out the steps of nn.{kind}, so their number is fixed"
         ) from error
     return symbols
+
+
+def _is_written_out(module: Any) -> bool:
+    """Whether export writes out the steps of a recurrent layer."""
+    import torch
+
+    if isinstance(module, (torch.nn.LSTM, torch.nn.GRU)):
+        return bool(module.proj_size)
+    return isinstance(module, torch.nn.RNNBase)
 
 
 def _run(model: Any, inputs: tuple[Any, ...], sizes: Mapping[str, int] | None = None) -> None:
@@ -152,7 +151,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     import torch
 
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
-    from needle_tvm.frontend.torch import importer
+    from needle_tvm.frontend.torch import importer, recurrence
     from needle_tvm.frontend.torch import ops as torch_ops
 
     # Export identifies inputs by object: one tensor in two places would be one input, and an input
@@ -161,15 +160,11 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
         torch.Tensor, lambda tensor: tensor.detach().clone(), inputs
     )
     try:
-        with _quiet():
-            exported = torch.export.export(
-                model, inputs, dynamic_shapes=_hints(model, inputs, asked)
-            )
-            functional = importer.functional_program(
-                exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
-            )
-        if any(torch_graph.fixed(functional)):
-            functional = torch_graph.returning(functional, torch_graph.outputs(functional))
+        with quiet():
+            with recurrence.recurrences():
+                exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+            taken_apart = torch_decompositions.DECOMPOSITIONS | recurrence.DECOMPOSITIONS
+            functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise _not_taken(
             model,
@@ -185,30 +180,25 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     return exported, functional
 
 
-def _hints(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+def _hints(asked: Asked) -> Any:
     """`dynamic_shapes` for inputs. Each axis is its own there, so that this package, and not
     PyTorch's pages of text, says which dims a model does not have."""
     from torch.export import Dim
 
     if not asked.dims:
         return None
-    axes = [
+    return tuple(
         {
             axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
             for axis, extent in enumerate(shape)
             if isinstance(extent, Expression)
         }
         for shape in asked.shapes
-    ]
-    hints = nested(axes, inputs)
-    for number, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
-        if parameter.kind is parameter.VAR_POSITIONAL:  # one argument to export
-            return (*hints[:number], hints[number:])
-    return hints
+    )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence export, which logs and prints whole graphs for errors that it also raises."""
 
     def nothing(_: logging.LogRecord) -> bool:

@@ -11,25 +11,10 @@ if TYPE_CHECKING:
     from needle_tvm.frontend.torch.symbols import Symbols
 
 
-@dataclasses.dataclass(frozen=True)
-class Fixed:
-    """A value other than a tensor that a model returns."""
-
-    value: Any
-
-
 def outputs(program: Any) -> list[Any]:
     """The nodes of the tensors that a functional program returns."""
     nodes = {node.name: node for node in program.graph.nodes}
     return [nodes[argument.name] for argument in _returned(program) if _is_computed(argument)]
-
-
-def fixed(program: Any) -> list[Fixed | None]:
-    """For each value the model returns, None if it is a tensor, else the value."""
-    return [
-        None if _is_computed(argument) else Fixed(getattr(argument, "value", None))
-        for argument in _returned(program)
-    ]
 
 
 def returned_size(program: Any) -> bool:

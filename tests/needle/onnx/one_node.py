@@ -19,9 +19,11 @@ def model_of(
     opset: int = 21,
     outputs: int = 1,
     domain: str = "",
+    dtypes: Sequence[str] = (),
 ) -> Any:
-    """A ModelProto of one node: inputs x0, x1, ... (None leaves one out), outputs y0, y1, ..."""
-    from onnx import ValueInfoProto, helper
+    """A ModelProto of one node: inputs x0, x1, ... (None leaves one out), outputs y0, y1, ... of
+    the dtypes given, or else those that onnx infers. `opset` is of the domain."""
+    from onnx import ValueInfoProto, helper, shape_inference
 
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
     made = [f"y{i}" for i in range(outputs)]
@@ -34,12 +36,17 @@ def model_of(
             for name, x in zip(names, inputs, strict=True)
             if x is not None
         ],
-        [ValueInfoProto(name=name) for name in made],  # of the type that follows
+        [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(t)), None)
+            for name, t in zip(made, dtypes, strict=False)
+        ]
+        or [ValueInfoProto(name=name) for name in made],
     )
-    opsets = [helper.make_opsetid("", opset)]
+    opsets = [helper.make_opsetid(domain, opset)]
     if domain:
-        opsets.append(helper.make_opsetid(domain, 1))
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        opsets.append(helper.make_opsetid("", 21))
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return shape_inference.infer_shapes(model)
 
 
 def by_needle(

@@ -137,9 +137,9 @@ def test_open_sizes():
     for mode, coordinates, scale in (
         ("nearest", "asymmetric", 2.0),
         ("nearest", "half_pixel", 1.5),
-        ("linear", "half_pixel", 2.0),
+        ("cubic", "half_pixel", 2.0),
         ("linear", "align_corners", 0.5),
-        ("cubic", "pytorch_half_pixel", 0.5),
+        ("linear", "pytorch_half_pixel", 0.5),
         ("linear", "tf_crop_and_resize", 0.5),
         ("linear", "half_pixel", None),
         ("nearest", "asymmetric", None),

@@ -41,6 +41,79 @@ def test_scans_and_their_gradients(name, axis, x):
     same(a.grad, b.grad)
 
 
+@pytest.mark.peer
+@pytest.mark.parametrize("reverse", [False, True])
+def test_the_gradient_of_logcumsumexp_beside_infinities(reverse):
+    torch = pytest.importorskip("torch")
+    inf = np.inf
+    rows = [[-inf, -inf, 0, 1], [0, -inf, 1, -inf], [-inf] * 4, [1, inf, 2, 3], [-inf, 2, inf, 1]]
+    x = np.array(rows, "float64")
+    a, b = ndl.Tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    turned = b.flip(1) if reverse else b
+    wanted = torch.logcumsumexp(turned, 1)
+    wanted = wanted.flip(1) if reverse else wanted
+    found = ops.logcumsumexp(a, 1, reverse)
+    same(found, wanted.detach())
+    weights = np.array([1, -2, 3, 0.5])
+    found.backward(ndl.Tensor(np.broadcast_to(weights, x.shape)))
+    wanted.backward(torch.tensor(np.broadcast_to(weights, x.shape).copy()))
+    # PyTorch has NaN before the first finite element, where exp(x) and so every term is 0.
+    leading = np.isneginf(found.numpy())
+    assert leading.sum() >= 5 and np.isnan(b.grad.numpy()[leading]).all()
+    np.testing.assert_array_equal(a.grad.numpy()[leading], 0)
+    np.testing.assert_allclose(a.grad.numpy()[~leading], b.grad.numpy()[~leading], rtol=1e-12)
+
+
+@pytest.mark.peer
+def test_searches_in_lines(rng):
+    torch = pytest.importorskip("torch")
+    lines = np.round(rng.normal(size=(2, 3, 9)), 1).astype("float32")
+    values = np.round(rng.normal(size=(2, 3, 5)), 1).astype("float32")
+    values[0, 0, 0] = np.nan
+    order = lines.argsort(-1)
+    ordered = np.take_along_axis(lines, order, -1)
+    for given in ({}, {"right": True}, {"side": "left"}, {"side": "right"}, {"out_int32": True}):
+        for line, wanted, more in (
+            (ordered, values, {}),
+            (lines, values, {"sorter": order}),
+            (ordered[0, 0], values, {}),
+            (ordered[0, 0], values[:, 0].T, {}),  # strided
+            (ordered[0, 0], 0.25, {}),
+        ):
+            ours, theirs = (
+                {**given, **{k: make(v) for k, v in more.items()}}
+                for make in (ndl.Tensor, torch.from_numpy)
+            )
+            mine = wanted if isinstance(wanted, float) else ndl.Tensor(wanted)
+            other = wanted if isinstance(wanted, float) else torch.from_numpy(wanted).contiguous()
+            found = ops.searchsorted(ndl.Tensor(line), mine, **ours)
+            expected = torch.searchsorted(torch.from_numpy(line), other, **theirs)
+            assert found.dtype == str(expected.dtype).removeprefix("torch.")
+            np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    found = ops.bucketize(ndl.Tensor(values), ndl.Tensor(ordered[0, 0]), out_int32=True)
+    expected = torch.bucketize(*map(torch.from_numpy, (values, ordered[0, 0])), out_int32=True)
+    assert found.dtype == "int32"
+    np.testing.assert_array_equal(found.numpy(), expected.numpy())
+
+
+def test_searches_that_do_not_fit():
+    line, values = ndl.zeros(2, 3), ndl.zeros(2, 4)
+    for call, error, message in (
+        (lambda: ops.searchsorted(line, values, side="up"), ValueError, "side 'up'"),
+        (lambda: ops.searchsorted(line, values, True, side="left"), ValueError, "contradicts"),
+        (lambda: ops.searchsorted(line, ndl.zeros(3, 4)), ShapeError, "same axes as the values"),
+        (lambda: ops.searchsorted(line, 1.0), ShapeError, "same axes as the values"),
+        (
+            lambda: ops.searchsorted(line, values, sorter=ndl.Tensor([0])),
+            ShapeError,
+            r"sorter \(1,\)",
+        ),
+        (lambda: ops.bucketize(values, line), ShapeError, r"boundaries have shape \(2, 3\)"),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
 def test_the_gradient_of_a_product_with_zeros():
     a = ndl.Tensor(np.array([2.0, 0.0, 3.0, 0.0]), requires_grad=True)
     ops.prod(a).backward()

@@ -1,0 +1,15 @@
+"""How ONNX says each op: a table of rules, one file for a family of ops."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from ._rules import RULES, Rule, Site, find, rule
+from ._writer import Value, Writer, Written
+
+__all__ = ["RULES", "Rule", "Site", "Value", "Writer", "Written", "find", "rule"]
+
+for _file in pkgutil.iter_modules(__path__):
+    if _file.name[0] != "_":
+        importlib.import_module(f"{__name__}.{_file.name}")

@@ -1,0 +1,84 @@
+"""Sizes that are known when the graph runs: expressions of dims as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from ...dims import Dim, Expression
+
+if TYPE_CHECKING:
+    from ._writer import Value, Writer
+
+
+class Sizes:
+    """The values of expressions, each computed once; `sources` has (input, axis, factor, offset)
+    for each dim: that axis of the input has factor * dim + offset elements."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._known: dict[Expression, Value] = {}
+        self.sources: dict[Dim, tuple[Value, int, int, int]] = {}
+
+    def vector(self, numbers: Sequence[Any]) -> Value:
+        """Ints and expressions as an int64 vector."""
+        parts = []
+        for symbolic, run in groupby(numbers, lambda n: isinstance(n, Expression)):
+            if symbolic:
+                parts += [self.one(each) for each in run]
+            else:
+                parts.append(self._writer.ints(list(run)))
+        return self._writer.concat(parts, 0, (len(numbers),))
+
+    def one(self, extent: Expression) -> Value:
+        """One expression as an int64 vector of one element."""
+        if extent not in self._known:
+            made = extent.built(self._dim, _divided)
+            self._known[extent] = made.value
+        return self._known[extent]
+
+    def _dim(self, dim: Dim) -> _Size:
+        if dim not in self._known:
+            x, axis, factor, offset = self.sources[dim]
+            found = self._writer.node(
+                "Shape", x, dtype="int64", shape=(1,), start=axis, end=axis + 1
+            )
+            size = _Size(self._writer, found)
+            if offset:
+                size = size + -offset
+            if factor != 1:
+                size = _divided(size, factor)
+            self._known[dim] = size.value
+        return _Size(self._writer, self._known[dim])
+
+
+class _Size:
+    """An int64 vector of one element that adds and multiplies, for `Expression.built`."""
+
+    def __init__(self, writer: Writer, value: Value) -> None:
+        self.writer, self.value = writer, value
+
+    def _with(self, op_type: str, other: Any) -> _Size:
+        if isinstance(other, int) and other == (0 if op_type == "Add" else 1):
+            return self
+        right = other.value if isinstance(other, _Size) else self.writer.ints([other])
+        return _Size(self.writer, self.writer.op(op_type, self.value, right))
+
+    def __add__(self, other: Any) -> _Size:
+        return self._with("Add", other)
+
+    def __mul__(self, other: Any) -> _Size:
+        return self._with("Mul", other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """a // b, rounded down: ONNX's Div of integers rounds towards zero."""
+    if not isinstance(a, _Size) and not isinstance(b, _Size):
+        return a // b
+    writer = (a if isinstance(a, _Size) else b).writer
+    left, right = (x.value if isinstance(x, _Size) else writer.ints([x]) for x in (a, b))
+    whole = writer.op("Sub", left, writer.op("Mod", left, right))
+    return _Size(writer, writer.op("Div", whole, right))

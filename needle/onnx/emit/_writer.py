@@ -1,0 +1,375 @@
+"""What rules write to: the nodes of an ONNX graph and its named arrays.
+
+A rule gets `Value`s and returns one. Movements of weights and constants (transposes, reshapes) are
+done at once, so that a weight stands in the file as the operator wants it; two transposes after
+each other are one, or none.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...backend_ndarray.dtypes import astype, is_half
+from ...dims import Expression
+from ...extents import is_symbolic, same
+from ...spec import broadcast_shapes
+from ._dtypes import NUMBER, computed_in
+from ._sizes import Sizes
+
+Shape = tuple[Any, ...]
+
+
+class Value:
+    """A tensor of the graph. `array` is known for weights and constants; `folds` says that a moved
+    copy may stand in the file in their place."""
+
+    __slots__ = ("array", "dtype", "folds", "name", "shape")
+
+    def __init__(
+        self,
+        name: str,
+        dtype: str,
+        shape: Shape | None,
+        array: Any = None,
+        folds: bool = False,
+    ) -> None:
+        self.name, self.dtype, self.shape = name, dtype, shape
+        self.array, self.folds = array, folds
+
+    @property
+    def extents(self) -> Shape:
+        """The shape, which the rule that asks has made sure is known."""
+        if self.shape is None:
+            raise RuntimeError(f"the shape of {self.name} was not noted")
+        return self.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.extents)
+
+
+@dataclasses.dataclass
+class Written:
+    """One node: names of tensors, and attributes as Python values (a Writer for a body)."""
+
+    op_type: str
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any]
+
+
+class Writer:
+    """The nodes of a graph, or of the body of a Scan; `opset` is what they must be valid in."""
+
+    def __init__(self, opset: int, outer: Writer | None = None) -> None:
+        self.opset = opset
+        self.root: Writer = self if outer is None else outer.root
+        self.nodes: list[Written] = []
+        self.inputs: list[Value] = []  # of a body
+        self.outputs: list[Value] = []
+        self.arrays: dict[str, Any] = {}  # by name, those that nodes read
+        self.sizes = Sizes(self)
+        self._constants: dict[Any, Value] = {}
+        self._source: dict[str, tuple[Value, tuple[int, ...]]] = {}  # of transposes
+        self._taken: set[str] = set()
+        self._prefix = ""
+        self._numbers: dict[str, itertools.count[int]] = {}
+
+    # Names
+
+    def begin(self, path: str, name: str) -> None:
+        """Name what follows after an op in the module at `path`."""
+        self._prefix = self.unique("/".join(["", *filter(None, path.split(".")), name]))
+
+    def unique(self, name: str) -> str:
+        """`name`, or with a number if it is taken; taken from now on."""
+        root = self.root
+        found = name
+        while found in root._taken:
+            found = f"{name}_{next(root._numbers.setdefault(name, itertools.count(1)))}"
+        root._taken.add(found)
+        return found
+
+    # Arrays
+
+    def array(self, values: Any, name: str = "", folds: bool = True) -> Value:
+        """A value that is known: it becomes an initializer once a node reads it."""
+        return Value(name, values.dtype.name, values.shape, values, folds)
+
+    def constant(self, values: Any, dtype: str) -> Value:
+        """A small constant, of which equal ones are one."""
+        array = np.asarray(values)
+        if array.dtype != dtype:
+            array = astype(array, dtype)
+        root = self.root
+        key = dtype, array.shape, array.tobytes()
+        if key not in root._constants:
+            root._constants[key] = self.array(array)
+        return root._constants[key]
+
+    def ints(self, numbers: Sequence[Any]) -> Value:
+        """Sizes, positions or axes as an int64 vector; some may be expressions of dims."""
+        if is_symbolic(numbers):
+            return self.root.sizes.vector(numbers)
+        return self.constant(np.array(numbers, "int64").reshape(-1), "int64")
+
+    def number(self, extent: Any, dtype: str) -> Value:
+        """An extent as a 0-d value."""
+        if isinstance(extent, Expression):
+            return self.cast(self.reshape(self.ints([extent]), ()), dtype)
+        return self.constant(extent, dtype)
+
+    def read(self, value: Value) -> str:
+        """The name by which a node reads `value`."""
+        if value.array is None:
+            return value.name
+        root = self.root
+        base = name = value.name or "constant"
+        for i in itertools.count(2):
+            found = root.arrays.get(name)
+            if found is None and name not in root._taken:
+                root.arrays[name] = value.array
+                root._taken.add(name)
+                return name
+            if found is not None and _is_same_array(found, value.array):
+                return name
+            name = f"{base}.{i}" if value.name else f"{base}_{i}"
+        raise AssertionError("unreachable")
+
+    # Nodes
+
+    def node(
+        self,
+        op_type: str,
+        *inputs: Value | None,
+        dtype: Any = None,
+        shape: Shape | None = None,
+        data: int = 0,
+        **attributes: Any,
+    ) -> Any:
+        """The value that an operator makes, or several if `dtype` is a tuple.
+
+        The elements are those of input number `data`: where an operator has no kernel for their
+        dtype, this and later inputs of it are widened, and the results narrowed again. A result has
+        it, unless `dtype` says another. `shape` is that of the first result, if a later rule asks.
+        """
+        own = inputs[data].dtype if inputs else ""  # type: ignore[union-attr]
+        wide = computed_in(op_type, own)
+        read = [
+            ""
+            if x is None
+            else self.read(self.cast(x, wide) if x.dtype == own and i >= data else x)
+            for i, x in enumerate(inputs)
+        ]
+        while read and not read[-1]:
+            read.pop()
+        wanted = dtype if isinstance(dtype, tuple) else (dtype,)
+        name = self.unique(f"{self._prefix}/{op_type}")
+        outputs = [
+            self.unique(f"{name}_output" + (f"_{i}" if i else "")) for i in range(len(wanted))
+        ]
+        self.nodes.append(Written(op_type, name, read, outputs, attributes))
+        made = [
+            self.cast(Value(out, wide, None), own) if of is None else Value(out, of, None)
+            for out, of in zip(outputs, wanted, strict=True)
+        ]
+        made[0].shape = shape
+        return tuple(made) if isinstance(dtype, tuple) else made[0]
+
+    def op(
+        self, op_type: str, *inputs: Value, dtype: str | None = None, **attributes: Any
+    ) -> Value:
+        """The value of an elementwise operator, whose operands broadcast."""
+        shapes = [x.shape for x in inputs]
+        known = None if None in shapes else broadcast_shapes(op_type, *shapes)  # type: ignore
+        data = 1 if op_type == "Where" else 0
+        made: Value = self.node(op_type, *inputs, dtype=dtype, shape=known, data=data, **attributes)
+        return made
+
+    def cast(self, x: Value, dtype: str) -> Value:
+        """x in another dtype, as needle casts it: floats to small integers by way of int32."""
+        if x.dtype == dtype:
+            return x
+        if x.array is not None and x.folds and not x.name:
+            return self.array(astype(x.array, dtype))
+        if dtype in ("int8", "uint8", "int16", "uint16") and x.dtype.startswith(("float", "bfl")):
+            x = self.cast(x, "int32")
+        if dtype == "bool" and is_half(x.dtype):
+            x = self.cast(x, "float32")
+        name = self.unique(f"{self._prefix}/Cast")
+        out = self.unique(f"{name}_output")
+        self.nodes.append(Written("Cast", name, [self.read(x)], [out], {"to": NUMBER[dtype]}))
+        return Value(out, dtype, x.shape)
+
+    # Movements
+
+    def transpose(self, x: Value, order: Sequence[int]) -> Value:
+        """x with its axes in another order."""
+        order = tuple(order)
+        if order == tuple(range(len(order))):
+            return x
+        if x.array is not None and x.folds:
+            return self.array(x.array.transpose(order), x.name)
+        source, before = self._source.get(x.name, (x, tuple(range(len(order)))))
+        both = tuple(before[a] for a in order)
+        if both == tuple(range(len(both))):
+            return source
+        shape = None if x.shape is None else tuple(x.shape[a] for a in order)
+        made: Value = self.node("Transpose", source, shape=shape, perm=list(both))
+        self._source[made.name] = source, both
+        return made
+
+    def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
+        """x under another shape."""
+        shape = tuple(shape)
+        if x.shape is not None and same(x.shape, shape):
+            return x
+        if x.array is not None and x.folds:
+            return self.array(x.array.reshape(shape), x.name)
+        target, zero = _reshape_target(x.shape, shape)
+        attributes = {"allowzero": 1} if zero else {}
+        made: Value = self.node("Reshape", x, self.ints(target), shape=shape, **attributes)
+        return made
+
+    def unsqueeze(self, x: Value, *axes: int) -> Value:
+        """x with new axes of extent 1 at `axes` of the result."""
+        return self.reshape(x, _with_ones(x.extents, axes))
+
+    def squeeze(self, x: Value, *axes: int) -> Value:
+        """x without `axes`, which have extent 1."""
+        return self.reshape(x, [n for a, n in enumerate(x.extents) if a not in axes])
+
+    def expand(self, x: Value, shape: Sequence[Any]) -> Value:
+        """x repeated along new axes and axes of extent 1."""
+        shape = tuple(shape)
+        if x.shape is not None and same(x.shape, shape):
+            return x
+        made: Value = self.node("Expand", x, self.ints(shape), shape=shape)
+        return made
+
+    def full(self, value: Any, dtype: str, shape: Sequence[Any]) -> Value:
+        """A tensor of one number."""
+        return self.expand(self.constant(value, dtype), shape)
+
+    def slice(
+        self, x: Value, axes: Sequence[int], begin: Sequence[Any], end: Sequence[Any],
+        step: Sequence[int] | None = None, shape: Shape | None = None,
+    ) -> Value:  # fmt: skip
+        """x from `begin` to before `end` along `axes`; an end of None for a negative step is the
+        front."""
+        last = [-(2**63) + 1 if e is None else e for e in end]
+        steps = [] if step is None or all(s == 1 for s in step) else [self.ints(step)]
+        ends = [self.ints(begin), self.ints(last), self.ints(axes), *steps]
+        made: Value = self.node("Slice", x, *ends, shape=shape)
+        return made
+
+    def concat(self, parts: Sequence[Value], axis: int, shape: Shape | None = None) -> Value:
+        """The parts, all of one dtype, along `axis`."""
+        if len(parts) == 1:
+            return parts[0]
+        made: Value = self.node("Concat", *parts, shape=shape, axis=axis)
+        return made
+
+    def gather(self, x: Value, index: Value, axis: int) -> Value:
+        """The slices of x along `axis` that an index of any integer dtype names."""
+        index = index if index.dtype in ("int32", "int64") else self.cast(index, "int64")
+        shape = (*x.extents[:axis], *index.extents, *x.extents[axis + 1 :])
+        made: Value = self.node("Gather", x, index, shape=shape, axis=axis)
+        return made
+
+    def pad(self, x: Value, pairs: Sequence[tuple[Any, Any]], value: Any = 0) -> Value:
+        """x with (low, high) elements of `value` before and after it along each axis."""
+        if all(same(n, 0) for pair in pairs for n in pair):
+            return x
+        shape = tuple(n + low + high for n, (low, high) in zip(x.extents, pairs, strict=True))
+        widths = self.ints([*(low for low, _ in pairs), *(high for _, high in pairs)])
+        made: Value = self.node("Pad", x, widths, self.constant(value, x.dtype), shape=shape)
+        return made
+
+    def reduce(self, op_type: str, x: Value, axes: Sequence[int], keepdims: bool) -> Value:
+        """x reduced over `axes`, of which there may be none."""
+        if not axes:
+            return x
+        shape = tuple(
+            1 if a in axes else n for a, n in enumerate(x.extents) if keepdims or a not in axes
+        )
+        made: Value = self.node(op_type, x, self.ints(axes), shape=shape, keepdims=int(keepdims))
+        return made
+
+    # Loops
+
+    def scan(
+        self,
+        states: Sequence[Value],
+        xs: Sequence[Value],
+        step: Callable[..., tuple[Sequence[Value], Sequence[Value]]],
+        axis: int = 0,
+        reverse: bool = False,
+    ) -> list[Value]:
+        """The stacked outputs of `step(w, *states, *slices) -> (states, outputs)`, which is written
+        once and run for each slice of `xs` along `axis`, from the end if `reverse`."""
+        body = Writer(self.opset, self)
+        body._prefix = self.unique(f"{self._prefix}/step")
+        given = [Value(body.unique(f"{body._prefix}/state"), s.dtype, s.shape) for s in states]
+        for x in xs:
+            rest = tuple(n for a, n in enumerate(x.extents) if a != axis)
+            given.append(Value(body.unique(f"{body._prefix}/slice"), x.dtype, rest))
+        after, outputs = step(body, *given)
+        body.inputs, body.outputs = given, [body.own(v) for v in (*after, *outputs)]
+        made: tuple[Value, ...] = self.node(
+            "Scan",
+            *states,
+            *xs,
+            dtype=tuple(v.dtype for v in body.outputs),
+            body=body,
+            num_scan_inputs=len(xs),
+            scan_input_axes=[axis] * len(xs),
+            scan_input_directions=[int(reverse)] * len(xs),
+            scan_output_axes=[axis] * len(outputs),
+            scan_output_directions=[int(reverse)] * len(outputs),
+        )
+        stacked = list(made[len(states) :])
+        for value, out in zip(stacked, outputs, strict=True):
+            whole = list(out.extents)
+            whole.insert(axis, xs[0].extents[axis])
+            value.shape = tuple(whole)
+        return stacked
+
+    def own(self, value: Value) -> Value:
+        """A copy of the value under a name of its own, as every output of a graph has."""
+        made: Value = self.node("Identity", value, shape=value.shape)
+        return made
+
+
+def _is_same_array(a: Any, b: Any) -> bool:
+    return a is b or (
+        (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
+        and a.__array_interface__["data"] == b.__array_interface__["data"]
+    )
+
+
+def _with_ones(shape: Shape, axes: Sequence[int]) -> list[Any]:
+    rest = iter(shape)
+    return [1 if a in axes else next(rest) for a in range(len(shape) + len(axes))]
+
+
+def _reshape_target(old: Shape | None, new: Shape) -> tuple[list[Any], bool]:
+    """What Reshape is given, with 0 for an extent that stays and -1 for one that follows, so that
+    few sizes need be computed; and whether a 0 means no elements."""
+    if any(same(n, 0) for n in new):
+        return list(new), True
+    target = list(new)
+    for i, n in enumerate(new):
+        if isinstance(n, Expression) and old is not None and i < len(old) and same(old[i], n):
+            target[i] = 0
+    left = [i for i, n in enumerate(target) if isinstance(n, Expression)]
+    if len(left) == 1:
+        target[left[0]] = -1
+    return target, False

@@ -1,0 +1,77 @@
+"""Taking and placing elements by an index, and making indices."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import ops
+from ...dims import Expression
+from ._rules import Site, rule
+from ._writer import Value
+from .along import added_at, counting, moved_to_front
+from .elementwise import floats, like, rounded
+
+
+@rule(ops.Take)
+def take(s: Site, x: Value, index: Value) -> Value:
+    return s.w.gather(x, index, s.op.axis % x.ndim)
+
+
+@rule(ops.OneHot)
+def one_hot(s: Site, x: Value) -> Value:
+    """Equal, because OneHot counts negative numbers from the end."""
+    classes = s.w.constant(np.arange(s.op.num_classes), x.dtype)
+    is_class = s.w.op("Equal", s.w.unsqueeze(x, x.ndim), classes, dtype="bool")
+    return s.w.cast(is_class, s.out.dtype)
+
+
+@rule(ops.RavelIndex)
+def ravel_index(s: Site, *indices: Value) -> Value:
+    w = s.w
+    total: Value | None = None
+    for index, n in zip(indices, s.op.extents, strict=True):
+        n = n if isinstance(n, Expression) else max(n, 1)
+        extent = w.number(n, "int64")
+        place = w.op("Mod", w.cast(index, "int64"), extent)
+        total = place if total is None else w.op("Add", w.op("Mul", total, extent), place)
+    assert total is not None
+    return total
+
+
+@rule(ops.SegmentSum)
+def segment_sum(s: Site, x: Value, index: Value) -> Value:
+    w, axis, end = s.w, s.op.axis, s.op.axis + index.ndim
+    updates = moved_to_front(w, x, axis, end)
+    base = w.full(0, x.dtype, (s.op.extent, *updates.extents[1:]))
+    out = added_at(w, base, w.reshape(index, (updates.extents[0],)), updates)
+    rest = x.ndim - end
+    order = (*range(1, axis + 1), 0, *range(axis + 1, axis + 1 + rest))
+    return w.transpose(out, order)
+
+
+@rule(ops.Arange)
+def arange(s: Site, x: Value) -> Value:
+    w, first, count = s.w, s.op.first, s.op.count
+    if isinstance(count, Expression) or isinstance(first, Expression):
+        numbers = w.op("Add", counting(w, count), w.number(first, "int64"))
+        return w.op("Add", x, w.cast(numbers, x.dtype))
+    return w.op("Add", x, w.constant(np.arange(first, first + count), x.dtype))
+
+
+@rule(ops.Resample)
+def resample(s: Site, x: Value, index: Value, weight: Value, *_: Value) -> Value:
+    """The taps of all elements side by side, weighed and summed."""
+    w, axis = s.w, s.op.axis % x.ndim
+    weight = w.reshape(floats(s, weight), (*weight.extents, *[1] * (x.ndim - 1 - axis)))
+    taps = w.gather(floats(s, x), index, axis)
+    return rounded(s, w.reduce("ReduceSum", w.op("Mul", taps, weight), (axis,), False))
+
+
+@rule(ops.WeightedRows)
+def weighted_rows(s: Site, x: Value, index: Value, weight: Value) -> Value:
+    w, wide = s.w, floats(s, x)
+    there = w.op("GreaterOrEqual", index, like(w, index, 0), dtype="bool")
+    rows = w.gather(wide, w.op("Max", index, like(w, index, 0)), 0)
+    rows = w.op("Where", w.unsqueeze(there, 2), rows, like(w, rows, 0))
+    weighed = w.op("Mul", rows, w.unsqueeze(floats(s, weight), 2))
+    return rounded(s, w.reduce("ReduceSum", weighed, (0,), False))

@@ -1,0 +1,360 @@
+"""A needle model as an ONNX file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..dims import Expression
+from ..errors import DimError, UnsupportedError
+from ..extents import same
+from ..graph import Graph, flatten_outputs
+from ..nn.module import Module
+from ..node import Node
+from ..trace import trace
+from .emit import Site, Value, Writer, Written, find
+from .emit._dtypes import NUMBER
+from .loading import onnx_package
+
+OPSETS = range(18, 25)  # that rules are written for
+LIMIT = 2**31 - 2**24  # bytes of weights inside of the file: a protobuf message holds 2 GiB
+_SMALL = 1024  # bytes of arrays that stay in the file in any case
+_ALIGNED = 4096  # external data begins on a page, so that a runtime can map it
+
+
+def export(
+    model: Module | Callable[..., Any],
+    inputs: Any,
+    path: str | os.PathLike[str],
+    dims: Mapping[Any, Any] | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset: int = 20,
+    external_above: int = LIMIT,
+) -> None:
+    """Write `model(*inputs, **kwargs)` to `path` as an ONNX model.
+
+    `inputs` are example arguments, of which shapes, dtypes and whatever is no tensor count: one
+    tensor or a tuple of arguments. The model is traced, so it must be in eval mode. Inputs of the
+    file have the names of the arguments, and weights those of state_dict; a weight that ONNX wants
+    in another layout (that of a convolution) stands in the file in that one. `dims` is as for
+    `needle_tvm.compile`: {"x": {0: Dim("n", max=64)}} gives an axis a named size. Outputs are
+    named "output", or "output_0", ... as they are nested, unless `output_names` names them all.
+
+    `opset` is 18 to 24. If the weights have more than `external_above` bytes in all, they are
+    written beside the file, to one of the same name with ".data" behind it; move both together.
+    Both appear whole or not at all, and replace what was there, the data first.
+
+    ImportError without the package `onnx`; UnsupportedError that names every op that ONNX cannot
+    say; ValueError for another opset or name, or a model in train mode; DimError for a dim that no
+    axis alone tells; what tracing raises, as TraceError. Nothing is written before them.
+
+    >>> ndl.onnx.export(nn.Linear(3, 4).eval(), ndl.zeros(2, 3), "linear.onnx")
+    """
+    onnx = onnx_package()
+    target = _checked_path(path)
+    newest = min(OPSETS[-1], onnx.defs.onnx_opset_version())
+    if opset not in OPSETS or opset > newest:
+        raise ValueError(f"export: opset {opset!r} is not one of {OPSETS[0]} to {newest}")
+    if isinstance(model, Module) and model.training:
+        raise ValueError("export: the model is in train mode; call model.eval() first")
+    args = inputs if isinstance(inputs, tuple) else (inputs,)
+    graph = trace(model, *args, dims=dims, **(kwargs or {}))
+    writer = _Export(graph, opset, output_names)
+    name = type(model).__name__ if isinstance(model, Module) else getattr(model, "__name__", "")
+    _write(onnx, writer, name or "model", target, external_above)
+
+
+def _checked_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"export: path {path!r} is a {type(path).__name__}, not a str or a Path")
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"export: {target}: there is no folder {target.parent}")
+    if target.is_dir():
+        raise IsADirectoryError(f"export: {target} is a folder")
+    return target
+
+
+class _Export:
+    """A graph in ONNX's terms: nodes, arrays, and the names of inputs and outputs."""
+
+    def __init__(self, graph: Graph, opset: int, output_names: Sequence[str] | None) -> None:
+        self.graph, self.opset = graph, opset
+        self.writer = w = Writer(opset)
+        self.users = _users(graph)
+        self._refuse_unknown()
+        names = _output_names(graph, output_names)
+        for name in (*(leaf.name for leaf in graph.inputs), *names):
+            w.unique(name)
+        values: dict[Node, Any] = {}
+        for leaf in graph.inputs:
+            values[leaf.node] = Value(leaf.name, leaf.spec.dtype, leaf.spec.shape)
+        self._find_dims(values)
+        for leaf in graph.params:
+            values[leaf.node] = w.array(leaf.value.numpy(), leaf.name, self._moves_once(leaf.node))
+        for leaf in graph.constants:
+            values[leaf.node] = w.array(leaf.value.numpy())
+        for node in graph.nodes:
+            if node.op is not None and node not in values:  # a rule may give a reader's, too
+                values[node] = self._value(node, values)
+        self.outputs = self._name_outputs(names, values)
+        self.nodes = _needed(w.nodes, names)
+        read = {name for node in self.nodes for name in _reads(node)}
+        self.arrays = {name: array for name, array in w.arrays.items() if name in read}
+
+    def _refuse_unknown(self) -> None:
+        found: dict[str, list[Node]] = {}
+        for node in self.graph.nodes:
+            if node.op is not None and find(node.op) is None:
+                found.setdefault(node.op.name, []).append(node)
+        if found:
+            listed = ", ".join(
+                f"{name} ({len(nodes)}, first in {nodes[0].scope or 'the model itself'})"
+                for name, nodes in found.items()
+            )
+            raise UnsupportedError(f"export: no rule says in ONNX: {listed}")
+
+    def _value(self, node: Node, values: dict[Node, Any]) -> Any:
+        assert node.op is not None
+        if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
+            empty = [self.writer.array(np.zeros(s.shape, s.dtype)) for s in node.specs]
+            return tuple(empty) if type(node.spec) is tuple else empty[0]
+        self.writer.begin(node.scope or "", node.op.name)
+        site = Site(self.writer, node, values, self.users)
+        rule = find(node.op)
+        assert rule is not None
+        made = rule(site, *[values[source] for source in node.input_nodes])
+        pairs = zip(made if isinstance(made, tuple) else (made,), node.specs, strict=True)
+        for value, spec in pairs:
+            if value.shape is None:
+                value.shape = spec.shape
+        return made
+
+    def _moves_once(self, node: Node) -> bool:
+        """Whether a moved copy of a weight may take its place: nothing else wants it as it is."""
+        users = self.users[node]
+        return None not in users and len({user.op for user in users if user is not None}) <= 1
+
+    def _find_dims(self, values: dict[Node, Value]) -> None:
+        sources = self.writer.sizes.sources
+        for leaf in self.graph.inputs:
+            for axis, n in enumerate(leaf.spec.shape):
+                line = _line(n)
+                if line is not None:
+                    dim, factor, offset = line
+                    if dim not in sources or (factor, offset) == (1, 0):
+                        sources[dim] = values[leaf.node], axis, factor, offset
+        unknown = [dim.name for dim in self.graph.dims if dim not in sources]
+        if unknown:
+            raise DimError(f"export: no axis of an input alone tells {', '.join(unknown)}")
+
+    def _name_outputs(self, names: list[str], values: dict[Node, Any]) -> list[tuple[str, Any]]:
+        """(name, Spec) of each output, whose values now have these names: a value of its own is
+        renamed; an input, a weight or another output is copied."""
+        w = self.writer
+        made = {name: node for node in w.nodes for name in node.outputs}
+        renamed: dict[str, str] = {}
+        for name, node in zip(names, self.graph.outputs, strict=True):
+            value = values[node]
+            w.begin("", name)
+            if value.array is None and value.name in made and value.name not in renamed:
+                renamed[value.name] = name
+            else:
+                source = renamed.get(value.name, w.read(value))
+                w.nodes.append(Written("Identity", w.unique(f"/{name}"), [source], [name], {}))
+        _rename(w.nodes, renamed)
+        return [(n, node.spec) for n, node in zip(names, self.graph.outputs, strict=True)]
+
+
+def _users(graph: Graph) -> dict[Node, list[Node | None]]:
+    users: dict[Node, list[Node | None]] = {node: [] for node in graph.nodes}
+    for node in graph.nodes:
+        for source in node.input_nodes:
+            users[source].append(node)
+    for node in graph.outputs:
+        users[node].append(None)
+    for leaf in graph.inputs:
+        users.setdefault(leaf.node, [])
+    return users
+
+
+def _line(extent: Any) -> tuple[Any, int, int] | None:
+    """(dim, factor, offset) of an extent factor * dim + offset; None for another."""
+    if not isinstance(extent, Expression) or len(extent.dims) != 1:
+        return None
+    (dim,) = extent.dims
+    offset = extent.value({dim: 0})
+    factor = extent.value({dim: 1}) - offset
+    return (dim, factor, offset) if factor and same(extent, dim * factor + offset) else None
+
+
+def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:
+    _, named = flatten_outputs(graph.unflatten_outputs([np.zeros(())] * len(graph.outputs)))
+    names = [name for name, _ in named]
+    if given is not None:
+        if isinstance(given, str) or len(given) != len(names):
+            raise ValueError(f"export: output_names {given!r} are not {len(names)} names")
+        names = list(given)
+    taken = {leaf.name for leaf in (*graph.inputs, *graph.params)}
+    for i, name in enumerate(names):
+        if given is None:
+            while name in taken:
+                name += "_"
+            names[i] = name
+        elif not isinstance(name, str) or not name or name in taken:
+            raise ValueError(
+                f"export: output name {name!r} is empty, or another output, input or weight has it"
+            )
+        taken.add(name)
+    return names
+
+
+# Nodes
+
+
+def _reads(node: Written) -> list[str]:
+    """The names that a node reads, its body's included."""
+    body = node.attributes.get("body")
+    inner = []
+    if isinstance(body, Writer):
+        inner = [name for each in body.nodes for name in _reads(each)]
+    return [*filter(None, node.inputs), *inner]
+
+
+def _needed(nodes: list[Written], outputs: Sequence[str]) -> list[Written]:
+    """The nodes that the outputs depend on, in their order."""
+    wanted, kept = set(outputs), []
+    for node in reversed(nodes):
+        if wanted.intersection(node.outputs):
+            body = node.attributes.get("body")
+            if isinstance(body, Writer):
+                body.nodes = _needed(body.nodes, [value.name for value in body.outputs])
+            kept.append(node)
+            wanted.update(_reads(node))
+    return kept[::-1]
+
+
+def _rename(nodes: list[Written], names: Mapping[str, str]) -> None:
+    for node in nodes:
+        node.inputs = [names.get(name, name) for name in node.inputs]
+        node.outputs = [names.get(name, name) for name in node.outputs]
+        body = node.attributes.get("body")
+        if isinstance(body, Writer):
+            _rename(body.nodes, names)
+
+
+# The file
+
+
+def _write(onnx: Any, made: _Export, name: str, target: Path, external_above: int) -> None:
+    """Write the model, checked, to a folder of its own beside `target`, and move it there."""
+    total = sum(array.nbytes for array in made.arrays.values())
+    folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    try:
+        data = target.name + ".data" if total > external_above else ""
+        tensors = _initializers(onnx, made.arrays, folder, data)
+        proto = _model(onnx, made, name, tensors)
+        part = folder / target.name
+        with open(part, "wb") as file:
+            file.write(proto.SerializeToString())
+            file.flush()
+            os.fsync(file.fileno())
+        onnx.checker.check_model(str(part), full_check=True)
+        for file_name in filter(None, (data, target.name)):
+            os.replace(folder / file_name, target.parent / file_name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _initializers(onnx: Any, arrays: Mapping[str, Any], folder: Path, data: str) -> list[Any]:
+    tensors = []
+    file = open(folder / data, "wb") if data else None
+    try:
+        for name, array in arrays.items():
+            tensor = onnx.TensorProto(
+                name=name, dims=array.shape, data_type=NUMBER[array.dtype.name]
+            )
+            raw = np.ascontiguousarray(array)
+            if file is None or array.nbytes < _SMALL:
+                tensor.raw_data = raw.tobytes()
+            else:
+                file.write(b"\0" * (-file.tell() % _ALIGNED))
+                entries = {"location": data, "offset": file.tell(), "length": array.nbytes}
+                file.write(raw.reshape(-1).view(np.uint8).data)
+                tensor.data_location = onnx.TensorProto.EXTERNAL
+                for key, value in entries.items():
+                    tensor.external_data.add(key=key, value=str(value))
+            tensors.append(tensor)
+        if file is not None:
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        if file is not None:
+            file.close()
+    return tensors
+
+
+def _model(onnx: Any, made: _Export, name: str, tensors: list[Any]) -> Any:
+    graph = onnx.GraphProto(
+        name=name,
+        node=[_node(onnx, node) for node in made.nodes],
+        input=[
+            _info(onnx, leaf.name, leaf.spec.dtype, leaf.spec.shape) for leaf in made.graph.inputs
+        ],
+        output=[_info(onnx, each, spec.dtype, spec.shape) for each, spec in made.outputs],
+        initializer=tensors,
+    )
+    opsets = [onnx.helper.make_opsetid("", made.opset)]
+    model = onnx.helper.make_model(
+        graph,
+        opset_imports=opsets,
+        ir_version=onnx.helper.find_min_ir_version_for(opsets),
+        producer_name="needle",
+        producer_version=_version(),
+    )
+    for dim in made.graph.dims:
+        model.metadata_props.add(key=f"needle.dim.{dim.name}", value=dim.described())
+    return model
+
+
+def _version() -> str:
+    try:
+        return metadata.version("needle-dl")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _info(onnx: Any, name: str, dtype: str, shape: Any) -> Any:
+    """The type of an input or output; a size that dims decide has its formula as a name."""
+    known = None if shape is None else [n if isinstance(n, int) else str(n) for n in shape]
+    return onnx.helper.make_tensor_value_info(name, NUMBER[dtype], known)
+
+
+def _node(onnx: Any, node: Written) -> Any:
+    attributes = {
+        key: _body(onnx, value) if isinstance(value, Writer) else value
+        for key, value in node.attributes.items()
+        if value != []
+    }
+    return onnx.helper.make_node(
+        node.op_type, node.inputs, node.outputs, name=node.name, **attributes
+    )
+
+
+def _body(onnx: Any, body: Writer) -> Any:
+    infos = (
+        [_info(onnx, value.name, value.dtype, value.shape) for value in values]
+        for values in (body.inputs, body.outputs)
+    )
+    inputs, outputs = infos
+    nodes = [_node(onnx, node) for node in body.nodes]
+    return onnx.helper.make_graph(nodes, "step", inputs, outputs)

@@ -1,0 +1,199 @@
+"""The largest or smallest element up to each along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from math import prod
+from operator import index as as_int
+from typing import Any
+
+import numpy as np
+
+from ..apply import apply
+from ..backend_ndarray import NDArray, scans
+from ..backend_ndarray.dtypes import is_floating, is_half
+from ..op import register
+from ..op_types import Expr, Stmt, TeNamespace, TeTensor
+from ..spec import Spec, normalize_axis
+from ..tensor import Tensor, TensorTuple
+from . import _te
+from ._scan import Along
+from .along import PutAlongAxis, _filled
+from .scan import _SAMPLES
+
+_BLOCK = 16  # elements that are compared at once with the best so far
+_STEP = 2  # instructions for an element, in most blocks
+
+
+class _Running(Along):
+    """(values, int64 positions)."""
+
+    largest = True
+    reads = frozenset({1})
+    rows = 2  # LLVM would make vectors of more, element by element
+    samples = _SAMPLES
+
+    def infer(self, x: Spec) -> tuple[Spec, ...]:
+        normalize_axis(self.name, self.axis, x.ndim)
+        return x, Spec(x.shape, "int64", x.device)
+
+    def reference(self, x: np.ndarray) -> tuple[np.ndarray, ...]:
+        out: tuple[np.ndarray, ...] = getattr(scans, self.name)(x, self.axis)
+        return out
+
+    def compute(self, x: NDArray) -> tuple[NDArray, ...]:
+        dtype = x.view.dtype
+        if is_half(dtype):
+            values, places = self.compute(x.astype("float32"))
+            return values.astype(dtype), places
+        found: tuple[NDArray, ...] = scans.run(self.name, x, axis=self.line_axis(x))
+        return found
+
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Tensor:
+        grad = out_grad[0]
+        zeros = _filled(grad, 0, grad.dtype, grad.shape)
+        return apply(PutAlongAxis("add", self.axis), (zeros, node[1], grad))
+
+    def emit_te(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, ...]:
+        dtype = _te.dtype_of(x)
+        source = _te.cast(k, x, "int32") if dtype == "bool" else x
+        kinds = [_te.dtype_of(source), "int64"]
+        axis = self.axis % len(x.shape)
+        inner = prod(x.shape[axis + 1 :], start=k.tirx.const(1, "int64"))
+        long = getattr(x.shape[axis], "value", 2 * _BLOCK) >= 2 * _BLOCK
+        if _te.is_one(inner) and long and not any(map(_te.is_zero, x.shape)):
+            values, places = self._by_blocks(k, source, kinds)
+        else:
+            values, places = self.lines(k, [source], kinds, kinds, partial(self._step, k))
+        return _te.cast(k, values, dtype), places
+
+    def _taken(self, k: TeNamespace, value: Expr, best: Expr) -> Expr:
+        """Whether a value is the best from its place on."""
+        taken = self._reaches(value, best)
+        return k.tirx.any(taken, k.tirx.isnan(value)) if is_floating(_dtype(value)) else taken
+
+    def _reaches(self, value: Expr, best: Expr) -> Expr:
+        return value >= best if self.largest else value <= best
+
+    def _step(
+        self,
+        k: TeNamespace,
+        ins: list[Any],
+        outs: list[Any],
+        states: list[Any],
+        i: Expr,
+        place: Any,
+        j: Any,
+        first: bool,
+    ) -> None:
+        further = _te.greater_or_nan if self.largest else _te.less_or_nan
+        value, (best, where) = ins[0][place], states
+        if first:
+            best[j], where[j] = value, i
+        else:
+            # The position first: `taken` reads the value.
+            where[j] = k.tirx.Select(self._taken(k, value, best[j]), i, where[j])
+            # A comparison of its own is one instruction together with the choice; the next
+            # step waits for it.
+            best[j] = further(k, value, best[j], _dtype(value))
+        outs[0][place], outs[1][place] = best[j], where[j]
+
+    def _by_blocks(self, k: TeNamespace, x: TeTensor, kinds: Sequence[str]) -> list[TeTensor]:
+        """Rows in blocks. Most have no element that is taken, and repeat the best so far; some rise
+        from one element to the next, and are copied. Only others take a step for each element."""
+        axis = self.axis % len(x.shape)  # any after it are 1
+        n, rows = x.shape[axis], prod(x.shape[:axis], start=k.tirx.const(1, "int64"))
+
+        def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+            source, values, places = map(s.buffer_proxy, (*ins, *outs))
+            with _te.tasks(s, rows, rows * n * _STEP) as row:
+                best, where, flag = (
+                    s.buffer_proxy(s.alloc_buffer((1,), kind, scope="local"))
+                    for kind in (*kinds, "int32")
+                )
+                base = row * n
+                best[0], where[0] = source[base], k.tirx.const(0, "int64")
+
+                def taken(at: Expr) -> Expr:
+                    return self._taken(k, source[at], best[0])
+
+                def rises(at: Expr) -> Expr:
+                    return self._reaches(source[at + 1], source[at])
+
+                def step(i: Expr) -> None:
+                    lists = [source], [values, places], [best, where]
+                    self._step(k, *lists, k.tirx.Cast("int64", i), base + i, 0, False)
+
+                def repeat(at: Expr) -> None:
+                    with s.serial(0, _BLOCK) as j:
+                        values[at + j], places[at + j] = best[0], where[0]
+
+                def copy(at: Expr, first: Expr) -> None:
+                    with s.serial(0, _BLOCK) as j:
+                        values[at + j] = source[at + j]
+                        places[at + j] = k.tirx.Cast("int64", first + j)
+                    best[0] = source[at + _BLOCK - 1]
+                    where[0] = k.tirx.Cast("int64", first + _BLOCK - 1)
+
+                def find(at: Expr, first: Expr) -> None:
+                    """The block at a place, which begins with a row's element `first`."""
+                    _te.all_in(k, s, flag, _BLOCK - 1, lambda j: rises(at + j))
+                    with s.If(k.tirx.all(flag[0] != 0, self._reaches(source[at], best[0]))):
+                        with s.Then():
+                            copy(at, first)
+                        with s.Else(), s.serial(0, _BLOCK) as j:
+                            step(first + j)
+
+                blocks = k.tirx.floordiv(n, _BLOCK)
+                with s.serial(0, blocks) as block:
+                    at = base + block * _BLOCK
+                    _te.any_in(k, s, flag, _BLOCK, lambda j: taken(at + j))
+                    with s.If(flag[0] == 0):
+                        with s.Then():
+                            repeat(at)
+                        with s.Else():
+                            find(at, block * _BLOCK)
+                with s.serial(blocks * _BLOCK, n) as i:
+                    step(i)
+
+        def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
+            return k.statements(lambda s: write(s, ins, outs))
+
+        made = k.te.extern([x.shape] * 2, [x], body, dtype=list(kinds), name=self.name)
+        return list(made)
+
+
+@register
+class Cummax(_Running):
+    """(values, positions): the largest element up to each along `axis`, NaN once there was one, and
+    the last position that has it. The gradient goes to that position."""
+
+    axis: int = -1
+
+
+@register
+class Cummin(_Running):
+    """(values, positions): the smallest element up to each along `axis`, NaN once there was one,
+    and the last position that has it. The gradient goes to that position."""
+
+    axis: int = -1
+    largest = False
+
+
+def _dtype(x: Expr) -> str:
+    return str(x.ty)
+
+
+def cummax(a: Tensor, axis: int) -> TensorTuple:
+    """(values, int64 positions) of the largest element up to each along `axis`.
+
+    >>> ndl.cummax(ndl.Tensor([1.0, 3.0, 2.0]), 0)[0].numpy().tolist()
+    [1.0, 3.0, 3.0]
+    """
+    return apply(Cummax(as_int(axis)), (a,))
+
+
+def cummin(a: Tensor, axis: int) -> TensorTuple:
+    """(values, int64 positions) of the smallest element up to each along `axis`."""
+    return apply(Cummin(as_int(axis)), (a,))

@@ -1,0 +1,10 @@
+// Bindings of the functions of moves.h.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace needle {
+
+void bind_moves(pybind11::module_& m);
+
+}  // namespace needle

@@ -1,0 +1,24 @@
+// Images read at points of a grid.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "common/view.h"
+
+namespace needle {
+
+// How a point reads an image, by PyTorch's names.
+struct Sampling {
+  std::string mode, padding;
+  bool align_corners;
+};
+
+// x (N, C, sizes...) of two or three axes at the points of grid (N, points..., axes), both of one
+// floating dtype: (N, C, points...). A channel has less than 2^31 elements.
+View grid_sample(const View& x, const View& grid, const Sampling& how);
+// The gradients for x and grid from that for the result.
+std::pair<View, View> grid_sample_grad(const View& grad, const View& x, const View& grid,
+                                       const Sampling& how);
+
+}  // namespace needle
