@@ -136,17 +136,32 @@ const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
 }
 
 template <class T>
-bool within(const void* data, int64_t begin, int64_t end, int64_t low, int64_t high) {
-  const T* x = static_cast<const T*>(data);
+[[gnu::always_inline]] inline bool within(const T* x, int64_t n, int64_t low, int64_t high) {
   uint64_t wrong = 0;
   // The sign of a difference, because x86 without AVX2 cannot compare vectors of 64-bit integers.
   // If a difference wraps, which unsigned ones may, the index is outside and the other's sign is
   // set.
-  for (int64_t i = begin; i < end; ++i) {
+  for (int64_t i = 0; i < n; ++i) {
     const uint64_t value = static_cast<uint64_t>(static_cast<int64_t>(x[i]));
     wrong |= (value - static_cast<uint64_t>(low)) | (static_cast<uint64_t>(high) - value);
   }
   return wrong >> 63 == 0;
+}
+
+#ifdef __x86_64__
+template <class T>
+[[gnu::target("avx2")]] bool within_by_avx2(const T* x, int64_t n, int64_t low, int64_t high) {
+  return within(x, n, low, high);
+}
+#endif
+
+template <class T>
+bool are_within(const void* data, int64_t begin, int64_t end, int64_t low, int64_t high) {
+  const T* x = static_cast<const T*>(data) + begin;
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2")) return within_by_avx2(x, end - begin, low, high);
+#endif
+  return within(x, end - begin, low, high);
 }
 
 // Indices that threads check together.
@@ -165,8 +180,8 @@ int check_part(int task, Team* team, void* context) {
   const int64_t begin = std::min(part * task, all->count);
   const int64_t end = std::min(begin + part, all->count);
   const bool right = input.window->tensor.dtype.bits == 32
-                         ? within<int32_t>(all->data, begin, end, input.low, input.high)
-                         : within<int64_t>(all->data, begin, end, input.low, input.high);
+                         ? are_within<int32_t>(all->data, begin, end, input.low, input.high)
+                         : are_within<int64_t>(all->data, begin, end, input.low, input.high);
   if (!right) all->wrong.store(1, std::memory_order_relaxed);
   return 0;
 }

@@ -22,7 +22,7 @@ from ...node import Node, spec_of
 from ...op import Op
 from ...op_types import ArrayGradients, Gradients
 from ...ops._arguments import check_tensors
-from ...ops.weighted_rows import WeightedRows
+from ...ops.weighted_elements import WeightedElements
 from ...spec import Spec, common_device
 from ...tensor import Tensor
 from .resize import cubic_weights
@@ -186,11 +186,9 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
 def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
     """The weighted sums of the elements at the places; those outside are 0."""
     batch, channels, *size = x.shape
-    order = (0, *range(2, x.ndim), 1)
-    rows = ops.reshape(ops.permute(x, order), (batch * prod(size), channels))
     points = taps[0][0][0].shape
-    begin = ops.arange(batch, device=x.device) * prod(size)
-    begin = ops.reshape(begin, (batch, *(1,) * len(size)))
+    plane = prod(size)
+    kind = "int32" if isinstance(plane, int) and plane < 2**31 else "int64"
     indices, weights = [], []
     for corner in itertools.product(*taps):
         index: Any = 0
@@ -199,16 +197,18 @@ def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
         for (place, share), n in zip(corner, size, strict=True):
             inside = (place >= 0) & (place <= n - 1)
             is_inside = inside if is_inside is None else is_inside & inside
-            index = index * n + ops.where(inside, place, 0).astype("int64")  # inside: not NaN
+            index = index * n + ops.where(inside, place, 0).astype(kind)  # inside: not NaN
             if share is not None:
                 weight = share if weight is None else weight * share
-        indices.append(ops.where(is_inside, index + begin, -1))
+        indices.append(ops.where(is_inside, index, -1))
         weights.append(is_inside.astype(x.dtype) if weight is None else weight)
     index, weight = (
-        ops.reshape(ops.stack(each, 0), (len(each), prod(points))) for each in (indices, weights)
+        ops.reshape(ops.stack(each, 1), (batch, len(each), prod(points[1:])))
+        for each in (indices, weights)
     )
-    out = ops.reshape(apply(WeightedRows(), (rows, index, weight)), (*points, channels))
-    return ops.permute(out, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+    channels_of = ops.reshape(x, (batch, channels, plane))
+    out = apply(WeightedElements(), (channels_of, index, weight))
+    return ops.reshape(out, (batch, channels, *points[1:]))
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:

@@ -10,16 +10,19 @@ from ... import ops
 from ...extents import is_symbolic
 from ...tensor import Tensor
 from ..graph import Node
+from ..guards import DOMAIN
 from ..heads import (
     Mask,
     attend,
     attend_in_steps,
     cached_angles,
+    finite_mask,
     intersection,
     join_heads,
     rotated,
     seen_before,
     seen_by_position,
+    sees_any,
     softmax_dtype,
     split_heads,
 )
@@ -148,3 +151,19 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
     rows = ops.reshape(ops.arange(batch, dtype="int64"), (batch, 1))
     moved = ops.set_at(ops.moveaxis(past, axis, 1), (rows, at), ops.moveaxis(new, axis, 1))
     return ops.moveaxis(moved, 1, axis)
+
+
+# What `guards` puts around the softmax of attention that PyTorch exported
+
+
+@converter("Finite", domain=DOMAIN)
+def finite(node: Node, mask: Value) -> Value:
+    """A mask with the lowest number in place of -inf."""
+    return finite_mask(mask, str(mask.dtype))
+
+
+@converter("ZeroRows", domain=DOMAIN)
+def zero_rows(node: Node, data: Value, mask: Value) -> Tensor:
+    """The results of attention, 0 for a query whose mask is -inf for every key."""
+    x, rows = tensor(data), sees_any(None, mask)
+    return x if rows is None else ops.where(tensor(rows), x, 0.0)

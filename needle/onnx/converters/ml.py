@@ -192,7 +192,11 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
     if mode == "IDF":
         made = ops.cast(ops.greater(made, 0.0), "float32")
     if weights and mode != "TF":
-        made = ops.multiply(made, _row(weights))
+        if len(weights) != len(places):
+            raise node.invalid(f"{len(weights)} weights for {len(places)} n-grams")
+        of_place = np.ones(width)
+        of_place[places] = weights  # they are listed as the n-grams are
+        made = ops.multiply(made, _row(of_place))
     return ops.reshape(made, (width,)) if x.ndim == 1 else made
 
 

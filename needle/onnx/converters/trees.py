@@ -1,4 +1,9 @@
-"""Converters of ensembles of decision trees (domain ai.onnx.ml): all trees go down at once."""
+"""Converters of ensembles of decision trees (domain ai.onnx.ml).
+
+All decisions are made at once; the leaf that a row reaches is the one for which all decisions above
+are as its path needs them, which a product with a matrix of paths counts (Nakandala et al. 2020,
+"GEMM strategy").
+"""
 
 from __future__ import annotations
 
@@ -24,6 +29,7 @@ _COMPARE = {
     "EQ": ops.equal,
     "NEQ": ops.not_equal,
 }
+_LARGEST = 1 << 26  # elements of all matrices of paths
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
@@ -45,59 +51,91 @@ class Trees:
     weights: np.ndarray
     members: np.ndarray | None = None
 
-    def depth(self, node: Node) -> int:
-        """The steps from the roots to the last leaf. ModelError for trees with a circle."""
-        steps, level = 0, np.unique(self.roots)
-        while True:
-            level = level[(self.yes[level] != level) | (self.no[level] != level)]
-            if not len(level):
-                return steps
-            level = np.unique(np.concatenate([self.yes[level], self.no[level]]))
-            steps += 1
-            if steps > len(self.yes):
-                raise node.invalid("the trees have a circle")
+    def paths(self, node: Node) -> list[tuple[list[int], list[int], dict[tuple[int, int], int]]]:
+        """For each tree its decisions, its leaves, and for (decision, leaf), by their places in
+        these lists, whether the path to the leaf takes "yes" (1) or "no" (-1)."""
+        found = []
+        for root in self.roots:
+            decisions: list[int] = []
+            leaves: list[int] = []
+            ways: dict[tuple[int, int], int] = {}
+            open_: list[tuple[int, list[tuple[int, int]]]] = [(int(root), [])]
+            while open_:
+                at, above = open_.pop()
+                if len(above) > len(self.yes):
+                    raise node.invalid("the trees have a circle")
+                if self.yes[at] == at and self.no[at] == at:
+                    ways |= {(decision, len(leaves)): way for decision, way in above}
+                    leaves.append(at)
+                    continue
+                here = len(decisions)
+                decisions.append(at)
+                open_.append((int(self.no[at]), [*above, (here, -1)]))
+                open_.append((int(self.yes[at]), [*above, (here, 1)]))
+                if len(decisions) > len(self.yes):
+                    raise node.invalid("the trees have a circle")
+            found.append((decisions, leaves, ways))
+        return found
 
-    def leaves(self, node: Node, x: Tensor) -> Tensor:
-        """The leaf of each tree for each row: (rows, trees)."""
-        at = ops.broadcast_to(make_const(self.roots[None]), (x.shape[0], len(self.roots)))
-        for _ in range(self.depth(node)):
-            feature = ops.take(make_const(self.features), at, 0)
-            value = ops.take_along_axis(x, feature, 1)
-            true = self._holds(value, at)
-            if self.missing.any():
-                tracks = ops.take(make_const(self.missing), at, 0)
-                true = ops.logical_or(true, ops.logical_and(ops.isnan(value), tracks))
-            yes, no = (ops.take(make_const(t), at, 0) for t in (self.yes, self.no))
-            at = ops.where(true, yes, no)
-        return at
+    def hits(self, node: Node, x: Tensor) -> tuple[Tensor, np.ndarray]:
+        """1.0 for the leaf that each row reaches, (trees, rows, leaves), and what the leaves add,
+        (trees, leaves, targets)."""
+        paths = self.paths(node)
+        trees = len(paths)
+        decisions, leaves = (max(1, *(len(path[i]) for path in paths)) for i in (0, 1))
+        if trees * decisions * leaves > _LARGEST:
+            raise node.unsupported(
+                f"{trees} trees of up to {leaves} leaves take matrices of more than {_LARGEST} "
+                "elements"
+            )
+        at = np.zeros((trees, decisions), "int64")
+        way = np.zeros((trees, decisions, leaves), x.dtype)
+        needed = np.full((trees, 1, leaves), -1 - decisions, x.dtype)  # of no leaf: never met
+        added = np.full((trees, leaves, self.weights.shape[1]), np.nan)
+        for i, (inner, outer, ways) in enumerate(paths):
+            at[i, : len(inner)] = inner
+            for (decision, leaf), sign in ways.items():
+                way[i, decision, leaf] = sign
+            needed[i, 0, : len(outer)] = np.maximum(way[i], 0).sum(0)[: len(outer)]
+            added[i, : len(outer)] = self.weights[outer]
+        true = ops.cast(self._true(x, at.reshape(-1)), x.dtype)
+        true = ops.permute(ops.reshape(true, (x.shape[0], trees, decisions)), (1, 0, 2))
+        met = ops.equal(ops.matmul(true, make_const(way)), make_const(needed))
+        return ops.cast(met, x.dtype), added
 
-    def _holds(self, value: Tensor, at: Tensor) -> Tensor:
-        split = ops.take(make_const(self.splits.astype(value.dtype)), at, 0)
-        used = [mode for mode in _MODES if np.any(self.modes[self.yes != self.no] == mode)]
+    def _true(self, x: Tensor, at: np.ndarray) -> Tensor:
+        """Whether each row answers the decisions `at` with yes: (rows, decisions)."""
+        value = ops.take(x, make_const(self.features[at]), 1)
+        split = make_const(self.splits[at].astype(x.dtype))
         found: Any = None
-        for mode in used or ["LEQ"]:
+        for mode in sorted(set(self.modes[at]) & set(_MODES)) or ["LEQ"]:
             if mode == "MEMBER":
                 assert self.members is not None  # made wherever a node has this mode
-                members = ops.take(make_const(self.members.astype(value.dtype)), at, 0)
+                members = make_const(self.members[at].astype(x.dtype))
                 true = ops.any(ops.equal(ops.unsqueeze(value, 2), members), 2)
             else:
                 true = _COMPARE[mode](value, split)
-            is_mode = ops.take(make_const(self.modes == mode), at, 0)
+            is_mode = make_const(self.modes[at] == mode)
             found = true if found is None else ops.where(is_mode, true, found)
-        return found
+        if not self.missing.any():
+            return found
+        return ops.logical_or(
+            found, ops.logical_and(ops.isnan(value), make_const(self.missing[at]))
+        )
 
 
 def _scores(node: Node, trees: Trees, x: Tensor, aggregate: str) -> Tensor:
     """What the leaves add up to: (rows, targets)."""
-    at = trees.leaves(node, x)
-    touched = ~np.isnan(trees.weights)
-    rest = {"MIN": np.inf, "MAX": -np.inf}.get(aggregate, 0.0)
-    table = np.where(touched, trees.weights, rest).astype(x.dtype)
-    found = ops.take(make_const(table), at, 0)  # (rows, trees, targets)
+    hits, added = trees.hits(node, x)
+    touched = ~np.isnan(added)
+    found = ops.matmul(hits, make_const(np.where(touched, added, 0).astype(x.dtype)))
     if aggregate in ("SUM", "AVERAGE"):
-        total = ops.sum(found, 1)
+        total = ops.sum(found, 0)
         return ops.divide(total, float(len(trees.roots))) if aggregate == "AVERAGE" else total
-    made = ops.min(found, 1) if aggregate == "MIN" else ops.max(found, 1)
+    counts = ops.greater(ops.matmul(hits, make_const(touched.astype(x.dtype))), 0.0)
+    most = aggregate == "MAX"
+    found = ops.where(counts, found, -np.inf if most else np.inf)
+    made = ops.max(found, 0) if most else ops.min(found, 0)
     return ops.where(ops.isfinite(made), made, 0.0)
 
 

@@ -12,7 +12,7 @@ import needle as ndl
 import needle.onnx
 from needle.errors import ModelError
 from needle.trace import trace
-from tests.needle.onnx.peers import assert_same, by_needle, model_of
+from tests.needle.onnx.peers import assert_same, by_needle, by_runtime, model_of
 
 B, N, L, S, E, V = 2, 4, 5, 7, 8, 6  # batch, heads, queries, keys, features of keys and of values
 
@@ -115,6 +115,35 @@ def test_rotations_and_caches() -> None:
     ]
     model = model_of(nodes, inputs, ["turned", "y", "z"], opset=24)
     assert_same(by_needle(model, inputs), by_reference(model, inputs), 2e-5)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("shown", [False, True])
+def test_guards_of_pytorch(known: bool, shown: bool) -> None:
+    """Weights that are no numbers become 0; where the weights are an output, nothing is changed."""
+    helper = pytest.importorskip("onnx.helper")
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.normal(size=(B, N, L, E)).astype("float32") for name in "qkv"}
+    seen = rng.random((B, 1, L, L)) < 0.6
+    seen[1, :, 2:4] = False
+    inputs["m"] = np.where(seen, rng.normal(size=seen.shape), -np.inf).astype("float32")
+    weights = {"zero": np.float32(0) * np.ones((), "float32")}
+    if known:
+        weights["m"] = inputs.pop("m")
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "t"], ["products"]),
+        helper.make_node("Add", ["products", "m"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["weights"], axis=-1),
+        helper.make_node("IsNaN", ["weights"], ["wrong"]),
+        helper.make_node("Where", ["wrong", "zero", "weights"], ["right"]),
+        helper.make_node("MatMul", ["right", "v"], ["y"]),
+    ]
+    model = model_of(nodes, inputs, ["y", "right"] if shown else ["y"], weights)
+    assert_same(by_needle(model, inputs), by_runtime(model, inputs), 2e-5)
+    module = needle.onnx.load(model)
+    kinds = [type(n.op).__name__ for n in trace(module, *map(ndl.Tensor, inputs.values())).nodes]
+    assert ("Condition" in kinds) == shown  # isnan
 
 
 def test_faults_are_named() -> None:

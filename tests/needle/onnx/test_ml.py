@@ -108,6 +108,13 @@ def test_trees():
             attributes = _forest(rng, modes, 2)
             attributes |= {"aggregate_function": aggregate, "base_values": [0.5, -1.0]}
             _alike("TreeEnsembleRegressor", (x,), attributes, 3)
+
+
+@pytest.mark.slow
+def test_trees_compiled():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((20, 5)).astype("float32")
+    attributes = _forest(rng, ("BRANCH_LEQ",), 2)
     model = model_of("TreeEnsembleRegressor", (x,), attributes, 3, 1, _ML, ["float32"])
     np.testing.assert_allclose(compiled(model, (x,))[0], by_onnxruntime(model, (x,))[0], 1e-5)
 
@@ -121,7 +128,7 @@ def test_faults_are_named():
     with pytest.raises(UnsupportedError, match="strings"):
         by_needle(model, (x,))
     attributes = _forest(np.random.default_rng(0), ("BRANCH_LEQ",), 1)
-    attributes["nodes_truenodeids"][1] = 0  # back to the root
+    attributes["nodes_truenodeids"][2] = 1  # back to where it comes from
     model = model_of("TreeEnsembleRegressor", (x,), attributes, 3, 1, _ML, ["float32"])
     with pytest.raises(ModelError, match="circle"):
         by_needle(model, (x,))

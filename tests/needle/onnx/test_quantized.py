@@ -94,10 +94,9 @@ def test_products(left, right):
         inputs = a, _scale(rng), a_zero, b, *few, bias, by, y_zero
         _equal("QGemm", inputs, {}, 1, [left], _MS)
     _equal("QGemm", (a.T, *inputs[1:6]), {"transA": 1, "alpha": 0.5}, 1, ["float32"], _MS)
-    inputs = x, _scale(rng), a_zero, w, _scale(rng, 6), np.zeros(6, right), 2 * by, y_zero
-    _equal(
-        "QLinearConv", (*inputs, _whole(rng, "int16", 6).astype("int32")), attributes, 10, [left]
-    )
+    inputs = x, _scale(rng), a_zero, w, _scale(rng, 6), np.zeros(6, right), by + by, y_zero
+    inputs = *inputs, _whole(rng, "int16", 6).astype("int32")
+    _equal("QLinearConv", tuple(map(np.asarray, inputs)), attributes, 10, [left])
     floats = rng.standard_normal((3, 7)).astype("float32")
     inputs = floats, b, _scale(rng, 4), _whole(rng, right, 4), floats[0, :4]
     _equal("DynamicQuantizeMatMul", inputs, {}, 1, ["float32"], _MS)

@@ -106,6 +106,7 @@ def test_opsets_before_roi():
     )
 
 
+@pytest.mark.slow
 def test_compiled():
     x = np.random.default_rng(0).standard_normal((1, 2, 6, 8)).astype("float32")
     scales = np.array([1, 1, 2, 0.5], "float32")

@@ -83,6 +83,7 @@ def test_stft_of_signals_of_open_length():
         np.testing.assert_allclose(exe(x).numpy(), expected, 1e-4, 1e-4)
 
 
+@pytest.mark.slow
 def test_dft_compiled():
     x = _floats(np.random.default_rng(0), 2, 600, 1)
     model = model_of("DFT", (x,), {"onesided": 1}, 20)
