@@ -21,7 +21,7 @@ from .reading import Model, read
 from .values import Value
 
 _TAKEN = ("training",)  # attributes of every Module
-_MOST_CONSTANT = 4096  # elements of a computed array that is no weight
+_MOST_CONSTANT = 16  # elements of a computed array that is no weight, and is not packed
 
 
 def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
@@ -41,7 +41,7 @@ class OnnxModel(Module):
     """An ONNX graph: called with Tensors in the order of the graph's inputs, or by their names; it
     returns a Tensor, or a tuple of them if the graph lists several outputs.
 
-    Floating initialisers are Parameters under their ONNX names, and so are large values that are
+    Floating initialisers are Parameters under their ONNX names, and so are other values that are
     computed from constants alone. Constants are all integers, the initialisers of no axis, and
     those that an operator needs to know while tracing.
     """
