@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,8 @@ PEERS = {
 }
 QUICK = tuple(key for key, peer in PEERS.items() if not peer.slow)
 
+ONNX = ".onnx"  # the suffix of a model that is a file
+
 # The function of peer_models.py that makes each model.
 TWINS = {
     "mlp": "mlp",
@@ -144,8 +146,9 @@ def contestants(
     code: bool = False,
     axes: Mapping[int, str] | None = None,
 ) -> list[Contestant]:
-    """The installed peers among `names` of a model in `TWINS`; none for a user's own model.
-    With `code` those that can come a second time, with inputs and outputs bound before.
+    """The installed peers among `names` of a model in `TWINS`, and those that read ONNX of a model
+    in an ONNX file; none for a user's own model. With `code` those that can come a second time,
+    with inputs and outputs bound before.
 
     `options` are those of its factory in needle; `images` says that an input has four axes;
     `device` is PyTorch's name of the device, `precision` PyTorch's precision (a key of
@@ -153,6 +156,11 @@ def contestants(
     no fixed size there, but these names. Raises needle_tvm's
     ChildError if PyTorch cannot.
     """
+    read: dict[str, Any] = {"inputs": files.inputs, "threads": threads}
+    if model.endswith(ONNX) and device == "cpu":
+        read["onnx"] = str(Path(model).resolve())
+        readers = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
+        return _each([(peer, read) for peer in readers if not peer.missing], threads, code)
     if model not in TWINS:
         return []
     chosen = [
@@ -173,13 +181,19 @@ def contestants(
         "device": device,
         "precision": precision,
     }
-    read = {"inputs": files.inputs, "threads": threads}
     if any(peer.reads_onnx for peer in chosen):
         read["onnx"] = write_onnx(load, files.folder / "model.onnx", axes)
+    return _each([(peer, read if peer.reads_onnx else load) for peer in chosen], threads, code)
+
+
+def _each(
+    chosen: Sequence[tuple[Peer, Mapping[str, Any]]], threads: int, code: bool
+) -> list[Contestant]:
+    """Peers with what their factories take; with `code` also those that can be bound."""
     return [
-        contestant(peer, read if peer.reads_onnx else load, threads, bound)
+        contestant(peer, given, threads, bound)
         for bound in ((False, True) if code else (False,))
-        for peer in chosen
+        for peer, given in chosen
         if peer.binds or not bound
     ]
 
@@ -211,6 +225,9 @@ def write_onnx(load: Mapping[str, Any], path: Path, axes: Mapping[int, str] | No
 
 def missing(model: str, names: Collection[str] = QUICK) -> dict[str, list[str]]:
     """Peers among `names` that cannot run here, with what they lack; none for a user's model."""
-    if model not in TWINS:
+    lacking = [peer for key, peer in PEERS.items() if key in names and peer.missing]
+    if model.endswith(ONNX):
+        lacking = [peer for peer in lacking if peer.reads_onnx]
+    elif model not in TWINS:
         return {}
-    return {peer.name: peer.missing for key, peer in PEERS.items() if key in names and peer.missing}
+    return {peer.name: peer.missing for peer in lacking}

@@ -3,7 +3,7 @@
 import builtins as _builtins
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import autograd, backend_ndarray, data, fft, init, linalg, nn, ops, optim
+from . import autograd, backend_ndarray, data, fft, init, linalg, nn, onnx, ops, optim
 from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
 from . import model_summary as _model_summary  # noqa: F401  (which binds it to Module)
 from ._state import enable_grad, is_grad_enabled, no_grad
@@ -76,6 +76,7 @@ __all__ = [
     "no_grad",
     "ones",
     "ones_like",
+    "onnx",
     "ops",
     "optim",
     "rand",

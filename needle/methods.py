@@ -27,6 +27,7 @@ from .indexing_methods import IndexingMethods
 from .linalg_methods import LinalgMethods
 from .op import Op
 from .ops._operands import SCALARS, binary
+from .ops.arithmetic import COMPARE
 from .spec import Axes
 from .tensor import Tensor, TensorTuple, handle, no_value
 
@@ -78,6 +79,8 @@ class TensorMethods(CopyingMethods, ElementwiseMethods, IndexingMethods, LinalgM
         return ops.negate(self)
 
     def __matmul__(self: Tensor, other: Any) -> Tensor:
+        if isinstance(other, Tensor):
+            return apply(ops.MATMUL, (self, other))
         return binary(ops.MATMUL, self, other)
 
     def __rmatmul__(self: Tensor, other: Any) -> Tensor:
@@ -236,11 +239,13 @@ def _with_scalar(scalar_op: Any, op: Op, x: Any, other: Any) -> Any:
 
 
 def _compare(kind: str, x: Tensor, other: Any) -> Any:
+    if isinstance(other, Tensor):
+        return apply(COMPARE[kind], (x, other))
     if type(other) is int and not holds(x.dtype, other):
         other = full(
             (), other, "int64", x.device
         )  # the answer is known, and is a bool all the same
-    return binary(ops.Compare(kind), x, other)
+    return binary(COMPARE[kind], x, other)
 
 
 def _bind(methods: type, target: type) -> None:

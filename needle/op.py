@@ -60,6 +60,7 @@ __all__ = [
     "normalize_axes",
     "normalize_axis",
     "register",
+    "remembered",
     "unbroadcast",
 ]
 
@@ -193,6 +194,8 @@ def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(compute)
     def wrapped(self: Op, *inputs: Any) -> Any:
+        if len(inputs) == 1 and not is_half(inputs[0].view.dtype):
+            return compute(self, *inputs)
         dtypes = [x.dtype for x in inputs]
         if not any(map(is_half, dtypes)):
             return compute(self, *inputs)
@@ -205,6 +208,7 @@ def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+C = TypeVar("C", bound=Op)
 O = TypeVar("O", bound=type[Op])  # noqa: E741
 
 
@@ -231,6 +235,12 @@ def register(cls: O) -> O:
         )
     REGISTRY[cls.name] = made
     return made
+
+
+def remembered(cls: Callable[..., C]) -> Callable[..., C]:
+    """The constructor of an op, which gives the same object for the same attributes: ops hold no
+    state, and a small call spends much of its time on making one."""
+    return functools.lru_cache(maxsize=256, typed=True)(cls)
 
 
 class Elementwise(Op):

@@ -17,7 +17,10 @@ _new = object.__new__
 
 def _unary(name: str, doc: str) -> Callable[[Array], Array]:
     def method(self: Any) -> Any:
-        return self._wrap(getattr(self.device.kernels, name)(self.view))
+        out = _new(type(self))
+        out.device = device = self.device
+        out.view = getattr(device.kernels, name)(self.view)
+        return out
 
     method.__name__, method.__doc__ = name, doc
     return method
@@ -30,7 +33,10 @@ def _binary(name: str, doc: str = "") -> Callable[[Array, Any], Array]:
             operand = other.view
         elif (operand := self.operand(other)) is NotImplemented:
             return NotImplemented
-        return self._wrap(getattr(device.kernels, name)(self.view, operand))
+        out = _new(type(self))
+        out.device = device
+        out.view = getattr(device.kernels, name)(self.view, operand)
+        return out
 
     method.__name__, method.__doc__ = name, doc or f"Elementwise {name} with broadcasting."
     return method

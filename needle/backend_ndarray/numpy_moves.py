@@ -6,14 +6,15 @@ slices of them, None, tuples and lists) or do not fit: NDArray then finds out wh
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import numpy as np
 
 from . import indexing
-from .dtypes import FLOATING, astype
-from .numpy_elementwise import narrow, own, wide
+from .dtypes import FLOATING, astype, result_type
+from .numpy_elementwise import narrow, operands, own, wide
 from .numpy_view import View
 
 _FITS = (IndexError, TypeError, ValueError)
@@ -130,6 +131,25 @@ def mean(x: View, axes: Any, keepdims: bool) -> View:
         total = np.sum(values, axis=over, keepdims=keepdims, dtype="float64").astype(values.dtype)
         found = total / values.dtype.type(math.prod(x.shape[a] for a in over))
         return own(astype(np.asarray(found), x.dtype) if x.dtype in FLOATING else found)
+
+
+def concat(parts: tuple[View, ...], axis: int, stacked: bool) -> View:
+    """The parts one after the other along an axis, or, if `stacked`, along a new one."""
+    if not parts:
+        raise ValueError("concat: there are no parts")
+    dtype = functools.reduce(result_type, [part.dtype for part in parts])
+    with np.errstate(all="ignore"):
+        arrays = [astype(part.np, dtype) for part in parts]
+        return own((np.stack if stacked else np.concatenate)(arrays, axis))
+
+
+def kron(a: View, b: View) -> View:
+    """The Kronecker product. ValueError for more than 8 axes."""
+    if max(a.ndim, b.ndim) > 8:
+        raise ValueError(f"kron: shapes {a.shape} and {b.shape} have more than 8 axes")
+    with np.errstate(all="ignore"):
+        x, y, dtype = operands(a, b)
+        return own(narrow(np.kron(x, y), dtype))
 
 
 def softmax(x: View, axis: int, log: bool) -> View:

@@ -17,14 +17,14 @@ Array = np.ndarray[Any, Any]
 
 def run(name: str, *arrays: NDArray, **attributes: Any) -> Any:
     """The function `name` of this module over NDArrays of one dtype: an NDArray, or two."""
-    device, dtype = arrays[0].device, arrays[0].dtype
+    device, dtype = arrays[0].device, arrays[0].view.dtype
     if dtype in SMALL_INTEGER:  # int32 has the same order, and the same low bits
         out = run(name, *[x.astype("int32") for x in arrays], **attributes)
         if isinstance(out, tuple):
             return out[0].astype(dtype), *out[1:]
         return out if name == "searchsorted" else out.astype(dtype)
     kernel = getattr(device.kernels, name, None)
-    if kernel is not None and all(x.dtype in _NATIVE for x in arrays):
+    if kernel is not None and all([x.view.dtype in _NATIVE for x in arrays]):
         out = kernel(*[x.view for x in arrays], *attributes.values())
         if isinstance(out, tuple):
             return tuple(wrap(device, part) for part in out)
@@ -65,15 +65,6 @@ def resample(x: Array, index: Array, weight: Array, axis: int) -> Array:
     for places, factors in zip(index, weight, strict=True):
         out += x[..., places] * factors
     return np.moveaxis(out, -1, axis)
-
-
-def weighted_rows(x: Array, index: Array, weight: Array) -> Array:
-    out = np.zeros((index.shape[1], x.shape[1]), x.dtype)
-    for places, factors in zip(index, weight, strict=True):
-        rows = np.zeros_like(out)
-        rows[places >= 0] = x[places[places >= 0]]
-        out += rows * factors[:, None]
-    return out
 
 
 def linear_scan(a: Array, b: Array, axis: int, reverse: bool) -> Array:
@@ -122,9 +113,10 @@ def searchsorted(x: Array, values: Array, right: bool) -> Array:
     """np.searchsorted of each line, which leaves open what it finds among elements that are not
     sorted."""
     if x.ndim > 1:
-        lines = zip(x.reshape(-1, x.shape[-1]), values.reshape(-1, values.shape[-1]), strict=True)
-        found = [searchsorted(line, wanted, right) for line, wanted in lines]
-        return np.reshape(found, values.shape).astype("int64")
+        out = np.zeros(values.shape, "int64")
+        for line in np.ndindex(x.shape[:-1]):
+            out[line] = searchsorted(x[line], values[line], right)
+        return out
     low, high = np.zeros(values.shape, "int64"), np.full(values.shape, len(x), "int64")
     for _ in range(len(x).bit_length()):
         middle = (low + high) // 2

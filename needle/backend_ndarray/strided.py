@@ -334,10 +334,13 @@ class Strided(Elementwise):
 
     def _reduce(self, name: str, axis: Any, keepdims: bool) -> Self:
         view = self.view
+        ndim = view.ndim
         if axis is None:
-            axes = _ALL_AXES[view.ndim]
+            axes = _ALL_AXES[ndim]
+        elif type(axis) is int and -ndim <= axis < ndim:
+            axes = (axis % ndim,)
         else:
-            axes = indexing.normalize_axes(axis, view.ndim, name)
+            axes = indexing.normalize_axes(axis, ndim, name)
         return self._wrap(getattr(self.device.kernels, name)(view, axes, bool(keepdims)))
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Self:
@@ -372,7 +375,8 @@ class Strided(Elementwise):
 
     def _arg(self, name: str, axis: Any, keepdims: bool) -> Self:
         if axis is None:
-            found = self.flat._arg(name, 0, False)
+            kernels = self.device.kernels
+            found = self._wrap(getattr(kernels, name)(kernels.reshape(self.view, -1), 0, False))
             return found.reshape((1,) * self.ndim) if keepdims else found
         (one,) = indexing.normalize_axes(as_int(axis), self.ndim, name)
         kernel = getattr(self.device.kernels, name)
@@ -384,6 +388,10 @@ class Strided(Elementwise):
         if operand is NotImplemented or isinstance(operand, _SCALARS):
             return NotImplemented
         return self._wrap(self.device.kernels.matmul(self.view, operand))
+
+    def kron(self, other: Self) -> Self:
+        """The Kronecker product with an array on this device. ValueError for more than 8 axes."""
+        return self._wrap(self.device.kernels.kron(self.view, other.view))
 
     def softmax(self, axis: int, log: bool = False) -> Self:
         """exp(x) / sum(exp(x)) along an axis without overflow, or its logarithm; of integers in

@@ -152,8 +152,8 @@ class BatchNorm1d(_PerChannel):
     and running_var: running = (1 - momentum) * running + momentum * batch. (PyTorch puts the
     unbiased variance into running_var.) With momentum None the buffers are the averages over all
     batches so far, whose number is the buffer num_batches_tracked. Eval mode uses the buffers.
-    weight, bias and the other buffers have shape (dim,). Without `affine` there are no weight and bias; without track_running_stats
-    there are no buffers, and eval mode is like train mode.
+    weight, bias and the other buffers have shape (dim,). Without `affine` there are no weight and
+    bias; without track_running_stats there are no buffers, and eval mode is like train mode.
 
     >>> layer = nn.BatchNorm1d(2)
     >>> layer(ndl.Tensor([[0.0, 10.0], [2.0, 30.0]])).numpy().round(2).tolist()

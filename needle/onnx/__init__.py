@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from .writing import export
-
 if TYPE_CHECKING:
-    from .model import OnnxModel
+    from .model import load
+    from .writing import export
 
 __all__ = ["export", "load"]
 
+_HOMES = {"export": "writing", "load": "model"}
 
-def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
-    """The ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval mode.
 
-    `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
-    input whose values decide shapes must be fixed to be traced.
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'needle.onnx' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
 
-    Raises ImportError without the package `onnx`, FileNotFoundError, ModelError for a file that is
-    damaged or breaks ONNX's rules, and UnsupportedError that lists every operator that needle does
-    not have.
-    """
-    from .model import OnnxModel
-    from .reading import read
 
-    return OnnxModel(read(source), fixed)
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

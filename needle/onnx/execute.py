@@ -38,7 +38,7 @@ def run(graph: Graph, values: Mapping[str, Value]) -> tuple[Value, ...]:
     Each value is dropped after its last use. Raises ModelError and UnsupportedError that name the
     node, and TraceError for what depends on values that are not known while tracing.
     """
-    live = {**values, **graph.initialisers, "": None}
+    live: dict[str, Any] = {**values, **graph.initialisers, "": None}
     outputs = {info.name for info in graph.outputs}
     last = {name: i for i, node in enumerate(graph.nodes) for name in used_names(node)}
     for i, node in enumerate(graph.nodes):
@@ -57,7 +57,7 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
     found = registry.find(node.op_type, node.domain, node.opset)
     if found is None:
         raise UnsupportedError(f"{node}: needle has no such operator")
-    for i in range(found.required):
+    for i in found.required:
         if i >= len(inputs) or inputs[i] is None:
             raise ModelError(f"{node}: input {i} is missing")
     given = [value for value in inputs if value is not None]
@@ -79,7 +79,7 @@ def _computed(
     """The outputs of a node whose inputs are all known, which are computed now."""
     with _untraced(), no_grad():
         outputs = _as_tuple(node, found.function(node, *inputs))
-        return tuple(x.numpy() if isinstance(x, Tensor) else x for x in outputs)
+        return tuple([x.numpy() if isinstance(x, Tensor) else x for x in outputs])
 
 
 @contextlib.contextmanager

@@ -93,7 +93,8 @@ def padded(x: Tensor, sides: Sides, value: float = 0) -> Tensor:
         for axis, (low, high) in enumerate(sides, lead)
     )
     if any(low < 0 or high < 0 for low, high in sides):
-        x = x[(*(slice(None),) * lead, *cut)]
+        key = (slice(None),) * lead + cut
+        x = x[key]
     widths = [(max(low, 0), max(high, 0)) for low, high in sides]
     if not any(low or high for low, high in widths):
         return x

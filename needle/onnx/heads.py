@@ -99,6 +99,14 @@ def total(seen: Mask | None, added: Mask | None, dtype: str, unseen: float) -> M
     return ops.where(tensor(seen), tensor(added), unseen)
 
 
+def finite_mask(added: Mask, dtype: str) -> Mask:
+    """A mask with the lowest number in place of -inf: an infinity less an infinity is no number."""
+    lowest = float(finfo(dtype).min)
+    if isinstance(added, np.ndarray):
+        return np.maximum(added, np.asarray(lowest, added.dtype))
+    return ops.maximum(added, lowest)
+
+
 def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
     """Which queries see a key (..., L, 1), an added -inf being none; None if all do."""
     if added is not None:
@@ -112,7 +120,7 @@ def sees_any(seen: Mask | None, added: Mask | None) -> Mask | None:
         return None
     if isinstance(seen, np.ndarray):
         rows = seen.any(-1, keepdims=True)
-        return None if rows.all() else rows
+        return None if rows.all() else np.asarray(rows)
     return ops.any(seen, -1, keepdims=True)
 
 
@@ -143,10 +151,7 @@ def attend(
     sees no key gives zeros, otherwise the mean of all values."""
     lowest = float(finfo(q.dtype).min)
     rows = sees_any(seen, added) if zero_rows else None
-    if isinstance(added, np.ndarray):
-        added = np.maximum(added.astype("float64"), lowest)
-    elif added is not None:
-        added = ops.maximum(added, lowest)  # an infinity less an infinity is no number
+    added = None if added is None else finite_mask(added, q.dtype)
     mask = _as_mask(total(seen, added, q.dtype, lowest), q)
     fewer = q.shape[1] != k.shape[1]
     y = F.scaled_dot_product_attention(q, k, v, mask, scale=scale, enable_gqa=fewer)

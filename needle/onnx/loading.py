@@ -14,6 +14,7 @@ from . import registry
 from .external import external_array, is_external, tensors_below
 
 _MOST_NODES = 1_000_000  # after functions are replaced by their bodies
+_UNCHECKED = "needle.unchecked"  # a domain that the checker does not know
 _LARGEST_FILE = 2**31 - 1  # of a protobuf message
 
 
@@ -49,10 +50,23 @@ def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
     _check_opset(onnx, proto)
     arrays = _initialisers(onnx, proto, folder)
     work = _without(proto, "initializer", arrays)
+    _name_foreign(work)
     for tensor in tensors_below(onnx, work.graph):
         if is_external(onnx, tensor):
             _bring_in(onnx, tensor, folder)
     return _expanded(onnx, _checked(onnx, work)), arrays
+
+
+_FOREIGN = ("SimplifiedLayerNormalization",)  # ONNX Runtime's, under ONNX's domain
+
+
+def _name_foreign(work: Any) -> None:
+    """Put operators that ONNX Runtime writes under ONNX's domain under its own."""
+    found = [n for n in _nodes(work) if n.op_type in _FOREIGN and n.domain in ("", "ai.onnx")]
+    for node in found:
+        node.domain = "com.microsoft"
+    if found and all(entry.domain != "com.microsoft" for entry in work.opset_import):
+        work.opset_import.add(domain="com.microsoft", version=1)
 
 
 def _parsed(onnx: Any, path: Path) -> Any:
@@ -157,17 +171,36 @@ def _checked(onnx: Any, work: Any) -> Any:
     shapeless = [kind for kind in types if not kind.HasField("shape")]
     for kind in shapeless:  # the checker wants a shape, which exporters leave out of outputs
         kind.shape.SetInParent()
+    deprecated = [node for node in _nodes(work) if _is_deprecated(onnx, node, work)]
+    for node in deprecated:  # the checker refuses them, and it does not look at other domains
+        node.domain = _UNCHECKED
+    if deprecated:
+        work.opset_import.add(domain=_UNCHECKED, version=1)
     try:
         onnx.checker.check_model(work, skip_opset_compatibility_check=True)
     except onnx.checker.ValidationError as error:
         raise ModelError(f"not valid ONNX: {_first_line(error)}") from None
     except (EncodeError, UnicodeError, ValueError) as error:
         raise ModelError(f"not valid ONNX: {_first_line(error)}") from None
+    for node in deprecated:
+        node.domain = ""
     for kind in shapeless:
         kind.ClearField("shape")
     for info in infos:
         _check_type(onnx, info)
     return work
+
+
+def _is_deprecated(onnx: Any, node: Any, work: Any) -> bool:
+    """Whether ONNX no longer wants the operator of a node that needle has."""
+    versions = [e.version for e in work.opset_import if _domain(e.domain) == ""]
+    if _domain(node.domain) or not versions:
+        return False
+    try:
+        schema = onnx.defs.get_schema(node.op_type, versions[0])
+    except onnx.defs.SchemaError:
+        return False
+    return schema.deprecated and registry.find(node.op_type, "", versions[0]) is not None
 
 
 def _first_line(error: Exception) -> str:

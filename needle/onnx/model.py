@@ -16,11 +16,25 @@ from ..tensor import Tensor
 from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
-from .reading import Model
+from .guards import without_guards
+from .reading import Model, read
 from .values import Value
 
 _TAKEN = ("training",)  # attributes of every Module
 _MOST_CONSTANT = 4096  # elements of a computed array that is no weight
+
+
+def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
+    """The ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval mode.
+
+    `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
+    input whose values decide shapes must be fixed to be traced.
+
+    Raises ImportError without the package `onnx`, FileNotFoundError, ModelError for a file that is
+    damaged or breaks ONNX's rules, and UnsupportedError that lists every operator that needle does
+    not have.
+    """
+    return OnnxModel(read(source), fixed)
 
 
 class OnnxModel(Module):
@@ -49,7 +63,8 @@ class OnnxModel(Module):
                 weights[name] = array
             else:
                 known[name] = array
-        self._graph, known = _folded(graph, known)
+        folded, known = _folded(graph, known)
+        self._graph = without_guards(folded, known)
         for name, array in known.items():
             if is_floating(array.dtype.name) and array.size > _MOST_CONSTANT and name not in needed:
                 weights[name] = array

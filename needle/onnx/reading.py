@@ -10,8 +10,18 @@ import numpy as np
 
 from ..errors import ModelError, UnsupportedError
 from . import registry
-from .graph import DTYPES, OTHER_DTYPES, Graph, Info, Node
+from .graph import DTYPES, OTHER_DTYPES, Extent, Graph, Info, Node
 from .loading import array_of, loaded, onnx_package
+
+# What exporters write for an axis of any size: Paddle's -1 and "?", of which several may differ.
+_OPEN = ("", "?", "None", "-1")
+
+
+def _extent(dim: Any) -> Extent:
+    """The size of an axis, its name, or None for one that is open."""
+    if dim.HasField("dim_value"):
+        return None if dim.dim_value == -1 else int(dim.dim_value)
+    return None if dim.dim_param in _OPEN else str(dim.dim_param)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,12 +107,7 @@ class _Reader:
         dtype = self.dtype(kind.elem_type) if kind.elem_type else None
         if not kind.HasField("shape"):
             return Info(proto.name, dtype, None)
-        extents = {"dim_value": lambda d: d.dim_value, "dim_param": lambda d: d.dim_param or None}
-        return Info(
-            proto.name,
-            dtype,
-            tuple(extents.get(d.WhichOneof("value"), lambda _: None)(d) for d in kind.shape.dim),
-        )
+        return Info(proto.name, dtype, tuple(map(_extent, kind.shape.dim)))
 
     def dtype(self, code: int) -> str:
         return {**DTYPES, **OTHER_DTYPES}.get(code, f"of code {code}")

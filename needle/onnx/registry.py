@@ -14,22 +14,20 @@ import pkgutil
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
-from . import converters
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Converter(NamedTuple):
     """A registered converter.
 
-    `required` is the number of inputs that a node must give. `known` are the positions of inputs
-    whose values must be known while tracing: initialisers there stay NumPy arrays and are not
-    weights. A `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
+    `required` are the positions of inputs that a node must give, and `known` of those whose values
+    must be known while tracing: initialisers there stay NumPy arrays and are not weights. A
+    `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
     """
 
     function: Callable[..., Any]
     since: int
-    required: int
+    required: tuple[int, ...]
     known: frozenset[int]
     scoped: bool
 
@@ -50,7 +48,7 @@ def converter(
     def registered(function: F) -> F:
         for name in names:
             found = _CONVERTERS.setdefault((domain, name), [])
-            required = _required(function) - 1 - scoped
+            required = _required(function, scoped)
             found.append(Converter(function, since, required, frozenset(known), scoped))
             found.sort(key=lambda each: each.since)
         return function
@@ -58,11 +56,17 @@ def converter(
     return registered
 
 
-def _required(function: Callable[..., Any]) -> int:
-    """The number of positional parameters without a default."""
-    parameters = inspect.signature(function).parameters.values()
-    plain = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
-    return sum(each.default is each.empty for each in plain)
+def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:
+    """The positions of inputs that a converter does not take as None: those whose parameters have
+    no default and no None in their annotation."""
+    parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
+    return tuple(
+        i
+        for i, each in enumerate(parameters)
+        if each.kind is each.POSITIONAL_OR_KEYWORD
+        and each.default is each.empty
+        and "None" not in str(each.annotation)
+    )
 
 
 def twin(*names: str, domain: str = "") -> Callable[[F], F]:
@@ -102,5 +106,6 @@ def names(domain: str = "") -> list[str]:
 @functools.cache
 def _load() -> None:
     """Import every file of `converters`, which registers what it defines."""
-    for each in pkgutil.iter_modules(converters.__path__):
-        importlib.import_module(f"{converters.__name__}.{each.name}")
+    package = importlib.import_module(f"{__package__}.converters")  # which imports this module
+    for each in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{each.name}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import ops
 from ..dims import Expression, bounds_of
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
@@ -41,21 +42,28 @@ def sizes(items: Any) -> np.ndarray:
 
 
 def tensor(value: Value) -> Tensor:
-    """A value as a Tensor. UnsupportedError for sizes that dims leave open, and other dtypes than
-    needle's."""
+    """A value as a Tensor. UnsupportedError for other dtypes than needle's."""
     if isinstance(value, Tensor):
         return value
     if value.dtype == object:
         if holds_dims(value):
-            found = next(item for item in value.flat if isinstance(item, Expression))
-            raise UnsupportedError(
-                f"the size {found} is used as a number among tensors; give it without a Dim"
-            )
+            parts = [size_tensor(n) for n in value.flat]
+            return ops.reshape(ops.stack(parts, 0), value.shape)
         value = value.astype(np.int64)
     try:
         return Tensor(value, requires_grad=False)
     except TypeError as error:
         raise UnsupportedError(str(error)) from None
+
+
+def size_tensor(n: Any) -> Tensor:
+    """An int, or an expression of dims, as an int64 Tensor of no axis: an open one is the last of
+    as many numbers."""
+    if not isinstance(n, Expression):
+        return Tensor(np.array(n, np.int64), requires_grad=False)
+    behind = 1 - min(n.bounds[0], 1)  # a range of no numbers has no last one
+    last = ops.arange(n + behind, dtype="int64")[-1:]
+    return ops.reshape(ops.add_scalar(last, 1 - behind), ())
 
 
 def known(node: Node, value: Value | None, what: str) -> np.ndarray:
@@ -121,6 +129,11 @@ def dtype_of(value: Value) -> str:
     if isinstance(value, Tensor):
         return value.dtype
     return "int64" if value.dtype == object else value.dtype.name
+
+
+def along(axis: int, part: Any) -> tuple[Any, ...]:
+    """The key that takes `part` along an axis."""
+    return (*[slice(None)] * axis, part)
 
 
 def normal_axis(node: Node, axis: Any, ndim: int) -> int:

@@ -399,11 +399,12 @@ from .tuples import Stack as Stack
 from .tuples import TupleGetItem as TupleGetItem
 from .tuples import concat as concat
 from .tuples import fused_add_scalars as fused_add_scalars
+from .tuples import joined as joined
 from .tuples import make_tuple as make_tuple
 from .tuples import split as split
 from .tuples import stack as stack
 from .tuples import tuple_get_item as tuple_get_item
-from .weighted_rows import WeightedRows as WeightedRows
+from .weighted_elements import WeightedElements as WeightedElements
 from .window import OverlapAdd as OverlapAdd
 from .window import SlidingWindows as SlidingWindows
 from .window import overlap_add as overlap_add

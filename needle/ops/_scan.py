@@ -7,6 +7,7 @@ from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
+from ..backend_ndarray import NDArray
 from ..errors import ShapeError
 from ..op import Op
 from ..op_types import Expr, Stmt, TeNamespace, TeTensor
@@ -29,8 +30,14 @@ Step = Callable[[list[Any], list[Any], list[Any], Expr, Any, Expr, bool], None]
 class Along(Op):
     axis: int
 
+    def line_axis(self, x: NDArray) -> int:
+        """`axis` counted from the front. ValueError if it is out of range; `infer` says more."""
+        ndim = x.view.ndim
+        if not -ndim <= self.axis < ndim:
+            raise ValueError(self.axis)
+        return self.axis % ndim
+
     rows = 4  # that one task of compiled code scans at once
-    infer_first = True
     error_samples: ClassVar[Sequence[ErrorSample]] = _ERRORS
 
     def reduction_length(self, *specs: Spec) -> int:

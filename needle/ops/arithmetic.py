@@ -231,7 +231,6 @@ class Compare(Binary):
 
     kind: str
 
-    infer_first = True
     samples = tuple(
         sample(Arg(a), Arg(b), kind=kind)
         for kind in _COMPARISONS
@@ -253,6 +252,8 @@ class Compare(Binary):
         return getattr(np, self.kind)(a, b)
 
     def compute(self, a: NDArray, b: NDArray) -> NDArray:
+        if self.kind not in _COMPARISONS:
+            raise ValueError(self.kind)  # infer says more
         return _COMPARISONS[self.kind](a, b)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
@@ -311,6 +312,7 @@ class Where(Op):
 
 ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER = Add(), Subtract(), Multiply(), Divide(), Power()
 MAXIMUM, MINIMUM, WHERE = Maximum(), Minimum(), Where()
+COMPARE = {kind: Compare(kind) for kind in _COMPARISONS}
 
 
 def _ones_like(a: Tensor) -> Tensor:

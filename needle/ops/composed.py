@@ -34,7 +34,6 @@ class Clip(Elementwise):
     min: float | None = None
     max: float | None = None
 
-    infer_first = True
     reads = frozenset({"inputs"})
     samples = tuple(
         Sample((Arg(shape),), {"min": low, "max": high}, low is None or high is None or low < high)

@@ -17,9 +17,9 @@ from ..errors import TraceError
 from ..extents import is_symbolic
 from ..spec import broadcast_shapes
 from ..tensor import Tensor, make_const
+from ._keys import as_key
 from .index import RavelIndex, take
 from .shape import permute, reshape
-from ._keys import as_key
 from .slicing import Slice
 from .slicing import slice as get_slice
 

@@ -12,7 +12,7 @@ from .._state import state
 from ..apply import of_value, unrecorded
 from ..errors import ShapeError
 from ..extents import same
-from ..spec import Shape, broadcast_shapes, normalize_axes, normalize_axis
+from ..spec import broadcast_shapes, normalize_axes, normalize_axis
 from ..tensor import Tensor, make_const
 from ._arguments import check_tensors
 from .einsum import _contract
@@ -103,9 +103,9 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
     """
     values = unrecorded(a, b)
     if values is not None:
-        left, right = values
-        if left.dtype == right.dtype and left.ndim == 1 and left.shape == right.shape:
-            return of_value(left @ right)
+        left, right = values[0].view, values[1].view
+        if left.ndim == right.ndim == 1 and left.dtype == right.dtype and left.size == right.size:
+            return of_value(values[0] @ values[1])
     check_tensors("dot", a=a, b=b)
     if not a.ndim or not b.ndim:
         return a * b
@@ -127,26 +127,18 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
     [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
     """
     values = unrecorded(a, b)
-    if values is not None:
-        one, other = values
-        apart, blocks, whole = _kron_shapes(one.shape, other.shape)
-        return of_value((one.reshape(apart) * other.reshape(blocks)).reshape(whole))
+    if values is not None and values[0].ndim <= 8 and values[1].ndim <= 8:
+        return of_value(values[0].kron(values[1]))
     check_tensors("kron", a=a, b=b)
-    apart, blocks, whole = _kron_shapes(a.shape, b.shape)
-    return reshape(reshape(a, apart) * reshape(b, blocks), whole)
-
-
-def _kron_shapes(left: Shape, right: Shape) -> tuple[Shape, Shape, Shape]:
-    """The shapes of both operands and of the result."""
-    ndim = max(len(left), len(right))
-    left, right = ((1,) * (ndim - len(shape)) + tuple(shape) for shape in (left, right))
-    whole = tuple([n * m for n, m in zip(left, right, strict=True)])
-    return _interleaved(left, 1, 0), _interleaved(right, 1, 1), whole
+    ndim = max(a.ndim, b.ndim)
+    left, right = ((1,) * (ndim - x.ndim) + tuple(x.shape) for x in (a, b))
+    product = reshape(a, _interleaved(left, 1, 0)) * reshape(b, _interleaved(right, 1, 1))
+    return reshape(product, tuple(n * m for n, m in zip(left, right, strict=True)))
 
 
 def _interleaved(shape: Sequence[int], fill: int, side: int) -> tuple[int, ...]:
     """Each extent with `fill` behind it (side 0) or before it (side 1)."""
-    return tuple([x for n in shape for x in ((fill, n) if side else (n, fill))])
+    return tuple(x for n in shape for x in ((fill, n) if side else (n, fill)))
 
 
 def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:

@@ -14,7 +14,7 @@ from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
 from ..dims import Expression
 from ..errors import ShapeError
-from ..op import Op, Reduce, in_float32, register
+from ..op import Op, Reduce, in_float32, register, remembered
 from ..op_types import Expr, HasShape, TeNamespace, TeTensor
 from ..samples import Arg, Sample, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
@@ -327,9 +327,17 @@ class Argmax(Op):
         return k.te.compute(shape, body, name="argmax")
 
 
+_SUMMATION = remembered(Summation)
+_MEAN = remembered(Mean)
+_MAX = remembered(Max)
+_MIN = remembered(Min)
+_VAR = remembered(Var)
+_ARGMAX = remembered(Argmax)
+
+
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
-    return apply(Summation(as_axes("summation", axes), keepdims), (a,))
+    return apply(_SUMMATION(as_axes("summation", axes), keepdims), (a,))
 
 
 def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
@@ -338,7 +346,7 @@ def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     >>> ndl.mean(ndl.Tensor([[1.0, 3.0], [5.0, 7.0]]), axis=0).numpy().tolist()
     [3.0, 5.0]
     """
-    return apply(Mean(as_axes("mean", axes), keepdims), (a,))
+    return apply(_MEAN(as_axes("mean", axes), keepdims), (a,))
 
 
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
@@ -348,12 +356,12 @@ def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
     [7.0, 5.0]
     """
-    return apply(Max(as_axes("max", axes), keepdims), (a,))
+    return apply(_MAX(as_axes("max", axes), keepdims), (a,))
 
 
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
-    return apply(Min(as_axes("min", axes), keepdims), (a,))
+    return apply(_MIN(as_axes("min", axes), keepdims), (a,))
 
 
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
@@ -366,7 +374,7 @@ def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 
     """
     if not isinstance(correction, (int, float)):
         raise TypeError(f"var: correction is a {type(correction).__name__}, not a number")
-    return apply(Var(as_axes("var", axes), keepdims, correction), (a,))
+    return apply(_VAR(as_axes("var", axes), keepdims, correction), (a,))
 
 
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -375,4 +383,4 @@ def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor
     >>> ndl.argmax(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1).numpy().tolist()
     [1, 0]
     """
-    return apply(Argmax(None if axis is None else as_int(axis), keepdims), (a,))
+    return apply(_ARGMAX(None if axis is None else as_int(axis), keepdims), (a,))

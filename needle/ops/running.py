@@ -43,9 +43,12 @@ class _Running(Along):
         return out
 
     def compute(self, x: NDArray) -> tuple[NDArray, ...]:
-        wide = x.astype("float32") if is_half(x.dtype) else x
-        values, places = scans.run(self.name, wide, axis=self.axis % x.ndim)
-        return values.astype(x.dtype, copy=False), places
+        dtype = x.view.dtype
+        if is_half(dtype):
+            values, places = self.compute(x.astype("float32"))
+            return values.astype(dtype), places
+        found: tuple[NDArray, ...] = scans.run(self.name, x, axis=self.line_axis(x))
+        return found
 
     def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Tensor:
         grad = out_grad[0]

@@ -59,8 +59,10 @@ class _Accumulate(Along):
 
     @in_float32
     def compute(self, x: NDArray) -> NDArray:
-        x = x.astype(self.dtype_of(x.dtype), copy=False)
-        out: NDArray = scans.run(self.name, x, axis=self.axis % x.ndim, reverse=self.reverse)
+        dtype = x.view.dtype
+        if (wanted := self.dtype_of(dtype)) != dtype:
+            x = x.astype(wanted)
+        out: NDArray = scans.run(self.name, x, axis=self.line_axis(x), reverse=self.reverse)
         return out
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
@@ -171,6 +173,7 @@ class LinearScan(Along):
     axis: int = -1
     reverse: bool = False
 
+    infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = tuple(
         sample(shape, shape, axis=axis, reverse=reverse)

@@ -11,7 +11,7 @@ from ..backend_ndarray import NDArray
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
-from ..op import Op, Reduce, in_float32, register
+from ..op import Op, Reduce, in_float32, register, remembered
 from ..op_types import Array, Expr, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
@@ -195,6 +195,9 @@ class LogSoftmax(_AlongAxis):
         return r.op.nn.log_softmax(x, self.axis) if is_floating(str(x.ty.dtype)) else None
 
 
+_SOFTMAX, _LOGSOFTMAX = remembered(Softmax), remembered(LogSoftmax)
+
+
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
     return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
@@ -206,9 +209,9 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
     >>> ndl.softmax(ndl.zeros(4)).numpy().tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    return apply(Softmax(axis), (a,))
+    return apply(_SOFTMAX(axis), (a,))
 
 
 def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(a)) along `axis`, without overflow."""
-    return apply(LogSoftmax(axis), (a,))
+    return apply(_LOGSOFTMAX(axis), (a,))

@@ -100,8 +100,8 @@ class Sort(Op):
 @register
 class Searchsorted(Op):
     """y = the int64 position in sorted x before which each element of `values` belongs: the first
-    one, or the last if `right`. x is (n,), or (..., n) for values (..., m) with the same axes before
-    the last. NaN counts as the largest. No gradient flows back."""
+    one, or the last if `right`. x is (n,), or (..., n) for values (..., m) with the same axes
+    before the last. NaN counts as the largest. No gradient flows back."""
 
     right: bool = False
 

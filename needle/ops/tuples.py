@@ -9,8 +9,9 @@ from types import ModuleType
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import NDArray, empty
+from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import result_type
+from ..backend_ndarray.ndarray import wrap
 from ..dims import Expression
 from ..errors import ShapeError, TraceError
 from ..op import Op, register
@@ -95,6 +96,17 @@ class TupleGetItem(Op):
         return r.TupleGetItem(parts, self.index % count)
 
 
+def joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDArray:
+    """The parts along an axis, or along a new one. ValueError or TypeError if they do not fit."""
+    if not parts:
+        raise ValueError("there are no parts")
+    device = parts[0].device
+    if any(part.device is not device for part in parts):
+        raise ValueError("the parts are on different devices")
+    views = tuple([part.view for part in parts])
+    return wrap(device, device.kernels.concat(views, axis, stacked))
+
+
 def _slice_at(axis: int, i: int) -> tuple[int | slice, ...]:
     """The key of the slice `i` along `axis`."""
     return (*[slice(None)] * axis, i)
@@ -106,7 +118,6 @@ class Stack(Op):
 
     axis: int = 0
 
-    infer_first = True
     moves = True
     samples = (
         sample((3, 4), (3, 4), axis=0),
@@ -137,16 +148,7 @@ class Stack(Op):
         return np.stack(parts, self.axis)
 
     def compute(self, *parts: NDArray) -> NDArray:
-        first = parts[0]
-        dtype = first.dtype
-        for part in parts:
-            dtype = result_type(dtype, part.dtype)
-        axis = self.axis % (first.ndim + 1)
-        shape = (*first.shape[:axis], len(parts), *first.shape[axis:])
-        out = empty(shape, dtype, device=first.device)
-        for i, part in enumerate(parts):
-            out[_slice_at(axis, i)] = part
-        return out
+        return joined(parts, self.axis, stacked=True)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         parts = split(out_grad, self.axis)
@@ -266,16 +268,7 @@ class Concat(Op):
         return np.concatenate(parts, self.axis)
 
     def compute(self, *parts: NDArray) -> NDArray:
-        spec = self.infer(*[Spec(x.shape, x.dtype, x.device) for x in parts])
-        out = empty(spec.shape, spec.dtype, device=parts[0].device)
-        kernels, whole, strides = out.device.kernels, out.view, out.strides
-        step, start = strides[self.axis], 0
-        for part in parts:
-            view = part.view
-            if view.size:
-                kernels.copy(view, kernels.as_strided(whole, view.shape, strides, start))
-            start += view.shape[self.axis] * step
-        return out
+        return joined(parts, self.axis)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         inputs = node.inputs

@@ -23,8 +23,8 @@ def _at_least_one(owner: str, what: str, value: Any) -> float:
 
 class Adagrad(Optimizer):
     """v += g * g, where g = grad + weight_decay * p; p -= lr' * g / (sqrt(v) + eps), where lr' = lr
-    / (1 + (step - 1) * lr_decay) and v starts at initial_accumulator_value (Duchi et al. 2011). With
-    `maximize`, grad is negated first."""
+    / (1 + (step - 1) * lr_decay) and v starts at initial_accumulator_value (Duchi et al. 2011).
+    With `maximize`, grad is negated first."""
 
     checks: ClassVar[dict[str, Check]] = {
         "lr_decay": not_negative,

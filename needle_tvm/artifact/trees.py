@@ -1,7 +1,8 @@
 """Nested arguments and results, described in JSON. Standard library only.
 
-A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}}, or
-{"static": value} for an argument that is not an array and was fixed when the model was traced.
+A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}},
+{"fields": {name: ...}} for an object whose parts are attributes, or {"static": value} for an
+argument that is not an array and was fixed when the model was traced.
 """
 
 from __future__ import annotations
@@ -14,6 +15,35 @@ from needle_tvm.errors import InputError
 LEAF = "*"
 
 
+_NAMED = ("dict", "fields")  # kinds of trees with parts by name
+
+
+class Record:
+    """The parts of a dataclass or of another object, as attributes: `record.logits`. Also
+    `record["logits"]`, and `record[0]` is the first one that is not None."""
+
+    def __init__(self, **fields: Any) -> None:
+        vars(self).update(fields)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, (int, slice)):
+            return tuple(part for part in vars(self).values() if part is not None)[key]
+        return vars(self)[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(vars(self))
+
+    def __len__(self) -> int:
+        return len(vars(self))
+
+    def __contains__(self, name: object) -> bool:
+        return name in vars(self)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={part!r}" for name, part in vars(self).items())
+        return f"{type(self).__name__}({fields})"
+
+
 def leaves(tree: Any) -> int:
     """Number of arrays in a tree."""
     if tree == LEAF:
@@ -21,7 +51,7 @@ def leaves(tree: Any) -> int:
     ((kind, parts),) = tree.items()
     if kind == "static":
         return 0
-    return sum(leaves(part) for part in (parts.values() if kind == "dict" else parts))
+    return sum(leaves(part) for part in (parts.values() if kind in _NAMED else parts))
 
 
 def flatten_arguments(
@@ -30,11 +60,14 @@ def flatten_arguments(
     """The arrays among a call's arguments, in order.
 
     `arguments` describes the arguments the model was traced with, each {"name", "tree"}; a call
-    gives them by position or by name. Raises InputError that names an argument that is missing or
-    unexpected, or has another structure or static value.
+    gives them by position or by name. Those with "keyword" are given by name, and those without
+    arrays may be left out. Raises InputError that names an argument that is missing or unexpected,
+    or has another structure or static value.
     """
-    if len(args) > len(arguments):
-        raise InputError(f"takes {len(arguments)} arguments as compiled, was given {len(args)}")
+    most = sum(not argument.get("keyword", False) for argument in arguments)
+    if len(args) > most:
+        by_name = "" if most == len(arguments) else " by position"
+        raise InputError(f"takes {most} arguments{by_name} as compiled, was given {len(args)}")
     named = dict(kwargs)
     found: list[Any] = []
     for number, argument in enumerate(arguments):
@@ -43,6 +76,8 @@ def flatten_arguments(
             value = args[number]
         elif name in named:
             value = named.pop(name)
+        elif leaves(argument["tree"]) == 0:
+            continue
         else:
             raise InputError(f"argument {name!r} is missing")
         found += flatten(argument["tree"], value, repr(name))
@@ -65,11 +100,23 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
             raise InputError(f"{where} must be a dict with the keys {sorted(parts)}")
         for name, part in parts.items():
             yield from flatten(part, value[name], f"{where}[{name!r}]")
+    elif kind == "fields":
+        for name, part in parts.items():
+            yield from flatten(part, _field(value, name, where), f"{where}.{name}")
     else:
         if not isinstance(value, (tuple, list)) or len(value) != len(parts):
             raise InputError(f"{where} must be a {kind} of {len(parts)}")
         for number, part in enumerate(parts):
             yield from flatten(part, value[number], f"{where}[{number}]")
+
+
+def _field(value: Any, name: str, where: str) -> Any:
+    """A part of an object by name; InputError if there is none."""
+    if isinstance(value, Mapping) and name in value:
+        return value[name]
+    if not hasattr(value, name):
+        raise InputError(f"{where} must have the field {name!r}")
+    return getattr(value, name)
 
 
 def _is_same(value: Any, compiled: Any) -> bool:
@@ -97,5 +144,7 @@ def _built(tree: Any, remaining: Iterator[Any]) -> Any:
         return parts
     if kind == "dict":
         return {name: _built(part, remaining) for name, part in parts.items()}
+    if kind == "fields":
+        return Record(**{name: _built(part, remaining) for name, part in parts.items()})
     built = [_built(part, remaining) for part in parts]
     return tuple(built) if kind == "tuple" else built

@@ -17,7 +17,8 @@ from needle_tvm.words import printable
 if TYPE_CHECKING:
     from needle_tvm.check.campaign.campaign import Summary
 
-_KINDS = ("ops", "gradient", "dims", "torch")
+_KINDS = ("ops", "gradient", "dims", "torch", "onnx")
+_NEEDS = {"torch": ("torch",), "onnx": ("onnx", "onnxruntime")}  # packages of a kind
 _PROGRAMS = 10_000  # of each kind, if no seeds are given
 _SAID_SECONDS = 2.0  # between two reports of progress
 
@@ -25,7 +26,12 @@ _SAID_SECONDS = 2.0  # between two reports of progress
 def make_parser() -> cli.Parser:
     parser = cli.Parser(prog="needle_tvm.check", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("--kind", choices=_KINDS, action="append", help="of programs (all, torch where it is)")
+    add(
+        "--kind",
+        choices=_KINDS,
+        action="append",
+        help="of programs (all that this environment has the packages for)",
+    )
     add("--seeds", type=_seeds, metavar="A:B", help="from A on, below B (10,000 from a new A)")
     add("--shard", type=_shard, default=(1, 1), metavar="I/N", help="the Ith of N parts of them")
     add("--processes", type=cli.positive, default=1, metavar="N", help="programs at once (1)")
@@ -81,11 +87,14 @@ def run(options: argparse.Namespace) -> int:
     """Run the campaign and print its results, also if it is interrupted."""
     kinds = list(dict.fromkeys(options.kind or _KINDS))
     console = cli.console(stderr=True)
-    if "torch" in kinds and importlib.util.find_spec("torch") is None:
+    for kind, packages in _NEEDS.items():
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        if kind not in kinds or not missing:
+            continue
         if options.kind:
-            raise InstallError("programs of kind torch are PyTorch's: pip install torch")
-        kinds.remove("torch")
-        console.print("no PyTorch here: no programs of kind torch")
+            raise InstallError(f"programs of kind {kind}: pip install {' '.join(missing)}")
+        kinds.remove(kind)
+        console.print(f"no {' and '.join(missing)} here: no programs of kind {kind}")
     cli.check_writable(options.out)
     seeds = options.seeds
     if seeds is None:

@@ -19,6 +19,9 @@ from needle_tvm.artifact.arrays import describe
 from needle_tvm.artifact.function import ArraySpec
 from needle_tvm.artifact.layout import SIGNATURE
 from needle_tvm.artifact.sizes import shape_at
+from needle_tvm.cli.drawing import onnx_file
+from needle_tvm.cli.drawing.picture import check_picture, write_picture
+from needle_tvm.cli.drawing.script import of_artifact
 from needle_tvm.errors import (
     ArtifactError,
     EvaluationError,
@@ -48,9 +51,11 @@ _WARMUP_CALLS = 5
 
 def add_parser(subparsers: Any) -> None:
     """Add the three commands to a parser's subparsers."""
-    about = "say what an artifact takes and gives, what it was made for and by what"
-    inspect = _add(subparsers, "inspect", about, _inspect)
+    about = "say what an artifact or an ONNX file takes and gives, and draw its graph"
+    inspect = _add(subparsers, "inspect", about, _inspect, "the artifact's folder, or an ONNX file")
     inspect.epilog = "Only the manifest is read; verify checks the files."
+    text = "draw kernels, or an ONNX file's operators, and weights: .svg, or .html that scrolls"
+    inspect.add_argument("--graph", type=Path, metavar="FILE", help=text)
 
     about = "check every file, the processor, and the golden outputs; exit code 1 if any is wrong"
     _add(subparsers, "verify", about, _verify)
@@ -73,9 +78,11 @@ def add_parser(subparsers: Any) -> None:
     run.rest = "inputs"
 
 
-def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:
+def _add(
+    subparsers: Any, name: str, about: str, command: Any, path: str = "the artifact's folder"
+) -> Parser:
     parser: Parser = subparsers.add_parser(name, help=about, description=about, allow_abbrev=False)
-    parser.add_argument("path", type=Path, metavar="PATH", help="the artifact's folder")
+    parser.add_argument("path", type=Path, metavar="PATH", help=path)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "--require-signature",
@@ -91,7 +98,13 @@ def _add(subparsers: Any, name: str, about: str, command: Any) -> Parser:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    if options.graph is not None:
+        check_picture(options.graph)
+    if options.path.suffix == ".onnx" and options.path.is_file():
+        return _inspect_onnx(options)
     artifact = Artifact.from_manifest(options.path, options.require_signature)
+    if options.graph is not None:
+        write_picture(of_artifact(artifact), options.graph)
     manifest, main = artifact.manifest, artifact.main
     described, files = manifest["functions"]["main"], manifest["files"]
     facts = {
@@ -137,6 +150,29 @@ def _inspect(options: argparse.Namespace) -> int:
         ("signature", facts["signature"]),
         *((name, f"{recorded['size']:,} bytes") for name, recorded in files.items()),
         ("size", f"{facts['size']:,} bytes"),
+        *([] if options.graph is None else [("wrote", str(options.graph))]),
+    ]
+    return _print_rows(rows)
+
+
+def _inspect_onnx(options: argparse.Namespace) -> int:
+    if options.require_signature is not None:
+        raise UsageError(f"--require-signature: {options.path} is an ONNX file, which has none")
+    proto, arrays = onnx_file.read_onnx(options.path)
+    if options.graph is not None:
+        write_picture(onnx_file.of_onnx(options.path, proto, arrays), options.graph)
+    facts = {"path": str(options.path), **onnx_file.facts(proto, arrays)}
+    if options.json:
+        return _print_json(facts)
+    operators = (f"{name} x {count}" for name, count in facts["operators"].items())
+    lacking = ", ".join(facts["unsupported"])
+    rows = [
+        *((kind, text) for kind in ("input", "output") for text in facts[f"{kind}s"]),
+        ("opset", ", ".join(f"{name} {number}" for name, number in facts["opsets"].items())),
+        ("weights", f"{facts['weights']:,} numbers, {facts['bytes']:,} bytes"),
+        ("operators", ", ".join(operators)),
+        ("needle", f"has no {lacking}" if lacking else "has all operators"),
+        *([] if options.graph is None else [("wrote", str(options.graph))]),
     ]
     return _print_rows(rows)
 

@@ -16,7 +16,7 @@ from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.compiler import first
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, check_dims, request
-from needle_tvm.errors import ArtifactError, InstallError, StageError, TranslationError, UsageError
+from needle_tvm.errors import ArtifactError, InstallError, StageError, UsageError
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
 from needle_tvm.process import command_line
@@ -106,18 +106,28 @@ def compile(
 def compile_torch(
     model: Any,
     *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
     dims: Mapping[Any, Any] | Sequence[Any] | None = None,
     **choices: Unpack[Choices],
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; other keywords are those of
     `compile`.
 
-    `inputs` are tensors, or tuples, lists and dicts of them. `dtype` applies to stage "tuned" only,
-    and to convolutions of one and two dimensions. Parameters keep their `state_dict` names; buffers
-    (batch norm's statistics) become constants of the code. The weights are copied now: later
-    changes of the model reach the code only through `set_params`. The result takes torch tensors,
-    NumPy arrays and needle Tensors, and exports like any other. Each call imports PyTorch and TVM
-    and exports the model, even if the code itself is cached.
+    `model` may also be an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that
+    `torch.export.save` wrote: only load files that you trust. Without inputs, those that it was
+    exported with are the example, and sizes that it leaves open must be given as `dims` again.
+
+    `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
+    dataclasses of them, and objects that hold them, such as a cache of keys and values; numbers,
+    strings and None are fixed for all calls, which may leave them out. A call gives `kwargs` by
+    name. Results come in the model's structure: for a dataclass, or another object with tensors, an
+    object with the same attributes (`result.logits`).
+
+    `dtype` applies to stage "tuned" only, and to convolutions of one and two dimensions. Parameters
+    keep their `state_dict` names; buffers (batch norm's statistics) become constants of the code.
+    The weights are copied now: later changes of the model reach the code only through `set_params`.
+    The result takes torch tensors, NumPy arrays and needle Tensors, and exports like any other.
+    Each call imports PyTorch and TVM and exports the model, even if the code itself is cached.
 
     `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: also a sequence with an
     entry for each argument, entries nested as the arguments are, lists with a dim or None for each
@@ -143,17 +153,14 @@ def compile_torch(
             f"{asked.stage!r}"
         )
     try:
-        import torch
+        import torch  # noqa: F401
     except ImportError as error:
         raise InstallError(f"PyTorch cannot be imported ({error}): pip install torch") from error
-    if not isinstance(model, torch.nn.Module):
-        raise TranslationError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-    if model.training:
-        raise TranslationError("model is in training mode: call model.eval() first")
+    from needle_tvm.frontend.torch.given import module_of
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    taken = take(model, inputs, dims)
+    taken = take(*module_of(model, inputs, kwargs or {}), dims)
     if taken.shapes.dims:  # also by marks on the inputs
         check_dims(asked)
     return compile_source(source(taken, asked.spec, asked.variant), asked)

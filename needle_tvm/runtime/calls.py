@@ -35,7 +35,9 @@ class Calls:
     ) -> None:
         self._executor, self._result, self._wrap = executor, result, wrap
         self._main = main = executor.main
-        self._flat = all(argument["tree"] == LEAF for argument in main.arguments)
+        self._flat = all(
+            argument["tree"] == LEAF and not argument.get("keyword") for argument in main.arguments
+        )
         tree = main.output_tree
         self._single = tree == LEAF
         self._whole = self._single or tree == {"tuple": [LEAF] * len(main.outputs)}

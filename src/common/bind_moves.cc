@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <vector>
 
 #include "common/bind.h"
 #include "common/moves.h"
@@ -237,6 +238,19 @@ View mean(const View& x, py::handle axes, bool keepdims) {
   return nd::mean(x, *over, keepdims);
 }
 
+View concat(py::handle parts, int64_t axis, bool stacked) {
+  if (!PyTuple_CheckExact(parts.ptr())) throw TypeError("concat: the parts are not a tuple");
+  std::vector<const View*> views;
+  int64_t size = 0;
+  for (py::handle part : py::reinterpret_borrow<py::tuple>(parts)) {
+    if (!py::isinstance<View>(part)) throw TypeError("concat: a part is not a View");
+    views.push_back(part.cast<const View*>());
+    size = std::max(size, views.back()->size());
+  }
+  MaybeReleaseGil gil(large(size));
+  return nd::concat(views, axis, stacked);
+}
+
 }  // namespace
 
 void bind_moves(py::module_& m) {
@@ -247,6 +261,11 @@ void bind_moves(py::module_& m) {
   m.def("diagonal", &diagonal);
   m.def("roll", &roll);
   m.def("mean", &mean);
+  m.def("concat", &concat);
+  m.def("kron", [](const View& a, const View& b) {
+    MaybeReleaseGil gil(static_cast<double>(a.size()) * b.size() >= kReleaseFrom);
+    return nd::kron(a, b);
+  });
   m.def("softmax", [](const View& x, int64_t axis, bool log) {
     MaybeReleaseGil gil(large(x.size()));
     return nd::softmax(x, axis, log);

@@ -68,9 +68,10 @@ Operand of(const View& x) {
   return o;
 }
 
+// x in the dtype in which several steps are computed: halves are rounded only once, and sums of them
+// do not overflow.
 View floats(const View& x) {
-  const DType t = is_floating(x.dtype()) ? x.dtype() : DType::float64;
-  const DType wide = device::computes(t) ? t : compute_type(t);
+  const DType wide = is_floating(x.dtype()) ? compute_type(x.dtype()) : DType::float64;
   return wide == x.dtype() ? x : cast(x, wide);
 }
 
@@ -140,6 +141,69 @@ View softmax(const View& x, int64_t axis, bool log) {
   if (!log) return narrowed(binary(Binary::divide, of(terms), of(total)), x);
   const View size = unary(Unary::log, total);
   return narrowed(binary(Binary::subtract, of(shifted), of(size)), x);
+}
+
+View kron(const View& a, const View& b) {
+  const int ndim = std::max(a.ndim(), b.ndim());
+  if (2 * ndim > kMaxDims)
+    throw std::invalid_argument("kron: shapes " + a.shape().str() + " and " + b.shape().str() +
+                                " have more than " + std::to_string(kMaxDims / 2) + " axes");
+  Dims apart, blocks, whole;
+  for (int i = 0; i < ndim; ++i) {
+    const auto extent = [&](const View& v) {
+      const int axis = i - (ndim - v.ndim());
+      return axis < 0 ? 1 : v.shape()[axis];
+    };
+    const int64_t n = extent(a), m = extent(b);
+    apart.push(n);
+    apart.push(1);
+    blocks.push(1);
+    blocks.push(m);
+    whole.push(0);
+    if (__builtin_mul_overflow(n, m, &whole[i]))
+      throw std::invalid_argument("kron: the result has too many elements");
+  }
+  const View x = reshape(a, apart), y = reshape(b, blocks);
+  return reshape(binary(Binary::multiply, of(x), of(y)), whole);
+}
+
+View concat(const std::vector<const View*>& parts, int64_t axis, bool stacked) {
+  if (parts.empty()) throw std::invalid_argument("concat: there are no parts");
+  const View& first = *parts[0];
+  const int ndim = first.ndim() + stacked;
+  if (axis < -ndim || axis >= ndim || ndim > kMaxDims)
+    throw std::invalid_argument("concat: axis " + std::to_string(axis) +
+                                " is out of range for shape " + first.shape().str());
+  const int at = static_cast<int>(axis < 0 ? axis + ndim : axis);
+  DType t = first.dtype();
+  int64_t total = 0;
+  for (const View* each : parts) {
+    same_device("concat", first, {each});
+    t = promote(t, each->dtype());
+    bool fits = each->ndim() == first.ndim();
+    for (int i = 0; fits && i < first.ndim(); ++i)
+      fits = each->shape()[i] == first.shape()[i] || (i == at && !stacked);
+    if (!fits)
+      throw std::invalid_argument("concat: shapes " + first.shape().str() + " and " +
+                                  each->shape().str() + " do not fit");
+    total += stacked ? 1 : each->shape()[at];
+  }
+  Dims shape;
+  for (int i = 0; i < ndim; ++i)
+    shape.push(i == at ? total : first.shape()[stacked && i > at ? i - 1 : i]);
+  View out = View::empty(t, shape, first.device());
+  if (out.size() == 0) return out;
+  Dims strides;
+  for (int i = 0; i < ndim; ++i)
+    if (!stacked || i != at) strides.push(out.strides()[i]);
+  int64_t begin = 0;
+  for (const View* each : parts) {
+    const int64_t offset = begin * out.strides()[at];
+    if (each->size() > 0)
+      copy(*each, View(out.buffer(), t, each->shape(), strides, offset));
+    begin += stacked ? 1 : each->shape()[at];
+  }
+  return out;
 }
 
 View product(const View& a, const View& b) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "common/view.h"
 
@@ -19,6 +20,11 @@ View roll(const View& x, const Dims& shifts, const Dims& axes);
 View mean(const View& x, const Dims& axes, bool keepdims);
 // exp(x - max) / sum(exp(x - max)) along an axis, or its logarithm; of integers in float64.
 View softmax(const View& x, int64_t axis, bool log);
+// The Kronecker product; the operand with fewer axes gets axes of extent 1 in front.
+View kron(const View& a, const View& b);
+// The parts one after the other along an axis, or, if `stacked`, along a new one, in their common
+// dtype.
+View concat(const std::vector<const View*>& parts, int64_t axis, bool stacked);
 // matmul with NumPy's rules for vectors.
 View product(const View& a, const View& b);
 

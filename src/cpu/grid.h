@@ -8,17 +8,14 @@
 
 namespace needle {
 
-// How a point reads an image; the names are PyTorch's.
+// How a point reads an image, by PyTorch's names.
 struct Sampling {
-  enum Mode { bilinear, nearest, bicubic } mode;
-  enum Padding { zeros, border, reflection } padding;
+  std::string mode, padding;
   bool align_corners;
-
-  Sampling(const std::string& mode_name, const std::string& padding_name, bool align);
 };
 
 // x (N, C, sizes...) of two or three axes at the points of grid (N, points..., axes), both of one
-// floating dtype: (N, C, points...).
+// floating dtype: (N, C, points...). A channel has less than 2^31 elements.
 View grid_sample(const View& x, const View& grid, const Sampling& how);
 // The gradients for x and grid from that for the result.
 std::pair<View, View> grid_sample_grad(const View& grad, const View& x, const View& grid,

@@ -8,6 +8,8 @@
 #include <structmember.h>
 #include <tvm/ffi/c_api.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -31,6 +33,8 @@ namespace {
 constexpr uintptr_t kAlignment = 64;  // bytes; of copies
 // Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
 constexpr int64_t kKept = 1 << 22;
+// So many indices are checked by several threads: in 10 us or more by one.
+constexpr int64_t kShared = 1 << 15;
 
 // A size that a call decides.
 struct Dim {
@@ -132,8 +136,7 @@ const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
 }
 
 template <class T>
-bool within(const void* data, int64_t n, int64_t low, int64_t high) {
-  const T* x = static_cast<const T*>(data);
+[[gnu::always_inline]] inline bool within(const T* x, int64_t n, int64_t low, int64_t high) {
   uint64_t wrong = 0;
   // The sign of a difference, because x86 without AVX2 cannot compare vectors of 64-bit integers.
   // If a difference wraps, which unsigned ones may, the index is outside and the other's sign is
@@ -145,13 +148,55 @@ bool within(const void* data, int64_t n, int64_t low, int64_t high) {
   return wrong >> 63 == 0;
 }
 
+#ifdef __x86_64__
+template <class T>
+[[gnu::target("avx2")]] bool within_by_avx2(const T* x, int64_t n, int64_t low, int64_t high) {
+  return within(x, n, low, high);
+}
+#endif
+
+template <class T>
+bool are_within(const void* data, int64_t begin, int64_t end, int64_t low, int64_t high) {
+  const T* x = static_cast<const T*>(data) + begin;
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2")) return within_by_avx2(x, end - begin, low, high);
+#endif
+  return within(x, end - begin, low, high);
+}
+
+// Indices that threads check together.
+struct Indices {
+  const Input* input;
+  const void* data;
+  int64_t count;
+  std::atomic<int> wrong{0};
+};
+
+// Checks a task's part of the indices, as a task of a team.
+int check_part(int task, Team* team, void* context) {
+  auto* all = static_cast<Indices*>(context);
+  const Input& input = *all->input;
+  const int64_t part = (all->count + team->tasks - 1) / team->tasks;
+  const int64_t begin = std::min(part * task, all->count);
+  const int64_t end = std::min(begin + part, all->count);
+  const bool right = input.window->tensor.dtype.bits == 32
+                         ? are_within<int32_t>(all->data, begin, end, input.low, input.high)
+                         : are_within<int64_t>(all->data, begin, end, input.low, input.high);
+  if (!right) all->wrong.store(1, std::memory_order_relaxed);
+  return 0;
+}
+
 // Whether all elements are valid indices; false as well for dtypes that are left to Python.
-bool in_range(const Input& input, const void* data) {
+bool in_range(const Input& input, const void* data, int threads) {
   const DLDataType dtype = input.window->tensor.dtype;
   if (dtype.code != kDLInt || (dtype.bits != 32 && dtype.bits != 64)) return false;
-  const int64_t n = input.bytes / (dtype.bits / 8);
-  return dtype.bits == 32 ? within<int32_t>(data, n, input.low, input.high)
-                          : within<int64_t>(data, n, input.low, input.high);
+  Indices all{&input, data, input.bytes / (dtype.bits / 8)};
+  Team alone{nullptr, 1};
+  if (all.count < kShared)
+    check_part(0, &alone, &all);
+  else
+    run_team(threads, check_part, &all);
+  return all.wrong.load(std::memory_order_relaxed) == 0;
 }
 
 bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int64_t unit) {
@@ -194,7 +239,7 @@ bool has_shape(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
 
 // Points an input's window at an argument's memory, or at an aligned copy. False if it does not
 // fit, for kinds of arrays that are left to Python, and with an interrupt set.
-bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims) {
+bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims, int threads) {
   DLTensor& window = input.window->tensor;
   void* data;
   if (Py_TYPE(argument) == py::detail::npy_api::get().PyArray_Type_) {
@@ -223,7 +268,7 @@ bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims)
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   }
   if (data == nullptr && input.bytes > 0) return false;  // as PyTorch's fake tensors
-  if (input.indexed && !in_range(input, data)) return false;
+  if (input.indexed && !in_range(input, data, threads)) return false;
   held->given = static_cast<const char*>(data);
   if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
     if (input.written && input.bytes > 0) return false;
@@ -369,7 +414,7 @@ bool overlapping(const Caller* self, const Held* held) {
 PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   for (Dim& dim : *self->dims) dim.value = 0;
   for (size_t i = 0; i < self->inputs->size(); ++i)
-    if (!place((*self->inputs)[i], arrays[i], &held[i], *self->dims)) {
+    if (!place((*self->inputs)[i], arrays[i], &held[i], *self->dims, self->threads)) {
       if (PyErr_Occurred()) return nullptr;
       Py_RETURN_NOTIMPLEMENTED;
     }

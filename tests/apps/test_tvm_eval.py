@@ -220,3 +220,21 @@ def test_a_searchs_status_passes_through_as_it_is(monkeypatch):
         (1, "tuned: searching"),
         (1, "tuned: done"),
     ]
+
+
+@pytest.mark.slow
+def test_an_onnx_file_is_evaluated_beside_the_peers_that_read_it(run_app, tmp_path):
+    pytest.importorskip("onnx")
+    from tests.needle.onnx.mutation import dense
+
+    path = tmp_path / "dense.onnx"
+    path.write_bytes(dense().SerializeToString())
+    options = ["--batch", "3", "--rounds", "1", "--stages", "tuned", "--peers", "--json", "-"]
+    done = run_app("tvm_eval.py", "-m", path, *options, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["ok"]
+    assert result["inputs"] == [{"shape": [3, 8], "dtype": "float32"}]
+    names = {entry["name"] for entry in result["timing"]["contestants"]}
+    installed = {"ONNX Runtime", "OpenVINO"} - {n.split(" 1")[0] for n in result["peers_missing"]}
+    assert all(any(name.startswith(each) for name in names) for each in installed), names

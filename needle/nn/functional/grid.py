@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from ... import ops
+from ... import init, ops
 from ..._state import state
 from ...apply import apply
 from ...backend_ndarray import Device, NDArray
-from ...backend_ndarray.dtypes import compute_dtype, is_floating
+from ...backend_ndarray.dtypes import compute_dtype, is_floating, is_half
 from ...backend_ndarray.ndarray import wrap
 from ...engine import pulled_back
 from ...errors import ShapeError
 from ...extents import same
-from ...node import Node
+from ...node import Node, spec_of
 from ...op import Op
 from ...op_types import ArrayGradients, Gradients
 from ...ops._arguments import check_tensors
-from ...ops.weighted_rows import WeightedRows
-from ...spec import Spec
+from ...ops.weighted_elements import WeightedElements
+from ...spec import Spec, common_device
 from ...tensor import Tensor
 from .resize import cubic_weights
 
@@ -47,39 +48,26 @@ def grid_sample(
 
     Gradients flow to x and to grid. ShapeError, TypeError or ValueError for what does not fit.
     """
+    op = _op(mode, padding_mode, bool(align_corners))
+    if state.trace is None and isinstance(x, Tensor) and isinstance(grid, Tensor):
+        value = x._data
+        # A larger image may have channels of more elements than the kernel numbers.
+        if value is not None and value.view.size < 2**31 and _has_kernel(value.device):
+            return apply(op, (x, grid))  # type: ignore[no-any-return]
     check_tensors("grid_sample", x=x, grid=grid)
-    axes = x.ndim - 2
-    if axes not in (2, 3) or grid.ndim != x.ndim or grid.shape[-1] != axes:
-        raise ShapeError(
-            f"grid_sample: x has shape {x.shape} and the grid {grid.shape}; they must be "
-            "(N, C, H, W) and (N, rows, columns, 2), or with one axis more and 3"
-        )
-    if any(same(n, 0) for n in x.shape[2:]):
-        raise ShapeError(f"grid_sample: x of shape {x.shape} has no elements to read")
-    if grid.shape[0] != x.shape[0]:
-        raise ShapeError(f"grid_sample: batches of {x.shape[0]} and {grid.shape[0]} do not match")
-    if not is_floating(x.dtype) or x.dtype != grid.dtype:
-        raise TypeError(
-            f"grid_sample: x is {x.dtype}, grid is {grid.dtype}; both must be one float"
-        )
-    if mode not in _MODES or (mode == "bicubic" and axes == 3):
-        raise ValueError(
-            f"grid_sample: mode {mode!r} of {axes} axes is none of {', '.join(_MODES)}"
-        )
-    if padding_mode not in _PADDINGS:
-        raise ValueError(
-            f"grid_sample: padding_mode {padding_mode!r} is none of {', '.join(_PADDINGS)}"
-        )
-    op = _GridSample(mode, padding_mode, bool(align_corners))
-    if state.trace is None and x.device is grid.device and op.kernel(x.device) is not None:
-        return apply(op, (x, grid))  # type: ignore[no-any-return]
+    op.infer(x.spec, grid.spec)
     return op.composed(x, grid)
+
+
+def _has_kernel(device: Device) -> bool:
+    return hasattr(device.kernels, "grid_sample")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GridSample(Op):
-    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry: compiled
-    code has the composition of other ops, of which the gradient is made too if it is recorded."""
+    """`grid_sample` by a kernel of its own, where the device has one. It is in no registry:
+    compiled code has the composition of other ops, of which the gradient is made too if it is
+    recorded."""
 
     mode: str
     padding_mode: str
@@ -89,36 +77,75 @@ class _GridSample(Op):
     arity = 2
     reads = frozenset({"inputs"})
 
-    def kernel(self, device: Device, suffix: str = "") -> Any:
-        return getattr(device.kernels, f"grid_sample{suffix}", None)
-
     def infer(self, x: Spec, grid: Spec) -> Spec:
-        return Spec((*x.shape[:2], *grid.shape[1:-1]), x.dtype, x.device)
+        axes = x.ndim - 2
+        if axes not in (2, 3) or grid.ndim != x.ndim or grid.shape[-1] != axes:
+            raise ShapeError(
+                f"grid_sample: x has shape {x.shape} and the grid {grid.shape}; they must be "
+                "(N, C, H, W) and (N, rows, columns, 2), or with one axis more and 3"
+            )
+        if any(same(n, 0) for n in x.shape[2:]):
+            raise ShapeError(f"grid_sample: x of shape {x.shape} has no elements to read")
+        if grid.shape[0] != x.shape[0]:
+            raise ShapeError(
+                f"grid_sample: batches of {x.shape[0]} and {grid.shape[0]} do not match"
+            )
+        if not is_floating(x.dtype) or x.dtype != grid.dtype:
+            raise TypeError(
+                f"grid_sample: x is {x.dtype}, grid is {grid.dtype}; both must be one float"
+            )
+        if self.mode not in _MODES or (self.mode == "bicubic" and axes == 3):
+            raise ValueError(
+                f"grid_sample: mode {self.mode!r} of {axes} axes is none of {', '.join(_MODES)}"
+            )
+        if self.padding_mode not in _PADDINGS:
+            raise ValueError(
+                f"grid_sample: padding_mode {self.padding_mode!r} is none of {', '.join(_PADDINGS)}"
+            )
+        device = common_device(self.name, x, grid)
+        return Spec((*x.shape[:2], *grid.shape[1:-1]), x.dtype, device)
 
     def compute(self, x: NDArray, grid: NDArray) -> NDArray:
-        wide = [part.astype(compute_dtype(part.dtype), copy=False).view for part in (x, grid)]
-        made = wrap(x.device, self.kernel(x.device)(*wide, *self._how()))
-        return made.astype(x.dtype, copy=False)
+        device, dtype = x.device, x.view.dtype
+        if is_half(dtype):
+            self.infer(spec_of(x), spec_of(grid))
+            return self.compute(x.astype("float32"), grid.astype("float32")).astype(dtype)
+        how = self.mode, self.padding_mode, self.align_corners
+        return wrap(device, device.kernels.grid_sample(x.view, grid.view, *how))
 
     def backward(self, out_grad: NDArray, node: Node) -> ArrayGradients:
         x, grid = node.saved
         given = (out_grad, x, grid)
         wide = [part.astype(compute_dtype(part.dtype), copy=False).view for part in given]
-        found = self.kernel(x.device, "_grad")(*wide, *self._how())
+        found = x.device.kernels.grid_sample_grad(*wide, *self._how())
         return tuple([wrap(x.device, part).astype(x.dtype, copy=False) for part in found])
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
-        return pulled_back(self.composed, node.inputs, out_grad)
+        inputs = node.inputs
+        found = pulled_back(self.composed, inputs, out_grad)
+        # The nearest element depends on no coordinate: zeros, as the kernel gives.
+        pairs = zip(inputs, found, strict=True)
+        return tuple([init.zeros_like(x) if y is None else y for x, y in pairs])
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
         """The same, made of other ops."""
-        taps = [
-            _taps(grid[..., x.ndim - 3 - i], n, *self._how()) for i, n in enumerate(x.shape[2:])
-        ]
-        return _gathered(x, taps)
+        return sampled(x, grid, *self._how())
 
     def _how(self) -> tuple[str, str, bool]:
         return self.mode, self.padding_mode, self.align_corners
+
+
+_op = functools.lru_cache(maxsize=64, typed=True)(_GridSample)
+
+
+def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """`grid_sample` of any number of axes, in any mode, unchecked."""
+    last = x.ndim - 3
+    taps = [
+        _taps(grid[..., last - i], n, mode, padding, align_corners)
+        for i, n in enumerate(x.shape[2:])
+    ]
+    return _gathered(x, taps)
 
 
 Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and its weight
@@ -159,11 +186,9 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
 def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
     """The weighted sums of the elements at the places; those outside are 0."""
     batch, channels, *size = x.shape
-    order = (0, *range(2, x.ndim), 1)
-    rows = ops.reshape(ops.permute(x, order), (batch * prod(size), channels))
     points = taps[0][0][0].shape
-    begin = ops.arange(batch, device=x.device) * prod(size)
-    begin = ops.reshape(begin, (batch, *(1,) * len(size)))
+    plane = prod(size)
+    kind = "int32" if isinstance(plane, int) and plane < 2**31 else "int64"
     indices, weights = [], []
     for corner in itertools.product(*taps):
         index: Any = 0
@@ -172,16 +197,18 @@ def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
         for (place, share), n in zip(corner, size, strict=True):
             inside = (place >= 0) & (place <= n - 1)
             is_inside = inside if is_inside is None else is_inside & inside
-            index = index * n + ops.where(inside, place, 0).astype("int64")  # inside: not NaN
+            index = index * n + ops.where(inside, place, 0).astype(kind)  # inside: not NaN
             if share is not None:
                 weight = share if weight is None else weight * share
-        indices.append(ops.where(is_inside, index + begin, -1))
+        indices.append(ops.where(is_inside, index, -1))
         weights.append(is_inside.astype(x.dtype) if weight is None else weight)
     index, weight = (
-        ops.reshape(ops.stack(each, 0), (len(each), prod(points))) for each in (indices, weights)
+        ops.reshape(ops.stack(each, 1), (batch, len(each), prod(points[1:])))
+        for each in (indices, weights)
     )
-    out = ops.reshape(apply(WeightedRows(), (rows, index, weight)), (*points, channels))
-    return ops.permute(out, (0, x.ndim - 1, *range(1, x.ndim - 1)))
+    channels_of = ops.reshape(x, (batch, channels, plane))
+    out = apply(WeightedElements(), (channels_of, index, weight))
+    return ops.reshape(out, (batch, channels, *points[1:]))
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:

@@ -244,6 +244,14 @@ def _tables(
     """The places and weights that Resample takes: of m elements among n, and the other way."""
     taps = kind.wide_taps(n, m, ratio) if kind.antialias else kind.taps(np, np.arange(m), n, ratio)
     places, weights = (np.stack(each) for each in zip(*taps, strict=True))
+    return resample_tables(places, weights, n, dtype, device)
+
+
+def resample_tables(
+    places: Any, weights: Any, n: int, dtype: str, device: Device
+) -> tuple[NDArray, ...]:
+    """What Resample takes beside x, from NumPy arrays (taps, m) of places in 0..n - 1 and weights:
+    both, and the same sums the other way round."""
     tables = (places, weights, *_reversed(places, weights, n))
     return tuple(
         array(each, dtype=dtype if each.dtype.kind == "f" else None, device=device)

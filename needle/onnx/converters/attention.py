@@ -10,21 +10,24 @@ from ... import ops
 from ...extents import is_symbolic
 from ...tensor import Tensor
 from ..graph import Node
+from ..guards import DOMAIN
 from ..heads import (
     Mask,
     attend,
     attend_in_steps,
     cached_angles,
+    finite_mask,
     intersection,
     join_heads,
     rotated,
     seen_before,
     seen_by_position,
+    sees_any,
     softmax_dtype,
     split_heads,
 )
 from ..registry import converter
-from ..values import Value, normal_axis, tensor
+from ..values import Value, normal_axis, size_tensor, tensor
 
 
 @converter("Attention", since=23)
@@ -85,7 +88,7 @@ def _masks(
             raise node.invalid("nonpad_kv_seqlen is not used with past_key")
         ends = tensor(lengths)
         seen = seen_before(ends, keys)
-        offset = ops.subtract(ops.cast(ends, "int64"), _number(queries))
+        offset = ops.subtract(ops.cast(ends, "int64"), size_tensor(queries))
     elif past_key is not None:
         offset = past_key.shape[2]
     left, right = node.integer("left_window_size", -1), node.integer("right_window_size", -1)
@@ -100,11 +103,6 @@ def _masks(
         else:
             added = given
     return seen, added
-
-
-def _number(n: Any) -> Any:
-    """An extent as an operand: a Tensor of an open one."""
-    return ops.add_scalar(ops.arange(n, dtype="int64")[-1:], 1) if is_symbolic((n,)) else n
 
 
 def _widened(mask: Mask, keys: Any) -> Mask:
@@ -149,7 +147,23 @@ def tensor_scatter(node: Node, cache: Value, update: Value, starts: Value | None
         ops.arange(length, dtype="int64"),
     )
     if mode == "circular":
-        at = ops.remainder(at, _number(past.shape[axis]))
+        at = ops.remainder(at, size_tensor(past.shape[axis]))
     rows = ops.reshape(ops.arange(batch, dtype="int64"), (batch, 1))
     moved = ops.set_at(ops.moveaxis(past, axis, 1), (rows, at), ops.moveaxis(new, axis, 1))
     return ops.moveaxis(moved, 1, axis)
+
+
+# What `guards` puts around the softmax of attention that PyTorch exported
+
+
+@converter("Finite", domain=DOMAIN)
+def finite(node: Node, mask: Value) -> Value:
+    """A mask with the lowest number in place of -inf."""
+    return finite_mask(mask, str(mask.dtype))
+
+
+@converter("ZeroRows", domain=DOMAIN)
+def zero_rows(node: Node, data: Value, mask: Value) -> Tensor:
+    """The results of attention, 0 for a query whose mask is -inf for every key."""
+    x, rows = tensor(data), sees_any(None, mask)
+    return x if rows is None else ops.where(tensor(rows), x, 0.0)

@@ -13,7 +13,7 @@ from ...tensor import Tensor
 from ..geometry import Sides, padded
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, bounded, known_integers, known_number, normal_axes, tensor
+from ..values import Value, along, bounded, known_integers, known_number, normal_axes, tensor
 
 
 @converter("Pad", since=2)
@@ -86,17 +86,18 @@ def _extended(node: Node, x: Tensor, axis: int, low: Any, high: Any, mode: str) 
     """`x` padded along an axis whose size is open: the same from slices of the ends."""
     if any(isinstance(n, Expression) or n < 0 for n in (low, high)):
         raise node.unsupported(f"widths {low} and {high} along an axis of open size")
-    n, lead = x.shape[axis], (slice(None),) * axis
+    n: Any = x.shape[axis]
     least = n.bounds[0]
     if max(low, high) > least - (mode == "reflect"):
         raise node.unsupported(f"padding {max(low, high)} of an axis that may have {least}")
     if mode == "edge":
-        first, last = x[(*lead, slice(0, 1))], x[(*lead, slice(n - 1, n))]
+        first, last = x[along(axis, slice(0, 1))], x[along(axis, slice(n - 1, n))]
         parts = [first] * low + [x] + [last] * high
     elif mode == "wrap":
-        parts = [x[(*lead, slice(n - low, n))], x, x[(*lead, slice(0, high))]]
+        parts = [x[along(axis, slice(n - low, n))], x, x[along(axis, slice(0, high))]]
     else:
-        before, behind = x[(*lead, slice(1, low + 1))], x[(*lead, slice(n - 1 - high, n - 1))]
+        before = x[along(axis, slice(1, low + 1))]
+        behind = x[along(axis, slice(n - 1 - high, n - 1))]
         parts = [ops.flip(before, axis), x, ops.flip(behind, axis)]
     kept = parts if mode == "edge" else [p for p, m in zip(parts, (low, 1, high), strict=True) if m]
     return ops.concat(kept, axis)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...errors import ModelError
 from ...extents import is_symbolic, same
 from ...tensor import Tensor
 from ..execute import Scope
@@ -27,8 +28,22 @@ LARGEST_COUNT = 10_000  # of iterations that are unrolled
 def if_(node: Node, scope: Scope, condition: Value) -> tuple[Value, ...]:
     branches = [node.graph("then_branch"), node.graph("else_branch")]
     if isinstance(condition, Tensor):
-        return _chosen(node, condition, *(scope.run(branch) for branch in branches))
+        return _chosen(node, condition, *(_whole(node, scope, branch) for branch in branches))
     return scope.run(branches[0 if known_number(node, condition, "the condition") else 1])
+
+
+_UNKNOWN = "the condition depends on values that only a call knows"
+_ADVICE = "if it comes from an input of the model, give that a value with fixed={...}"
+
+
+def _whole(node: Node, scope: Scope, branch: Graph) -> tuple[Value, ...]:
+    """The outputs of a branch that is not necessarily taken."""
+    try:
+        return scope.run(branch)
+    except ModelError as error:
+        raise node.unsupported(
+            f"{_UNKNOWN}, and branch {branch.name!r} does not fit these inputs ({error}); {_ADVICE}"
+        ) from error
 
 
 def _chosen(
@@ -44,10 +59,8 @@ def _chosen(
         first, second = tensor(a), tensor(b)
         if not same(first.shape, second.shape) or first.dtype != second.dtype:
             raise node.unsupported(
-                f"the condition depends on values that only a call knows, and output {i} is "
-                f"{first.dtype} {first.shape} in one branch and {second.dtype} {second.shape} in "
-                "the other; if it comes from an input of the model, give that a value with "
-                "fixed={...}"
+                f"{_UNKNOWN}, and output {i} is {first.dtype} {first.shape} in one branch and "
+                f"{second.dtype} {second.shape} in the other; {_ADVICE}"
             )
         chosen.append(ops.where(scalar, first, second))
     return tuple(chosen)

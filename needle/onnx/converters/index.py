@@ -15,6 +15,7 @@ from ..graph import Node
 from ..registry import converter
 from ..values import (
     Value,
+    along,
     bounded,
     known_integer,
     normal_axis,
@@ -36,7 +37,7 @@ def gather(node: Node, data: Value, indices: Value) -> Tensor:
     axis = normal_axis(node, node.integer("axis"), x.ndim)
     if isinstance(indices, np.ndarray) and indices.ndim == 0:  # one place: a slice
         at = known_integer(node, indices, "the index")
-        return x[(*[slice(None)] * axis, at)]
+        return x[along(axis, at)]
     return ops.take(x, index_tensor(indices), axis)
 
 
@@ -114,7 +115,7 @@ def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) ->
         key[axis] = index
         return _written(how, x, tuple(key), source)
     for i in _steps(node, index.shape[axis]):  # places of one step differ from each other
-        part = (*[slice(None)] * axis, slice(i, i + 1))
+        part = along(axis, slice(i, i + 1))
         key[axis] = index[part]
         place = tuple(key)
         x = ops.set_at(x, place, ops.multiply(x[place], source[part]))
@@ -230,7 +231,9 @@ def data_dependent(node: Node) -> None:
 @converter("NonZero", since=9)
 def nonzero(node: Node, data: Value) -> Tensor:
     data_dependent(node)
-    return ops.transpose(ops.nonzero(tensor(data)))
+    found = ops.nonzero(tensor(data))
+    assert isinstance(found, Tensor)  # not the tuple that it gives if asked
+    return ops.transpose(found)
 
 
 @converter("Compress", since=9)

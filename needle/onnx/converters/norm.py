@@ -27,7 +27,8 @@ def batch_norm(
     taken = [tensor(each) for each in (mean, variance, scale, shift)]
     if any(each.dtype != x.dtype for each in taken):
         x, taken = ops.cast(x, "float32"), [ops.cast(each, "float32") for each in taken]
-    made = F.batch_norm(x, *taken, eps=node.number("epsilon"))
+    centre, spread, weight, bias = taken
+    made = F.batch_norm(x, centre, spread, weight, bias, eps=node.number("epsilon"))
     return ops.cast(made, tensor(data).dtype)
 
 

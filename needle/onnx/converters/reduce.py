@@ -13,7 +13,7 @@ from ...dims import Expression
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known_integers, normal_axes, normal_axis, tensor
+from ..values import Value, along, known_integers, normal_axes, normal_axis, tensor
 
 Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 
@@ -147,4 +147,4 @@ def cumulative(node: Node, data: Value, axis: Value) -> Tensor:
     one = [(0, 0)] * x.ndim
     one[at] = (0, 1) if reverse else (1, 0)
     kept = slice(1, None) if reverse else slice(None, x.shape[at])
-    return ops.pad(made, one, 0 if node.op_type == "CumSum" else 1)[(*[slice(None)] * at, kept)]
+    return ops.pad(made, one, 0 if node.op_type == "CumSum" else 1)[along(at, kept)]

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ... import ops
 from ...backend_ndarray.dtypes import astype
+from ...extents import is_symbolic
 from ..graph import Node
 from ..registry import twin
-from ..values import known_integers, normal_axes, normal_axis, sizes
+from ..values import Value, known_integers, normal_axes, normal_axis, sizes, tensor
 from .shape import reshaped, slices, split_extents
 
 Array = np.ndarray[Any, Any]
@@ -30,11 +32,11 @@ def identity(node: Node, x: Array) -> Array:
 
 
 @twin("Cast")
-def cast(node: Node, x: Array) -> Array:
+def cast(node: Node, x: Array) -> Value:
     if x.dtype != object:
         return astype(x, node.dtype("to"))
     if node.dtype("to") not in ("int64", "int32"):
-        raise node.unsupported("a size that a Dim leaves open is cast to another dtype than int64")
+        return ops.cast(tensor(x), node.dtype("to"))
     return x
 
 
@@ -116,8 +118,10 @@ def gather(node: Node, data: Array, indices: Array) -> Array:
 
 
 @twin("Slice")
-def slice_(node: Node, data: Array, *rest: Array | None) -> Array:
-    return data[slices(node, data, *rest)]
+def slice_(node: Node, data: Array, *rest: Array | None) -> Value:
+    key = slices(node, data, *rest)
+    ends = [n for each in key for n in (each.start, each.stop)]
+    return ops.getitem(tensor(data), key) if is_symbolic(ends) else data[key]
 
 
 @twin("Concat")

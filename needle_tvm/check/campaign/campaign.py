@@ -19,7 +19,7 @@ from typing import Any
 from needle_tvm._tvm import versions
 from needle_tvm.check.campaign import failures
 from needle_tvm.check.campaign.failures import FAILURES
-from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, OPS, TORCH
+from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, ONNX, OPS, TORCH
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 
@@ -33,6 +33,7 @@ _SERVICES = {
     GRADIENT: "needle_tvm.check.campaign.service:serve",
     DIMS: "needle_tvm.check.campaign.service:serve",
     TORCH: "needle_tvm.check.campaign.torch.service:serve",
+    ONNX: "needle_tvm.check.campaign.onnx.service:serve",
 }
 
 

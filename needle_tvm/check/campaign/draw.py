@@ -14,6 +14,7 @@ from typing import Any
 import needle as ndl
 from needle.backend_ndarray.dtypes import DTYPES, is_floating
 from needle.errors import TraceError
+from needle.graph import Graph
 from needle.op import REGISTRY, Op
 from needle.samples import Arg
 from needle_tvm.check.campaign.drawer import REFUSALS, Drawer, Made, Unfit
@@ -30,26 +31,29 @@ _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
 _KINDS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 
 
-def draw(seed: int, gradient: bool = False) -> Program:
-    """Draw the program of a seed, of 5 to 60 steps, or of 5 to 30 if it takes gradients."""
-    return _drawn(random.Random(f"{seed} {gradient}"), gradient, has_dims=False)
+def draw(
+    seed: int, gradient: bool = False, allows: Callable[[Graph], bool] | None = None
+) -> Program:
+    """Draw the program of a seed, of 5 to 60 steps, or of 5 to 30 if it takes gradients. A step
+    whose graph `allows` refuses is drawn again."""
+    return _drawn(Drawer(random.Random(f"{seed} {gradient}"), gradient, allows=allows))
 
 
 def draw_with_dims(seed: int) -> Program:
     """Draw the program of a seed in which extents depend on dims; one in four takes gradients."""
     rng = random.Random(f"{seed} dims")
     while True:
-        program = _drawn(rng, gradient=seed % 4 == 0, has_dims=True)
+        program = _drawn(Drawer(rng, gradient=seed % 4 == 0, has_dims=True))
         if program.dims:
             return program
 
 
-def _drawn(rng: random.Random, gradient: bool, has_dims: bool) -> Program:
-    d = Drawer(rng, gradient, has_dims)
+def _drawn(d: Drawer) -> Program:
+    rng = d.rng
     wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
-    if gradient:  # gradients make about twice as many ops again
+    if d.gradient:  # gradients make about twice as many ops again
         wanted = max(_LENGTHS[0], wanted // 2)
-    if has_dims:  # code for many sizes takes LLVM longer, too
+    if d.dims is not None:  # code for many sizes takes LLVM longer, too
         wanted = min(wanted, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(Unfit):
@@ -62,7 +66,7 @@ def _drawn(rng: random.Random, gradient: bool, has_dims: bool) -> Program:
                 _propose(d)
         drawn = d.needed_program()
         if len(drawn.steps) >= _LENGTHS[0]:
-            return _with_gradient(drawn) if gradient else drawn
+            return _with_gradient(drawn) if d.gradient else drawn
         wanted += _LENGTHS[0]
 
 

@@ -59,8 +59,14 @@ class Unfit(Exception):
 
 
 class Drawer:
-    def __init__(self, rng: random.Random, gradient: bool, has_dims: bool = False) -> None:
-        self.rng = rng
+    def __init__(
+        self,
+        rng: random.Random,
+        gradient: bool,
+        has_dims: bool = False,
+        allows: Callable[[Graph], bool] | None = None,
+    ) -> None:
+        self.rng, self.gradient, self._allows = rng, gradient, allows
         self.undrawn: list[str] = []  # reasons why steps were refused because of dims
         self.values: list[Made] = []
         self.steps: list[tuple[str, list[Made], list[Made]]] = []
@@ -196,6 +202,8 @@ class Drawer:
 
         try:
             if self._is_large and not self._fits(trace(line, *tensors)):
+                return None
+            if self._allows is not None and not self._allows(trace(line, *tensors)):
                 return None
             with ndl.no_grad(), np.errstate(all="ignore"):
                 out = line(*tensors)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.check.campaign.judge import TORCH, Variant
+from needle_tvm.check.campaign.judge import ONNX, TORCH, Variant
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.shrink import shrunk
 from needle_tvm.check.campaign.verdicts import FOREIGN, VARIANTS, WRONG, place
@@ -42,7 +42,8 @@ if __name__ == "__main__":
     raise SystemExit(rerun_request({request!r}))
 """
 
-_HOMES = ("needle_tvm.check.campaign.judge", "needle_tvm.check.campaign.torch.programs")
+_HOMES = {kind: f"needle_tvm.check.campaign.{kind}.programs" for kind in (TORCH, ONNX)}
+_HOME = "needle_tvm.check.campaign.judge"
 
 _ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
 
@@ -62,11 +63,15 @@ def write(
     program = result.get("program")
     if program is None and kind != TORCH:
         program = judge({"kind": kind, "seed": result["seed"], "variants": []}).get("program")
-    if program is None or kind == TORCH:
-        of = {"seed": result["seed"]} if program is None else {"program": program}
-        text += _BY_REQUEST.format(home=_HOMES[kind == TORCH], request={"kind": kind, **of})
-    else:
+    of = {"seed": result["seed"]} if program is None else {"program": program}
+    variants: Sequence[Variant] = VARIANTS
+    if program is not None and kind != TORCH:
         small, variants = _small(Program.from_json(program), result, judge, seconds)
+        of = {"program": small.to_json(), "variants": list(variants)}
+    if program is None or kind in _HOMES:
+        request = {"kind": kind, **of}
+        text += _BY_REQUEST.format(home=_HOMES.get(kind, _HOME), request=request)
+    else:
         arguments = f"{list(variants)!r}{', dims, others' if small.dims else ''}"
         text += _BY_SOURCE.format(source=small.source(), arguments=arguments)
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,8 +92,9 @@ def _small(
         request = {"kind": result["kind"], "program": candidate.to_json(), "variants": list(at)}
         return _alike(judge(request), result)
 
-    # If the process died, the place is unknown: try the original program at each variant.
-    tried = [variants] if variants else [[variant] for variant in VARIANTS]
+    # If the process died, the place is unknown: try the original program before it is compiled, and
+    # at each variant.
+    tried = [variants] if variants else [[], *([variant] for variant in VARIANTS)]
     found = next((at for at in tried if fails(program, at)), None)
     if found is None:
         return program, VARIANTS

@@ -32,8 +32,8 @@ from needle_tvm.check.campaign.verdicts import (
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.frontend.bounds import Evaluation
 
-OPS, GRADIENT, DIMS, TORCH = "ops", "gradient", "dims", "torch"
-KINDS = (OPS, GRADIENT, DIMS, TORCH)
+OPS, GRADIENT, DIMS, TORCH, ONNX = "ops", "gradient", "dims", "torch", "onnx"
+KINDS = (OPS, GRADIENT, DIMS, TORCH, ONNX)
 
 Variant = tuple[str, int]  # stage and number of threads
 
@@ -57,7 +57,11 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     if program.dims:  # one number of threads, in turn
         every = (*VARIANTS[:2], VARIANTS[2 + len(program.steps) % 2])
     variants = request.get("variants", every)
-    where, verdict, what = judged(program.load, variants, *program.at_sizes())
+    return answer(program, *judged(program.load, variants, *program.at_sizes()))
+
+
+def answer(program: Program, where: str, verdict: str, what: str) -> dict[str, Any]:
+    """`serve`'s answer."""
     return {
         "verdict": verdict,
         "where": where,
@@ -93,9 +97,9 @@ def judged(
             sized = []
             for arrays in (inputs, *others):
                 where = "eager"
-                eager = _flat(load()[0](*[ndl.Tensor(x) for x in arrays]))
+                eager = flat(load()[0](*[ndl.Tensor(x) for x in arrays]))
                 where = "trace"
-                wanted = _Wanted(load()[0], arrays, eager)
+                wanted = Wanted(load()[0], arrays, eager)
                 where = "eager"
                 wrong = wanted.difference(eager)
                 if wrong:
@@ -118,7 +122,7 @@ def judged(
     return "", RIGHT, ""
 
 
-class _Wanted:
+class Wanted:
     """Inputs of a model, and what it returns for them."""
 
     def __init__(self, model: Any, arrays: Sequence[Any], eager: Sequence[Any]) -> None:
@@ -182,10 +186,10 @@ def own_cache() -> Iterator[None]:
 
 def _compiled(
     model: Any,
-    sized: Sequence[_Wanted],
+    sized: Sequence[Wanted],
     variants: Sequence[Variant],
     dims: Mapping[Any, Any] | None,
-) -> Iterator[tuple[str, int, list[tuple[_Wanted, list[Any]]]]]:
+) -> Iterator[tuple[str, int, list[tuple[Wanted, list[Any]]]]]:
     """Yield stage, threads, and what calls return, each with what is wanted.
 
     The first inputs are passed as they are, as strided views, and so that they end or begin next to
@@ -202,7 +206,7 @@ def _compiled(
             compiled = needle_tvm.compile(
                 model, *first.tensors, stage=stage, threads=threads, recompile=True, dims=dims
             )
-            yield stage, threads, [(each, _flat(compiled(*given))) for each, given in calls]
+            yield stage, threads, [(each, flat(compiled(*given))) for each, given in calls]
         except Exception as error:
             raise Failure(place(stage, threads), error) from error
 
@@ -230,6 +234,7 @@ def _bits(array: np.ndarray[Any, Any]) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
 
-def _flat(result: Any) -> list[np.ndarray[Any, Any]]:
+def flat(result: Any) -> list[np.ndarray[Any, Any]]:
+    """The results of a call as arrays."""
     parts = result if isinstance(result, tuple) else (result,)
     return [np.array(part.numpy()) for part in parts]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,3 @@ def tensor(array: Array) -> Any:
     if bfloat16.is_bfloat16(array.dtype):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
-
-
-def nested(tensors: Sequence[Any], like: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Tensors in the containers of other arguments."""
-    import torch
-
-    pytree = torch.utils._pytree
-    found: tuple[Any, ...] = pytree.tree_unflatten(tensors, pytree.tree_structure(like))
-    return found

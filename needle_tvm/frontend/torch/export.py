@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import io
 import logging
 import traceback
@@ -16,8 +15,8 @@ from needle.dims import Expression
 from needle_tvm.errors import NeedleTVMError, TranslationError, UsageError
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch import graph as torch_graph
-from needle_tvm.frontend.torch.arrays import nested
 from needle_tvm.frontend.torch.dims import Asked
+from needle_tvm.frontend.torch.lines import at_line_of, at_line_of_call
 from needle_tvm.frontend.torch.nodes import dtype_of
 from needle_tvm.frontend.torch.symbols import Symbols, check_guards, symbols_of
 
@@ -33,14 +32,8 @@ _DTYPES = frozenset(
 
 
 def check(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
-    """Raise TranslationError for a TorchScript model, and for an input (name, tensor) or a weight
-    that compiled code cannot hold."""
-    import torch
-
-    if isinstance(model, torch.jit.ScriptModule):
-        raise TranslationError(
-            f"model is a {type(model).__name__}: give the module it was scripted or traced from"
-        )
+    """Raise TranslationError for an input (name, tensor) or a weight that compiled code cannot
+    hold."""
     parameters = [(f"parameter {name!r}", each) for name, each in model.named_parameters()]
     buffers = [(f"buffer {name!r}", each) for name, each in model.named_buffers()]
     for name, tensor in (*inputs, *parameters, *buffers):
@@ -91,11 +84,11 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
         sizes = asked.sizes()
-        given = nested(asked.resized(sizes), inputs) if sizes else inputs
+        given = tuple(asked.resized(sizes)) if sizes else inputs
         try:
             exported, functional = _exported(model, given, asked)
             symbols = _symbols(model, exported, functional, asked)
-            _refuse(model, exported, functional, symbols)
+            _refuse(model, given, exported, functional, symbols)
             extents = Extents.of(symbols.dims)
             with blamed_on("the translation of PyTorch's program"):
                 try:
@@ -113,13 +106,11 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
 
 def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbols:
     """The extents of a program's symbols; UsageError if it is not for all sizes of its dims."""
-    import torch
-
     try:
         symbols = symbols_of(exported, asked)
         check_guards(functional, symbols)
     except UsageError as error:
-        written_out = [m for m in model.modules() if isinstance(m, torch.nn.RNNBase)]
+        written_out = [m for m in model.modules() if _is_written_out(m)]
         if not written_out:
             raise
         kind = type(written_out[0]).__name__
@@ -127,6 +118,15 @@ def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbol
             f"{error}; torch.export writes out the steps of nn.{kind}, so their number is fixed"
         ) from error
     return symbols
+
+
+def _is_written_out(module: Any) -> bool:
+    """Whether export writes out the steps of a recurrent layer."""
+    import torch
+
+    if isinstance(module, (torch.nn.LSTM, torch.nn.GRU)):
+        return bool(module.proj_size)
+    return isinstance(module, torch.nn.RNNBase)
 
 
 def _run(model: Any, inputs: tuple[Any, ...], sizes: Mapping[str, int] | None = None) -> None:
@@ -151,8 +151,8 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     """A model's exported program and its functional form."""
     import torch
 
+    from needle_tvm.frontend.torch import bags, importer, recurrence, replaced
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
-    from needle_tvm.frontend.torch import importer
     from needle_tvm.frontend.torch import ops as torch_ops
 
     # Export identifies inputs by object: one tensor in two places would be one input, and an input
@@ -161,54 +161,49 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
         torch.Tensor, lambda tensor: tensor.detach().clone(), inputs
     )
     try:
-        with _quiet():
-            exported = torch.export.export(
-                model, inputs, dynamic_shapes=_hints(model, inputs, asked)
-            )
-            functional = importer.functional_program(
-                exported, torch_ops.CONVERTERS, torch_decompositions.DECOMPOSITIONS
-            )
-        if any(torch_graph.fixed(functional)):
-            functional = torch_graph.returning(functional, torch_graph.outputs(functional))
+        with quiet():
+            with replaced.replacing():
+                exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+            taken_apart = {
+                **torch_decompositions.DECOMPOSITIONS,
+                **recurrence.DECOMPOSITIONS,
+                **bags.DECOMPOSITIONS,
+            }
+            functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise _not_taken(
             model,
             "what it does next depends on a tensor's values (an `if`, a loop, an extent or a "
-            "number of Python's), and compiled code always does the same: choose among results by "
-            "torch.where",
+            f"number of Python's){at_line_of(error)}, and compiled code always does the same: "
+            "choose among results by torch.where",
         ) from error
     except Exception as error:  # export has many error types for models that it cannot take
         dims = ", ".join(dim.described() for dim in asked.dims)
         raise _not_taken(
-            model, _named(error) + (f", with the dims {dims}" if dims else "")
+            model, _named(error) + at_line_of(error) + (f", with the dims {dims}" if dims else "")
         ) from error
     return exported, functional
 
 
-def _hints(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+def _hints(asked: Asked) -> Any:
     """`dynamic_shapes` for inputs. Each axis is its own there, so that this package, and not
     PyTorch's pages of text, says which dims a model does not have."""
     from torch.export import Dim
 
     if not asked.dims:
         return None
-    axes = [
+    return tuple(
         {
             axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
             for axis, extent in enumerate(shape)
             if isinstance(extent, Expression)
         }
         for shape in asked.shapes
-    ]
-    hints = nested(axes, inputs)
-    for number, parameter in enumerate(inspect.signature(model.forward).parameters.values()):
-        if parameter.kind is parameter.VAR_POSITIONAL:  # one argument to export
-            return (*hints[:number], hints[number:])
-    return hints
+    )
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Silence export, which logs and prints whole graphs for errors that it also raises."""
 
     def nothing(_: logging.LogRecord) -> bool:
@@ -230,7 +225,9 @@ def _quiet() -> Iterator[None]:
             handler.removeFilter(nothing)
 
 
-def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> None:
+def _refuse(
+    model: Any, inputs: tuple[Any, ...], exported: Any, functional: Any, symbols: Symbols
+) -> None:
     """Raise TranslationError for a program whose behaviour compiled code could not reproduce."""
     changed, random = torch_graph.changed(functional), torch_graph.random(functional)
     if random is not None or changed is not None:
@@ -242,15 +239,18 @@ def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> Non
                     "model.eval() first",
                 )
     if random is not None:
+        line = at_line_of_call(model, inputs, torch_graph.draws)
         raise TranslationError(
-            f"{type(model).__name__} draws random numbers ({random}), and compiled code would give "
-            "the same ones at each call: take them as an input"
+            f"{type(model).__name__} draws random numbers ({random.target}){line}, "
+            "and compiled code would give the same ones at each call: take them as an input"
         )
     unknown = torch_graph.of_unknown_shape(functional, symbols)
     if unknown is not None:
+        line = at_line_of_call(model, inputs, torch_graph.depends_on_values)
         raise TranslationError(
-            f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on values, "
-            "and compiled code has fixed shapes: keep all elements and mark those that count"
+            f"{type(model).__name__} computes a tensor ({unknown.target}) whose shape depends on "
+            f"values{line}, and compiled code has fixed shapes: keep all "
+            "elements and mark those that count, by torch.where or by a product with the mask"
         )
     if changed is not None:
         raise TranslationError(

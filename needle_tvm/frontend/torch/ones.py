@@ -12,12 +12,10 @@ from typing import Any
 from needle_tvm.artifact.tolerance import estimated_tolerances, relative_difference
 from needle_tvm.errors import UsageError
 from needle_tvm.frontend.shapes import Shapes
-from needle_tvm.frontend.torch.arrays import Array, array, nested, tensor
+from needle_tvm.frontend.torch.arrays import Array, array, tensor
 
 
-def check_ones(
-    model: Any, exported: Any, shapes: Shapes, example: Sequence[Array], inputs: tuple[Any, ...]
-) -> None:
+def check_ones(model: Any, exported: Any, shapes: Shapes, example: Sequence[Array]) -> None:
     """Run a model and its program with each dim alone at 1, and with all that may be 1.
 
     Raises UsageError that names the dims if their results differ, and for an example that does not
@@ -29,7 +27,7 @@ def check_ones(
     for which in [[name] for name in ones] + ([ones] if len(ones) > 1 else []):
         sizes = {**given, **dict.fromkeys(which, 1)}
         arguments = [tensor(each) for each in shapes.resized(example, sizes)]
-        what = _difference(model, program, nested(arguments, inputs))
+        what = _difference(model, program, arguments)
         if what is not None:
             at = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             raise UsageError(
@@ -38,7 +36,7 @@ def check_ones(
             )
 
 
-def _difference(model: Any, program: Any, arguments: tuple[Any, ...]) -> str | None:
+def _difference(model: Any, program: Any, arguments: Sequence[Any]) -> str | None:
     """What a program does otherwise than its model; None if it does the same."""
     import torch
 

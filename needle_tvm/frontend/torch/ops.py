@@ -26,7 +26,7 @@ import numpy as np
 from needle.backend_ndarray.dtypes import HALVES
 from needle.ops import _functions
 from needle_tvm._tvm.names import relax, te, tirx
-from needle_tvm.frontend.torch import elements, places
+from needle_tvm.frontend.torch import elements, places, recurrence
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.nodes import (
@@ -532,6 +532,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "scatter.src": places.scatter("update"),
     "scatter.value": places.scatter("update"),
     "scatter_add.default": places.scatter("add"),
+    "scatter_reduce.two": places.scatter_reduce,
     "_to_copy.default": elements.cast,
     "upsample_nearest2d.vec": nearest,
     "_upsample_bilinear2d_aa.default": antialiased,
@@ -566,6 +567,8 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
 
 
 def converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
-    """`CONVERTERS`, with attention that knows the program's constants."""
+    """`CONVERTERS` and those of needle's own operators, with attention that knows the program's
+    constants."""
     known = partial(attention, constant=_constants(program))
-    return {**CONVERTERS, "scaled_dot_product_attention.default": known}
+    own = recurrence.CONVERTERS
+    return {**CONVERTERS, **own, "scaled_dot_product_attention.default": known}

@@ -50,13 +50,13 @@ def of(taken: Taken) -> Callable[..., list[Array]]:
     constants = {name: tensor.detach().clone() for name, tensor in exported.named_buffers()}
 
     def run(inputs: Sequence[Array], params: Mapping[str, Array]) -> list[Array]:
-        nested = _nested(taken, [tensor(array) for array in inputs])
+        tensors = tuple(tensor(array) for array in inputs)
         state = {name: tensor(array) for name, array in params.items()}
         with torch.no_grad():
             # Tied parameters have separate tensors here; `set_params` has compared them.
             try:
                 result = torch.func.functional_call(
-                    module, {**constants, **state}, nested, tie_weights=False
+                    module, {**constants, **state}, tensors, tie_weights=False
                 )
             except (RuntimeError, IndexError) as error:  # for an index out of range
                 raise TranslationError(
@@ -278,12 +278,3 @@ def _disturbance(taken: Taken, precision: str, seed: int) -> Callable[..., Any]:
         return (wide * (1 + off) + _CANCELLED * largest * off).to(value.dtype)
 
     return disturbed
-
-
-def _nested(taken: Taken, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """The tensors in the containers of the model's exported arguments."""
-    import torch
-
-    spec = taken.exported.call_spec.in_spec  # of (positional arguments, keyword arguments)
-    arguments: tuple[Any, ...] = torch.utils._pytree.tree_unflatten(tensors, spec)[0]
-    return arguments

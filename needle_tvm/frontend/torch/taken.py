@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from needle.dims import size_of
-from needle.graph import positional_names
-from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.shapes import Shapes, described_shape
 from needle_tvm.frontend.shapes import described as described_dims
 from needle_tvm.frontend.torch import export as torch_export
-from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import Array, array
 from needle_tvm.frontend.torch.dims import asked
 from needle_tvm.frontend.torch.export import Translated
 from needle_tvm.frontend.torch.indices import index_ranges
 from needle_tvm.frontend.torch.ones import check_ones
+from needle_tvm.frontend.torch.structure import Flat
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
@@ -64,30 +61,23 @@ class Taken:
         ]
 
 
-def take(model: Any, inputs: tuple[Any, ...], dims: Any = None) -> Taken:
+def take(model: Any, inputs: Sequence[Any], kwargs: Mapping[str, Any], dims: Any = None) -> Taken:
     """Export a model in eval mode, with `dims` as `dims.asked` takes them, and translate it.
 
     Raises TranslationError if that fails, and UsageError for dims that the model does not have.
     """
-    import torch
-
-    arguments = [_tree(value, torch.Tensor, f"input {i}") for i, value in enumerate(inputs)]
-    tensors = [
-        (f"input {i}", tensor)
-        for i, (value, tree) in enumerate(zip(inputs, arguments, strict=True))
-        for tensor in trees.flatten(tree, value, f"input {i}")
-    ]
-    torch_export.check(model, tensors)
-    names = positional_names(inspect.signature(model.forward), len(inputs))
-    wanted = asked(names, inputs, dims)
-    translated = torch_export.translate(model, inputs, wanted)
+    flat = Flat(model, inputs, kwargs)
+    torch_export.check(model, flat.placed)
+    wanted = asked(flat.names, flat.values, dims)
+    tensors = tuple(tensor for _, tensor in flat.tensors)
+    translated = torch_export.translate(flat.module, tensors, wanted)
     ranges = index_ranges(translated.exported, translated.symbols)
-    signature = _signature(model, translated, names, arguments, ranges)
+    signature = _signature(flat, model, translated, ranges)
     state = translated.exported.state_dict
-    example = [array(tensor) for _, tensor in tensors]
+    example = list(map(array, tensors))
     shapes = _shapes(translated, ranges)
     if shapes.dims:
-        check_ones(model, translated.exported, shapes, example, inputs)
+        check_ones(flat.module, translated.exported, shapes, example)
     return Taken(
         translated,
         shapes,
@@ -112,22 +102,16 @@ def result_types(module: IRModule) -> list[Any]:
 
 
 def _signature(
-    model: Any,
-    translated: Translated,
-    names: list[str],
-    arguments: list[Any],
-    ranges: Mapping[str, tuple[Any, Any]],
+    flat: Flat, model: Any, translated: Translated, ranges: Mapping[str, tuple[Any, Any]]
 ) -> dict[str, Any]:
     """The inputs, parameters and outputs of `main`, in the form of a manifest."""
     exported, module, extents = translated.exported, translated.module, translated.extents
     main, dims = module["main"], described_dims(translated.symbols.dims)
     count = int(main.attrs["num_input"])
     parameters = list(exported.graph_signature.inputs_to_parameters.values())
-    if count != sum(map(trees.leaves, arguments)) or len(main.params) != count + len(parameters):
+    if count != len(flat.tensors) or len(main.params) != count + len(parameters):
         raise TranslationError(f"{type(model).__name__}: takes a parameter that is no weight")
     results = result_types(module)
-    leaves = [0 if value is None else value for value in torch_graph.fixed(exported)]
-    tree = exported.call_spec.out_spec.unflatten(leaves)
     inputs = [str(variable.name) for variable in main.params[:count]]
     return {
         **({"dims": dims} if dims else {}),
@@ -143,11 +127,8 @@ def _signature(
         "ties": _ties(model),
         "outputs": [described(result, extents) for result in results],
         "bare_output": len(results) == 1,
-        "arguments": [
-            {"name": name, "tree": argument}
-            for name, argument in zip(names, arguments, strict=True)
-        ],
-        "output_tree": _tree(tree, int, "output"),
+        "arguments": flat.arguments,
+        "output_tree": flat.output_tree,
     }
 
 
@@ -167,24 +148,3 @@ def described(type_: Any, extents: Extents) -> dict[str, Any]:
     """The shape and dtype of a Relax type, as a manifest has them."""
     shape = [extents.understood(extent) for extent in type_.shape.values]
     return {"shape": described_shape(shape), "dtype": str(type_.dtype)}
-
-
-_PLAIN = (bool, int, float, str, type(None))
-
-
-def _tree(value: Any, leaf: type, where: str) -> Any:
-    """The structure of nested values. Raises TranslationError for one that is not a leaf."""
-    if isinstance(value, leaf):
-        return trees.LEAF
-    if isinstance(value, torch_graph.Fixed) and isinstance(value.value, _PLAIN):
-        return {"static": value.value}
-    if isinstance(value, Mapping):
-        for name in value:
-            if not isinstance(name, str):
-                raise TranslationError(f"{where} has the key {name!r}: only strings are taken")
-        return {"dict": {name: _tree(part, leaf, where) for name, part in value.items()}}
-    if isinstance(value, (tuple, list)):
-        kind = "tuple" if isinstance(value, tuple) else "list"
-        return {kind: [_tree(part, leaf, where) for part in value]}
-    what = "None" if value is None else f"a value of type {type(value).__name__}"
-    raise TranslationError(f"{where} is {what}: only tensors are taken")

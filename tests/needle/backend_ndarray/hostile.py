@@ -144,6 +144,32 @@ def taken():
     return [rng.choice([x, x, x[::-1]]).view, places.view, weights.view]
 
 
+def key():
+    """A key of basic indexing, with ends of any size."""
+    ends = [None, 0, 1, -1, 5, -7, *HUGE]
+    entries = [None, Ellipsis, 0, -1, 2, slice(*(rng.choice(ends) for _ in range(3)))]
+    return tuple(rng.choice(entries) for _ in range(rng.randrange(5)))
+
+
+def grid():
+    """A gradient, an image and a grid, which mostly fit together."""
+    axes, (n, c, rows, size) = rng.choice([2, 2, 3]), small(4)
+    points = nd.array(
+        rng.choice([-1.5, 0.3, float("nan"), float("inf"), 1e30])
+        + np.zeros((n, *[rows] * axes, axes)),
+        rng.choice(["float32", "float64"]),
+        nd.cpu(),
+    )
+    shape = (n, c, *[size] * rng.choice([axes, axes, axes, 1]))
+    x = nd.zeros(shape, points.dtype)
+    return [nd.zeros((n, c, *[rows] * axes), points.dtype).view, x.view, points.view]
+
+
+def sampling():
+    modes, paddings = ["bilinear", "nearest", "bicubic", "x"], ["zeros", "border", "reflection"]
+    return [rng.choice(modes), rng.choice(paddings), rng.random() < 0.5]
+
+
 def small(n):
     return [rng.choice([1, 1, 2, 3, 0]) for _ in range(n)]
 
@@ -211,7 +237,21 @@ LIKELY = {
     **{name: lambda: [alike(), rng.choice([0, 0, 1, -1])] for name in ("cummax", "cummin")},
     "linear_scan": lambda: [alike(), alike(), rng.choice([0, 0, 1]), False],
     "resample": lambda: [*taken(), rng.choice([0, 0, 1, -1])],
-    "weighted_rows": lambda: taken(),
+    "index": lambda: [view(), rng.choice([sequence(), integer(), key()])],
+    "reshape": lambda: [view(), rng.choice([sequence(), integer(), (-1,), (3, -1)])],
+    "permute": lambda: [view(), rng.choice([sequence(), (1, 0), (0,), ((1, 0),)])],
+    "transpose": lambda: [view(), rng.choice([sequence(), None, (0, 1), (0, 0)])],
+    "diagonal": lambda: [view(), integer(), rng.choice([0, 1, -1]), integer()],
+    "roll": lambda: [view(), rng.choice([integer(), (1, 2)]), rng.choice([0, -1, (0, 1)])],
+    "mean": lambda: [view(), rng.choice([None, (0,), sequence()]), True],
+    "concat": lambda: [
+        rng.choice([tuple(view() for _ in range(rng.randrange(3))), (alike(), alike()), [view()]]),
+        integer(), rng.random() < 0.5,
+    ],
+    "kron": lambda: [view(), view()],
+    "softmax": lambda: [view(), integer(), True],
+    "grid_sample": lambda: [*grid()[1:], *sampling()],
+    "grid_sample_grad": lambda: [*grid(), *sampling()],
     "topk": lambda: [alike(), rng.choice([0, 0, 1]), True, rng.choice([0, 1, 2, 9])],
     "searchsorted": lambda: [alike(), alike(), True],
     "conv2d": lambda: [*images(), *window()],

@@ -98,3 +98,34 @@ def test_bad_arguments_are_named(call, error, text):
 def test_numbers_of_numpy_are_factors():
     x = constant(drawn(1, 2, 3, 4))
     assert F.interpolate(x, scale_factor=np.float32(2.5)).shape == (1, 2, 7, 10)
+
+
+@pytest.mark.parametrize("axes", [2, 3])
+@pytest.mark.parametrize(("mode", "padding", "align"), KINDS)
+def test_kernels_of_grids_and_their_composition_agree(mode, padding, align, axes):
+    """The kernels' gradients beside those of the composition, which create_graph asks for."""
+    if mode == "bicubic" and axes == 3:
+        return
+    rng = np.random.default_rng(1)
+    x = ndl.Tensor(rng.normal(size=(2, 3, *(5, 4, 3)[:axes])))
+    grid = ndl.Tensor(rng.uniform(-1.6, 1.6, (2, *(4, 3, 2)[:axes], axes)))
+    weights = ndl.Tensor(rng.normal(size=(2, 3, *(4, 3, 2)[:axes])), requires_grad=False)
+    y = F.grid_sample(x, grid, mode, padding, align)
+    plain = ndl.autograd.grad((y * weights).sum(), [x, grid])
+    y = F.grid_sample(x, grid, mode, padding, align)
+    recorded = ndl.autograd.grad((y * weights).sum(), [x, grid], create_graph=True)
+    for found, expected in zip(plain, recorded, strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-9, atol=1e-11)
+    if mode == "nearest":
+        return
+    # The second order, beside differences of the first.
+    (second,) = ndl.autograd.grad((recorded[1] * 3).sum(), [x])
+    step, d = 1e-6, rng.normal(size=x.shape)
+
+    def slope(change):
+        moved = ndl.Tensor(x.numpy() + change * d)
+        z = F.grid_sample(moved, grid, mode, padding, align)
+        return (ndl.autograd.grad((z * weights).sum(), [grid])[0].numpy() * 3).sum()
+
+    expected = (slope(step) - slope(-step)) / (2 * step)
+    np.testing.assert_allclose((second.numpy() * d).sum(), expected, rtol=1e-6, atol=1e-6)

@@ -19,21 +19,30 @@ def model_of(
     weights: Mapping[str, np.ndarray] | None = None,
     opset: int = 21,
     free: bool = False,
+    dtypes: Mapping[str, str] | None = None,
 ) -> Any:
-    """A ModelProto with these inputs (as `free` of any size) and outputs without a shape."""
+    """A ModelProto with these inputs (as `free` of any size) and outputs, which are float32 unless
+    `dtypes` says otherwise, or of the first input's dtype if that is a half."""
     helper = pytest.importorskip("onnx.helper")
-    from onnx import ValueInfoProto, numpy_helper
+    from onnx import numpy_helper
 
     def info(name: str, array: np.ndarray) -> Any:
         code = helper.np_dtype_to_tensor_dtype(array.dtype)
         shape = [f"{name}_{i}" for i in range(array.ndim)] if free else array.shape
         return helper.make_tensor_value_info(name, code, shape)
 
+    first = next(iter(inputs.values())).dtype.name
+    usual = first if first == "float16" else "float32"
+
+    def declared(name: str) -> Any:
+        dtype = np.dtype((dtypes or {}).get(name, usual))
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(dtype), None)
+
     graph = helper.make_graph(
         list(nodes),
         "graph",
         [info(name, array) for name, array in inputs.items()],
-        [ValueInfoProto(name=name) for name in outputs],
+        [declared(name) for name in outputs],
         [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]

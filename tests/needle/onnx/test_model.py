@@ -178,3 +178,12 @@ def test_image_models_take_open_batches():
     n = ndl.Dim("n", max=4)
     graph = trace(needle.onnx.load(image()), np.ones((1, 2, 9, 8), "float32"), dims={0: {0: n}})
     assert graph.outputs[0].spec.shape == (n, 4)
+
+
+def test_open_sizes_as_paddle_writes_them():
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    proto = model(nodes, [("x", 1, [-1, 3, "?", "?"])], [("y", 1, None)], {})
+    module = needle.onnx.load(proto)
+    assert module.graph_inputs[0].shape == (None, 3, None, None)
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 5)).astype("float32")
+    assert np.array_equal(outputs(module, x)[0], np.maximum(x, 0))

@@ -13,12 +13,15 @@ import time
 
 import pytest
 
+import needle as ndl
+from needle.onnx import registry
 from needle.op import REGISTRY
 from needle_tvm.check.__main__ import main
 from needle_tvm.check.campaign import campaign, failures, layers
 from needle_tvm.check.campaign.draw import draw, draw_with_dims, generic
 from needle_tvm.check.campaign.drawer import Drawer, Unfit
-from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, OPS, TORCH
+from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, ONNX, OPS, TORCH
+from needle_tvm.check.campaign.program import Leaf, Program, Step
 from needle_tvm.check.campaign.recipes import BUILDERS
 from needle_tvm.check.campaign.verdicts import VARIANTS
 from needle_tvm.tune.measure.workers import Limits, Workers
@@ -146,6 +149,13 @@ def test_programs_with_dims(judges):
 def test_programs_of_pytorch(judges):
     pytest.importorskip("torch")
     assert judges(small(TORCH, 1000, 6), ALTERNATING) == []
+
+
+@pytest.mark.slow
+def test_programs_through_onnx(judges):
+    pytest.importorskip("onnxruntime")
+    seeds = range(1000, 1012)
+    assert judges([(ONNX, seed) for seed in seeds], ALTERNATING) == []
 
 
 # Half of these are left to `make test-long`; `make campaign` runs any number.
@@ -327,10 +337,31 @@ def test_bad_arguments_are_one_line(capsys, arguments):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_torch_programs_need_torch(monkeypatch, capsys, tmp_path):
+@pytest.mark.parametrize(("kind", "needs"), [("torch", "torch"), ("onnx", "onnx onnxruntime")])
+def test_programs_that_need_packages(monkeypatch, capsys, tmp_path, kind, needs):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert main(["--kind", "torch", "--out", str(tmp_path / "x.jsonl")]) == 1
-    assert "pip install torch" in capsys.readouterr().err
+    assert main(["--kind", kind, "--out", str(tmp_path / "x.jsonl")]) == 1
+    assert f"pip install {needs}" in capsys.readouterr().err
+
+
+def test_faults_of_files_are_found_where_they_are(monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from needle.onnx.emit import RULES
+    from needle_tvm.check.campaign.onnx.programs import serve
+
+    leaf = Leaf("input", (2, 3), "float32", 0)
+    program = Program((leaf,), (Step("ops.exp({0}) + {0}", (0,)),), (1,))
+    asked = {"program": program.to_json(), "variants": []}
+    right = serve(asked)
+    assert (right["verdict"], right["where"]) == ("right", ""), right["what"]
+    with monkeypatch.context() as patched:
+        patched.setitem(RULES, ndl.ops.Exp, lambda s, x: s.w.op("Tanh", x))
+        assert [serve(asked)[key] for key in ("verdict", "where")] == ["wrong", "onnxruntime"]
+    (right,) = registry._CONVERTERS["", "Exp"]
+    wrong = right._replace(function=lambda node, x: ndl.ops.tanh(x))
+    monkeypatch.setitem(registry._CONVERTERS, ("", "Exp"), [wrong])
+    assert [serve(asked)[key] for key in ("verdict", "where")] == ["wrong", "import"]
 
 
 # Finding faults

@@ -101,3 +101,44 @@ def test_the_running_largest_has_nan_from_there_on():
     for got, wanted in zip(found, expected, strict=True):
         for one, other in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(one.numpy(), other.numpy())
+
+
+def rows_of(dtype):
+    """Rows of 100: of any order, rising, falling, with plateaus, and with NaN here and there."""
+    rng = np.random.default_rng(1)
+    walk = np.cumsum(rng.integers(-3, 4, 100))
+    dip = np.where(np.arange(100) == 40, -50, np.arange(100))
+    rows = [*drawn((4, 100), dtype), np.sort(walk), -np.sort(walk), walk, dip, np.full(100, 7)]
+    x = np.stack([np.asarray(row, dtype) for row in rows])
+    if dtype.startswith("float"):
+        x[3, [0, 17]], x[5, 33], x[6, 90:], x[8] = np.nan, np.nan, np.nan, np.nan
+    return x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_bests_of_rows_whose_blocks_are_alike_or_not(dtype):
+    x = rows_of(dtype)
+    found = needle_tvm.compile(
+        lambda x: (
+            *(*ops.cummax(x, 1), *ops.cummin(x, 1)),
+            *(*ops.topk(x, 20, 1), *ops.topk(x, 3, 1, largest=False)),
+        ),
+        tensor(x),
+    )(tensor(x))
+    found = [each.numpy() for each in found]
+    at, unknown = np.arange(100), np.isnan(x)
+    for run, (values, places) in zip(
+        (np.maximum, np.minimum), (found[:2], found[2:4]), strict=True
+    ):
+        best = run.accumulate(x, 1)
+        np.testing.assert_array_equal(values, best)
+        last = np.maximum.accumulate(np.where(unknown | (x == best), at, 0), 1)
+        np.testing.assert_array_equal(places, last)
+    numbers = np.where(unknown, 0, x).astype("float64")
+    for sign, nan, count, (values, places) in (
+        (-1, ~unknown, 20, found[4:6]),  # NaN is the largest
+        (1, unknown, 3, found[6:]),
+    ):
+        order = np.lexsort((np.broadcast_to(at, x.shape), sign * numbers, nan))[:, :count]
+        np.testing.assert_array_equal(places, order)
+        np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))

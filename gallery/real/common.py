@@ -1,0 +1,158 @@
+"""What the scripts of this folder share: a model that a package ships, compiled by needle_tvm and
+beside it in ONNX Runtime.
+
+A script makes a `Real` for each model file, calls it on inputs made on the spot, and ends with
+`report`, which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call
+compares all outputs with ONNX Runtime's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import itertools
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import needle_tvm
+from needle_tvm import runtime
+from needle_tvm.process.timing import Contestant, contest, load_arrays, save_arrays
+
+TOLERANCE = 1e-4  # of each output, relative to its largest magnitude, or absolute below 1
+Arrays = dict[str, np.ndarray]
+
+
+def options() -> argparse.Namespace:
+    """The options of every script."""
+    parser = argparse.ArgumentParser(prog=Path(sys.argv[0]).name, allow_abbrev=False)
+    parser.add_argument("--out", type=Path, default=Path("out/real"), help="folder of results")
+    parser.add_argument("--no-times", action="store_true", help="do not time the models")
+    found = parser.parse_args()
+    found.out.mkdir(parents=True, exist_ok=True)
+    return found
+
+
+def package_file(package: str, *parts: str) -> Path:
+    """A file that an installed package ships; the package itself is not imported."""
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit(f"the package {package!r} is not installed: make zoo")
+    path = Path(spec.submodule_search_locations[0], *parts)
+    if not path.is_file():
+        raise SystemExit(f"the package {package!r} has no {'/'.join(parts)}")
+    return path
+
+
+class Real:
+    """A model of a file, compiled for inputs of the shapes and dtypes of `example`.
+
+    `fixed` are inputs that never change; ONNX Runtime is given them at each call.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        distribution: str,
+        path: Path,
+        example: Arrays,
+        fixed: Mapping[str, Any] | None = None,
+    ) -> None:
+        import onnxruntime
+
+        self.name, self.example, self.path = name, example, path
+        self.package = f"{distribution} {version(distribution)}"
+        self.fixed = {key: np.asarray(value) for key, value in (fixed or {}).items()}
+        begin = time.perf_counter()
+        self.compiled = needle_tvm.compile_onnx(path, example, fixed=fixed, recompile=True)
+        self.compile_seconds = time.perf_counter() - begin
+        self.session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        self.difference = 0.0
+
+    def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
+        """The compiled model's outputs. SystemExit if one is not within 1e-4 of ONNX Runtime's."""
+        found = self.compiled(*[inputs[name] for name in self.example])
+        found = found if isinstance(found, (tuple, list)) else [found]
+        ours = [tensor.numpy() for tensor in found]
+        for mine, theirs in zip(
+            ours, self.session.run(None, {**inputs, **self.fixed}), strict=True
+        ):
+            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+                raise SystemExit(f"{self.name}: {mine.dtype} {mine.shape}, not {theirs.shape}")
+            apart = float(np.abs(mine - theirs).max()) / max(1.0, float(np.abs(theirs).max()))
+            if not apart <= TOLERANCE:
+                raise SystemExit(f"{self.name}: an output differs by {apart:.3g}")
+            self.difference = max(self.difference, apart)
+        return ours
+
+    def report(self, out: Path, times: bool, answer: str, right: bool) -> None:
+        """Export the model, time it beside ONNX Runtime, and write and print what was found."""
+        artifact = self.compiled.export(out / self.name)
+        found = {
+            "model": self.name,
+            "package": self.package,
+            "compile_seconds": round(self.compile_seconds, 1),
+            "milliseconds": self._times(artifact) if times else None,
+            "difference": self.difference,
+            "answer": answer,
+            "right": bool(right),
+        }
+        (out / f"{self.name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        sys.stdout.write(
+            f"{self.name}: {answer}; compiled in {self.compile_seconds:.1f} s, "
+            f"within {self.difference:.1e} of ONNX Runtime\n"
+        )
+        if not right:
+            raise SystemExit(f"{self.name}: the answer is wrong")
+
+    def _times(self, artifact: Path) -> dict[str, float]:
+        """Median milliseconds of whole calls, each side in a process of its own, in turn."""
+        with tempfile.TemporaryDirectory() as folder:
+            inputs = Path(folder, "inputs.npz")
+            save_arrays(inputs, {**self.example, **self.fixed})
+            shared = {"inputs": str(inputs), "count": len(self.example)}
+            here = str(Path(__file__).resolve())
+            ours = Contestant("needle", f"{here}:ours", {"path": str(artifact), **shared})
+            theirs = {"path": str(self.path), "names": [*self.example, *self.fixed], **shared}
+            results = contest([ours, Contestant("ONNX Runtime", f"{here}:theirs", theirs)])
+        return {result.name: round(1e3 * result.median, 3) for result in results}
+
+
+# The two sides of a contest: each in a child process.
+
+Calls = tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]
+
+
+def ours(path: str, inputs: str, count: int) -> Calls:
+    """The exported model, loaded by the runtime and called with arrays."""
+    program = runtime.load(path)
+    return _turns(lambda arrays: program(*arrays), load_arrays(inputs)[:count])
+
+
+def theirs(path: str, inputs: str, count: int, names: Sequence[str]) -> Calls:
+    """The model's file in ONNX Runtime, called by `run`, with its own choice of threads."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return _turns(
+        lambda arrays: session.run(None, dict(zip(names, arrays, strict=True))),
+        load_arrays(inputs),
+    )
+
+
+def _turns(run: Callable[[list[np.ndarray]], Any], arrays: list[np.ndarray]) -> Calls:
+    """Calls that take four copies of the inputs in turn."""
+    copies = itertools.cycle([[array.copy() for array in arrays] for _ in range(4)])
+
+    def outputs() -> list[np.ndarray]:
+        found = run(arrays)
+        return list(found) if isinstance(found, (tuple, list)) else [found]
+
+    return lambda: run(next(copies)), outputs

@@ -1,0 +1,228 @@
+"""Converters of classical machine learning (domain ai.onnx.ml) on numbers, and TfIdfVectorizer."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...backend_ndarray.dtypes import is_floating
+from ...tensor import Tensor, make_const
+from ..graph import Node
+from ..registry import converter
+from ..values import Value, tensor
+from .index import index_tensor
+
+_ML = "ai.onnx.ml"
+
+
+@converter("Binarizer", domain=_ML)
+def binarizer(node: Node, data: Value) -> Tensor:
+    x = tensor(data)
+    return ops.cast(ops.greater(x, node.number("threshold", 0.0)), x.dtype)
+
+
+@converter("ArrayFeatureExtractor", domain=_ML)
+def array_feature_extractor(node: Node, data: Value, indices: Value) -> Tensor:
+    x = tensor(data)
+    made = ops.take(x, ops.reshape(index_tensor(indices), (-1,)), -1)
+    return ops.unsqueeze(made, 0) if x.ndim == 1 else made
+
+
+@converter("Scaler", domain=_ML)
+def scaler(node: Node, data: Value) -> Tensor:
+    x = _floats(data)
+    moved = ops.subtract(x, _row(node.numbers("offset", (0.0,))))
+    return ops.multiply(moved, _row(node.numbers("scale", (1.0,))))
+
+
+def _floats(value: Value) -> Tensor:
+    """A value as float32, the dtype of what these operators compute."""
+    return ops.cast(tensor(value), "float32")
+
+
+def _row(numbers: Any) -> Tensor:
+    return make_const(np.array(numbers, "float32"))
+
+
+@converter("Normalizer", domain=_ML)
+def normalizer(node: Node, data: Value) -> Tensor:
+    x, norm = _floats(data), node.text("norm", "MAX")
+    axis = x.ndim - 1
+    if norm == "MAX":  # not of magnitudes: as ONNX Runtime and the specification
+        by = ops.max(x, axis, keepdims=True)
+    elif norm == "L1":
+        by = ops.sum(ops.abs(x), axis, keepdims=True)
+    elif norm == "L2":
+        by = ops.sqrt(ops.sum(ops.multiply(x, x), axis, keepdims=True))
+    else:
+        raise node.invalid(f"norm {norm!r} is none of MAX, L1, L2")
+    return ops.divide(x, ops.where(ops.equal(by, 0.0), 1.0, by))
+
+
+@converter("Imputer", domain=_ML)
+def imputer(node: Node, data: Value) -> Tensor:
+    x = tensor(data)
+    kind = "float" if is_floating(x.dtype) else "int64"
+    values = node.attributes.get(f"imputed_value_{kind}s", ())
+    if len(values) not in (1, x.shape[-1]):
+        raise node.invalid(f"imputed_value_{kind}s are {len(values)} for {x.spec}")
+    replaced = node.attributes.get(f"replaced_value_{kind}", 0)
+    found = ops.isnan(x) if math.isnan(replaced) else ops.equal(x, replaced)
+    return ops.where(found, make_const(np.array(values, x.dtype)), x)
+
+
+@converter("LinearRegressor", domain=_ML)
+def linear_regressor(node: Node, data: Value) -> Tensor:
+    return transformed(node, _linear(node, _floats(data), node.integer("targets", 1)))
+
+
+def _linear(node: Node, x: Tensor, targets: int) -> Tensor:
+    numbers = node.numbers("coefficients")
+    if x.ndim != 2 or len(numbers) != targets * x.shape[1]:
+        raise node.invalid(f"{len(numbers)} coefficients for {targets} results of {x.spec}")
+    matrix = np.array(numbers, "float32").reshape(targets, x.shape[1]).T
+    made = ops.matmul(x, make_const(np.ascontiguousarray(matrix)))
+    shift = node.numbers("intercepts", ())
+    return ops.add(made, _row(shift)) if shift else made
+
+
+def transformed(node: Node, scores: Tensor) -> Tensor:
+    """Scores (rows, targets) after the attribute `post_transform`, a name or its number."""
+    names = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+    given = node.attributes.get("post_transform", "NONE")
+    if given not in names and given not in range(len(names)):
+        raise node.invalid(f"post_transform {given!r} is none of {', '.join(names)}")
+    name = given if isinstance(given, str) else names[given]
+    if name == "SOFTMAX":
+        return ops.softmax(scores, -1)
+    if name == "LOGISTIC":
+        return ops.sigmoid(scores)
+    if name == "SOFTMAX_ZERO":  # scores of 0 stay
+        is_zero = ops.equal(scores, 0.0)
+        return ops.where(is_zero, 0.0, ops.softmax(ops.where(is_zero, -math.inf, scores), -1))
+    if name == "PROBIT":
+        return ops.mul_scalar(ops.erfinv(ops.add_scalar(ops.mul_scalar(scores, 2.0), -1.0)), 2**0.5)
+    return scores
+
+
+@converter("LabelEncoder", domain=_ML, since=2)
+def label_encoder(node: Node, data: Value) -> Tensor:
+    """The value of each key; keys are looked up in their order."""
+    x = tensor(data)
+    keys, _ = _listed(node, "keys")
+    values, kind = _listed(node, "values")
+    if len(keys) != len(values) or not len(keys):
+        raise node.invalid(f"{len(keys)} keys and {len(values)} values")
+    default = {"floats": -0.0, "int64s": -1}.get(kind, 0)
+    default = node.attributes.get(f"default_{kind.removesuffix('s')}", default)
+    keys = np.asarray(keys).astype(x.dtype)
+    order = np.argsort(keys, kind="stable")  # NaN comes last
+    table = np.concatenate([values[order], np.array(default, values.dtype).reshape(-1)[:1]])
+    ordered = keys[order]
+    if node.opset >= 4 and is_floating(x.dtype) and np.isnan(ordered[-1]):  # NaN is a key
+        ordered[-1] = np.inf
+        x = ops.where(ops.isnan(x), np.inf, x)
+    at = ops.searchsorted(make_const(ordered), x)
+    at = ops.minimum(at, len(ordered) - 1)
+    found = ops.equal(ops.take(make_const(ordered), at, 0), x)
+    return ops.take(make_const(table), ops.where(found, at, len(ordered)), 0)
+
+
+def _listed(node: Node, what: str) -> tuple[np.ndarray, str]:
+    """The keys or values, and the kind of the attribute that lists them."""
+    for kind, dtype in (("int64s", "int64"), ("floats", "float32"), ("tensor", None)):
+        if node.has(f"{what}_{kind}"):
+            return np.asarray(node.attributes[f"{what}_{kind}"], dtype).reshape(-1), kind
+    raise node.unsupported(f"{what} that are strings")
+
+
+@converter("OneHotEncoder", domain=_ML)
+def one_hot_encoder(node: Node, data: Value) -> Tensor:
+    if not node.has("cats_int64s"):
+        raise node.unsupported("categories that are strings")
+    if not node.flag("zeros", True):
+        raise node.unsupported("an error for values that are no category (zeros = 0)")
+    x = tensor(data)
+    x = x if x.dtype == "int64" else ops.cast(x, "int64")
+    classes = make_const(np.array(node.integers("cats_int64s"), "int64"))
+    return ops.cast(ops.equal(ops.unsqueeze(x, x.ndim), classes), "float32")
+
+
+@converter("FeatureVectorizer", domain=_ML)
+def feature_vectorizer(node: Node, *inputs: Value) -> Tensor:
+    parts = []
+    for value, width in zip(inputs, node.integers("inputdimensions"), strict=True):
+        x = _floats(value)
+        x = ops.unsqueeze(x, 1) if x.ndim == 1 else x
+        more = width - x.shape[1]
+        parts.append(ops.pad(x, ((0, 0), (0, more))) if more > 0 else x[:, :width])
+    return ops.concat(parts, 1)
+
+
+@converter("TfIdfVectorizer", since=9)
+def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
+    """How often each n-gram of a list occurs in each row, also with the same number of elements
+    left out between each two, up to max_skip_count."""
+    if not node.has("pool_int64s"):
+        raise node.unsupported("n-grams of strings")
+    x, mode = tensor(data), node.text("mode")
+    if x.ndim not in (1, 2) or mode not in ("TF", "IDF", "TFIDF"):
+        raise node.invalid(f"an input {x.spec}, or the mode {mode!r}")
+    places = np.array(node.integers("ngram_indexes"))
+    width = int(places.max()) + 1
+    rows = ops.unsqueeze(x, 0) if x.ndim == 1 else x
+    counts: list[Tensor] = []
+    at: list[int] = []
+    for grams, first in _grams(node):
+        size = grams.shape[1]
+        for skip in range(1, 2 + (node.integer("max_skip_count") if size > 1 else 0)):
+            found = _occurrences(rows, grams, skip)
+            if found is not None:
+                counts.append(found)
+                at += places[first : first + len(grams)].tolist()
+    if counts:
+        every, place = ops.concat(counts, 1), make_const(np.array(at))
+        made = ops.segment_sum(every, place, width, 1)
+    else:
+        made = make_const(np.zeros((rows.shape[0], width), "float32"))
+    weights = node.numbers("weights", ())
+    if mode == "IDF":
+        made = ops.cast(ops.greater(made, 0.0), "float32")
+    if weights and mode != "TF":
+        if len(weights) != len(places):
+            raise node.invalid(f"{len(weights)} weights for {len(places)} n-grams")
+        of_place = np.ones(width)
+        of_place[places] = weights  # they are listed as the n-grams are
+        made = ops.multiply(made, _row(of_place))
+    return ops.reshape(made, (width,)) if x.ndim == 1 else made
+
+
+def _grams(node: Node) -> Any:
+    """(n-grams, number of the first) of each size that counts."""
+    pool, starts = node.integers("pool_int64s"), node.integers("ngram_counts")
+    first = 0
+    for size, (start, end) in enumerate(zip(starts, (*starts[1:], len(pool)), strict=True), 1):
+        grams = np.array(pool[start:end], "int64").reshape(-1, size)
+        if node.integer("min_gram_length") <= size <= node.integer("max_gram_length") and len(
+            grams
+        ):
+            yield grams, first
+        first += len(grams)
+
+
+def _occurrences(rows: Tensor, grams: np.ndarray, skip: int) -> Tensor | None:
+    """How often each n-gram is in each row, its elements `skip` apart: (rows, n-grams) of floats;
+    None if rows are too short."""
+    size = grams.shape[1]
+    starts = rows.shape[1] - skip * (size - 1)
+    if starts < 1:
+        return None
+    whole: Any = None
+    for i in range(size):
+        part = ops.unsqueeze(rows[:, skip * i : skip * i + starts], 2)
+        same = ops.equal(part, make_const(grams[:, i].astype(rows.dtype)))
+        whole = same if whole is None else ops.logical_and(whole, same)
+    return ops.sum(ops.cast(whole, "float32"), 1)

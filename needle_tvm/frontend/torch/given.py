@@ -1,0 +1,56 @@
+"""The forms in which `compile_torch` takes a model: a module, an exported program, or its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from needle_tvm.errors import TranslationError
+from needle_tvm.faults import sentence
+from needle_tvm.frontend.torch.export import quiet
+
+
+def module_of(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The model as a `torch.nn.Module`, and its example arguments.
+
+    `model` is a module in eval mode, an `ExportedProgram`, or the path of a file of one (`.pt2`).
+    A program's own example arguments are used where none are given. Raises TranslationError for
+    another model, one in training mode, and a file that holds no program.
+    """
+    import torch
+
+    if isinstance(model, (str, os.PathLike)):
+        model = _loaded(model)
+    if isinstance(model, torch.export.ExportedProgram):
+        if not args and not kwargs and model.example_inputs is not None:
+            args, kwargs = model.example_inputs
+        # Its guards are of the sizes that it was exported for; an export of it has its own.
+        return model.module(check_guards=False), args, kwargs
+    if isinstance(model, torch.jit.ScriptModule):
+        raise TranslationError(
+            f"model is a {type(model).__name__}: give the module it was scripted or traced from"
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise TranslationError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    if model.training:
+        raise TranslationError("model is in training mode: call model.eval() first")
+    return model, args, kwargs
+
+
+def _loaded(path: str | os.PathLike[str]) -> Any:
+    """The exported program in a file."""
+    import torch
+
+    if not os.path.isfile(path):
+        raise TranslationError(f"model={os.fspath(path)!r}: there is no such file")
+    try:
+        with quiet():
+            return torch.export.load(path)
+    except Exception as error:  # of PyTorch's, of zipfile's and of pickle's
+        raise TranslationError(
+            f"model={os.fspath(path)!r}: not a file that torch.export.save wrote "
+            f"({sentence(error)})"
+        ) from error

@@ -1,0 +1,47 @@
+"""Operators against ONNX Runtime and onnx's node cases."""
+
+import collections
+
+import numpy as np
+import pytest
+
+import needle as ndl
+import needle.onnx
+
+pytest.importorskip("onnx")
+
+from apps import onnx_cases
+from tests.needle.onnx.operators import OPSETS, joined
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_operators_of_an_opset(opset):
+    runtime = pytest.importorskip("onnxruntime")
+    proto, given = joined(opset)
+    session = runtime.InferenceSession(proto.SerializeToString())
+    expected = session.run(None, given)
+    found = needle.onnx.load(proto)(**{n: ndl.Tensor(x) for n, x in given.items()})
+    found = found if isinstance(found, tuple) else (found,)
+    names = [info.name for info in proto.graph.output]
+    for name, have, want in zip(names, found, expected, strict=True):
+        assert have.dtype == want.dtype.name, name
+        np.testing.assert_allclose(have.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.slow
+def test_no_node_case_of_onnx_is_wrong():
+    verdicts = [onnx_cases.judged(case, compiled=False) for case in onnx_cases.cases()]
+    wrong = [each for each in verdicts if each.verdict == onnx_cases.WRONG]
+    counts = collections.Counter(each.verdict for each in verdicts)
+    assert not wrong
+    assert counts[onnx_cases.RIGHT] > 0.75 * len(verdicts) > 800
+
+
+@pytest.mark.slow
+def test_the_models_that_onnx_ships():
+    kinds = ("simple", "real", "pytorch-operator", "pytorch-converted")
+    verdicts = [onnx_cases.judged(case, compiled=False) for case in onnx_cases.cases(kinds)]
+    assert all(each.verdict == onnx_cases.RIGHT or "Sequence" in each.why for each in verdicts), (
+        verdicts
+    )
+    assert len(verdicts) > 130

@@ -1,0 +1,197 @@
+"""Arguments and results of PyTorch models as people write them: keywords, None, dataclasses, and
+objects that hold tensors, as the models of transformers take and return them."""
+
+import collections
+import copy
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import needle_tvm
+from needle import Dim
+from needle_tvm import runtime
+from needle_tvm.errors import InputError, TranslationError
+from tests.needle_tvm.frontend.torch.torch_checks import Applied
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+pytestmark = pytest.mark.peer
+
+
+class CacheLayer:
+    """Like `transformers.cache_utils.DynamicLayer`."""
+
+    def __init__(self):
+        self.keys = self.values = None
+        self.dtype = torch.float32
+
+    def update(self, keys, values):
+        known = self.keys is not None
+        self.keys = torch.cat([self.keys, keys], -2) if known else keys
+        self.values = torch.cat([self.values, values], -2) if known else values
+        return self.keys, self.values
+
+
+class Cache:
+    """Like `transformers.DynamicCache`: no container that PyTorch knows."""
+
+    def __init__(self):
+        self.layers = []
+        self.offloading = False
+
+    def update(self, keys, values, number):
+        if len(self.layers) <= number:
+            self.layers.append(CacheLayer())
+        return self.layers[number].update(keys, values)
+
+
+@dataclasses.dataclass
+class Output(collections.OrderedDict):
+    """Like `transformers.utils.ModelOutput`: a dataclass and a dict of what is not None."""
+
+    logits: Any = None
+    past_key_values: Any = None
+    hidden_states: Any = None
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            if getattr(self, field.name) is not None:
+                self[field.name] = getattr(self, field.name)
+
+
+class LanguageModel(nn.Module):
+    """Tied embeddings and one head of attention, in the signature of transformers' models."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        self.qkv = nn.Linear(16, 48)
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(
+        self,
+        input_ids=None,
+        attention_mask=None,
+        past_key_values=None,
+        output_hidden_states=None,
+        use_cache=True,
+    ):
+        x = self.embed(input_ids)
+        cache = Cache() if past_key_values is None else past_key_values
+        q, k, v = self.qkv(x).chunk(3, -1)
+        k, v = cache.update(k, v, 0)
+        scores = q @ k.transpose(-1, -2) / 4
+        if attention_mask is not None:
+            scores = scores.masked_fill(attention_mask[:, None, :] == 0, -1e30)
+        y = scores.softmax(-1) @ v
+        return Output(
+            logits=self.head(y),
+            past_key_values=cache if use_cache else None,
+            hidden_states=(x, y) if output_hidden_states else None,
+        )
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(3)
+        yield
+
+
+def close(found, wanted):
+    np.testing.assert_allclose(np.asarray(found), wanted.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_language_model_as_it_is(tmp_path):
+    model, ids = LanguageModel().eval(), torch.randint(0, 50, (2, 7))
+    mask = (torch.rand(2, 7) > 0.3).long()
+    named = {"attention_mask": mask, "output_hidden_states": True}
+    wanted = model(ids, **named)
+    compiled = needle_tvm.compile_torch(model, ids, kwargs=named, stage="noopt")
+    close(compiled(ids, **named).logits.numpy(), wanted.logits)
+    with pytest.raises(InputError, match="'attention_mask'"):
+        compiled(ids)
+    with pytest.raises(InputError, match=r"'output_hidden_states' is False, .*for True"):
+        compiled(ids, mask, output_hidden_states=False)
+    with pytest.raises(InputError, match="2 arguments by position"):
+        compiled(ids, mask, True)
+    compiled.export(tmp_path / "lm")
+    loaded = runtime.load(tmp_path / "lm")
+    found = loaded(ids, mask)
+    assert list(found) == ["logits", "past_key_values", "hidden_states"]
+    close(found.logits, wanted.logits)
+    close(found[0], wanted.logits)
+    close(found["hidden_states"][1], wanted.hidden_states[1])
+    close(found.past_key_values.layers[0].keys, wanted.past_key_values.layers[0].keys)
+    weights = {name: 1.5 * value for name, value in model.named_parameters()}
+    assert set(weights) != set(model.state_dict())  # tied: PyTorch gives one name of two
+    compiled.set_params(weights)
+    model.load_state_dict(weights, strict=False)
+    close(compiled(ids, mask).logits.numpy(), model(ids, mask).logits)
+
+
+@pytest.mark.slow
+def test_a_step_with_a_cache_from_another_model():
+    model, ids = LanguageModel().eval(), torch.randint(0, 50, (2, 7))
+    one = torch.randint(0, 50, (2, 1))
+    before = model(ids).past_key_values
+    first = needle_tvm.compile_torch(model, kwargs={"input_ids": ids})
+    step = needle_tvm.compile_torch(model, one, kwargs={"past_key_values": copy.deepcopy(before)})
+    wanted = model(one, past_key_values=copy.deepcopy(before))
+    for cache in (before, first(ids).past_key_values, first(input_ids=ids).past_key_values):
+        found = step(one, past_key_values=cache)
+        close(found.logits.numpy(), wanted.logits)
+        assert found.past_key_values.layers[0].values.shape == (2, 8, 16)
+    with pytest.raises(InputError, match="'past_key_values' must have the field 'layers'"):
+        step(one, past_key_values=before.layers[0])
+
+
+def test_arguments_that_are_no_tensors_are_fixed():
+    class Scaled(nn.Module):
+        def forward(self, x, factor=1, mode=None, *, shift=None):
+            y = x * factor if mode == "scale" else x
+            return {"y": y if shift is None else y + shift, "mode": mode, "none": [None, 3.5, y]}
+
+    x = torch.randn(3, 4)
+    compiled = needle_tvm.compile_torch(
+        Scaled().eval(), x, 3, kwargs={"mode": "scale", "shift": x}, stage="noopt"
+    )
+    found = compiled(x, 3, "scale", shift=x)
+    close(found["y"].numpy(), 4 * x)
+    assert found["mode"] == "scale" and found["none"][:2] == [None, 3.5]
+    close(compiled(x, shift=x)["y"].numpy(), 4 * x)
+    with pytest.raises(InputError, match="'factor' is 4"):
+        compiled(x, 4, shift=x)
+    with pytest.raises(TranslationError, match=r"TypeError.*'sift'"):
+        needle_tvm.compile_torch(Scaled().eval(), x, kwargs={"sift": x})
+
+
+def test_names_that_are_no_identifiers_and_dims():
+    class Pair:
+        def __init__(self, x, y):
+            self.x, self.y = x, y
+
+    def model(given):
+        return Pair(given["a.b"] + given["a_b"], given["class"] * 2)
+
+    n = Dim("n", max=9)
+    x = torch.randn(4, 3)
+    given = {"a.b": x, "a_b": 2 * x, "class": 3 * x}
+    dims = {"inputs_0": {name: {0: n} for name in given}}
+    compiled = needle_tvm.compile_torch(Applied(model).eval(), given, dims=dims, stage="noopt")
+    found = compiled({name: each[:2] for name, each in given.items()})
+    close(found.x.numpy(), 3 * x[:2])
+    close(found.y.numpy(), 6 * x[:2])
+
+
+def test_results_that_hold_no_tensor_are_refused():
+    for function, match in (
+        (lambda x: (x, {1, 2}), r"output\[1\] is a value of type set"),
+        (lambda x: {3: x}, "output has the key 3: only strings"),
+        (lambda x: [x, CacheLayer()], r"output\[1\] is a value of type CacheLayer"),
+    ):
+        with pytest.raises(TranslationError, match=match):
+            needle_tvm.compile_torch(Applied(function).eval(), torch.ones(2))
