@@ -45,9 +45,10 @@ def export(
     `inputs` are example arguments, of which shapes, dtypes and whatever is no tensor count: one
     tensor or a tuple of arguments. The model is traced, so it must be in eval mode. Inputs of the
     file have the names of the arguments, and weights those of state_dict; a weight that is
-    transposed or reshaped before it is used, as that of a convolution is, stands in the file so. `dims` is as for
-    `needle_tvm.compile`: {"x": {0: Dim("n", max=64)}} gives an axis a named size. Outputs are
-    named "output", or "output_0", ... as they are nested, unless `output_names` names them all.
+    transposed or reshaped before it is used, as that of a convolution is, stands in the file so.
+    `dims` is as for `needle_tvm.compile`: {"x": {0: Dim("n", max=64)}} gives an axis a named size.
+    Outputs are named "output", or "output_0", ... as they are nested, unless `output_names` names
+    them all.
 
     `opset` is 18 to 24. If the weights have more than `external_above` bytes in all, they are
     written beside the file, to one of the same name with ".data" behind it; move both together.

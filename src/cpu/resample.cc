@@ -43,7 +43,8 @@ void run_row(const T* x, int64_t inner, const int64_t* at, const T* w, int64_t t
 const int64_t* checked(const View& x, const View& index, const View& weight, int64_t n) {
   if (index.ndim() != 2 || index.dtype() != DType::int64 || index.shape() != weight.shape() ||
       weight.dtype() != x.dtype())
-    throw std::invalid_argument("resample: index and weight must be (taps, m), int64 and x's dtype");
+    throw std::invalid_argument(
+        "resample: index and weight must be (taps, m), int64 and x's dtype");
   const int64_t* at = reinterpret_cast<const int64_t*>(index.data());
   for (int64_t i = 0; i < index.size(); ++i)
     if (at[i] < 0 || at[i] >= n)
