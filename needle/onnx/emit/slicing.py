@@ -45,7 +45,12 @@ def slice_(s: Site, x: Value) -> Value:
         one = entry if isinstance(entry, Span) else Span(entry, 1, 1)
         if not same(one, Span(0, 1, x.extents[axis])):
             end = one.start + one.step * one.length
-            back = one.step < 0 and not isinstance(end, Expression) and end < 0
+            if one.step < 0 and isinstance(end, Expression):
+                # It may be before the front, which no end says that counts from there.
+                x = flipped(w, x, (axis,))
+                one = Span(x.extents[axis] - 1 - one.start, -one.step, one.length)
+                end = one.start + one.step * one.length
+            back = one.step < 0 and end < 0
             taken.append((axis, one.start, None if back else end, one.step))
         kept.append(one.length)
         axis += 1

@@ -189,7 +189,7 @@ def test_sizes_of_images(exported):
     windows = lambda x: ndl.ops.sliding_windows(x, 3, stride=2)  # noqa: E731
     exported(windows, drawn(1, 9, 5, 1), dims={0: {1: 2 * n + 1}}, also=[(drawn(1, 15, 5, 1),)])
     exported(
-        lambda x: (ndl.ops.sort(x, 0)[0], ndl.ops.var(x, 0), x[::-1]),
+        lambda x: (ndl.ops.sort(x, 0)[0], ndl.ops.var(x, 0), x[::-1], x[::-2], x[-1:0:-1]),
         drawn(5, 2), dims={0: {0: n}}, also=[(drawn(9, 2),)],
     )  # fmt: skip
 
