@@ -110,7 +110,7 @@ def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbol
         symbols = symbols_of(exported, asked)
         check_guards(functional, symbols)
     except UsageError as error:
-        written_out = [m for m in model.modules() if _is_written_out(m)]
+        written_out = [m for m in (*model.models, *model.modules()) if _is_written_out(m)]
         if not written_out:
             raise
         kind = type(written_out[0]).__name__
