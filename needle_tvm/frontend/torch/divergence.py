@@ -59,7 +59,9 @@ def _nodes(program: Any) -> list[Any]:
     return [
         node
         for node in program.graph.nodes
-        if node.op == "call_function" and hasattr(node.meta.get("val"), "dtype")
+        if node.op == "call_function"
+        and hasattr(node.meta.get("val"), "dtype")
+        and not node.meta["val"].is_complex()
     ]
 
 

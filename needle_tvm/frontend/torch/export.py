@@ -110,7 +110,7 @@ def _symbols(model: Any, exported: Any, functional: Any, asked: Asked) -> Symbol
         symbols = symbols_of(exported, asked)
         check_guards(functional, symbols)
     except UsageError as error:
-        written_out = [m for m in model.modules() if _is_written_out(m)]
+        written_out = [m for m in (*model.models, *model.modules()) if _is_written_out(m)]
         if not written_out:
             raise
         kind = type(written_out[0]).__name__
@@ -262,6 +262,12 @@ def _refuse(
             f"{type(model).__name__} returns a size that dims leave open, and compiled code "
             "returns tensors alone: take it from the shape of a result"
         )
+    for node in torch_graph.outputs(functional):
+        if node.meta["val"].is_complex():
+            raise TranslationError(
+                f"{type(model).__name__} returns complex numbers, which compiled code does not "
+                "hold: return torch.view_as_real of them"
+            )
     if not torch_graph.outputs(functional):
         raise TranslationError(f"{type(model).__name__} returns no tensor")
 

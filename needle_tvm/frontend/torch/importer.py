@@ -12,6 +12,7 @@ from needle.dims import bounds_of
 from needle_tvm._tvm.names import IRModule, relax, te, tvm_ffi
 from needle_tvm.faults import sentence
 from needle_tvm.frontend.extents import Extents
+from needle_tvm.frontend.torch import complexes
 from needle_tvm.frontend.torch.operands import (
     ARITHMETIC,
     computed_in,
@@ -130,7 +131,7 @@ def from_exported_program(
             """A tensor with its extents in the form that other values have them in: TVM's passes do
             not see that other forms are equal."""
             known = node.meta.get("val")
-            if not hasattr(known, "shape"):
+            if not hasattr(known, "shape") or isinstance(result, tuple):
                 return result
             shape = self.shape(known)
             alike = tvm_ffi.structural_equal(
@@ -140,6 +141,8 @@ def from_exported_program(
 
         def _tensor(self, convert: Any, node: Any, *importer: Any) -> Any:
             known = node.meta.get("val")
+            if complexes.concerns(node):
+                return complexes.convert(node, self, lambda: convert(node, *importer))
             if _is_nothing(known):  # without elements there is nothing to loop over
                 return self.block_builder.emit(_each(self._zeros, known))
             first = known[0] if isinstance(known, (tuple, list)) else known
@@ -188,7 +191,8 @@ def from_exported_program(
     importer = Importer()
     importer.update_convert_map(dict(converters or {}))
     for node in program.graph.nodes:  # the front end looks each up, and needs none for these
-        if _is_size(node, symbols):
+        by_pair = node.op == "call_function" and complexes.concerns(node) and complexes.knows(node)
+        if by_pair or _is_size(node, symbols):
             importer.convert_map.setdefault(node.target.__name__, _no_tensor)
     missing = _missing(program, importer.convert_map)
     if missing:
@@ -256,7 +260,12 @@ def _differs(node: Any, what: str, have: Any, want: Any) -> ValueError:
 def _missing(program: Any, known: Mapping[str, Any]) -> list[str]:
     """The unknown operators of a program, in its order."""
     nodes = [node for node in program.graph.nodes if node.op == "call_function"]
-    missing = [node for node in nodes if node.target.__name__ not in known]
+    missing = [
+        node
+        for node in nodes
+        if node.target.__name__ not in known
+        or (complexes.concerns(node) and not complexes.knows(node))
+    ]
     effects = "with_effects"  # calls an operator that may raise an error
     targets = [n.args[1] if n.target.__name__ == effects else n.target for n in missing]
     names = [str(t) if hasattr(t, "_schema") else t.__name__ for t in targets]

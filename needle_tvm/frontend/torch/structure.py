@@ -85,6 +85,9 @@ class Flat:
         module: Any = kind()
         for held in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
             module.__dict__[held] = self._model.__dict__[held]
+        module.__dict__["models"] = (
+            self._model,
+        )  # in a tuple, so that it is no module of this one
         module.training = False  # its modules are the model's, and keep what they have
         return module
 
