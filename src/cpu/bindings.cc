@@ -29,10 +29,6 @@ void bind_scans(pybind11::module_& m) {
     pybind11::gil_scoped_release free;
     return resample(x, index, weight, axis);
   });
-  m.def("weighted_rows", [](const View& x, const View& index, const View& weight) {
-    pybind11::gil_scoped_release free;
-    return weighted_rows(x, index, weight);
-  });
   const auto extreme = [&m](const char* name, bool max) {
     m.def(name, [max](const View& x, int axis) {
       pybind11::gil_scoped_release free;
