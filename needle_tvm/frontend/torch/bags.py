@@ -35,7 +35,7 @@ def called(
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(-1)
     if counted is None and input.shape[1] > 0:
-        how = {_SUM: rows.sum, _MEAN: rows.mean, _MAX: rows.amax}
+        how: dict[int, Any] = {_SUM: rows.sum, _MEAN: rows.mean, _MAX: rows.amax}
         return how[_MODES[mode]](1)
     counted = torch.ones_like(input, dtype=torch.bool) if counted is None else counted
     return _reduced(rows, counted, _MODES[mode])
