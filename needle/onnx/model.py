@@ -25,7 +25,7 @@ _MOST_CONSTANT = 4096  # elements of a computed array that is no weight
 
 
 def load(source: Any, fixed: Mapping[str, Any] | None = None) -> OnnxModel:
-    """The ONNX model in a file (a path) or an `onnx.ModelProto` as a needle Module, in eval mode.
+    """The ONNX model in `source`, a path or an `onnx.ModelProto`, as a needle Module in eval mode.
 
     `fixed` gives inputs a value that never changes, by name; they are then no inputs any more. An
     input whose values decide shapes must be fixed to be traced.

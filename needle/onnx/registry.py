@@ -21,7 +21,8 @@ class Converter(NamedTuple):
     """A registered converter.
 
     `required` are the positions of inputs that a node must give, and `known` of those whose values
-    must be known while tracing: initialisers there stay NumPy arrays and are not weights. A `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
+    must be known while tracing: initialisers there stay NumPy arrays and are not weights. A
+    `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
     """
 
     function: Callable[..., Any]

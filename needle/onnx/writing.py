@@ -44,10 +44,11 @@ def export(
 
     `inputs` are example arguments, of which shapes, dtypes and whatever is no tensor count: one
     tensor or a tuple of arguments. The model is traced, so it must be in eval mode. Inputs of the
-    file have the names of the arguments, and weights those of state_dict; a weight that ONNX wants
-    in another layout (that of a convolution) stands in the file in that one. `dims` is as for
-    `needle_tvm.compile`: {"x": {0: Dim("n", max=64)}} gives an axis a named size. Outputs are
-    named "output", or "output_0", ... as they are nested, unless `output_names` names them all.
+    file have the names of the arguments, and weights those of state_dict; a weight that is
+    transposed or reshaped before it is used, as that of a convolution is, stands in the file so.
+    `dims` is as for `needle_tvm.compile`: {"x": {0: Dim("n", max=64)}} gives an axis a named size.
+    Outputs are named "output", or "output_0", ... as they are nested, unless `output_names` names
+    them all.
 
     `opset` is 18 to 24. If the weights have more than `external_above` bytes in all, they are
     written beside the file, to one of the same name with ".data" behind it; move both together.
@@ -192,9 +193,9 @@ def _line(extent: Any) -> tuple[Any, int, int] | None:
     if not isinstance(extent, Expression) or len(extent.dims) != 1:
         return None
     (dim,) = extent.dims
-    offset = extent.value({dim: 0})
-    factor = extent.value({dim: 1}) - offset
-    return (dim, factor, offset) if factor and same(extent, dim * factor + offset) else None
+    factor = extent.value({dim: 2}) - extent.value({dim: 1})
+    offset = extent.value({dim: 1}) - factor
+    return (dim, factor, offset) if factor > 0 and same(extent, dim * factor + offset) else None
 
 
 def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:

@@ -404,7 +404,6 @@ from .tuples import split as split
 from .tuples import stack as stack
 from .tuples import tuple_get_item as tuple_get_item
 from .weighted_elements import WeightedElements as WeightedElements
-from .weighted_rows import WeightedRows as WeightedRows
 from .window import OverlapAdd as OverlapAdd
 from .window import SlidingWindows as SlidingWindows
 from .window import overlap_add as overlap_add

@@ -232,8 +232,8 @@ py::object roll(const View& x, py::handle shifts, py::handle axes) {
 
 View mean(const View& x, py::handle axes, bool keepdims) {
   const std::optional<Dims> over = axes_of(axes.ptr(), x.ndim());
-  if (!over) throw std::invalid_argument("mean: the axes are not distinct axes of shape " +
-                                         x.shape().str());
+  if (!over)
+    throw std::invalid_argument("mean: the axes are not distinct axes of shape " + x.shape().str());
   MaybeReleaseGil gil(large(x.size()));
   return nd::mean(x, *over, keepdims);
 }

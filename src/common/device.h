@@ -115,8 +115,8 @@ bool multiplies(DType t);
 void gemm(const GemmArgs& g, DType t, const Loop<2>& batch, const View& a, const View& b,
           const View& out);
 
-// out = softmax of the rows of x's last axis, or its logarithm, both compact; false where the device
-// has no kernel for it and nothing was done.
+// out = softmax of the rows of x's last axis, or its logarithm, both compact; false where the
+// device has no kernel for it and nothing was done.
 bool softmax(const View& x, bool log, const View& out);
 
 void conv2d(const Plan& p, const View& x, const View& weight, const View& out);

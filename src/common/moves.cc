@@ -68,8 +68,8 @@ Operand of(const View& x) {
   return o;
 }
 
-// x in the dtype in which several steps are computed: halves are rounded only once, and sums of them
-// do not overflow.
+// x in the dtype in which several steps are computed: halves are rounded only once, and sums of
+// them do not overflow.
 View floats(const View& x) {
   const DType wide = is_floating(x.dtype()) ? compute_type(x.dtype()) : DType::float64;
   return wide == x.dtype() ? x : cast(x, wide);
@@ -93,7 +93,8 @@ View diagonal(const View& x, int64_t offset, int axis1, int axis2) {
   const int64_t rows = x.shape()[axis1], columns = x.shape()[axis2];
   // Without a place in both extents, the diagonal is empty and the offset must not be used.
   const bool inside = offset > -rows && offset < columns;
-  const int64_t row = inside && offset < 0 ? -offset : 0, column = inside && offset > 0 ? offset : 0;
+  const int64_t row = inside && offset < 0 ? -offset : 0,
+                column = inside && offset > 0 ? offset : 0;
   Dims shape, strides;
   for (int i = 0; i < x.ndim(); ++i) {
     if (i == axis1 || i == axis2) continue;
@@ -199,8 +200,7 @@ View concat(const std::vector<const View*>& parts, int64_t axis, bool stacked) {
   int64_t begin = 0;
   for (const View* each : parts) {
     const int64_t offset = begin * out.strides()[at];
-    if (each->size() > 0)
-      copy(*each, View(out.buffer(), t, each->shape(), strides, offset));
+    if (each->size() > 0) copy(*each, View(out.buffer(), t, each->shape(), strides, offset));
     begin += stacked ? 1 : each->shape()[at];
   }
   return out;
@@ -224,8 +224,8 @@ View product(const View& a, const View& b) {
   const View made = matmul(matrix(a, true), matrix(b, false));
   Dims shape;
   for (int i = 0; i < made.ndim(); ++i) {
-    const bool added = (i == made.ndim() - 2 && a.ndim() == 1) ||
-                       (i == made.ndim() - 1 && b.ndim() == 1);
+    const bool added =
+        (i == made.ndim() - 2 && a.ndim() == 1) || (i == made.ndim() - 1 && b.ndim() == 1);
     if (!added) shape.push(made.shape()[i]);
   }
   return reshape(made, shape);

@@ -29,10 +29,6 @@ void bind_scans(pybind11::module_& m) {
     pybind11::gil_scoped_release free;
     return resample(x, index, weight, axis);
   });
-  m.def("weighted_rows", [](const View& x, const View& index, const View& weight) {
-    pybind11::gil_scoped_release free;
-    return weighted_rows(x, index, weight);
-  });
   const auto extreme = [&m](const char* name, bool max) {
     m.def(name, [max](const View& x, int axis) {
       pybind11::gil_scoped_release free;
@@ -55,13 +51,13 @@ void bind_scans(pybind11::module_& m) {
     pybind11::gil_scoped_release free;
     return grid_sample(x, grid, how);
   });
-  m.def("grid_sample_grad", [](const View& grad, const View& x, const View& grid,
-                               const std::string& mode, const std::string& padding,
-                               bool align_corners) {
-    const Sampling how{mode, padding, align_corners};
-    pybind11::gil_scoped_release free;
-    return grid_sample_grad(grad, x, grid, how);
-  });
+  m.def("grid_sample_grad",
+        [](const View& grad, const View& x, const View& grid, const std::string& mode,
+           const std::string& padding, bool align_corners) {
+          const Sampling how{mode, padding, align_corners};
+          pybind11::gil_scoped_release free;
+          return grid_sample_grad(grad, x, grid, how);
+        });
   m.def("searchsorted", [](const View& x, const View& values, bool right) {
     pybind11::gil_scoped_release free;
     return searchsorted(x, values, right);

@@ -27,8 +27,7 @@ GridPlan plan(const View& x, const View& grid, const Sampling& how) {
   bool fits = (q.axes == 2 || q.axes == 3) && grid.ndim() == x.ndim() &&
               (x.dtype() == DType::float32 || x.dtype() == DType::float64) &&
               x.dtype() == grid.dtype() && grid.shape()[x.ndim() - 1] == q.axes &&
-              grid.shape()[0] == x.shape()[0] &&
-              (q.axes == 2 || q.mode != GridMode::bicubic);
+              grid.shape()[0] == x.shape()[0] && (q.axes == 2 || q.mode != GridMode::bicubic);
   q.plane = q.points = q.corners = 1;
   q.taps = q.mode == GridMode::nearest ? 1 : q.mode == GridMode::bilinear ? 2 : 4;
   for (int i = q.axes - 1; fits && i >= 0; --i) {
@@ -98,21 +97,20 @@ std::pair<View, View> grid_sample_grad(const View& given_grad, const View& given
   const GridKernels& k = grid_kernels(x.dtype());
   // Threads divide the channels of x, so that no two write to one element.
   const int64_t work = std::max<int64_t>(1, q.points * q.corners);
-  parallel_for(batch * q.channels, std::max<int64_t>(1, kLineGrain / work),
-               [&](int64_t begin, int64_t end) {
-                 std::memset(to_x.data() + begin * q.plane * size, 0,
-                             (end - begin) * q.plane * size);
-                 for (int64_t line = begin; line < end;) {
-                   const int64_t n = line / q.channels;
-                   const int64_t lines = std::min(end, (n + 1) * q.channels) - line;
-                   for (int64_t first = 0; first < q.points; first += kGridBlock)
-                     k.spread(q, grad.data() + (line * q.points + first) * size,
-                              grid.data() + (n * q.points + first) * q.axes * size,
-                              std::min(kGridBlock, q.points - first), lines,
-                              to_x.data() + line * q.plane * size);
-                   line += lines;
-                 }
-               });
+  parallel_for(
+      batch * q.channels, std::max<int64_t>(1, kLineGrain / work), [&](int64_t begin, int64_t end) {
+        std::memset(to_x.data() + begin * q.plane * size, 0, (end - begin) * q.plane * size);
+        for (int64_t line = begin; line < end;) {
+          const int64_t n = line / q.channels;
+          const int64_t lines = std::min(end, (n + 1) * q.channels) - line;
+          for (int64_t first = 0; first < q.points; first += kGridBlock)
+            k.spread(q, grad.data() + (line * q.points + first) * size,
+                     grid.data() + (n * q.points + first) * q.axes * size,
+                     std::min(kGridBlock, q.points - first), lines,
+                     to_x.data() + line * q.plane * size);
+          line += lines;
+        }
+      });
   if (to_grid.size() == 0) return {to_x, to_grid};
   each_block(q, batch, [&](int64_t n, int64_t first, int64_t count) {
     k.slopes(q, grad.data() + (n * q.channels * q.points + first) * size,

@@ -11,16 +11,16 @@ namespace needle {
 namespace generic {
 void fill_table(KernelTable* t);
 void fill_grid(GridKernels* f32, GridKernels* f64);
-}
+}  // namespace generic
 #ifdef NEEDLE_X86
 namespace avx2 {
 void fill_table(KernelTable* t);
 void fill_grid(GridKernels* f32, GridKernels* f64);
-}
+}  // namespace avx2
 namespace avx512 {
 void fill_table(KernelTable* t);
 void fill_grid(GridKernels* f32, GridKernels* f64);
-}
+}  // namespace avx512
 #endif
 
 namespace {

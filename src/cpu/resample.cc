@@ -27,34 +27,28 @@ void run_lines(const T* x, int64_t n, const int64_t* at, const T* w, int64_t tap
   }
 }
 
-// The same for one j, whose elements are rows of `inner`; a place of -1 is one of zeros.
+// The same for one j, whose elements are rows of `inner`.
 template <class T>
 void run_row(const T* x, int64_t inner, const int64_t* at, const T* w, int64_t taps, int64_t m,
              T* y) {
   std::fill_n(y, inner, T(0));
   for (int64_t t = 0; t < taps; ++t) {
     const T factor = w[t * m];
-    if (at[t * m] < 0) {
-      const T none = factor * T(0);  // NaN for a weight that is not finite
-      for (int64_t i = 0; i < inner; ++i) y[i] += none;
-    } else {
-      const T* from = x + at[t * m] * inner;
-      for (int64_t i = 0; i < inner; ++i) y[i] += factor * from[i];
-    }
+    const T* from = x + at[t * m] * inner;
+    for (int64_t i = 0; i < inner; ++i) y[i] += factor * from[i];
   }
 }
 
-// The places of a sum's elements, from `least` on and below n.
-const int64_t* checked(const View& x, const View& index, const View& weight, int64_t least,
-                       int64_t n, const char* what) {
-  const std::string name = what;
+// The places of a sum's elements, below n.
+const int64_t* checked(const View& x, const View& index, const View& weight, int64_t n) {
   if (index.ndim() != 2 || index.dtype() != DType::int64 || index.shape() != weight.shape() ||
       weight.dtype() != x.dtype())
-    throw std::invalid_argument(name + ": index and weight must be (taps, m), int64 and x's dtype");
+    throw std::invalid_argument(
+        "resample: index and weight must be (taps, m), int64 and x's dtype");
   const int64_t* at = reinterpret_cast<const int64_t*>(index.data());
   for (int64_t i = 0; i < index.size(); ++i)
-    if (at[i] < least || at[i] >= n)
-      throw std::out_of_range(name + ": index " + std::to_string(at[i]) +
+    if (at[i] < 0 || at[i] >= n)
+      throw std::out_of_range("resample: index " + std::to_string(at[i]) +
                               " is out of bounds for an axis of extent " + std::to_string(n));
   return at;
 }
@@ -65,7 +59,7 @@ View resample(const View& given, const View& given_index, const View& given_weig
   const View x = nd::compact(given), index = nd::compact(given_index);
   const View weight = nd::compact(given_weight);
   const Lines l(x, axis, "resample");
-  const int64_t* at = checked(x, index, weight, 0, l.n, "resample");
+  const int64_t* at = checked(x, index, weight, l.n);
   const int64_t taps = index.shape()[0], m = index.shape()[1];
   Dims shape = x.shape();
   shape[axis] = m;
@@ -99,31 +93,6 @@ View resample(const View& given, const View& given_index, const View& given_weig
         run_row(from + row / m * l.n * l.inner, l.inner, at + j, w + j, taps, m,
                 to + row * l.inner);
       }
-    });
-  });
-  return out;
-}
-
-View weighted_rows(const View& given, const View& given_index, const View& given_weight) {
-  const View x = nd::compact(given), index = nd::compact(given_index);
-  const View weight = nd::compact(given_weight);
-  if (x.ndim() != 2) throw std::invalid_argument("weighted_rows: x must be (n, width)");
-  const int64_t* at = checked(x, index, weight, -1, x.shape()[0], "weighted_rows");
-  const int64_t taps = index.shape()[0], m = index.shape()[1], width = x.shape()[1];
-  Dims shape;
-  shape.push(m);
-  shape.push(width);
-  View out = View::empty(x.dtype(), shape, x.device());
-  if (out.size() == 0) return out;
-  with_number(x.dtype(), "weighted_rows", [&](auto zero) {
-    using T = decltype(zero);
-    const T *from = reinterpret_cast<const T*>(x.data()),
-            *w = reinterpret_cast<const T*>(weight.data());
-    T* to = reinterpret_cast<T*>(out.data());
-    const int64_t grain = std::max<int64_t>(1, kLineGrain / std::max<int64_t>(1, taps * width));
-    parallel_for(m, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t j = begin; j < end; ++j)
-        run_row(from, width, at + j, w + j, taps, m, to + j * width);
     });
   });
   return out;

@@ -18,8 +18,6 @@ View linear_scan(const View& a, const View& b, int axis, bool reverse);
 std::pair<View, View> scan_extreme(bool max, const View& x, int axis);
 // y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...].
 View resample(const View& x, const View& index, const View& weight, int axis);
-// y[j] = the sum over t of weight[t, j] * x[index[t, j]]; an index of -1 is a row of zeros.
-View weighted_rows(const View& x, const View& index, const View& weight);
 // Sorted values and their positions; equal ones keep their order, NaN is the largest.
 std::pair<View, View> sort(const View& x, int axis, bool descending);
 // The first k of them.

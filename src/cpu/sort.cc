@@ -133,8 +133,9 @@ View searchsorted(const View& lines, const View& values, bool right) {
   bool fits = ndim > 0 && lines.dtype() == values.dtype() && (ndim == 1 || ndim == values.ndim());
   for (int i = 0; fits && i + 1 < ndim; ++i) fits = lines.shape()[i] == values.shape()[i];
   if (!fits)
-    throw std::invalid_argument("searchsorted: needs lines of one axis, or as many as the values, "
-                                "and one dtype");
+    throw std::invalid_argument(
+        "searchsorted: needs lines of one axis, or as many as the values, "
+        "and one dtype");
   const View x = nd::compact(lines), wanted = nd::compact(values);
   View out = View::empty(DType::int64, wanted.shape(), wanted.device());
   if (out.size() == 0) return out;

@@ -1,6 +1,7 @@
 """The code in README, CONTRIBUTING and other pages runs, and what they name exists."""
 
 import functools
+import importlib.util
 import os
 import re
 import shlex
@@ -35,7 +36,7 @@ def test_python_blocks_run(name, tmp_path):
     run("\n".join(blocks(name, "python")), tmp_path)
 
 
-def run(code, tmp_path):
+def run(code, tmp_path, seconds=240):
     script = tmp_path / "script.py"  # a file, so that inspect finds the source of its classes
     script.write_text(code)
     done = subprocess.run(
@@ -44,7 +45,7 @@ def run(code, tmp_path):
         env={**os.environ, "NEEDLE_CACHE_DIR": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=seconds,
     )
     assert done.returncode == 0, done.stderr
 
@@ -82,12 +83,42 @@ def test_commands_exist(name):
         "docs/onnx.md",
         "docs/coming-from-pytorch.md",
         "docs/coming-from-the-course.md",
+        "docs/ship-an-existing-model.md",
     ],
 )
 def test_links_lead_somewhere(name):
     path = ROOT / name
     for link in re.findall(r"\]\(([^)#]+)", path.read_text()):
         assert link.startswith("https://") or (path.parent / link).exists(), link
+
+
+@pytest.mark.slow
+def test_the_model_is_shipped_as_its_page_says(tmp_path):
+    """Its commands and programs run in their order; what pip installs must be there."""
+    if importlib.util.find_spec("basic_pitch") is None:
+        pytest.skip("basic_pitch is not installed: make zoo")
+    for package in ("onnx", "cryptography"):
+        pytest.importorskip(package)
+    page = (ROOT / "docs/ship-an-existing-model.md").read_text()
+    found = re.findall(r"```(sh|python)\n(.*?)```", page, re.DOTALL)
+    assert [language for language, _ in found] == ["sh", "sh", "python", "sh", "python"]
+    for language, text in found:
+        if language == "python":
+            run(text, tmp_path, seconds=1000)
+        elif "pip install" not in text:
+            path = f"{os.path.dirname(sys.executable)}{os.pathsep}{os.environ['PATH']}"
+            python_path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+            done = subprocess.run(
+                ["bash", "-ec", text],
+                cwd=tmp_path,
+                env={**os.environ, "PATH": path, "PYTHONPATH": python_path},
+                capture_output=True,
+                text=True,
+                timeout=240,
+            )
+            assert done.returncode == 0, done.stderr
+    for file in ("operators.html", "kernels.svg", "heard.npy", "notes/manifest.sig"):
+        assert (tmp_path / file).stat().st_size > 60, file
 
 
 PYTORCH = "docs/coming-from-pytorch.md"

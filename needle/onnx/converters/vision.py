@@ -14,7 +14,7 @@ from ...apply import apply
 from ...backend_ndarray.dtypes import is_floating
 from ...nn import functional as F
 from ...nn.functional.grid import sampled
-from ...ops.weighted_rows import WeightedRows
+from ...ops.weighted_elements import WeightedElements
 from ...tensor import Tensor, make_const
 from ..geometry import explicit_pads, of_axes
 from ..graph import Node
@@ -123,7 +123,7 @@ def _pooled(x: Tensor, taps: list[Taps], counts: list[Any], images: Tensor, mode
     """The elements at the points, averaged or the largest of each cell: (regions, C, rows,
     columns)."""
     batch, channels, height, width = x.shape
-    rows = ops.reshape(ops.permute(x, (0, 2, 3, 1)), (batch * height * width, channels))
+    planes = ops.reshape(ops.permute(x, (1, 0, 2, 3)), (1, channels, batch * height * width))
     (count, up, tall), (_, across, wide) = (each[0][0].shape for each in taps)
     begin = ops.reshape(images * (height * width), (count, 1, 1, 1, 1))
     indices, weights = [], []
@@ -135,25 +135,26 @@ def _pooled(x: Tensor, taps: list[Taps], counts: list[Any], images: Tensor, mode
         index = y.astype("int64") * width + x_.astype("int64") + begin
         indices.append(ops.where(y_in & x_in, index, -1))
         weights.append((y_share * x_share).astype(x.dtype))
-    # (4, regions, rows, columns, points) as (4 * points, regions * rows * columns)
+    # (4, regions, rows, columns, points) as (1, 4 * points, regions * rows * columns)
     index, weight = (
-        ops.reshape(ops.permute(ops.stack(each, 0), (0, 4, 5, 1, 2, 3)), (4 * tall * wide, -1))
+        ops.reshape(ops.permute(ops.stack(each, 0), (0, 4, 5, 1, 2, 3)), (1, 4 * tall * wide, -1))
         for each in (indices, weights)
     )
     if mode == "avg":
-        made = apply(WeightedRows(), (rows, index, weight))
+        made = apply(WeightedElements(), (planes, index, weight))
         made = made / make_const(_cell_points(counts, up * across).astype(x.dtype))
     else:
-        every = (1, index.shape[0] * index.shape[1])
-        found = apply(WeightedRows(), (rows, ops.reshape(index, every), ops.reshape(weight, every)))
-        made = ops.max(ops.reshape(found, (*index.shape, channels)), 0)
-    return ops.permute(ops.reshape(made, (count, up, across, channels)), (0, 3, 1, 2))
+        every = (1, 1, index.shape[1] * index.shape[2])
+        index_of, weight_of = (ops.reshape(t, every) for t in (index, weight))
+        found = apply(WeightedElements(), (planes, index_of, weight_of))
+        made = ops.max(ops.reshape(found, (channels, *index.shape[1:])), 1)
+    return ops.permute(ops.reshape(made, (channels, count, up, across)), (1, 0, 2, 3))
 
 
 def _cell_points(counts: list[Any], cells: int) -> np.ndarray:
-    """By how many points the sum of each cell of each region is divided: (regions * cells, 1)."""
+    """By how many points the sum of each cell of each region is divided: (regions * cells,)."""
     points = np.maximum(np.multiply(*counts), 1)
-    return np.repeat(points.reshape(-1), cells if points.ndim else 1)[:, None]
+    return np.repeat(points.reshape(-1), cells if points.ndim else 1)
 
 
 @converter("MaxRoiPool", since=1)
@@ -268,9 +269,8 @@ def deform_conv(
         moved[:, :, :, i] + make_const(p) for i, p in enumerate(_tap_places(node, x, kernel, out))
     ]
     factor = None if mask is None else ops.reshape(tensor(mask), (batch, parts, taps, *out))
-    rows = ops.permute(ops.reshape(x, (batch, parts, channels // parts, *size)), (0, 1, 3, 4, 2))
-    read = _read(rows, places, factor)  # (batch, parts, taps, rows, columns, channels / parts)
-    read = ops.permute(read, (0, 1, 5, 2, 3, 4))
+    images = ops.reshape(x, (batch, parts, channels // parts, *size))
+    read = _read(images, places, factor)  # (batch, parts, channels / parts, taps, rows, columns)
     groups, points = node.integer("group"), math.prod(out)
     columns = ops.reshape(read, (batch, groups, channels // groups * taps, points))
     flat = ops.reshape(w, (groups, w.shape[0] // groups, channels // groups * taps))
@@ -287,12 +287,10 @@ def _tap_places(node: Node, x: Tensor, kernel: tuple[int, ...], out: tuple[int, 
         yield (tap[i] * dilations[i] + cell[i] * strides[i] - low).astype(x.dtype)
 
 
-def _read(rows: Tensor, places: list[Tensor], factor: Tensor | None) -> Tensor:
-    """Elements of images (N, parts, H, W, C) between four, those outside 0, at places (N, parts,
-    ...): (N, parts, ..., C)."""
-    batch, parts, height, width, channels = rows.shape
-    begin = np.arange(batch * parts) * (height * width)
-    start = make_const(begin.reshape(batch, parts, *(1,) * (places[0].ndim - 2)))
+def _read(images: Tensor, places: list[Tensor], factor: Tensor | None) -> Tensor:
+    """Elements of images (N, parts, C, H, W) between four, those outside 0, at places (N, parts,
+    ...): (N, parts, C, ...)."""
+    batch, parts, channels, height, width = images.shape
     indices, weights = [], []
     lows = [ops.floor(place) for place in places]
     for corner in itertools.product((0.0, 1.0), repeat=2):
@@ -305,9 +303,11 @@ def _read(rows: Tensor, places: list[Tensor], factor: Tensor | None) -> Tensor:
         )
         inside = (y >= 0.0) & (y <= height - 1) & (x >= 0.0) & (x <= width - 1)
         y, x = (ops.where(inside, at, 0.0).astype("int64") for at in (y, x))
-        indices.append(ops.where(inside, y * width + x + start, -1))
+        indices.append(ops.where(inside, y * width + x, -1))
         weight = shares[0] * shares[1]
         weights.append(weight if factor is None else weight * factor)
-    index, weight = (ops.reshape(ops.stack(t, 0), (4, -1)) for t in (indices, weights))
-    flat = ops.reshape(rows, (batch * parts * height * width, channels))
-    return ops.reshape(apply(WeightedRows(), (flat, index, weight)), (*places[0].shape, channels))
+    size = batch * parts
+    index, weight = (ops.reshape(ops.stack(t, 2), (size, 4, -1)) for t in (indices, weights))
+    planes = ops.reshape(images, (size, channels, height * width))
+    made = apply(WeightedElements(), (planes, index, weight))
+    return ops.reshape(made, (batch, parts, channels, *places[0].shape[2:]))

@@ -64,9 +64,8 @@ def _normalized(s: Site, product: Node, shift: Node) -> Value | None:
     (spread,) = root.input_nodes
     assert isinstance(spread.op, ops.AddScalar)
     vectors = weight, bias, shifted.input_nodes[0], spread.input_nodes[0]
-    if any(v.spec != weight.spec for v in vectors) or not same(
-        weight.spec.shape, x.spec.shape[-1:]
-    ):
+    one = s.out._replace(shape=x.spec.shape[-1:])
+    if x.spec.dtype != one.dtype or not all(same(v.spec, one) for v in vectors):
         return None
     given = s.values[x]
     y: Value = s.w.node(

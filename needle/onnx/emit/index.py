@@ -67,26 +67,16 @@ def resample(s: Site, x: Value, index: Value, weight: Value, *_: Value) -> Value
     return rounded(s, w.reduce("ReduceSum", w.op("Mul", taps, weight), (axis,), False))
 
 
-@rule(ops.WeightedRows)
-def weighted_rows(s: Site, x: Value, index: Value, weight: Value) -> Value:
-    w, wide = s.w, floats(s, x)
-    there = w.op("GreaterOrEqual", index, like(w, index, 0), dtype="bool")
-    rows = w.gather(wide, w.op("Max", index, like(w, index, 0)), 0)
-    rows = w.op("Where", w.unsqueeze(there, 2), rows, like(w, rows, 0))
-    weighed = w.op("Mul", rows, w.unsqueeze(floats(s, weight), 2))
-    return rounded(s, w.reduce("ReduceSum", weighed, (0,), False))
-
-
 @rule(ops.WeightedElements)
 def weighted_elements(s: Site, x: Value, index: Value, weight: Value) -> Value:
+    """Each tap of all channels by GatherElements, weighed and summed."""
     w, wide = s.w, floats(s, x)
-    batch, channels, _ = x.extents
-    _, taps, m = index.extents
+    (batch, channels, _), (_, taps, m) = x.extents, index.extents
+    there = w.op("GreaterOrEqual", index, like(w, index, 0), dtype="bool")
     place = w.reshape(w.op("Max", index, like(w, index, 0)), (batch, 1, taps * m))
     place = w.expand(place, (batch, channels, taps * m))
-    taken = w.node("GatherElements", wide, place, shape=place.shape, axis=2)
-    taken = w.reshape(taken, (batch, channels, taps, m))
-    there = w.op("GreaterOrEqual", index, like(w, index, 0), dtype="bool")
-    taken = w.op("Where", w.unsqueeze(there, 1), taken, like(w, taken, 0))
-    weighed = w.op("Mul", taken, w.unsqueeze(floats(s, weight), 1))
+    found = w.node("GatherElements", wide, place, shape=place.extents, axis=2)
+    found = w.reshape(found, (batch, channels, taps, m))
+    found = w.op("Where", w.unsqueeze(there, 1), found, like(w, found, 0))
+    weighed = w.op("Mul", found, w.unsqueeze(floats(s, weight), 1))
     return rounded(s, w.reduce("ReduceSum", weighed, (2,), False))

@@ -32,7 +32,7 @@ class _Projection(NamedTuple):
 
 def _projection(node: Node) -> _Projection | None:
     """What a projected sequence (T, B, gates * H) was made of."""
-    bias = None
+    bias, dtype = None, node.spec.dtype
     if isinstance(node.op, ops.Add):
         product, bias = node.input_nodes
         if not isinstance(product.op, ops.Matmul):
@@ -45,7 +45,8 @@ def _projection(node: Node) -> _Projection | None:
     x, weight = node.input_nodes
     if x.spec.ndim != 3 or weight.spec.ndim != 2:
         return None
-    return _Projection(x, weight, bias)
+    made_of = _Projection(x, weight, bias)
+    return made_of if all(n is None or n.spec.dtype == dtype for n in made_of) else None
 
 
 def _weight(w: Writer, value: Value, order: Sequence[int]) -> Value:

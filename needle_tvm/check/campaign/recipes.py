@@ -435,7 +435,6 @@ BUILDERS: dict[str, Builder] = {
     **dict.fromkeys(("cummax", "cummin", "sort", "topk"), scans.ordered),
     "searchsorted": scans.searchsorted,
     "resample": scans.resample,
-    "weighted_rows": scans.weighted_rows,
     "weighted_elements": scans.weighted_elements,
     **dict.fromkeys(("round", "condition"), elements.of_one),
     **dict.fromkeys(("logical", "whole_division"), elements.of_two),

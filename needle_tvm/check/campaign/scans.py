@@ -64,15 +64,6 @@ def resample(d: Drawer, cls: type[Op]) -> bool:
     return d.add(text, value) is not None
 
 
-def weighted_rows(d: Drawer, cls: type[Op]) -> bool:
-    value = d.floating(2)
-    if len(value.shape) != 2 or min(value.shape) < 1:
-        value = d.leaf([d.rng.choice([1, 5]), d.rng.choice([1, 3, 20])], d.float_dtype())
-    index = [d.rng.choice([1, 2, 4]), d.rng.choice([1, 3, 9])]
-    place = d.leaf(index, "int64", -1, max(1, value.shape[0]))
-    return d.apply(cls, "", value, place, d.leaf(index, value.dtype))
-
-
 def weighted_elements(d: Drawer, cls: type[Op]) -> bool:
     value = d.floating(3)
     has_dims = any(isinstance(n, Extent) for n in value.shape)

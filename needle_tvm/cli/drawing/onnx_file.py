@@ -6,7 +6,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from needle.errors import ModelError
 from needle_tvm.artifact.arrays import describe
 from needle_tvm.cli.drawing.boxes import OTHER, Box, Drawn, Weight, kind_of
 from needle_tvm.errors import InstallError, UsageError
@@ -23,6 +22,7 @@ def read_onnx(path: Path) -> tuple[Any, dict[str, Any]]:
 
     Raises UsageError for what is no valid ONNX file, InstallError without the package `onnx`.
     """
+    from needle.errors import ModelError
     from needle.onnx.loading import array_of, loaded, onnx_package
 
     try:
@@ -36,6 +36,8 @@ def read_onnx(path: Path) -> tuple[Any, dict[str, Any]]:
         raise InstallError(str(error)) from error
     except ModelError as error:
         raise UsageError(str(error)) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: a name in it is no UTF-8: {error}") from None
 
 
 def facts(proto: Any, arrays: dict[str, Any]) -> dict[str, Any]:
@@ -151,12 +153,12 @@ def _dims(info: Any) -> Any:
 def _described(info: Any, known: set[str] | None = None) -> str:
     """The dtype and shape that a file states; ? for a size without a name, or whose name is not
     among the known ones."""
-    import onnx
+    from needle.onnx.graph import DTYPES, OTHER_DTYPES
 
     kind = info.type.tensor_type
     if not kind.elem_type:
         return ""
-    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name
+    dtype = {**DTYPES, **OTHER_DTYPES}.get(kind.elem_type, f"dtype {kind.elem_type}")
     if not kind.HasField("shape"):
         return dtype
     extents = (

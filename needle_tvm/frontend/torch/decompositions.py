@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import reduce
+from itertools import product
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
@@ -290,24 +291,25 @@ def _of_a_number(name: str) -> Callable[..., Any]:
     return of
 
 
-def _adaptive_max_pool2d(x: Any, size: Any) -> Any:
+def _adaptive_max_pool(x: Any, size: Any) -> Any:
     """The largest element of each window and its index; `size` divides the input into windows."""
     import torch
 
-    *_, height, width = x.shape
-    rows, columns = (
+    extents = x.shape[-len(size) :]
+    windows = [
         [(i * extent // count, -(-(i + 1) * extent // count)) for i in range(count)]
-        for extent, count in zip((height, width), size, strict=True)
-    )
+        for extent, count in zip(extents, size, strict=True)
+    ]
+    places_of = torch.arange(math.prod(extents)).reshape(extents)
     values, places = [], []
-    for top, bottom in rows:
-        for left, right in columns:
-            window = x.narrow(-2, top, bottom - top).narrow(-1, left, right - left).flatten(-2)
-            at = window.argmax(-1)
-            values.append(window.amax(-1))
-            row = at.div(right - left, rounding_mode="floor")
-            places.append((top + row) * width + left + at - row * (right - left))
-    shape = (*x.shape[:-2], *size)
+    for bounds in product(*windows):
+        window, inside = x, places_of
+        for axis, (first, end) in enumerate(bounds, -len(size)):
+            window, inside = (each.narrow(axis, first, end - first) for each in (window, inside))
+        window = window.flatten(-len(size))
+        values.append(window.amax(-1))
+        places.append(inside.reshape(-1)[window.argmax(-1)])
+    shape = (*x.shape[: -len(size)], *size)
     return tuple(torch.stack(each, -1).reshape(shape) for each in (values, places))
 
 
@@ -378,7 +380,8 @@ def _searchsorted(
 
 # Decompositions by PyTorch's name of the operator.
 DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
-    "adaptive_max_pool2d.default": _adaptive_max_pool2d,
+    "adaptive_max_pool2d.default": _adaptive_max_pool,
+    "adaptive_max_pool3d.default": _adaptive_max_pool,
     "_trilinear.default": _trilinear,
     "signbit.default": _signbit,
     "copysign.Tensor": _promoting(_in_float32(_copysign)),

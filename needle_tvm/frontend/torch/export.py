@@ -16,6 +16,7 @@ from needle_tvm.errors import NeedleTVMError, TranslationError, UsageError
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.dims import Asked
+from needle_tvm.frontend.torch.lines import at_line_of, at_line_of_call
 from needle_tvm.frontend.torch.nodes import dtype_of
 from needle_tvm.frontend.torch.symbols import Symbols, check_guards, symbols_of
 
@@ -87,7 +88,7 @@ def translate(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Translated:
         try:
             exported, functional = _exported(model, given, asked)
             symbols = _symbols(model, exported, functional, asked)
-            _refuse(model, exported, functional, symbols)
+            _refuse(model, given, exported, functional, symbols)
             extents = Extents.of(symbols.dims)
             with blamed_on("the translation of PyTorch's program"):
                 try:
@@ -150,8 +151,8 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     """A model's exported program and its functional form."""
     import torch
 
+    from needle_tvm.frontend.torch import bags, importer, recurrence, replaced
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
-    from needle_tvm.frontend.torch import importer, recurrence
     from needle_tvm.frontend.torch import ops as torch_ops
 
     # Export identifies inputs by object: one tensor in two places would be one input, and an input
@@ -161,21 +162,25 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     )
     try:
         with quiet():
-            with recurrence.recurrences():
+            with replaced.replacing():
                 exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
-            taken_apart = torch_decompositions.DECOMPOSITIONS | recurrence.DECOMPOSITIONS
+            taken_apart = {
+                **torch_decompositions.DECOMPOSITIONS,
+                **recurrence.DECOMPOSITIONS,
+                **bags.DECOMPOSITIONS,
+            }
             functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
         raise _not_taken(
             model,
             "what it does next depends on a tensor's values (an `if`, a loop, an extent or a "
-            "number of Python's), and compiled code always does the same: choose among results by "
-            "torch.where",
+            f"number of Python's){at_line_of(error)}, and compiled code always does the same: "
+            "choose among results by torch.where",
         ) from error
     except Exception as error:  # export has many error types for models that it cannot take
         dims = ", ".join(dim.described() for dim in asked.dims)
         raise _not_taken(
-            model, _named(error) + (f", with the dims {dims}" if dims else "")
+            model, _named(error) + at_line_of(error) + (f", with the dims {dims}" if dims else "")
         ) from error
     return exported, functional
 
@@ -220,7 +225,9 @@ def quiet() -> Iterator[None]:
             handler.removeFilter(nothing)
 
 
-def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> None:
+def _refuse(
+    model: Any, inputs: tuple[Any, ...], exported: Any, functional: Any, symbols: Symbols
+) -> None:
     """Raise TranslationError for a program whose behaviour compiled code could not reproduce."""
     changed, random = torch_graph.changed(functional), torch_graph.random(functional)
     if random is not None or changed is not None:
@@ -232,15 +239,18 @@ def _refuse(model: Any, exported: Any, functional: Any, symbols: Symbols) -> Non
                     "model.eval() first",
                 )
     if random is not None:
+        line = at_line_of_call(model, inputs, torch_graph.draws)
         raise TranslationError(
-            f"{type(model).__name__} draws random numbers ({random}), and compiled code would give "
-            "the same ones at each call: take them as an input"
+            f"{type(model).__name__} draws random numbers ({random.target}){line}, "
+            "and compiled code would give the same ones at each call: take them as an input"
         )
     unknown = torch_graph.of_unknown_shape(functional, symbols)
     if unknown is not None:
+        line = at_line_of_call(model, inputs, torch_graph.depends_on_values)
         raise TranslationError(
-            f"{type(model).__name__} computes a tensor ({unknown}) whose shape depends on values, "
-            "and compiled code has fixed shapes: keep all elements and mark those that count"
+            f"{type(model).__name__} computes a tensor ({unknown.target}) whose shape depends on "
+            f"values{line}, and compiled code has fixed shapes: keep all "
+            "elements and mark those that count, by torch.where or by a product with the mask"
         )
     if changed is not None:
         raise TranslationError(

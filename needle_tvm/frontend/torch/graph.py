@@ -43,32 +43,44 @@ def changed(program: Any) -> str | None:
     return None
 
 
-def of_unknown_shape(program: Any, symbols: Symbols) -> str | None:
-    """The first operator of a functional program with a shape that depends on values, or None."""
+def of_unknown_shape(program: Any, symbols: Symbols) -> Any:
+    """The first node of a functional program with a shape that depends on values, or None."""
     for node in program.graph.nodes:
         extents = getattr(node.meta.get("val"), "shape", ())
         if node.op == "call_function" and not all(map(symbols.knows, extents)):
-            source = node.args[0] if node.target is getitem else node  # one of several results
-            return str(source.target)
+            return node.args[0] if node.target is getitem else node  # one of several results
     return None
 
 
-def random(program: Any) -> str | None:
-    """The first operator of a functional program that draws random numbers, or None."""
+def random(program: Any) -> Any:
+    """The first node of a functional program that draws random numbers, or None."""
+    nodes = (node for node in program.graph.nodes if node.op == "call_function")
+    return next((node for node in nodes if draws(node.target, node.args, node.kwargs)), None)
+
+
+def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers: dropout may not be training, or drop
+    nothing."""
     import torch
 
-    for node in program.graph.nodes:
-        tags = getattr(node.target, "tags", ())
-        if torch.Tag.nondeterministic_seeded in tags and not _draws_nothing(node):
-            return str(node.target)
-    return None
-
-
-def _draws_nothing(node: Any) -> bool:
-    """Whether an operator is dropout that is not training or drops nothing."""
-    given = bound(node.target, node.args, node.kwargs)
+    if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
+        return False
+    given = bound(operator, args, kwargs)
     trains = given.get("train", given.get("training", True))
-    return trains is False or any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
+    nothing = any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
+    return trains is not False and not nothing
+
+
+def depends_on_values(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the shape of a call's result depends on values."""
+    import torch
+
+    tagged = torch.Tag.dynamic_output_shape in getattr(operator, "tags", ())
+    if not tagged or not str(operator).startswith("aten.index"):
+        return tagged
+    return any(
+        str(each.dtype) in ("torch.bool", "torch.uint8") for each in args[1] if each is not None
+    )
 
 
 def bound(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

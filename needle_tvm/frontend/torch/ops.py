@@ -532,6 +532,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "scatter.src": places.scatter("update"),
     "scatter.value": places.scatter("update"),
     "scatter_add.default": places.scatter("add"),
+    "scatter_reduce.two": places.scatter_reduce,
     "_to_copy.default": elements.cast,
     "upsample_nearest2d.vec": nearest,
     "_upsample_bilinear2d_aa.default": antialiased,

@@ -215,35 +215,82 @@ def bucketize(node: Any, importer: Any) -> Any:
 
 
 def scatter(reduction: str) -> Callable[[Any, Any], Any]:
-    """A converter that writes elements of a tensor, or a number, at indices along an axis.
+    """A converter that writes elements of a tensor, or a number, at indices along an axis."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        x, flat, source = _flat(node, importer)
+        return _written(importer.block_builder.emit, x, flat, source, reduction)
+
+    return convert
+
+
+def scatter_reduce(node: Any, importer: Any) -> Any:
+    """Elements of a tensor combined with those at indices along an axis."""
+    (x, flat, source), emit = _flat(node, importer), importer.block_builder.emit
+    options = {"reduce": "sum", "include_self": True}
+    options |= dict(zip(("reduce", "include_self"), node.args[4:], strict=False))
+    options |= dict(node.kwargs)
+    how, dtype = str(options["reduce"]), str(x.ty.dtype)
+    own = bool(options["include_self"])
+    reduction, alone = {
+        "sum": ("add", 0),
+        "mean": ("add", 0),
+        "prod": ("mul", 1),
+        "amax": ("max", _least(dtype)),
+        "amin": ("min", _most(dtype)),
+    }[how]
+    if not own:
+        x = _written(emit, x, flat, _filled(flat, alone, dtype), "update")
+    total = _written(emit, x, flat, source, reduction)
+    if how != "mean":
+        return total
+    count = relax.const(np.ones(shape_of(x)), dtype)
+    if not own:
+        count = _written(emit, count, flat, _filled(flat, 0, dtype), "update")
+    count = _written(emit, count, flat, _filled(flat, 1, dtype), "add")
+    if not own:  # where nothing was written, the element itself
+        count = emit(_op.maximum(count, relax.const(1, dtype)))
+    divide = _op.divide if is_floating(dtype) else _op.floor_divide
+    return emit(divide(total, count))
+
+
+def _least(dtype: str) -> Any:
+    return -math.inf if is_floating(dtype) else np.iinfo(dtype).min
+
+
+def _most(dtype: str) -> Any:
+    return math.inf if is_floating(dtype) else np.iinfo(dtype).max
+
+
+def _filled(like: Any, value: Any, dtype: str) -> Any:
+    return relax.const(np.full(shape_of(like), value), dtype)
+
+
+def _flat(node: Any, importer: Any) -> tuple[Any, Any, Any]:
+    """x, the flat indices that an operator writes to, and as many elements to write there.
 
     TVM's operator needs as many indices as `x` has elements along the other axes, so all axes are
     flattened to one here.
     """
-
-    def convert(node: Any, importer: Any) -> Any:
-        names = ("x", "axis", "places", "source")
-        given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-        x, places = importer.env[given["x"]], importer.env[given["places"]]
-        shape, chosen, emit = shape_of(x), shape_of(places), importer.block_builder.emit
-        if not shape:  # a 0-d tensor is one element
-            shape, chosen = (1,), (1,)
-        axis, dtype = given["axis"] % len(shape), str(x.ty.dtype)
-        source = importer.env.get(given["source"])
-        if source is None:
-            source = relax.const(np.full(chosen, given["source"]), dtype)
-        elif shape_of(source) not in (chosen, ()):
-            axes, starts = list(range(len(chosen))), [0] * len(chosen)
-            source = emit(_op.strided_slice(source, axes, starts, list(chosen)))
-        strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
-        others = sum(
-            at * (stride if i != axis else 0)
-            for i, (at, stride) in enumerate(zip(np.indices(chosen), strides, strict=True))
-        )
-        at = _nearest(emit, places, importer.number(shape[axis]))
-        at = emit(_op.reshape(at, chosen))
-        flat = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
-        flat = emit(_op.add(flat, relax.const(np.asarray(others), "int64")))
-        return _written(emit, x, flat, source, reduction)
-
-    return convert
+    names = ("x", "axis", "places", "source")
+    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+    x, places = importer.env[given["x"]], importer.env[given["places"]]
+    shape, chosen, emit = shape_of(x), shape_of(places), importer.block_builder.emit
+    if not shape:  # a 0-d tensor is one element
+        shape, chosen = (1,), (1,)
+    axis, dtype = given["axis"] % len(shape), str(x.ty.dtype)
+    source = importer.env.get(given["source"])
+    if source is None:
+        source = relax.const(np.full(chosen, given["source"]), dtype)
+    elif shape_of(source) not in (chosen, ()):
+        axes, starts = list(range(len(chosen))), [0] * len(chosen)
+        source = emit(_op.strided_slice(source, axes, starts, list(chosen)))
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    others = sum(
+        at * (stride if i != axis else 0)
+        for i, (at, stride) in enumerate(zip(np.indices(chosen), strides, strict=True))
+    )
+    at = _nearest(emit, places, importer.number(shape[axis]))
+    at = emit(_op.reshape(at, chosen))
+    flat = emit(_op.multiply(at, relax.const(strides[axis], "int64")))
+    return x, emit(_op.add(flat, relax.const(np.asarray(others), "int64"))), source

@@ -1,8 +1,8 @@
 """PyTorch's LSTM and GRU as layers whose steps are one operator each.
 
-`torch.export` would write out the steps of a sequence. `Recurrences`, which is active while a model
-is exported, replaces the call of a whole LSTM or GRU by matmuls for all steps at once and, for each
-layer and direction, the operator `needle::lstm_steps` or `needle::gru_steps`. These become the ops
+`torch.export` would write out the steps of a sequence. While a model is exported (`replaced`), the
+call of a whole LSTM or GRU is matmuls for all steps at once and, for each layer and direction, the
+operator `needle::lstm_steps` or `needle::gru_steps`. These become the ops
 LstmSequence and GruSequence of needle. The same functions decompose `aten.lstm` and `aten.gru` of
 programs that were exported elsewhere. LSTMs with projections are refused by name.
 """
@@ -106,26 +106,18 @@ def _layers(
     return (x.transpose(0, 1) if batch_first else x, *final)
 
 
-def recurrences() -> Any:
-    """A mode in which a call of an LSTM or a GRU is one of `lstm` and `gru`."""
-    import torch
+def called_lstm(*args: Any) -> Any:
+    """`torch.lstm` of a padded sequence; NotImplemented for the form that takes packed ones."""
+    return lstm(*args) if _is_padded(args) else NotImplemented
 
-    own = {"lstm": lstm, "gru": gru}
 
-    class Recurrences(torch.overrides.TorchFunctionMode):
-        def __torch_function__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            rule = own.get(getattr(function, "__name__", ""))
-            is_torchs = function in (torch.lstm, torch.gru)
-            # The other form of these functions takes packed sequences.
-            if rule is not None and is_torchs and len(args) == 9 and isinstance(args[3], bool):
-                result = rule(*args)
-                if result is not NotImplemented:
-                    return result
-            return function(*args, **(kwargs or {}))
+def called_gru(*args: Any) -> Any:
+    """`torch.gru`, likewise."""
+    return gru(*args) if _is_padded(args) else NotImplemented
 
-    return Recurrences()
+
+def _is_padded(args: Sequence[Any]) -> bool:
+    return len(args) == 9 and isinstance(args[3], bool)
 
 
 @functools.cache

@@ -172,8 +172,7 @@ struct Grid {
   }
 
   template <int kCorners>
-  static void sum_inside(const T* __restrict x, const Corners& c, int64_t count,
-                         T* __restrict y) {
+  static void sum_inside(const T* __restrict x, const Corners& c, int64_t count, T* __restrict y) {
     for (int64_t p = 0; p < count; ++p) {
       T sum = 0;
       for (int k = 0; k < kCorners; ++k) sum += c.weight[k][p] * x[c.at[k][p]];
@@ -205,8 +204,7 @@ struct Grid {
     }
   }
 
-  static void sample(const GridPlan& q, const void* xv, const void* grid, int64_t count,
-                     void* yv) {
+  static void sample(const GridPlan& q, const void* xv, const void* grid, int64_t count, void* yv) {
     const T* x = static_cast<const T*>(xv);
     T* y = static_cast<T*>(yv);
     Taps axes[kMaxAxes];

@@ -237,7 +237,6 @@ LIKELY = {
     **{name: lambda: [alike(), rng.choice([0, 0, 1, -1])] for name in ("cummax", "cummin")},
     "linear_scan": lambda: [alike(), alike(), rng.choice([0, 0, 1]), False],
     "resample": lambda: [*taken(), rng.choice([0, 0, 1, -1])],
-    "weighted_rows": lambda: taken(),
     "index": lambda: [view(), rng.choice([sequence(), integer(), key()])],
     "reshape": lambda: [view(), rng.choice([sequence(), integer(), (-1,), (3, -1)])],
     "permute": lambda: [view(), rng.choice([sequence(), (1, 0), (0,), ((1, 0),)])],

@@ -343,3 +343,25 @@ def test_further_models(exported, name):
 
     model, x = import_module(f"apps.models.{name}").build()
     exported(model, *(x if isinstance(x, tuple) else (x,)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mlp", "resnet", "transformer", "recurrent"])
+def test_what_is_exported_compiles_again(name, tmp_path):
+    pytest.importorskip("tvm")
+    from importlib import import_module
+
+    import needle_tvm
+
+    model, x = import_module(f"apps.models.{name}").build(batch=4)
+    model.eval()
+    n = ndl.Dim("n", max=8)
+    axis = 1 if name == "recurrent" else 0
+    export(model, x, tmp_path / "model.onnx", dims={0: {axis: n}})
+    compiled = needle_tvm.compile_onnx(tmp_path / "model.onnx", x, dims={"n": n})
+    for given in (x, np.take(x, range(3), axis)):
+        _, expected = ndl.graph.flatten_outputs(model(ndl.Tensor(given)))
+        found = compiled(given)
+        found = list(found) if isinstance(found, (tuple, list)) else [found]
+        for got, (what, want) in zip(found, expected, strict=True):
+            assert_close(got.numpy(), want.numpy(), rtol=1e-4, scale=1, what=what)

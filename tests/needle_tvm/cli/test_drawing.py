@@ -163,6 +163,18 @@ def test_an_onnx_file_as_json_and_its_faults(onnx_file, tmp_path, capsys):
     assert "is an ONNX file" in capsys.readouterr().err
 
 
+def test_damaged_onnx_files_are_refused_or_drawn(tmp_path, capsys):
+    pytest.importorskip("onnx")
+    from tests.needle.onnx.mutation import damaged
+
+    path, codes = tmp_path / "m.onnx", set()
+    for seed in range(40):
+        path.write_bytes(damaged(seed))
+        codes.add(main(["inspect", str(path), "--graph", str(tmp_path / "m.svg")]))
+        assert capsys.readouterr().err.count("\n") <= 1
+    assert codes == {0, 2}
+
+
 # Parts
 
 

@@ -68,7 +68,7 @@ def _judged(
         with torch.no_grad():
             expected = model(*inputs)
         where = "export"
-        taken = take(model, _examples(torch, model, inputs))
+        taken = take(model, _examples(torch, model, inputs), {})
         reference = Reference(taken, [array(x) for x in inputs])
         where = "exported"
         wrong = _difference(torch, reference, expected, expected)

@@ -17,7 +17,7 @@ def _meet_late_imports() -> None:
     """Import the thousand modules that `torch.export` imports late."""
     torch.set_num_threads(1)
     model, x = torch.nn.Linear(3, 4).eval(), torch.ones(2, 3)
-    reference = Reference(take(model, (x,)), [array(x)])
+    reference = Reference(take(model, (x,), {}), [array(x)])
     reference.difference([array(model(x))])
 
 

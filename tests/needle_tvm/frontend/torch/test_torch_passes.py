@@ -52,7 +52,7 @@ def with_statistics(model):
 
 
 def kernels(model, target, *inputs):
-    module = lowered(take(model.eval(), inputs).translated.module, target, Variant("tuned"))
+    module = lowered(take(model.eval(), inputs, {}).translated.module, target, Variant("tuned"))
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 

@@ -1,0 +1,215 @@
+"""The architectures of `bench.zoo`, with random weights, batch 1.
+
+`GROUPS` maps a group to its models, which are functions that make a module in eval mode, its
+arguments and its keyword arguments. Those of the other groups need the package of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
+
+
+class UNet(nn.Module):
+    """Ronneberger et al., 2015, three levels deep; upsampled by a transposed convolution, or
+    bilinearly."""
+
+    def __init__(self, transposed: bool, widths: tuple[int, ...] = (16, 32, 64)) -> None:
+        super().__init__()
+        pairs = list(zip((3, *widths), widths, strict=False))
+        self.down = nn.ModuleList([self._block(a, b) for a, b in pairs])
+        self.up, self.join = nn.ModuleList(), nn.ModuleList()
+        for high, low in zip(widths[-2::-1], widths[:0:-1], strict=True):
+            bilinear = nn.Sequential(
+                nn.Upsample(scale_factor=2, mode="bilinear", align_corners=False),
+                nn.Conv2d(low, high, 1),
+            )
+            self.up.append(nn.ConvTranspose2d(low, high, 2, stride=2) if transposed else bilinear)
+            self.join.append(self._block(2 * high, high))
+        self.head = nn.Conv2d(widths[0], 2, 1)
+
+    @staticmethod
+    def _block(inputs: int, outputs: int) -> nn.Module:
+        layers = []
+        for channels in (inputs, outputs):
+            conv = nn.Conv2d(channels, outputs, 3, padding=1, bias=False)
+            layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+        return nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        skipped = []
+        for number, block in enumerate(self.down):
+            x = block(functional.max_pool2d(x, 2) if number else x)
+            skipped.append(x)
+        for up, join, skip in zip(self.up, self.join, skipped[-2::-1], strict=True):
+            x = join(torch.cat([skip, up(x)], 1))
+        return self.head(x)
+
+
+class Classifier(nn.Module):
+    """A recurrent network over tokens, classified by the last step."""
+
+    def __init__(self, kind: type[nn.RNNBase], layers: int, bidirectional: bool) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(1000, 64)
+        self.steps = kind(64, 128, num_layers=layers, bidirectional=bidirectional, batch_first=True)
+        self.head = nn.Linear(256 if bidirectional else 128, 5)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.steps(self.embed(tokens))[0][:, -1])
+
+
+class Translator(nn.Module):
+    """Sequence to sequence with attention (Luong et al., 2015), with the targets given."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.source, self.target = nn.Embedding(1000, width), nn.Embedding(1000, width)
+        self.encoder = nn.LSTM(width, width, batch_first=True)
+        self.decoder = nn.LSTM(width, width, batch_first=True)
+        self.mix, self.head = nn.Linear(2 * width, width), nn.Linear(width, 1000)
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        seen, states = self.encoder(self.source(source))
+        asked, _ = self.decoder(self.target(target), states)
+        context = (asked @ seen.transpose(1, 2)).softmax(-1) @ seen
+        return self.head(self.mix(torch.cat([asked, context], -1)).tanh())
+
+
+class WaveNet(nn.Module):
+    """Gated causal convolutions of growing dilation (van den Oord et al., 2016)."""
+
+    def __init__(self, width: int = 32, layers: int = 8) -> None:
+        super().__init__()
+        self.first = nn.Conv1d(1, width, 1)
+        self.gates = nn.ModuleList(
+            [nn.Conv1d(width, 2 * width, 2, dilation=2**i) for i in range(layers)]
+        )
+        self.mixes = nn.ModuleList([nn.Conv1d(width, width, 1) for _ in range(layers)])
+        self.head = nn.Conv1d(width, 256, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        total: Any = 0
+        for gate, mix in zip(self.gates, self.mixes, strict=True):
+            a, b = gate(functional.pad(x, (gate.dilation[0], 0))).chunk(2, 1)
+            step = mix(a.tanh() * b.sigmoid())
+            x, total = x + step, total + step
+        return self.head(total.relu())
+
+
+def _tokens(length: int = 32, count: int = 1000) -> torch.Tensor:
+    return torch.randint(0, count, (1, length))
+
+
+def _made(make: Callable[[], nn.Module], *inputs: torch.Tensor) -> Made:
+    return make().eval(), inputs, {}
+
+
+OTHERS: dict[str, Callable[[], Made]] = {
+    "unet transposed": lambda: _made(partial(UNet, True), torch.randn(1, 3, 64, 64)),
+    "unet bilinear": lambda: _made(partial(UNet, False), torch.randn(1, 3, 64, 64)),
+    "lstm classifier": lambda: _made(partial(Classifier, nn.LSTM, 2, True), _tokens()),
+    "gru classifier": lambda: _made(partial(Classifier, nn.GRU, 1, False), _tokens()),
+    "seq2seq": lambda: _made(Translator, _tokens(), _tokens(20)),
+    "wavenet": lambda: _made(WaveNet, torch.randn(1, 1, 512)),
+}
+
+_TORCHVISION = """alexnet vgg11_bn resnet18 resnet50 resnext50_32x4d wide_resnet50_2 densenet121
+googlenet inception_v3 squeezenet1_1 mobilenet_v2 mobilenet_v3_large mnasnet1_0 shufflenet_v2_x1_0
+efficientnet_b0 regnet_y_400mf convnext_tiny vit_b_16 swin_t deeplabv3_mobilenet_v3_large
+fcn_resnet50 lraspp_mobilenet_v3_large""".split()
+
+_TIMM = """resnet50d efficientnet_lite0 tf_efficientnetv2_b0 mobilenetv3_small_100 convnextv2_atto
+vit_tiny_patch16_224 deit_tiny_patch16_224 mixer_s32_224 gmlp_s16_224 poolformer_s12
+edgenext_xx_small ghostnet_100 levit_128s""".split()
+
+
+def _torchvision(name: str) -> Made:
+    import torchvision
+
+    size = 299 if name == "inception_v3" else 224
+    images = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
+    unfilled = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    model = torchvision.models.get_model(name, weights=None, **images, **unfilled)
+    return model.eval(), (torch.randn(1, 3, size, size),), {}
+
+
+def _timm(name: str) -> Made:
+    import timm
+
+    return timm.create_model(name, pretrained=False).eval(), (torch.randn(1, 3, 224, 224),), {}
+
+
+_TWO = {"num_hidden_layers": 2}
+_BOTH = {"encoder_layers": 2, "decoder_layers": 2}
+
+# The class of transformers, options of its configuration, and what it takes.
+_TRANSFORMERS: dict[str, tuple[str, Mapping[str, Any], str]] = {
+    "bert": ("BertModel", _TWO, "tokens"),
+    "distilbert": ("DistilBertModel", {"n_layers": 2}, "tokens"),
+    "roberta": ("RobertaModel", _TWO, "tokens"),
+    "albert": ("AlbertModel", _TWO, "tokens"),
+    "electra": ("ElectraModel", _TWO, "tokens"),
+    "mobilebert": ("MobileBertModel", _TWO, "tokens"),
+    "gpt2": ("GPT2LMHeadModel", {"n_layer": 2}, "tokens"),
+    "gptneox": ("GPTNeoXForCausalLM", {**_TWO, "hidden_size": 1024, "num_attention_heads": 16,
+                                       "intermediate_size": 4096}, "tokens"),
+    "llama": ("LlamaForCausalLM", {**_TWO, "hidden_size": 2048, "intermediate_size": 5632,
+                                   "num_attention_heads": 32, "num_key_value_heads": 4}, "tokens"),
+    "mistral": ("MistralForCausalLM", {**_TWO, "hidden_size": 1024, "intermediate_size": 3584,
+                                       "num_attention_heads": 16, "num_key_value_heads": 4},
+                "tokens"),
+    "qwen2": ("Qwen2ForCausalLM", {**_TWO, "hidden_size": 896, "intermediate_size": 4864,
+                                   "num_attention_heads": 14, "num_key_value_heads": 2}, "tokens"),
+    "gemma": ("GemmaForCausalLM", {**_TWO, "hidden_size": 1024, "intermediate_size": 4096,
+                                   "num_attention_heads": 8, "num_key_value_heads": 1,
+                                   "head_dim": 128}, "tokens"),
+    "t5": ("T5ForConditionalGeneration", {"num_layers": 2, "num_decoder_layers": 2}, "two"),
+    "bart": ("BartModel", _BOTH, "two"),
+    "whisper": ("WhisperModel", _BOTH, "spectrogram"),
+    "vit": ("ViTModel", _TWO, "image"),
+    "clip": ("CLIPModel", {"text_config": _TWO, "vision_config": _TWO}, "image and tokens"),
+    "segformer": ("SegformerForSemanticSegmentation", {}, "image"),
+    "wav2vec2": ("Wav2Vec2Model", _TWO, "sound"),
+}  # fmt: skip
+
+
+def _transformers(name: str) -> Made:
+    import transformers
+
+    kind, options, takes = _TRANSFORMERS[name]
+    cls = getattr(transformers, kind)
+    config = cls.config_class(**options)
+    image = torch.randn(1, 3, 224, 224)
+    given: dict[str, dict[str, Any]] = {
+        "tokens": {"input_ids": _tokens(), "attention_mask": torch.ones(1, 32, dtype=torch.int64)},
+        "two": {"input_ids": _tokens(), "decoder_input_ids": _tokens(16)},
+        "spectrogram": {
+            "input_features": torch.randn(1, 80, 3000),
+            "decoder_input_ids": _tokens(16),
+        },
+        "image": {"pixel_values": image},
+        "image and tokens": {
+            "input_ids": _tokens(),
+            "pixel_values": image,
+            "attention_mask": torch.ones(1, 32, dtype=torch.int64),
+        },
+        "sound": {"input_values": torch.randn(1, 16000)},
+    }
+    return cls(config).eval(), (), given[takes]
+
+
+GROUPS: dict[str, dict[str, Callable[[], Made]]] = {
+    "others": OTHERS,
+    "torchvision": {name: partial(_torchvision, name) for name in _TORCHVISION},
+    "timm": {name: partial(_timm, name) for name in _TIMM},
+    "transformers": {name: partial(_transformers, name) for name in _TRANSFORMERS},
+}
