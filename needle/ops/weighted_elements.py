@@ -127,7 +127,9 @@ class WeightedElements(Index):
             place = index[n, t, j]
             at = k.tirx.max(k.tirx.min(place, last), k.tirx.const(0, kind))
             value = k.tirx.Cast(wide, x[n, c, at])
-            value = k.tirx.Select(place < 0, k.tirx.const(0, wide), value)
+            # Both sides of a Select are computed. Where the condition is `place < 0`, TVM takes
+            # that for known on the other side, drops the `max`, and elements before x are read.
+            value = k.tirx.Select(at == place, value, k.tirx.const(0, wide))
             return k.tirx.Cast(wide, weight[n, t, j]) * value
 
         return _te.sum_of_few(k, (batch, channels, m), taps, part, dtype, self.name)

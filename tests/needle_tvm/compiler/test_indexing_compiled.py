@@ -6,6 +6,7 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import ops
+from needle_tvm.check.campaign.fenced import fenced
 from needle_tvm.errors import InputError
 from tests.needle_tvm.conftest import tensor
 
@@ -130,3 +131,17 @@ def test_what_values_decide_is_refused(name):
     more = (lambda x: (x > 0,)) if name == "masked_select" else (lambda x: ())
     with pytest.raises(ndl.TraceError, match=name):
         needle_tvm.compile(lambda x: getattr(ops, name)(x, *more(x)), x)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_elements_that_count_as_0_are_not_read(dtype):
+    """TVM simplifies each side of a choice by what the condition says of it, and code computes
+    both: an index of -1 was read, one element before x."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1, 2, 64)).astype("float32")
+    index = rng.integers(-1, 64, (1, 4, 4096)).astype(dtype)
+    weight = rng.normal(size=(1, 4, 4096)).astype("float32")
+    op = ndl.ops.WeightedElements()
+    compiled = needle_tvm.compile(lambda x, i, w: op(x, i, w), *map(tensor, (x, index, weight)))
+    found = compiled(ndl.from_dlpack(fenced(x, at_end=False)), index, weight).numpy()
+    np.testing.assert_allclose(found, op.reference(x, index, weight), rtol=1e-5, atol=1e-5)
