@@ -156,6 +156,7 @@ def softmax(x: View, axis: int, log: bool) -> View:
     """exp(x) / sum(exp(x)) along an axis, or its logarithm; of integers in float64."""
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"softmax: axis {axis} is out of range for shape {x.shape}")
+    axis = int(axis)  # NumPy takes no bool
     with np.errstate(all="ignore"):
         values = wide(x.np) if x.dtype in FLOATING else x.np.astype("float64")
         if values.size:

@@ -160,12 +160,12 @@ def roll(a: Tensor, shifts: int | Sequence[int], axes: Axes = None) -> Tensor:
         if rolled is not None:
             return of_value(rolled)
     check_tensors("roll", a=a)
-    if axes is None:
-        return reshape(_rolled(reshape(a, (a.size,)), as_int(shifts), 0), a.shape)  # type: ignore
-    over = axes if isinstance(axes, (tuple, list)) else (axes,)
     steps = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+    over = axes if isinstance(axes, (tuple, list)) else (axes,)
     if len(over) != len(steps):
         raise ShapeError(f"roll: shifts {shifts} are not one for each of the axes {axes}")
+    if axes is None:
+        return reshape(_rolled(reshape(a, (a.size,)), as_int(steps[0]), 0), a.shape)
     for step, axis in zip(steps, over, strict=True):
         a = _rolled(a, as_int(step), normalize_axis("roll", axis, a.ndim))
     return a

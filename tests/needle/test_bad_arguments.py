@@ -54,7 +54,7 @@ MADE = [
     ),
     (nn.Dropout, {"p": 0.5}, NO_SHARE),
     (nn.CrossEntropyLoss, {"label_smoothing": 0.1}, NO_SHARE),
-    (nn.BatchNorm1d, {"dim": 3, "momentum": 0.1}, NO_SHARE),
+    (nn.BatchNorm1d, {"dim": 3, "momentum": 0.1}, [v for v in NO_SHARE if v is not None]),
     (optim.SGD, {"params": parameters, "lr": 0.1, "weight_decay": 0.0}, NO_RATE),
     (optim.SGD, {"params": parameters, "momentum": 0.1}, NO_SHARE),
     (optim.Adam, {"params": parameters, "lr": 0.1, "eps": 1e-8}, NO_RATE),

@@ -53,7 +53,7 @@ def test_optimizers():
     made = optim.SGD([one, two], lr=0.5)
     assert repr(made) == (
         "SGD(lr=0.5, momentum=0.0, weight_decay=0.0, dampening=None, nesterov=False, "
-        "14 parameters in 2 tensors)"
+        "maximize=False, 14 parameters in 2 tensors)"
     )
     groups = optim.Adam([{"params": [one], "lr": 0.1}, {"params": [two]}])
     first, second = repr(groups).split("\n")[1:3]
