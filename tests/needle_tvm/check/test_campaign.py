@@ -142,7 +142,7 @@ def test_programs_with_gradients_inside(judges, part):
 
 
 def test_programs_with_dims(judges):
-    assert judges(small(DIMS, 1000, 6), ALTERNATING) == []
+    assert judges(small(DIMS, 1000, 3), ALTERNATING) == []
 
 
 @pytest.mark.slow

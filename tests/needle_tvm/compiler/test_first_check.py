@@ -211,6 +211,7 @@ def test_an_index_that_only_part_of_is_used_may_be_anything_elsewhere():
     np.testing.assert_array_equal(compiled(np.array([999, 2, 3])).numpy(), [2, 3])
 
 
+@pytest.mark.slow
 def test_a_helper_that_changes_is_noticed_in_a_new_process(tmp_path):
     """The cache key covers what `emit_te` reaches: functions, constants, methods of classes."""
     script = tmp_path / "own.py"

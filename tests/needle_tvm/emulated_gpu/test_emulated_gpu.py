@@ -42,6 +42,7 @@ def run(arguments, seconds, **environment):
     assert done.returncode == 0, f"{done.stdout[-6000:]}{done.stderr[-2000:]}"
 
 
+@pytest.mark.slow
 def test_a_case_of_each_rule():
     """In one process: products, attention, reductions, recurrence, tensor cores, an op."""
     cases = (
