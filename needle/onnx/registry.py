@@ -48,6 +48,8 @@ def converter(
     def registered(function: F) -> F:
         for name in names:
             found = _CONVERTERS.setdefault((domain, name), [])
+            if any(each.since == since for each in found):
+                raise ValueError(f"{name} of opset {since} has two converters")
             required = _required(function, scoped)
             found.append(Converter(function, since, required, frozenset(known), scoped))
             found.sort(key=lambda each: each.since)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...backend_ndarray.dtypes import ITEMSIZE, is_floating, result_type
+from ...backend_ndarray.dtypes import is_floating, result_type
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
@@ -206,15 +206,6 @@ def where(node: Node, condition: Value, a: Value, b: Value) -> Tensor:
 @converter("Cast", since=6)
 def cast(node: Node, x: Value) -> Tensor:
     return ops.cast(tensor(x), node.dtype("to"))
-
-
-@converter("BitCast", since=26)
-def bit_cast(node: Node, value: Value) -> Tensor:
-    x, dtype = tensor(value), node.dtype("to")
-    whole = not (is_floating(x.dtype) or is_floating(dtype) or dtype == "bool")
-    if x.dtype != dtype and not (whole and ITEMSIZE[x.dtype] == ITEMSIZE[dtype]):
-        raise node.unsupported(f"the bits of {x.dtype} as {dtype}")
-    return ops.cast(x, dtype)  # which keeps the bits of integers of one width
 
 
 @converter("CastLike", since=15)

@@ -84,7 +84,8 @@ def test_every_number_of_steps(kind, stage):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
 def test_other_dtypes(dtype):
     one, two = layer("LSTM").to(dtype), layer("GRU").to(dtype)
-    tolerance = 0.02 if dtype is torch.bfloat16 else 0.0
+    # Sums of some tens of terms of about 1, whose results may nearly cancel out.
+    tolerance = 0.02 if dtype is torch.bfloat16 else 64 * torch.finfo(dtype).eps
     check(lambda x: (*one(x)[1], two(x)[0]), [torch.randn(4, 2, 5, dtype=dtype)], atol=tolerance)
 
 
