@@ -147,22 +147,6 @@ def scatter_nd(node: Node, data: Value, indices: Value, updates: Value) -> Tenso
     return x
 
 
-@converter("TensorScatter", since=24)
-def tensor_scatter(node: Node, past: Value, update: Value, first: Value | None = None) -> Tensor:
-    x, source = tensor(past), tensor(update)
-    axis = normal_axis(node, node.integer("axis"), x.ndim)
-    mode = node.text("mode")
-    if mode not in ("linear", "circular"):
-        raise node.invalid(f"mode {mode!r} is neither 'linear' nor 'circular'")
-    batch, extent = x.shape[0], x.shape[axis]
-    begin = np.zeros(batch, np.int64) if first is None else first
-    steps = Tensor(np.arange(source.shape[axis]), requires_grad=False)
-    at = ops.add(ops.unsqueeze(index_tensor(begin), 1), steps)  # (batch, length)
-    at = ops.remainder(at, extent) if mode == "circular" else at
-    at = ops.reshape(at, (batch, *(1,) * (axis - 1), steps.shape[0], *(1,) * (x.ndim - 1 - axis)))
-    return ops.put_along_axis(x, ops.broadcast_to(at, source.shape), source, axis)
-
-
 # Making
 
 
