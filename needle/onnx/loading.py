@@ -47,6 +47,7 @@ def loaded(source: Any) -> tuple[Any, dict[str, np.ndarray]]:
         raise TypeError(f"a {type(source).__name__} is no path and no onnx.ModelProto")
     if not proto.graph.node and not proto.graph.output:
         raise ModelError("the file holds no ONNX graph")
+    _check_texts(proto)
     _check_opset(onnx, proto)
     arrays = _initialisers(onnx, proto, folder)
     work = _without(proto, "initializer", arrays)
@@ -80,6 +81,19 @@ def _parsed(onnx: Any, path: Path) -> Any:
     except DecodeError as error:
         raise ModelError(f"{path.name} is no ONNX file: {error}") from None
     return proto
+
+
+def _check_texts(message: Any) -> None:
+    """ModelError for a text that is no UTF-8: protobuf gives it as bytes."""
+    for field, value in message.ListFields():
+        values = value if _is_repeated(value) else [value]
+        if field.type == field.TYPE_MESSAGE:
+            for each in values:
+                _check_texts(each)
+        elif field.type == field.TYPE_STRING:
+            for text in values:
+                if isinstance(text, bytes):
+                    raise ModelError(f"{field.full_name} is {text!r}, which is no UTF-8")
 
 
 def _check_opset(onnx: Any, proto: Any) -> None:
