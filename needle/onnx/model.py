@@ -66,6 +66,8 @@ class OnnxModel(Module):
         folded, known = _folded(graph, known)
         self._graph = without_guards(folded, known)
         for name, array in known.items():
+            if not isinstance(array, np.ndarray):  # a sequence
+                continue
             if is_floating(array.dtype.name) and array.size > _MOST_CONSTANT and name not in needed:
                 weights[name] = array
         self._known = {name: array for name, array in known.items() if name not in weights}

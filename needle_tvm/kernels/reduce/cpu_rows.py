@@ -201,10 +201,12 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
         return
     whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    # A loop of its own for the remainder. TVM 0.27 fails to partition around a sum if an extent is
-    # symbolic: it compares numbers of two types.
+    # A loop of its own for the remainder. TVM 0.27 fails to partition loops whose variables it does
+    # not narrow to 32 bits, because it compares numbers of two types: around a sum if an extent is
+    # symbolic, and where a choice between int64 values depends on the variables.
     symbolic = any(is_symbolic(sch, loop) for loop in sch.get_loops(block))
-    if not whole and not (summed and symbolic):
+    wide = written_dtype(sch.get(block)) == "int64"
+    if not whole and not (summed and symbolic) and not wide:
         sch.annotate(rest, "pragma_loop_partition_hint", 1)
     sch.reorder(*spatial[:-1], rest, *summed, vector)
     sch.vectorize(vector)

@@ -145,3 +145,17 @@ def test_elements_that_count_as_0_are_not_read(dtype):
     compiled = needle_tvm.compile(lambda x, i, w: op(x, i, w), *map(tensor, (x, index, weight)))
     found = compiled(ndl.from_dlpack(fenced(x, at_end=False)), index, weight).numpy()
     np.testing.assert_allclose(found, op.reference(x, index, weight), rtol=1e-5, atol=1e-5)
+
+
+def test_choices_between_integers_side_by_side():
+    """TVM's partition of loops that it does not narrow to 32 bits compares numbers of two types."""
+
+    def place(p):
+        row = ops.where(p >= 0.0, ops.floor(p), 0.0).astype("int64")
+        return ops.where(p >= 0.0, row * 9 + row, -1)
+
+    def places(p):  # 378 of each: vectors leave a rest
+        return ops.stack([place(p), place(p + 1)], 2).reshape((1, 2, -1))
+
+    p = tensor(np.random.default_rng(0).normal(size=(1, 1, 9, 6, 7)).astype("float32"))
+    np.testing.assert_array_equal(needle_tvm.compile(places, p)(p).numpy(), places(p).numpy())
