@@ -160,6 +160,15 @@ def _conjugate(node: Any, importer: Any) -> Any:
     return (x[0], _Arithmetic(importer).mul(x[1], -1.0)) if isinstance(x, tuple) else x
 
 
+def _copied(node: Any, importer: Any) -> Any:
+    """`_to_copy`: a real tensor as a complex one, another width, or the real part alone."""
+    emit, x = importer.block_builder.emit, importer.env[node.args[0]]
+    dtype = str(node.meta["val"].dtype.to_real()).partition(".")[2]
+    parts = x if isinstance(x, tuple) else (x, emit(_op.zeros_like(x)))
+    cast = tuple(emit(_op.astype(part, dtype)) for part in parts)
+    return cast if _is_complex(node) else cast[0]
+
+
 def _abs(node: Any, importer: Any) -> Any:
     m = _Arithmetic(importer)
     return m.emit(_op.sqrt(m.squared(importer.env[node.args[0]])))
@@ -303,6 +312,7 @@ def _to_reals(node: Any, importer: Any) -> Any:
 
 
 _RULES: dict[str, Callable[[Any, Any], Any]] = {
+    "_to_copy": _copied,
     "add": _sum(1),
     "sub": _sum(-1),
     "mul": _mul,
