@@ -19,7 +19,7 @@ def run(*command):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_arguments_nobody_should_pass(seed):
     done = run("hostile.py", str(seed), "50000")
     assert done.returncode == 0, done.stderr

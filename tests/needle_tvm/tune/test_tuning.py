@@ -75,6 +75,7 @@ def check_verdicts(count):
             assert (state == GATED) == (record.seconds is not None)
 
 
+@pytest.mark.slow
 def test_a_search_end_to_end(rng):
     """It spends its budget and records every trial; the result is right, and cached."""
     model = make_mlp(32, 48, 16)

@@ -107,6 +107,7 @@ def test_two_servers_share_the_work(runner, servers, good, gate):
     assert served == {service.address for service in servers}
 
 
+@pytest.mark.slow
 def test_faulty_candidates_are_named_and_the_servers_go_on(runner, servers, folder, good, gate):
     faults = {
         "wrong": candidate(folder / "wrong.so", change=1.01),
@@ -165,6 +166,7 @@ def test_nothing_is_lost_when_a_server_freezes(machines, tracker, good, gate):
     assert {o.value["server"]["address"] for o in outcomes.values()} == {other.address}
 
 
+@pytest.mark.slow
 def test_a_killed_client_does_not_block_its_server(single, tracker, folder, good, gate):
     hangs = candidate(folder / "hangs_on.so", calls("sleep", 1000))
     place = {"tracker": tracker.address, "key": "single", "seconds": 600}
@@ -201,6 +203,7 @@ def test_measuring_without_a_server_ends_in_an_error(tracker, servers, single, g
     assert tracker.address in text and "'single'" in text and "'local': 2" in text
 
 
+@pytest.mark.slow
 def test_check_tracker_names_what_is_amiss(tracker, servers):
     found = remote.check_tracker(tracker.address, "local")
     assert {service.address for service in servers} <= set(found)
