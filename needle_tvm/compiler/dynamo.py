@@ -96,25 +96,21 @@ class _Code:
         self._seen = list(map(_state, weights))
 
     def __call__(self, weights: Sequence[Any], inputs: Sequence[Any]) -> Any:
-        import torch
-
         states = list(map(_state, weights))
         if states != self._seen:
             named = {_name(number): each.detach() for number, each in enumerate(weights)}
             self._executable.set_params({name: named[name] for name in self._names})
             self._seen = states
-        result = self._executable(*[_detached(each) for each in inputs])
-        dtypes = iter(self._executable.artifact.main.outputs)
+        return _as_torch(self._executable(*[_detached(each) for each in inputs]))
 
-        def tensor(value: Any) -> Any:
-            if isinstance(value, (tuple, list)):
-                return type(value)(map(tensor, value))
-            if not hasattr(value, "__dlpack__"):
-                return value
-            wanted = getattr(torch, next(dtypes).dtype)
-            return torch.from_dlpack(value).to(wanted)  # needle widens small integers
 
-        return tensor(result)
+def _as_torch(value: Any) -> Any:
+    """Results with torch's tensors, which share the memory of needle's."""
+    import torch
+
+    if isinstance(value, (tuple, list)):
+        return type(value)(map(_as_torch, value))
+    return torch.from_dlpack(value) if hasattr(value, "__dlpack__") else value
 
 
 def _detached(value: Any) -> Any:

@@ -113,16 +113,8 @@ def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> 
     for i in fixed:
         if tensors[i] is not wanted[i] and tensors[i] != wanted[i]:
             return f"result {i}: {tensors[i]!r}, expected {wanted[i]!r}"
-    wanted, tensors = ([x for i, x in enumerate(a) if i not in fixed] for a in (wanted, tensors))
-    arrays = [array(each) for each in tensors]
-    for i, want in enumerate(wanted):
-        if want.dtype in (
-            torch.int8,
-            torch.uint8,
-            torch.int16,
-        ):  # needle's Tensors hold these as int32
-            arrays[i] = arrays[i].astype(array(want).dtype)
-    return reference.difference(arrays)
+    tensors = [x for i, x in enumerate(tensors) if i not in fixed]
+    return reference.difference([array(each) for each in tensors])
 
 
 def _compiled(

@@ -7,7 +7,6 @@ import needle_tvm
 
 torch = pytest.importorskip("torch")
 STAGES = ["fused", "tuned"]
-NARROW = (torch.int8, torch.uint8, torch.int16)  # needle's Tensors hold these as int32
 
 
 class Applied(torch.nn.Module):
@@ -35,8 +34,7 @@ def check(function, compiled_for, inputs=None, steps=8, atol=0.0):
                 continue
             found = np.asarray(found.numpy())
             assert found.shape == tuple(want.shape)
-            if want.dtype not in NARROW:
-                assert found.dtype.name == str(want.dtype).partition(".")[2]
+            assert found.dtype.name == str(want.dtype).partition(".")[2]
             tolerance = 0.0
             if want.is_floating_point():
                 tolerance = steps * torch.finfo(want.dtype).eps
