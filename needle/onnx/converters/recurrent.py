@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ... import init, ops
 from ...extents import is_symbolic
-from ...tensor import Tensor
+from ...tensor import Tensor, make_const
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, tensor
@@ -294,11 +296,13 @@ def rnn(
 def _rnn_as_gru(projected: Tensor, h: Tensor, w: Tensor, bias: Tensor) -> list[Tensor]:
     """All steps of an RNN of tanh, as those of a GRU that always resets and always updates:
     h' = n + 0 * (h - n), n = tanh(projected + 1 * (h w + bias))."""
-    one = ops.mul_scalar(projected, 0.0)
+
+    def filled(like: Tensor, value: float) -> Tensor:
+        return ops.broadcast_to(make_const(np.full((), value, like.dtype)), like.shape)
+
     large = 64.0  # sigmoid(64) is 1, and sigmoid(-128) is 0 in float32
-    gates = ops.concat([ops.add_scalar(one, large), ops.add_scalar(one, -2 * large), projected], 2)
-    nothing = ops.mul_scalar(w, 0.0)
-    no_bias = ops.mul_scalar(bias, 0.0)
+    gates = ops.concat([filled(projected, large), filled(projected, -2 * large), projected], 2)
+    nothing, no_bias = filled(w, 0.0), filled(bias, 0.0)
     hidden, _ = ops.gru_sequence(
         gates, h, ops.concat([nothing, nothing, w], 1), ops.concat([no_bias, no_bias, bias], 0)
     )

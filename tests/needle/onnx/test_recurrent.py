@@ -114,6 +114,15 @@ def test_a_long_rnn_runs_as_a_loop() -> None:
     assert kinds.count("GruSequence") == 2 and len(kinds) < 120
 
 
+def test_infinite_elements_of_a_long_rnn() -> None:
+    node, inputs, weights = layer("RNN", steps=40)
+    next(iter(inputs.values()))[3, 0, 1] = np.inf
+    model = model_of([node], inputs, node.output, weights)
+    expected = by_runtime(model, inputs)
+    assert all(np.isfinite(each).all() for each in expected)  # tanh(inf) is 1
+    assert_same(by_needle(model, inputs), expected, 3e-5)
+
+
 def test_halves() -> None:
     node, inputs, weights = layer("LSTM", direction="bidirectional")
     expected = by_runtime(model_of([node], inputs, node.output, weights), inputs)
