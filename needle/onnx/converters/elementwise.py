@@ -304,7 +304,7 @@ def prelu(node: Node, value: Value, slope: Value) -> Tensor:
 @converter("Shrink", since=9)
 def shrink(node: Node, value: Value) -> Tensor:
     x, bias, bound = tensor(value), node.number("bias"), node.number("lambd")
-    above = ops.where(ops.greater(x, bound), ops.subtract(x, bias), ops.mul_scalar(x, 0.0))
+    above = ops.where(ops.greater(x, bound), ops.subtract(x, bias), 0.0)
     return ops.where(ops.less(x, -bound), ops.add(x, bias), above)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import ops
+from ... import init, ops
 from ...dims import Expression
 from ...extents import same
 from ...tensor import Tensor
@@ -260,7 +260,7 @@ def _written(x: Tensor, past: Tensor, begin: Any, most: Any) -> Tensor:
     room = most - past.shape[2]
     if isinstance(room, Expression) or room > 0:
         shape = (*past.shape[:2], room, past.shape[3])
-        past = ops.concat([past, ops.broadcast_to(ops.mul_scalar(x[:, :, :1], 0.0), shape)], 2)
+        past = ops.concat([past, init.zeros(shape, dtype=x.dtype)], 2)
     steps = ops.reshape(tensor(positions(0, length)), (1, length))
     at = steps if isinstance(begin, int) else ops.add(ops.reshape(begin, (batch, 1)), steps)
     rows = ops.reshape(tensor(positions(0, batch)), (batch, 1))

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from ... import init, ops
 from ...extents import is_symbolic
-from ...tensor import Tensor, make_const
+from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, tensor
@@ -297,12 +295,10 @@ def _rnn_as_gru(projected: Tensor, h: Tensor, w: Tensor, bias: Tensor) -> list[T
     """All steps of an RNN of tanh, as those of a GRU that always resets and always updates:
     h' = n + 0 * (h - n), n = tanh(projected + 1 * (h w + bias))."""
 
-    def filled(like: Tensor, value: float) -> Tensor:
-        return ops.broadcast_to(make_const(np.full((), value, like.dtype)), like.shape)
-
     large = 64.0  # sigmoid(64) is 1, and sigmoid(-128) is 0 in float32
-    gates = ops.concat([filled(projected, large), filled(projected, -2 * large), projected], 2)
-    nothing, no_bias = filled(w, 0.0), filled(bias, 0.0)
+    open_gates = [init.full_like(projected, n) for n in (large, -2 * large)]
+    gates = ops.concat([*open_gates, projected], 2)
+    nothing, no_bias = init.zeros_like(w), init.zeros_like(bias)
     hidden, _ = ops.gru_sequence(
         gates, h, ops.concat([nothing, nothing, w], 1), ops.concat([no_bias, no_bias, bias], 0)
     )
