@@ -156,13 +156,14 @@ def contestants(
     no fixed size there, but these names. Raises needle_tvm's
     ChildError if PyTorch cannot.
     """
+    given = model.endswith(ONNX) and device == "cpu"
+    if not given and model not in TWINS:
+        return []
     read: dict[str, Any] = {"inputs": files.inputs, "threads": threads}
-    if model.endswith(ONNX) and device == "cpu":
+    if given:
         read["onnx"] = str(Path(model).resolve())
         readers = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
         return _each([(peer, read) for peer in readers if not peer.missing], threads, code)
-    if model not in TWINS:
-        return []
     chosen = [
         peer
         for key, peer in PEERS.items()

@@ -98,7 +98,7 @@ def test_models_compile_to_what_they_are(monkeypatch, tmp_path, name):
     assert contests.worst_error(subject.exact(), found[cases.TUNED]) < 1e-5
 
 
-def test_what_is_missing_is_told_by_name(monkeypatch):
+def test_what_is_missing_is_told_by_name(monkeypatch, tmp_path):
     peers = apps.peers
     absent = peers.Peer(
         "Nobody's", "apps.onnx_peers:none", ("no_such_module",), programs=("no-such",)
@@ -107,7 +107,8 @@ def test_what_is_missing_is_told_by_name(monkeypatch):
     missing = peers.missing("mlp", ["nobody"])["Nobody's"]
     assert missing[-2:] == ["no_such_module", "no-such"]
     assert peers.missing("my own", ["nobody"]) == {}
-    assert peers.contestants("my own", None, 2, names=["torch"]) == []
+    files = peers.Files(tmp_path, "no weights", "no inputs")
+    assert peers.contestants("my own", files, 2, names=["torch"]) == []
 
 
 def test_an_error_is_relative_to_the_outputs_largest():
