@@ -1,12 +1,14 @@
-"""Compile a zoo of architectures with `compile_torch`, compare, export, reload and time them.
+"""Compile a zoo of architectures through PyTorch and through ONNX, compare, reload and time them.
 
     python -m bench.zoo others timm --out out/zoo.jsonl   # groups, or single models by name
     python -m bench.zoo --out out/zoo.jsonl --table       # what is known so far
 
 Each model runs in a process of its own, with a limit, and gives a line of JSON; models that have a
-line that is no error are left out, so that an interrupted run goes on. A result may differ from
-PyTorch's by 1e-4 of the largest element. Times are of calls with one set of inputs, in rounds that
-take turns: needle's with PyTorch tensors, PyTorch's own, and ONNX Runtime's on the exported model.
+line without an error are left out, so that an interrupted run goes on. A result may differ from
+PyTorch's by 1e-4 of the largest element. The ONNX file is written by PyTorch's exporter `dynamo`
+(its default; needs onnxscript) or `torchscript`. Times are of calls with one set of inputs, in
+rounds that take turns: `compile_torch`'s with PyTorch tensors, PyTorch's own, and ONNX Runtime's
+and `compile_onnx`'s of the ONNX file with arrays.
 """
 
 from __future__ import annotations
@@ -25,15 +27,18 @@ from typing import Any
 
 import numpy as np
 
+import needle_tvm
+
 MOST = 1e-4  # difference, relative to the largest element
 ROUNDS = 15
+WAYS = ("torch", "onnx")
+TIMED = ("needle", "PyTorch", "needle, from ONNX", "ONNX Runtime")
 
 
-def measured(group: str, name: str, rounds: int = ROUNDS) -> dict[str, Any]:
+def measured(group: str, name: str, exporter: str, rounds: int = ROUNDS) -> dict[str, Any]:
     """Everything about one model, as a line of the file."""
     import torch
 
-    import needle_tvm
     from bench.zoo_models import GROUPS
     from needle_tvm.frontend.torch.structure import Flat
 
@@ -42,38 +47,74 @@ def measured(group: str, name: str, rounds: int = ROUNDS) -> dict[str, Any]:
     model, args, kwargs = GROUPS[group][name]()
     flat = Flat(model, args, kwargs)
     tensors = [tensor for _, tensor in flat.tensors]
+    arrays = [each.numpy() for each in tensors]
     wanted = [each.numpy() for each in flat.module(*tensors)]
-    began = time.perf_counter()
-    compiled = needle_tvm.compile_torch(model, *args, kwargs=kwargs, recompile=True)
-    seconds = time.perf_counter() - began
-    found = compiled.program.run([each.numpy() for each in tensors])
-    result: dict[str, Any] = {"compile_s": round(seconds, 1), "error": difference(wanted, found)}
+    calls: dict[str, Callable[[], Any]] = {"PyTorch": lambda: model(*args, **kwargs)}
+    row: dict[str, Any] = {"exporter": exporter}
     with tempfile.TemporaryDirectory() as folder:
-        compiled.export(Path(folder) / "model")
-        again = needle_tvm.load(Path(folder) / "model").program
-        reloaded = again.run([each.numpy() for each in tensors])
-        result["reloads"] = difference(found, reloaded) == 0.0
-        calls: dict[str, Callable[[], Any]] = {
-            "needle": lambda: compiled(*args, **kwargs),
-            "PyTorch": lambda: model(*args, **kwargs),
-        }
-        try:
-            calls["ONNX Runtime"] = _onnx_runtime(flat.module, tensors, Path(folder) / "m.onnx")
-        except Exception as error:  # the exporter has many error types for what it does not take
-            result["onnx"] = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        result["ms"] = _times(calls, rounds)
-    return result
+        file = Path(folder) / "model.onnx"
+
+        def through_torch() -> dict[str, Any]:
+            compiled, found = _compiled(
+                lambda: needle_tvm.compile_torch(model, *args, kwargs=kwargs, recompile=True),
+                arrays, wanted, Path(folder) / "torch",
+            )  # fmt: skip
+            calls["needle"] = lambda: compiled(*args, **kwargs)
+            return found
+
+        def through_onnx() -> dict[str, Any]:
+            _export(flat.module, tensors, file, exporter)
+            session, names = _onnx_runtime(file)
+            feeds = dict(zip(names, arrays, strict=False))
+            calls["ONNX Runtime"] = lambda: session.run(None, feeds)
+            given = list(feeds.values())  # those that the results need
+            compiled, found = _compiled(
+                lambda: needle_tvm.compile_onnx(file, *given, recompile=True),
+                given, wanted, Path(folder) / "onnx",
+            )  # fmt: skip
+            calls["needle, from ONNX"] = lambda: compiled(*given)
+            return found
+
+        for way, run in (("torch", through_torch), ("onnx", through_onnx)):
+            try:
+                row[way] = run()
+            except Exception as error:  # whatever it is, it is what the line says
+                row[way] = {"fails": f"{type(error).__name__}: {error}".splitlines()[0][:400]}
+        row["ms"] = _times(calls, rounds)
+    return row
 
 
-def _onnx_runtime(module: Any, tensors: Sequence[Any], path: Path) -> Callable[[], Any]:
-    import onnxruntime
+def _compiled(
+    compile: Callable[[], Any], arrays: Sequence[Any], wanted: Sequence[Any], folder: Path
+) -> tuple[Any, dict[str, Any]]:
+    """What is compiled, and how it does: seconds, the error, and if its export gives the same."""
+    began = time.perf_counter()
+    compiled = compile()
+    seconds = time.perf_counter() - began
+    found = compiled.program.run(arrays)
+    compiled.export(folder)
+    reloaded = needle_tvm.load(folder).program.run(arrays)
+    return compiled, {
+        "compile_s": round(seconds, 1),
+        "error": difference(wanted, found),
+        "reloads": difference(found, reloaded) == 0.0,
+    }
+
+
+def _export(module: Any, tensors: Sequence[Any], file: Path, exporter: str) -> None:
     import torch
 
-    torch.onnx.export(module, tuple(tensors), path, dynamo=False, opset_version=17)
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [each.name for each in session.get_inputs()]
-    feeds = {name: each.numpy() for name, each in zip(names, tensors, strict=False)}
-    return lambda: session.run(None, feeds)
+    if exporter == "dynamo":
+        torch.onnx.export(module, tuple(tensors), file, dynamo=True, verbose=False)
+    else:
+        torch.onnx.export(module, tuple(tensors), file, dynamo=False, opset_version=17)
+
+
+def _onnx_runtime(file: Path) -> tuple[Any, list[str]]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return session, [each.name for each in session.get_inputs()]
 
 
 def _times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
@@ -100,17 +141,25 @@ def difference(wanted: Sequence[Any], found: Sequence[Any]) -> float:
     return worst
 
 
-def _in_a_process(group: str, name: str, limit: float) -> dict[str, Any]:
-    command = [sys.executable, "-m", "bench.zoo", "--one", group, name]
+def _in_a_process(group: str, name: str, exporter: str, limit: float) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench.zoo", "--exporter", exporter, "--one", group, name]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
-        return {"fails": f"took more than {limit:.0f} s"}
+        return _failed(f"took more than {limit:.0f} s")
     lines = run.stdout.strip().splitlines()
     if run.returncode == 0 and lines:
         found: dict[str, Any] = json.loads(lines[-1])
         return found
-    return {"fails": (run.stderr.strip().splitlines() or ["no message"])[-1][:400]}
+    return _failed((run.stderr.strip().splitlines() or [f"exit {run.returncode}"])[-1][:400])
+
+
+def _failed(why: str) -> dict[str, Any]:
+    return {way: {"fails": why} for way in WAYS}
+
+
+def _right(found: dict[str, Any]) -> bool:
+    return "fails" not in found and found["error"] <= MOST and found["reloads"]
 
 
 def _known(path: Path) -> dict[str, dict[str, Any]]:
@@ -120,21 +169,25 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def table(rows: dict[str, dict[str, Any]]) -> str:
-    """The rows as a table in Markdown, with a count at the end."""
-    lines = [
-        "| model | compile s | error | reloads | needle ms | PyTorch ms | ONNX Runtime ms |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    right = 0
+    """The rows as a table in Markdown, with counts at the end."""
+    heads = ["model", "torch: compile s", "error", "ONNX: compile s", "error"]
+    heads += [f"{who} ms" for who in TIMED]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, row in rows.items():
-        if "fails" in row:
-            lines.append(f"| {name} | {row['fails']} | | | | | |")
-            continue
-        right += row["error"] <= MOST and row["reloads"]
-        times = [str(row["ms"].get(who, "")) for who in ("needle", "PyTorch", "ONNX Runtime")]
-        cells = [name, row["compile_s"], f"{row['error']:.1e}", row["reloads"], *times]
-        lines.append(f"| {' | '.join(map(str, cells))} |")
-    return "\n".join([*lines, "", f"{right} of {len(rows)} compile, agree and reload"])
+        cells = [name]
+        for way in WAYS:
+            found = row[way]
+            if "fails" in found:
+                cells += [found["fails"].replace("|", "/"), ""]
+            else:
+                lost = "" if found["reloads"] else " (reloaded otherwise)"
+                cells += [str(found["compile_s"]), f"{found['error']:.1e}{lost}"]
+        cells += [str(row.get("ms", {}).get(who, "")) for who in TIMED]
+        lines.append(f"| {' | '.join(cells)} |")
+    for way in WAYS:
+        right = sum(_right(row[way]) for row in rows.values())
+        lines += ["", f"through {way}: {right} of {len(rows)} compile, agree and reload"]
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -145,11 +198,18 @@ def main() -> int:
     parser.add_argument("which", nargs="*", metavar="GROUP|MODEL", help=", ".join(GROUPS))
     parser.add_argument("--out", type=Path, default=Path("out/zoo.jsonl"))
     parser.add_argument("--limit", type=float, default=900, help="seconds for one model")
+    newer = importlib.util.find_spec("onnxscript") is not None
+    parser.add_argument(
+        "--exporter",
+        choices=("dynamo", "torchscript"),
+        default="dynamo" if newer else "torchscript",
+        help="PyTorch's exporter (default: dynamo if onnxscript is installed)",
+    )
     parser.add_argument("--table", action="store_true", help="only print what is known")
     parser.add_argument("--one", nargs=2, metavar=("GROUP", "MODEL"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(measured(*asked.one)))
+        print(json.dumps(measured(*asked.one, asked.exporter)))
         return 0
     names = {name for group in GROUPS.values() for name in group} | set(GROUPS)
     unknown = sorted(set(asked.which) - names)
@@ -161,12 +221,13 @@ def main() -> int:
         for name in models:
             wanted = not asked.which or group in asked.which or name in asked.which
             known = _known(asked.out).get(f"{group}/{name}")
-            if not wanted or (known is not None and "fails" not in known):
+            if not wanted or (known is not None and all(_right(known[way]) for way in WAYS)):
                 continue
             if package is not None and importlib.util.find_spec(package) is None:
                 print(f"{group}: not installed (pip install {package})", file=sys.stderr)
                 break
-            row = {"model": f"{group}/{name}", **_in_a_process(group, name, asked.limit)}
+            found = _in_a_process(group, name, asked.exporter, asked.limit)
+            row = {"model": f"{group}/{name}", **found}
             with asked.out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             print(json.dumps(row), flush=True)
