@@ -1,7 +1,8 @@
 """Converters of recurrent layers: RNN, GRU and LSTM.
 
-A layer of the usual form is one operation over all steps (`ops.lstm_sequence`,
-`ops.gru_sequence`, `ops.gru_reset_first`, `ops.rnn_sequence`), whose compiled code is a loop. Another form runs step by step while tracing.
+A layer of the usual form is one operation over all steps (`ops.lstm_sequence`, `gru_sequence`,
+`gru_reset_first`, `rnn_sequence`), whose compiled code is a loop. Another form runs step by step
+while tracing.
 Sequences of different lengths run to the end all the same: steps behind the end of one change
 nothing before it, and what they give is masked. Their own ends are read by index.
 """
