@@ -65,8 +65,8 @@ def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
             size = int(extent)
             if low >= size or high < 0 or (exact and (low < 0 or high >= size)):
                 return (
-                    f"reads {_named(source, inputs)} at {low} to {high} along axis {number}, where it has "
-                    f"{counted(size, 'element')}"
+                    f"reads {_named(source, inputs)} at {low} to {high} along axis {number}, where "
+                    f"it has {counted(size, 'element')}"
                 )
     return None
 
