@@ -60,13 +60,7 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
-_DRAWS = "it draws random numbers, and a compiled model gives the same for the same inputs"
-_WHY = {
-    **dict.fromkeys(("Bernoulli", "Multinomial"), _DRAWS),
-    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _DRAWS),
-    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _DRAWS),
-    "ImageDecoder": "it reads the bytes of an image file; decode it before the model",
-}
+_WHY = {"ImageDecoder": "it reads the bytes of an image file; decode it before the model"}
 
 
 def check_operators(graph: Graph) -> None:
