@@ -173,12 +173,11 @@ def gru_reset_first(s: Site, projected: Value, h: Value, weight: Value) -> tuple
 
 @rule(ops.RnnSequence)
 def rnn_sequence(s: Site, projected: Value, h: Value, weight: Value) -> Value:
-    made_of, op = _projection(s.node.input_nodes[0]), s.node.op
+    made_of, function = _projection(s.node.input_nodes[0]), _RNN[s.op.nonlinearity]
     if made_of is None or not has_kernel("RNN", h.dtype):
-        return _rnn_steps(s, projected, h, weight, _RNN[op.nonlinearity])
+        return _rnn_steps(s, projected, h, weight, function)
     biases = _two_biases(s, made_of.bias)
-    names = [_RNN[op.nonlinearity]]
-    return _whole_layer(s, "RNN", made_of, biases, h, weight, (0,), activations=names)
+    return _whole_layer(s, "RNN", made_of, biases, h, weight, (0,), activations=[function])
 
 
 def _whole_layer(
