@@ -222,8 +222,10 @@ def nonzero(node: Node, data: Value) -> Tensor:
 
 @converter("Compress", since=9)
 def compress(node: Node, data: Value, condition: Value) -> Tensor:
-    data_dependent(node)
-    x, at = tensor(data), np.flatnonzero(tensor(condition).numpy())
+    if not isinstance(condition, np.ndarray):
+        data_dependent(node)
+        condition = tensor(condition).numpy()
+    x, at = tensor(data), np.flatnonzero(condition)
     axis = normal_axis(node, node.integer("axis"), x.ndim) if node.has("axis") else None
     return ops.take(ops.reshape(x, (-1,)) if axis is None else x, Tensor(at), axis or 0)
 

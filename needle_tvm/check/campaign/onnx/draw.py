@@ -30,6 +30,12 @@ _FLOATS, _FLOAT_WEIGHTS = ("float32", "float64", "float16"), (76, 12, 12)
 INTEGERS = ("int64", "int64", "int32", "int8", "uint8", "int16")
 MICROSOFT = "com.microsoft"
 
+# ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
+_NOT_OF_NAN = {
+    "ArgMax", "ArgMin", "Clip", "GRU", "GlobalMaxPool", "Hardmax", "LSTM", "Max", "MaxPool", "Min",
+    "RNN", "ReduceMax", "ReduceMin", "TopK",
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Made:
@@ -209,6 +215,8 @@ class Drawer:
         **attributes: Any,
     ) -> list[Made]:
         """Add a node and return its results. Raises Unfit if it is refused."""
+        if self.special and op in _NOT_OF_NAN:
+            raise Unfit
         given = [value for value in inputs if value is not None]
         names = tuple("" if value is None else value.name for value in inputs)
         made = tuple(self.name("v") for _ in range(outputs))
