@@ -32,8 +32,15 @@ MICROSOFT = "com.microsoft"
 
 # ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
 _NOT_OF_NAN = {
-    "ArgMax", "ArgMin", "Clip", "GRU", "GlobalMaxPool", "Hardmax", "LSTM", "Max", "MaxPool", "Min",
-    "RNN", "ReduceMax", "ReduceMin", "TopK",
+    "ArgMax", "ArgMin", "Clip", "DynamicQuantizeLinear", "GRU", "GlobalMaxPool", "HardSigmoid",
+    "Hardmax", "LSTM", "Max", "MaxPool", "Min", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin",
+    "Resize", "ScatterElements", "ScatterND", "TopK",
+}  # fmt: skip
+
+# ONNX Runtime computes these in float32 also in float64.
+_IN_FLOAT32 = {
+    "BlackmanWindow", "FastGelu", "GroupNormalization", "HammingWindow", "HannWindow", "QuickGelu",
+    "RMSNormalization", "Shrink",
 }  # fmt: skip
 
 
@@ -216,6 +223,8 @@ class Drawer:
     ) -> list[Made]:
         """Add a node and return its results. Raises Unfit if it is refused."""
         if self.special and op in _NOT_OF_NAN:
+            raise Unfit
+        if self.dtype == "float64" and op in _IN_FLOAT32:
             raise Unfit
         given = [value for value in inputs if value is not None]
         names = tuple("" if value is None else value.name for value in inputs)

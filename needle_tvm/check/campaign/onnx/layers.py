@@ -29,14 +29,16 @@ def _image(d: Drawer, dims: int) -> Made:
     return d.input([batch, channels, *(d.rng.randint(1, most) for _ in range(dims))])
 
 
-def _window(d: Drawer, dims: int, is_pool: bool = False) -> dict[str, Any]:
-    """Draw the attributes of a window that moves over an image."""
-    rng = d.rng
+def _window(d: Drawer, dims: int, pooled: Made | None = None) -> dict[str, Any]:
+    """Draw the attributes of a window that moves over an image; that of a pool fits in it."""
+    rng, is_pool = d.rng, pooled is not None
     kernel = [rng.choice([1, 2, 3, 3, 5]) for _ in range(dims)]
+    if pooled is not None:  # ONNX Runtime makes one window of none
+        kernel = [min(k, n) for k, n in zip(kernel, pooled.shape[2:], strict=True)]
     found: dict[str, Any] = {"kernel_shape": kernel}
     if rng.random() < 0.6:
         found["strides"] = [rng.choice([1, 2, 2, 3]) for _ in range(dims)]
-    if rng.random() < 0.25:
+    if rng.random() < 0.25 and not is_pool:
         found["dilations"] = [rng.choice([1, 2]) for _ in range(dims)]
     if rng.random() < 0.2:
         found["auto_pad"] = rng.choice(["SAME_UPPER", "SAME_LOWER", "VALID"])
@@ -59,6 +61,8 @@ def convolution(d: Drawer) -> None:
     if rng.random() < 0.3:
         w = d.weight([channels, out // groups, *kernel], None, -0.5, 0.5)
         strides = window.get("strides", [1] * dims)
+        if window.get("auto_pad", "VALID") != "VALID":  # ONNX Runtime takes off no negative padding
+            del window["auto_pad"]
         if rng.random() < 0.4:
             window["output_padding"] = [rng.randrange(s) for s in strides]
         made = d.one("ConvTranspose", x, w, *bias, **window, **options)
@@ -77,9 +81,13 @@ def pooling(d: Drawer) -> None:
     if op == "Global":
         d.one(rng.choice(["GlobalAveragePool", "GlobalMaxPool"]), x)
         return
-    window = _window(d, dims, is_pool=True)
-    if op == "LpPool" or (op == "AveragePool" and d.opset < 19):
-        window.pop("dilations", None)
+    window = _window(d, dims, x)
+    if "auto_pad" not in window and op == "MaxPool" and rng.random() < 0.2:
+        halves = [(n + 1) // 2 for n in x.shape[2:]]
+        window["kernel_shape"] = [
+            min(k, n) for k, n in zip(window["kernel_shape"], halves, strict=True)
+        ]
+        window["dilations"] = [2] * dims
     if op != "LpPool" and rng.random() < 0.3:
         window["ceil_mode"] = 1
     if op == "AveragePool" and rng.random() < 0.4:
@@ -106,9 +114,10 @@ def normalization(d: Drawer) -> None:
     op = rng.choice(["batch", "instance", "layer", "layer", "group", "lrn", "rms", "skip"])
     if op == "batch":
         _batch_norm(d, x)
-    elif op == "instance" and x.rank > 2:
-        d.one("InstanceNormalization", x, d.weight([channels]), d.weight([channels]))
-    elif op == "layer":
+    elif op == "instance" and x.rank > 2 and np.prod(x.shape[2:]) > 1:
+        parts = [d.weight([channels]), d.weight([channels])]
+        d.one("InstanceNormalization", x, *parts, epsilon=1e-2)
+    elif op == "layer" and d.opset >= 17:
         parts = [d.weight(x.shape[axis:]) for _ in range(rng.choice([1, 2]))]
         d.node("LayerNormalization", x, *parts, outputs=rng.choice([1, 1, 3]), axis=axis)
     elif op == "group" and d.opset >= 18 and x.rank > 2:
@@ -215,9 +224,10 @@ def resized(d: Drawer) -> None:
         ["nearest", "linear", "linear", "cubic"] if dims == 2 else ["nearest", "linear"]
     )
     options: dict[str, Any] = {"mode": mode}
-    options["coordinate_transformation_mode"] = rng.choice(
-        ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
-    )
+    by_scales = rng.random() < 0.5
+    # With scales, ONNX's own tests align the corners of the image before its size is rounded.
+    modes = ["half_pixel", "asymmetric", "pytorch_half_pixel", *["align_corners"] * (not by_scales)]
+    options["coordinate_transformation_mode"] = rng.choice(modes)
     if mode == "nearest":
         options["nearest_mode"] = rng.choice(
             ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
@@ -226,7 +236,7 @@ def resized(d: Drawer) -> None:
         options |= {"cubic_coeff_a": -0.5, "exclude_outside": rng.choice([0, 1])}
     if d.opset >= 18 and mode != "nearest" and rng.random() < 0.25:
         options["antialias"] = 1
-    if rng.random() < 0.5:
+    if by_scales:
         scales = [1.0, 1.0, *(rng.choice([0.5, 1.5, 2.0, 3.0]) for _ in range(dims))]
         d.one("Resize", x, None, d.constant(scales, "float32"), **options)
     else:
@@ -256,7 +266,7 @@ def regions(d: Drawer) -> None:
     batch = d.constant([rng.randrange(x.shape[0]) for _ in range(count)])
     sizes = {"output_height": rng.choice([1, 2, 3]), "output_width": rng.choice([1, 2])}
     mode = rng.choice(["avg", "max"])
-    d.one("RoiAlign", x, boxes, batch, mode=mode, sampling_ratio=rng.choice([1, 2]), **sizes)
+    d.one("RoiAlign", x, boxes, batch, mode=mode, sampling_ratio=1 if mode == "max" else 2, **sizes)
 
 
 def quantised(d: Drawer) -> None:
