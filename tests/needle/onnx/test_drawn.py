@@ -26,7 +26,7 @@ def ints(*numbers):
         ("LayerNormalization", [X.astype("float64"), np.ones(4)], {}, (), 3),
         ("ScatterElements", [FLAGS, ints(0, 1).reshape(1, 2), FLAGS[:1, :2]],
          {"reduction": "add", "axis": 1}, (), 1),
-        ("ScatterND", [FLAGS, ints(0, 0).reshape(2, 1), ~FLAGS], {"reduction": "min"}, (), 1),
+        ("ScatterND", [FLAGS, ints(0, 0).reshape(2, 1), ~FLAGS], {"reduction": "add"}, (), 1),
     ],
 )  # fmt: skip
 def test_operators(op, inputs, attributes, known, outputs):
