@@ -26,7 +26,7 @@ import numpy as np
 from needle.backend_ndarray.dtypes import HALVES
 from needle.ops import _functions
 from needle_tvm._tvm.names import relax, te, tirx
-from needle_tvm.frontend.torch import elements, places, recurrence
+from needle_tvm.frontend.torch import elements, grouped, places, recurrence
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.nodes import (
@@ -570,5 +570,5 @@ def converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
     """`CONVERTERS` and those of needle's own operators, with attention that knows the program's
     constants."""
     known = partial(attention, constant=_constants(program))
-    own = recurrence.CONVERTERS
+    own = {**recurrence.CONVERTERS, **grouped.CONVERTERS}
     return {**CONVERTERS, **own, "scaled_dot_product_attention.default": known}
