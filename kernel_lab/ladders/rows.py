@@ -47,9 +47,10 @@ def in_lanes(
 ) -> Any:
     """A reduction of N terms `term(*row, k)`, in lanes that each take every so many-th of them.
 
-    `over` is the reduction and the same for two values: (te.sum, operator.add). What the lanes
-    leave at the end of a row is reduced one by one, and so is a row shorter than the lanes, or
-    every row if there are no `chains`.
+    `over` is the reduction and the same for two values: (te.sum, operator.add). Of a row's lanes,
+    one half is combined with the other until one value is left. What the lanes leave at the end of
+    a row is reduced one by one, and so is a row shorter than the lanes, or every row if there are
+    no `chains`.
     """
     from needle_tvm._tvm.names import te
 
@@ -60,49 +61,77 @@ def in_lanes(
         k = te.reduce_axis((0, n), name="k")
         return te.compute(shape, lambda *row: reduce(term(*row, k), axis=k), name=name)
     steps, rest = n // width, n % width
-    step, lane = te.reduce_axis((0, steps), name="step"), te.reduce_axis((0, width), name="lane")
+    step = te.reduce_axis((0, steps), name="step")
     lanes = te.compute(
         (*shape, width),
         lambda *at: reduce(term(*at[:-1], step * width + at[-1]), axis=step),
         name=f"{name}_lanes",
     )
-    if not rest:
-        return te.compute(shape, lambda *row: reduce(lanes(*row, lane), axis=lane), name=name)
-    last = te.reduce_axis((0, rest), name="last")
-    whole = te.compute(
-        shape, lambda *row: reduce(lanes(*row, lane), axis=lane), name=f"{name}_whole"
+    lanes_of_a_vector = width // chains
+    folded = te.compute(
+        (*shape, lanes_of_a_vector),
+        lambda *at: _tree(
+            combine, [lanes(*at[:-1], n * lanes_of_a_vector + at[-1]) for n in range(chains)]
+        ),
+        name=f"{name}_folded",
     )
+
+    def whole(*row: Any) -> Any:
+        return _tree(combine, [folded(*row, n) for n in range(lanes_of_a_vector)])
+
+    if not rest:
+        return te.compute(shape, whole, name=name)
+    last = te.reduce_axis((0, rest), name="last")
     tail = te.compute(
         shape, lambda *row: reduce(term(*row, n - rest + last), axis=last), name=f"{name}_tail"
     )
-    return te.compute(shape, lambda *row: combine(whole[row], tail[row]), name=name)
+    return te.compute(shape, lambda *row: combine(whole(*row), tail(*row)), name=name)
+
+
+def _tree(combine: Callable[[Any, Any], Any], values: list[Any]) -> Any:
+    """The values combined, one half with the other, so that few wait for each other."""
+    while len(values) > 1:
+        half = len(values) // 2
+        rest = values[2 * half :]
+        values = [combine(*pair) for pair in zip(values[:half], values[half:], strict=False)] + rest
+    return values[0]
 
 
 def lanes_in_vectors(sch: Schedule, name: str) -> Any:
-    """Put the lanes of `in_lanes` in vectors, which stay in registers.
+    """Put the lanes of `in_lanes` in vectors, which stay in registers until the row is finished.
 
     Call it after the block has been computed where it belongs. Returns the loop over a row's steps,
     None if its rows are too short for lanes.
     """
-    names = [sch.get(block).name_hint for block in sch.get_child_blocks(sch.get_sblock("root"))]
-    if f"{name}_lanes" not in names:
+    if f"{name}_lanes" not in stages(sch):
         return None
-    block = sch.get_sblock(f"{name}_lanes")
-    *_, lane, step = sch.get_loops(block)
+    row = sch.get_loops(sch.get_sblock(name))[-1]
+    for part in ("tail", "folded", "lanes"):
+        if f"{name}_{part}" in stages(sch):
+            sch.compute_at(sch.get_sblock(f"{name}_{part}"), row, preserve_unit_loops=True)
+    lanes, folded = (sch.get_sblock(f"{name}_{part}") for part in ("lanes", "folded"))
+    *_, lane, step = sch.get_loops(lanes)
     sch.reorder(step, lane)
-    sch.set_scope(block, 0, "local")
+    for block in (lanes, folded):
+        sch.set_scope(block, 0, "local")
     sch.vectorize(lane)
+    sch.vectorize(sch.get_loops(folded)[-1])
     return step
 
 
-def row_by_row(sch: Schedule, result: str, skip: tuple[str, ...] = ()) -> Any:
+def row_by_row(sch: Schedule, result: str) -> Any:
     """Compute every stage of a row before the next row begins; return the loop over rows.
 
-    `result` is the last stage; those in `skip` stay where they are.
+    `result` is the last stage.
     """
-    last = sch.get_sblock(result)
-    row = sch.get_loops(last)[0]
-    for block in reversed(sch.get_child_blocks(sch.get_sblock("root"))):
-        if sch.get(block).name_hint not in (result, *skip):
-            sch.compute_at(block, row, preserve_unit_loops=True)
+    row = sch.get_loops(sch.get_sblock(result))[0]
+    for name in reversed(stages(sch)):
+        if name != result:
+            sch.compute_at(sch.get_sblock(name), row, preserve_unit_loops=True)
     return row
+
+
+def stages(sch: Schedule) -> list[str]:
+    """The names of a kernel's stages, each one behind those it needs."""
+    blocks = sch.get_child_blocks(sch.get_sblock("root"))
+    return [str(sch.get(block).name_hint) for block in blocks]
