@@ -91,7 +91,8 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     notebooks.write(source / "guide" / "notebooks")
     reference.write(source / "reference")
     compiler.write(source / "compiler")
-    shutil.copyfile(Path(__file__).with_name("site.css"), source / "site.css")
+    for name in ("site.css", "iframe-worker.js", "logo.svg", "icon.svg"):
+        shutil.copyfile(Path(__file__).with_name(name), source / name)
     if with_lab:
         (source / "lab").mkdir()
         (source / "lab" / "index.md").write_text(lab.index(), encoding="utf-8")
