@@ -20,6 +20,7 @@ from typing import Any
 from docs import reference
 from docs.guide import notebooks
 from docs.website import check, compiler, lab
+from docs.website.normal import normal
 from docs.website.pages import Pages
 
 GUIDE = "docs/guide"
@@ -79,17 +80,22 @@ def build(out: Path, *, with_lab: bool = True) -> None:
 def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     """Write the Markdown of all pages, and return the order in which tabs show them."""
     pages = Pages(source)
-    tabs = {title: [pages.add(name) for name in names] for title, names in _TABS.items()}
+    tabs: dict[str, list[Any]] = {
+        title: [pages.add(name) for name in names] for title, names in _TABS.items()
+    }
     beside = [pages.add(f"{GUIDE}/{name}.md") for name in _BESIDE]
     chapters = [pages.add(f"{GUIDE}/{path.name}") for path in notebooks.chapters()]
     tabs["Guide"] += [*beside[:1], *chapters, *beside[1:]]
     results = pages.add("docs/results")
+    pages.hide_navigation(tabs["Home"][0])
     for chapter in chapters:
         name = Path(chapter).stem
         pages.append(chapter, f"[This chapter as a notebook](notebooks/{name}.ipynb){{ download }}")
     written = pages.write()
     notebooks.write(source / "guide" / "notebooks")
     reference.write(source / "reference")
+    for file in (source / "reference").iterdir():
+        file.write_text(normal(file.read_text(encoding="utf-8")), encoding="utf-8")
     compiler.write(source / "compiler")
     for name in ("site.css", "iframe-worker.js", "logo.svg", "icon.svg"):
         shutil.copyfile(Path(__file__).with_name(name), source / name)
@@ -97,18 +103,17 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
         (source / "lab").mkdir()
         (source / "lab" / "index.md").write_text(lab.index(), encoding="utf-8")
 
-    known = {place for places in tabs.values() for place in places}
-    tabs["Inside"] += ["compiler/index.md", "compiler/passes.md"]
+    tabs["Inside"].append({"How the compiler works": ["compiler/index.md", "compiler/passes.md"]})
     if with_lab:
         tabs["Guide"].append("lab/index.md")
     tabs["Reference"] = [
         "reference/index.md",
         *(f"reference/{reference.page_name(page)}" for page in sorted(reference.PAGES)),
     ]
-    tabs["Results"] += [results, *(p for p in written if p.startswith("results/") and p != results)]
-    known |= {place for places in tabs.values() for place in places}
-    rest = [place for place in written if place not in known]
-    tabs["Inside"].append({"Source": rest})  # type: ignore[arg-type]
+    newest = sorted((p for p in written if p.startswith("results/") and p != results), reverse=True)
+    tabs["Results"] += [results, *newest]
+    known = {place for places in tabs.values() for place in places if isinstance(place, str)}
+    tabs["Inside"].append({"Source": [place for place in written if place not in known]})
     return [{"Home": tabs.pop("Home")[0]}, *({title: tabs[title]} for title in tabs)]
 
 
@@ -120,7 +125,9 @@ def _run_mkdocs(source: Path, site: Path, nav: list[Any]) -> None:
         from mkdocs.config import load_config
         from mkdocs.exceptions import Abort
     except ImportError as error:
-        sys.exit(f"the site needs MkDocs ({error}): make site installs it, or pip install '.[site]'")
+        sys.exit(
+            f"the site needs MkDocs ({error}): make site installs it, or pip install '.[site]'"
+        )
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
     config = load_config(
         str(Path(__file__).with_name("mkdocs.yml")),

@@ -1,4 +1,4 @@
-"""Checks a built site: every link leads to a page and a place in it, and nothing comes from outside.
+"""Checks a built site: links lead to a page and a place in it, and nothing comes from outside.
 
 `python -m docs.website.check FOLDER` prints the faults, one a line.
 """

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from docs.website.models import COMMON, Example, examples
+from docs.website.normal import normal
 from kernel_lab.ir_views import tvmscript
 from needle.trace import trace
 from needle_tvm._tvm.names import Target, structural_equal, transform
@@ -42,7 +43,7 @@ class Step:
 
 @dataclass
 class Shown:
-    """A pass of the pipeline: its function, its places in the list, and where it changed a model."""
+    """A pass of the pipeline: its function, its places in the list, where it changed a model."""
 
     name: str
     apply: Any
@@ -100,8 +101,11 @@ def write(out: Path) -> None:
     models = examples()
     ways = {each.name: steps(each) for each in models}
     passes = shown(ways.values())
-    (out / "index.md").write_text(_index(models, ways, passes), encoding="utf-8")
-    (out / "passes.md").write_text(_passes(models, passes), encoding="utf-8")
+    for name, text in (
+        ("index", _index(models, ways, passes)),
+        ("passes", _passes(models, passes)),
+    ):
+        (out / f"{name}.md").write_text(normal(text), encoding="utf-8")
 
 
 def _index(models: list[Example], ways: dict[str, list[Step]], passes: list[Shown]) -> str:
@@ -112,8 +116,8 @@ def _index(models: list[Example], ways: dict[str, list[Step]], passes: list[Show
         "",
         "These pages are made from the compiler itself: the passes are those that `compile` runs at"
         f" stage `{STAGE}`, in their order, and the code is what each of them turned a small model"
-        f" into, for a processor `{COMMON}`. [Architecture](../architecture.md) says which folder does"
-        " what.",
+        f" into, for a processor `{COMMON}`. [Architecture](../architecture.md) says which"
+        " folder does what.",
         "",
         "A model goes through four forms:",
         "",
@@ -121,7 +125,7 @@ def _index(models: list[Example], ways: dict[str, list[Step]], passes: list[Show
         "2. a *Relax module*: one function `main` that calls operators on whole tensors;",
         "3. the same with *kernels*: each operator, or several that were fused, is a function of"
         " loops (`T.prim_func`), which `main` calls by `R.call_tir`;",
-        "4. the same with *schedules*: loops tiled, in vectors and on threads. LLVM compiles these.",
+        "4. the same with *schedules*: loops tiled, in vectors, on threads. LLVM compiles these.",
         "",
         f"## {first.what[0].upper()}{first.what[1:]}",
         "",
@@ -162,8 +166,8 @@ def _passes(models: list[Example], passes: list[Shown]) -> str:
     lines = [
         "# The passes, one by one",
         "",
-        f"The {sum(len(each.places) for each in passes)} passes of stage `{STAGE}` on a processor, in"
-        " their order. A pass that runs several times is shown once. Each has the text of its"
+        f"The {sum(len(each.places) for each in passes)} passes of stage `{STAGE}` on a processor,"
+        " in their order. A pass that runs several times is shown once. Each has the text of its"
         " docstring, and what it changed in one of these models, traced with small inputs:",
         "",
         *[f"- *{each.name}*: {each.what}" for each in models],
@@ -178,12 +182,13 @@ def _passes(models: list[Example], passes: list[Shown]) -> str:
 
 
 def _section(each: Shown) -> list[str]:
-    places = ", ".join(str(place) for place in each.places)
-    source = _source(each.apply)
+    places = " and ".join(str(place) for place in each.places).replace(
+        " and ", ", ", len(each.places) - 2
+    )
     lines = [
         f"## {each.name} {{ #{_anchor(each.name)} }}",
         "",
-        f"Place {places} of the list. {source}.",
+        f"Place{'s' if len(each.places) > 1 else ''} {places} of the list: {_source(each.apply)}.",
         "",
         about(each.apply),
         "",
@@ -193,6 +198,8 @@ def _section(each: Shown) -> list[str]:
     step = each.steps[0]
     others = sorted({other.model for other in each.steps} - {step.model})
     also = f" (it also changes {', '.join(others)})" if others else ""
+    if len(others) > 4:
+        also = f" (it also changes {len(others)} of the other models)"
     return [
         *lines,
         f"What it changes in *{step.model}*{also}:",

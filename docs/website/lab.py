@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -39,17 +40,23 @@ def write(out: Path) -> None:
     context = multiprocessing.get_context("spawn")  # each has a compiler of its own
     with ProcessPoolExecutor(available_cores(), mp_context=context) as pool:
         waiting = [
-            pool.submit(_write, name, device, out / f"{name}-{device}")
-            for name, device in registry.LADDERS
+            pool.submit(write_report, name, device, out / f"{name}-{device}")
+            for name, device in sorted(registry.LADDERS, key=_rungs, reverse=True)
         ]
         for each in waiting:
             each.result()
 
 
-def _write(name: str, device: str, folder: Path) -> None:
+def _rungs(key: tuple[str, str]) -> int:
+    return len(registry.LADDERS[key].rungs)
+
+
+def write_report(name: str, device: str, folder: Path) -> None:
+    """Write one report, with links back to the site, into a folder."""
     from kernel_lab import report
     from kernel_lab.run import Request, run
 
     page = report.write(run(Request(workload=name, device=device, timed=False)), folder)
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("<main>", f"<main>\n{_BACK}", 1), encoding="utf-8")
+    shutil.rmtree(folder / "pictures")  # the page has them

@@ -14,7 +14,7 @@ COMMON = "x86-64-v3"  # a processor that most machines have: every machine makes
 
 
 class Example(NamedTuple):
-    """A model and what it is compiled for: example inputs, dims, precision of matmuls, processor."""
+    """A model, and what it is compiled for: inputs, dims, precision of matmuls, processor."""
 
     name: str
     what: str
@@ -33,11 +33,12 @@ def examples() -> list[Example]:
     linear = nn.Linear(32, 64).eval()
     none = ndl.Tensor(np.ones((0, 8), "float32"))
     return [
+        Example("mlp", "two linear layers, batch norm and ReLU between them", _mlp(), (_x(8, 32),)),
         Example(
-            "mlp", "two linear layers, batch norm and ReLU between them", _mlp(), (_x(8, 32),)
-        ),
-        Example(
-            "attention", "layer norms, two heads, a residual sum", _Attention().eval(), (_x(2, 8, 32),)
+            "attention",
+            "layer norms, two heads, a residual sum",
+            _Attention().eval(),
+            (_x(2, 8, 32),),
         ),
         Example(
             "convnet",
@@ -46,7 +47,10 @@ def examples() -> list[Example]:
             (_x(2, 3, 12, 12),),
         ),
         Example(
-            "deep convolution", "a 3x3 convolution of many channels", _conv(64, 64), (_x(1, 64, 28, 28),)
+            "deep convolution",
+            "a 3x3 convolution of many channels",
+            _conv(64, 64),
+            (_x(1, 64, 28, 28),),
         ),
         Example(
             "small image",
@@ -56,15 +60,24 @@ def examples() -> list[Example]:
         ),
         Example("lstm", "an LSTM over four steps", nn.LSTM(8, 16).eval(), (_x(4, 2, 8),)),
         Example(
-            "broadcast", "a row added to each row, by broadcasting it first", _broadcast, (_x(4, 8), _x(8))
+            "broadcast",
+            "a row added to each row, by broadcasting it first",
+            _broadcast,
+            (_x(4, 8), _x(8)),
         ),
         Example("input returned", "an input among the results", lambda x: (x, x * 2), (_x(4, 8),)),
         Example("constants", "a product of constants", _constants, (_x(4, 8),)),
-        Example("nothing", "rows put after no rows", lambda x: ops.concat((none, x), 0), (_x(4, 8),)),
+        Example(
+            "nothing", "rows put after no rows", lambda x: ops.concat((none, x), 0), (_x(4, 8),)
+        ),
         Example("integers", "sums and divisions of integers", lambda x: (x * 3 + 1) // 2, (whole,)),
-        Example("cancelling", "a sum minus one of its terms", lambda x, y: (x + y) - y, (_x(4), _x(4))),
+        Example(
+            "cancelling", "a sum minus one of its terms", lambda x, y: (x + y) - y, (_x(4), _x(4))
+        ),
         Example("bfloat16", "two operations on halves", lambda x: (x + 1.5) * x, (half,)),
-        Example("rounded", "a linear layer in bfloat16", linear, (_x(8, 32),), precision="bfloat16"),
+        Example(
+            "rounded", "a linear layer in bfloat16", linear, (_x(8, 32),), precision="bfloat16"
+        ),
         Example(
             "bfloat16 instructions",
             "a linear layer in bfloat16, for a processor that has instructions for it",

@@ -1,8 +1,8 @@
 """The repository's Markdown, which GitHub shows, in the form that Python-Markdown reads.
 
-GitHub follows CommonMark; Python-Markdown differs in what these functions change: it wants lists
-indented by four spaces a level and a blank line before each, knows one word after a fence, and
-takes no Markdown inside of HTML unless told to.
+GitHub follows CommonMark; Python-Markdown differs in what these functions change. It wants lists
+indented by four spaces a level, with a blank line before and after each, knows one word after a
+fence, and takes no Markdown inside of HTML unless told to.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def _indented(lines: list[str]) -> list[str]:
         if not depth[number] or not line.strip():
             made.append(line)
             continue
-        if number in starts and made and made[-1].strip():
+        after_nested = number in first and number and depth[number] < depth[number - 1]
+        if (number in starts or after_nested) and made and made[-1].strip():
             made.append("")
         text = line[cut[number] :] if not line[: cut[number]].strip() else line.lstrip()
         if number in first:

@@ -68,6 +68,10 @@ class Pages:
         """Add a paragraph to the end of a page."""
         self._texts[place] = f"{self._texts[place].rstrip()}\n\n{text}\n"
 
+    def hide_navigation(self, place: str) -> None:
+        """Leave out the list of pages beside a page that has none beside it."""
+        self._texts[place] = f"---\nhide: [navigation]\n---\n\n{self._texts[place]}"
+
     def title(self, place: str) -> str:
         """A page's first heading."""
         found = re.search(r"^# (.*)$", self._texts[place], re.M)
@@ -81,9 +85,7 @@ class Pages:
             if path.suffix in (".md", ".py") and path.stem != "README"
         )
         titled = {file: self.add(file) for file in files}
-        rows = [
-            f"- [{self.title(found)}]({_relative(found, place)})" for found in titled.values()
-        ]
+        rows = [f"- [{self.title(found)}]({_relative(found, place)})" for found in titled.values()]
         self._texts[place] = "\n".join([f"# {PurePosixPath(source).name.capitalize()}", "", *rows])
         return place
 
