@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from docs.website.drawing import picture
 from docs.website.models import COMMON, Example, examples
 from docs.website.normal import normal
 from kernel_lab.ir_views import tvmscript
@@ -96,20 +97,24 @@ def shown(ways: Iterable[list[Step]]) -> list[Shown]:
 
 
 def write(out: Path) -> None:
-    """Write index.md and passes.md into a folder."""
+    """Write index.md, passes.md and their pictures into a folder."""
     out.mkdir(parents=True, exist_ok=True)
     models = examples()
     ways = {each.name: steps(each) for each in models}
     passes = shown(ways.values())
+    pictures = out / "pictures"
+    pictures.mkdir(exist_ok=True)
     for name, text in (
-        ("index", _index(models, ways, passes)),
-        ("passes", _passes(models, passes)),
+        ("index", _index(models, ways, passes, pictures)),
+        ("passes", _passes(models, passes, pictures)),
     ):
         (out / f"{name}.md").write_text(normal(text), encoding="utf-8")
 
 
-def _index(models: list[Example], ways: dict[str, list[Step]], passes: list[Shown]) -> str:
-    first = models[0]
+def _index(
+    models: list[Example], ways: dict[str, list[Step]], passes: list[Shown], pictures: Path
+) -> str:
+    first, second = models[:2]
     way = ways[first.name]
     lines = [
         "# How the compiler works",
@@ -147,6 +152,23 @@ def _index(models: list[Example], ways: dict[str, list[Step]], passes: list[Show
         for step in way
         if step.changed
     ]
+    lines += [
+        "",
+        "Drawn: a box is a call on what depends on the input, of an operator before and of a kernel"
+        " after. Work on weights alone is not drawn. `merge_kernels` is left out on the right: it"
+        " makes one kernel of all of them.",
+        "",
+        *_drawn(way[0].before, way[-1].before, first.name, "first", pictures),
+        f"And the same of *{second.name}*, {second.what}:",
+        "",
+        *_drawn(
+            ways[second.name][0].before,
+            ways[second.name][-1].before,
+            second.name,
+            "second",
+            pictures,
+        ),
+    ]
     unused = [each.name for each in passes if not any(s.model == first.name for s in each.steps)]
     lines += [
         "",
@@ -158,11 +180,24 @@ def _index(models: list[Example], ways: dict[str, list[Step]], passes: list[Show
         "",
         _fence(_cut(way[-1].after, 220), "python"),
         "",
+        "## The lists of passes",
+        "",
+        "By kind of processor and stage, as `needle_tvm/lower/pipeline.py` has them; what comes"
+        " after the bar schedules loops, and a search does its work there:",
+        "",
     ]
+    for kind, stages in pipeline.PIPELINES.items():
+        for stage, passes_ in stages.items():
+            graph, loops = (
+                ", ".join(f"`{name_of(apply)}`" for apply in part)
+                for part in (passes_.graph, passes_.schedule)
+            )
+            lines.append(f"- **{kind}, {stage}**: {graph} | {loops}")
+    lines.append("")
     return "\n".join(lines)
 
 
-def _passes(models: list[Example], passes: list[Shown]) -> str:
+def _passes(models: list[Example], passes: list[Shown], pictures: Path) -> str:
     lines = [
         "# The passes, one by one",
         "",
@@ -177,11 +212,11 @@ def _passes(models: list[Example], passes: list[Shown]) -> str:
         "",
     ]
     for each in passes:
-        lines += _section(each)
+        lines += _section(each, pictures)
     return "\n".join(lines)
 
 
-def _section(each: Shown) -> list[str]:
+def _section(each: Shown, pictures: Path) -> list[str]:
     places = " and ".join(str(place) for place in each.places).replace(
         " and ", ", ", len(each.places) - 2
     )
@@ -206,7 +241,28 @@ def _section(each: Shown) -> list[str]:
         "",
         _fence(difference(step.before, step.after), "diff"),
         "",
+        *_drawn(step.before, step.after, step.model, _anchor(each.name), pictures, folded=True),
     ]
+
+
+def _drawn(
+    before: str, after: str, model: str, name: str, pictures: Path, *, folded: bool = False
+) -> list[str]:
+    """Two pictures of `main` side by side; nothing if they are the same."""
+    both = [
+        picture(text, f"{model}, {when}") for text, when in ((before, "before"), (after, "after"))
+    ]
+    if both[0].replace(", before", "") == both[1].replace(", after", ""):
+        return []
+    lines = ['<div class="beside" markdown="1">', ""]
+    for when, drawing in zip(("before", "after"), both, strict=True):
+        file = f"{name}-{when}.svg"
+        (pictures / file).write_text(drawing, encoding="utf-8")
+        lines.append(f"![{model}, {when}](pictures/{file}){{ loading=lazy }}")
+    lines += ["", "</div>", ""]
+    if folded:
+        return ['<details markdown="1">', "<summary>Drawn</summary>", "", *lines, "</details>", ""]
+    return lines
 
 
 def about(apply: Any) -> str:
