@@ -145,7 +145,11 @@ def _torchvision(name: str) -> Made:
 def _timm(name: str) -> Made:
     import timm
 
-    return timm.create_model(name, pretrained=False).eval(), (torch.randn(1, 3, 224, 224),), {}
+    model = timm.create_model(name, pretrained=False).eval()
+    for parameter in model.parameters():  # a head of zeros would hide what the rest computes
+        if parameter.ndim > 1 and not parameter.any():
+            nn.init.normal_(parameter, std=0.02)
+    return model, (torch.randn(1, 3, 224, 224),), {}
 
 
 _TWO = {"num_hidden_layers": 2}
