@@ -33,7 +33,7 @@ def batch_norm(
 
 def _by_own_statistics(
     node: Node, data: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     """Batch norm by the statistics of the batch, and the new running ones. Networks with
     standardised weights have such a node for each weight."""
     x = _wide(data)
