@@ -19,17 +19,34 @@ from ..values import Value, normal_axes, normal_axis, tensor
 @converter("BatchNormalization", since=6)
 def batch_norm(
     node: Node, data: Value, scale: Value, shift: Value, mean: Value, variance: Value
-) -> Tensor:
-    training = node.flag("training_mode", False) or not node.flag("is_test", True)
-    if training or any(node.wants(i) for i in range(1, 5)):
-        raise node.unsupported("batch norm in training mode")
-    x = tensor(data)
+) -> Any:
+    x, eps = tensor(data), node.number("epsilon")
     taken = [tensor(each) for each in (mean, variance, scale, shift)]
+    if node.flag("training_mode", False):
+        return _by_own_statistics(node, x, *taken)
+    if not node.flag("is_test", True) or any(node.wants(i) for i in range(1, 5)):
+        raise node.unsupported("batch norm in the training mode of an opset below 14")
     if any(each.dtype != x.dtype for each in taken):
         x, taken = ops.cast(x, "float32"), [ops.cast(each, "float32") for each in taken]
-    centre, spread, weight, bias = taken
-    made = F.batch_norm(x, centre, spread, weight, bias, eps=node.number("epsilon"))
-    return ops.cast(made, tensor(data).dtype)
+    return ops.cast(F.batch_norm(x, *taken, eps=eps), tensor(data).dtype)
+
+
+def _by_own_statistics(
+    node: Node, data: Tensor, mean: Tensor, variance: Tensor, scale: Tensor, shift: Tensor
+) -> tuple[Tensor, ...]:
+    """Batch norm by the statistics of the batch, and the new running ones. Networks with
+    standardised weights have such a node for each weight."""
+    x = _wide(data)
+    axes = tuple(axis for axis in range(x.ndim) if axis != 1)
+    found = ops.mean(x, axes), ops.var(x, axes)
+    affine = (ops.cast(each, x.dtype) for each in (scale, shift))
+    made = F.batch_norm(x, *found, *affine, eps=node.number("epsilon"))
+    kept = node.number("momentum")
+    running = (
+        ops.add(ops.mul_scalar(old, kept), ops.cast(ops.mul_scalar(new, 1 - kept), old.dtype))
+        for old, new in zip((mean, variance), found, strict=True)
+    )
+    return ops.cast(made, data.dtype), *running
 
 
 @converter("InstanceNormalization", since=6)

@@ -11,6 +11,7 @@ import needle.onnx
 pytest.importorskip("onnx")
 
 from apps import onnx_cases
+from tests.needle.onnx.one_node import by_needle, by_reference, model_of
 from tests.needle.onnx.operators import OPSETS, joined
 
 
@@ -26,6 +27,20 @@ def test_operators_of_an_opset(opset):
     for name, have, want in zip(names, found, expected, strict=True):
         assert have.dtype == want.dtype.name, name
         np.testing.assert_allclose(have.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((2, 3, 4, 5), "float32"), ((6, 3), "float16")])
+def test_batch_norm_by_the_statistics_of_the_batch(shape, dtype):
+    """Exporters write the standardised weights of a network as such a node."""
+    draw = np.random.default_rng(0)
+    x = (draw.standard_normal(shape) * 3 + 5).astype(dtype)
+    given = [x, *draw.uniform(0.5, 2, (4, 3)).astype(dtype)]
+    attributes = {"training_mode": 1, "momentum": 0.7, "epsilon": 1e-3}
+    model = model_of("BatchNormalization", given, attributes, outputs=3, dtypes=[dtype] * 3)
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
+    for have, want in zip(by_needle(model, given), by_reference(model, given), strict=True):
+        assert have.dtype == want.dtype
+        np.testing.assert_allclose(have, want, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.slow
