@@ -13,6 +13,7 @@ from tests import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
 CHAPTERS = {
+    "vector_add": "02-schedules",
     "gemm": "03-cpu",
     "softmax": "13-rows",
     "layer_norm": "13-rows",
