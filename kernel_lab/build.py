@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kernel_lab.ladders import int8_dots
 from kernel_lab.workload import Processor
 from needle_tvm.errors import ToolchainError
 from needle_tvm.target import gpu, nvcc
@@ -18,6 +17,8 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
 CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # the targets of GPU rungs if no GPU is present
+
+_DOTS = "avx512vnni"  # LLVM's name of the feature that `Processor.dots` stands for
 
 # Shared memory that a block may use without opting in, on every architecture from sm_75 on.
 SHARED_BYTES = 48 * 1024
@@ -66,7 +67,7 @@ def processor(target: Target) -> Processor:
     if str(target.kind) != "llvm":
         return Processor()
     registers, size = vector_registers(target)
-    dots = int8_dots.FEATURE in cpu_features(target)
+    dots = _DOTS in cpu_features(target)
     return Processor(int(target.attrs["num-cores"]), registers, size // 4, dots)  # of float32
 
 

@@ -77,7 +77,7 @@ def time_chart(result: LabResult) -> Any:
             for kind in kinds
         ]
         fig.legend(handles=handles, loc="outside upper right", ncols=len(handles))
-        titled(fig, "Time by rung", "")
+        titled(fig, "Time by rung", result.doubt or "")
     return fig
 
 
@@ -129,7 +129,7 @@ def roofline_chart(
             keys += _level_keys(traffic)
             words = f"{words}; {note}"
         fig.legend(handles=keys, loc="outside upper right", ncols=4)
-        titled(fig, "Roofline", words)
+        titled(fig, "Roofline", f"{words}; {result.doubt}" if result.doubt else words)
     return fig
 
 

@@ -142,7 +142,8 @@ def _whole_tiles(sch: Schedule) -> tuple[Any, Any]:
 def _tile(sch: Schedule, case: Case, loop: Any) -> None:
     """Sum a tile in registers inside `loop`, by the instruction of four products if there is one.
 
-    Threads and scope come before the reduction is decomposed: afterwards it is none for TVM.
+    Threads, scope and vectors come before the reduction is decomposed: afterwards it is none for
+    TVM.
     """
     tiles = sch.get_sblock("tiles")
     sch.compute_at(tiles, loop, preserve_unit_loops=True)
@@ -152,14 +153,15 @@ def _tile(sch: Schedule, case: Case, loop: Any) -> None:
     sch.set_scope(tiles, 0, "local")
     sch.unroll(row)
     sch.unroll(vector)
-    start = sch.decompose_reduction(tiles, step)
-    sch.vectorize(sch.get_loops(start)[-1])
-    if case.processor.dots:
-        sch.tensorize(lane, int8_dots.multiply_add())
-        sch.annotate(step, int8_dots.PRAGMA, int8_dots.SOURCE)
-    else:
+    if not case.processor.dots:
         sch.reorder(term, lane)
         sch.vectorize(lane)
+        sch.decompose_reduction(tiles, step)
+        return
+    start = sch.decompose_reduction(tiles, step)
+    sch.vectorize(sch.get_loops(start)[-1])
+    sch.tensorize(lane, int8_dots.multiply_add())
+    sch.annotate(step, int8_dots.PRAGMA, int8_dots.SOURCE)
 
 
 @ladder.rung(

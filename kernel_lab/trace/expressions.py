@@ -112,7 +112,7 @@ def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     return sums + (parts[0] * parts[1]).sum(axis=-1, dtype=np.int32)
 
 
-# Functions in LLVM IR that schedules bring along, by their names.
+# Functions in LLVM IR that schedules bring along, by their names there.
 EXTERNALS: dict[str, Callable[..., Any]] = {"kernel_lab_dots": int8_dots}
 
 

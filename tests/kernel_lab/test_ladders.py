@@ -7,7 +7,8 @@ from kernel_lab import build, registry
 from kernel_lab.contestants import unwritten
 from kernel_lab.errors import LabUsageError
 from kernel_lab.results import KINDS
-from kernel_lab.workload import Case, describe
+from kernel_lab.trace import trace
+from kernel_lab.workload import Case, Processor, describe
 from needle_tvm.runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
@@ -125,6 +126,18 @@ def test_a_rung_is_right_where_it_claims_and_refuses_by_name_where_not(ladder, r
 )
 def test_a_rung_is_right_at_more_sizes(ladder, rung, target):
     right_where_claimed(ladder, rung, target, MORE_SIZES.get(ladder.workload.name, ()))
+
+
+def test_a_product_of_bytes_is_right_without_the_instruction_of_four_products():
+    ladder = registry.ladder("int8_gemm", "cpu")
+    case = Case(ladder.workload.size("cpu", {"M": 9, "N": 37, "K": 6}), Processor(lanes=4))
+    inputs = ladder.workload.inputs(case.size)
+    exact = ladder.workload.reference(case.size, inputs)
+    for name in ("quads", "cache_block"):
+        module = ladder[name].module(case)
+        assert "kernel_lab_dots" not in module.script()
+        result = trace(module, inputs).arrays["C"].reshape(exact.shape)
+        assert np.array_equal(result, exact), name
 
 
 def right_where_claimed(ladder, rung, target, sizes):
