@@ -22,6 +22,10 @@ def part(x, axis, first, end, step=1):
     return op.strided_slice(x, [axis], [first], [end], [step], assume_inbound=True)
 
 
+def tap(w, i):
+    return op.strided_slice(w, [0], [i], [i + 1], assume_inbound=True)
+
+
 def convolution(x, w, **options):
     return op.nn.conv2d(x, w, data_layout="NHWC", kernel_layout="HWIO", **options)
 
@@ -51,7 +55,7 @@ def test_with_groups_every_plane_has_a_convolution():
         each = [
             convolution(
                 op.reshape(part(x, 1, i, i + 2), (6, 6, 5, 4)),
-                op.reshape(op.strided_slice(w, [0], [i], [i + 1], assume_inbound=True), (3, 2, 1, 4)),
+                op.reshape(tap(w, i), (3, 2, 1, 4)),
                 strides=(2, 1),
                 groups=4,
             )
