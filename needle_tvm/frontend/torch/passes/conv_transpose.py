@@ -89,7 +89,7 @@ class _Rewriter(Rewriter):
         """Add, for each plane of the result, what planes of the input give to it: (B, planes,
         pixels, groups, kernel, channels) -> (B, planes, pixels, groups, channels)."""
         op, emitted = relax.op, self.builder_.emit
-        batch, planes, pixels, groups, taps, each = shape_of(y) or ()
+        batch, _, pixels, groups, _, each = shape_of(y) or ()
         if axis.taps == 1 and axis.kernel == axis.stride:
             y = emitted(op.permute_dims(y, [0, 1, 4, 2, 3, 5]))
         else:

@@ -103,9 +103,7 @@ def test_a_volume_whose_planes_overlap():
         shape = (2, 3, 1, 42, 1, 5)
         phases = [op.add(part(y, 1, 0), part(y, 0, 2)), part(y, 1, 1)]
         y = op.concat([op.reshape(phase, shape) for phase in phases], axis=2)
-        y = op.strided_slice(
-            op.reshape(y, (2, 6, 42, 1, 5)), [1], [1], [6], assume_inbound=True
-        )
+        y = op.strided_slice(op.reshape(y, (2, 6, 42, 1, 5)), [1], [1], [6], assume_inbound=True)
         return op.permute_dims(op.reshape(y, (2, 5, 6, 7, 5)), [0, 4, 1, 2, 3])
 
     becomes(
