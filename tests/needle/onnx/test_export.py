@@ -108,7 +108,7 @@ def test_layers_with_weights_in_two_places(exported):
     assert names == ["conv.bias", "conv.weight", "embedding.weight"]
 
 
-@pytest.mark.parametrize("kind, op_type", [(nn.LSTM, "LSTM"), (nn.GRU, "GRU")])
+@pytest.mark.parametrize("kind, op_type", [(nn.LSTM, "LSTM"), (nn.GRU, "GRU"), (nn.RNN, "RNN")])
 def test_recurrent_layers(exported, kind, op_type):
     model = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
     t, n = ndl.Dim("t", max=9), ndl.Dim("n", max=9)

@@ -161,6 +161,34 @@ def test_steps_of_an_lstm(steps, batch, hidden, parts, tmp_path):
         np.testing.assert_allclose(found, expected[part], atol=steps * (hidden + 8) * 2.0**-22)
 
 
+@pytest.mark.parametrize(
+    ("steps", "batch", "hidden"), [(3, 2, 64), (1, 1, 1), (2, 3, 13), (2, 33, 10)]
+)
+@pytest.mark.parametrize("kind", ["tanh", "relu", "states", "gates"])
+def test_steps_of_other_recurrences(steps, batch, hidden, kind, tmp_path):
+    """Plain RNNs, and GRUs that reset before the product, whose gates are read or not."""
+    rng, is_rnn = np.random.default_rng(0), kind in ("tanh", "relu")
+    gates = 1 if is_rnn else 3
+    shapes = ((steps, batch, gates * hidden), (batch, hidden), (hidden, gates * hidden))
+    given = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    given[2] /= np.float32(np.sqrt(hidden))
+
+    def sequence(*inputs):
+        if is_rnn:
+            return ndl.ops.rnn_sequence(*inputs, kind)
+        results = ndl.ops.gru_reset_first(*inputs)
+        return results[0] if kind == "states" else tuple(results)
+
+    _, ready = program(sequence, [ndl.Tensor(x) for x in given], "tuned", tmp_path / "program")
+    kernels = [each["kernel"] for each in ready.artifact.manifest["kernels"]]
+    assert [name for name in kernels if "_steps" in name]
+    op = REGISTRY["rnn_sequence"](kind) if is_rnn else REGISTRY["gru_reset_first"]()
+    expected = op.reference(*(x.astype(np.float64) for x in given))
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for found, want in zip(ready.run(given), expected, strict=False):
+        np.testing.assert_allclose(found, want, atol=steps * (hidden + 8) * 2.0**-22)
+
+
 @functools.cache
 def kept():
     return {}
