@@ -40,19 +40,23 @@ _MOST_PHASES = 4
 
 
 def axes_of(g: Sequence[Extent], window: Window, size: Pair) -> Axes | None:
-    """Both axes for outputs of shape `g`. None if extents are symbolic, if an axis has a stride and
-    a dilation, or if padding cuts off more than the first and the last blocks."""
-    axes = []
-    for n, m, k, s, p, d in zip(g[1:3], size, *window, strict=True):
-        if not (is_known(n) and is_known(m)) or (s > 1 and d > 1):
-            return None
-        taps = -(-k // s)
-        first, last = p // s, (int(m) - 1 + p) // s
-        before, after = d * (taps - 1) - first, last - (int(n) - 1)
-        if before < 0 or after < 0:
-            return None
-        axes.append(Axis(s, k, taps, d, before, after, last - first + 1, p % s, int(m)))
-    return axes[0], axes[1]
+    """Both axes for outputs of shape `g`; None if `axis_of` one is."""
+    high, wide = (axis_of(*each) for each in zip(g[1:3], size, *window, strict=True))
+    return None if high is None or wide is None else (high, wide)
+
+
+def axis_of(n: Extent, m: Extent, k: int, s: int, p: int, d: int) -> Axis | None:
+    """The axis along which `n` elements become `m` by a kernel of `k`, stride `s`, padding `p` and
+    dilation `d`. None if extents are symbolic, if there are a stride and a dilation, or if padding
+    cuts off more than the first and the last blocks."""
+    if not (is_known(n) and is_known(m)) or (s > 1 and d > 1):
+        return None
+    taps = -(-k // s)
+    first, last = p // s, (int(m) - 1 + p) // s
+    before, after = d * (taps - 1) - first, last - (int(n) - 1)
+    if before < 0 or after < 0:
+        return None
+    return Axis(s, k, taps, d, before, after, last - first + 1, p % s, int(m))
 
 
 def is_known(n: Extent) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from needle_tvm._tvm.names import IRModule, Target, transform
 from needle_tvm.faults import blamed_on
 from needle_tvm.frontend.torch.passes.conv1d_as_conv2d import conv1d_as_conv2d
+from needle_tvm.frontend.torch.passes.conv3d_as_conv2d import conv3d_as_conv2d
 from needle_tvm.frontend.torch.passes.conv_transpose import conv_transpose
 from needle_tvm.frontend.torch.passes.norm_as_scale import norm_as_scale
 from needle_tvm.frontend.torch.passes.plain_views import plain_views
@@ -32,7 +33,8 @@ def lowered(module: IRModule, target: Target, variant: Variant) -> IRModule:
             # The front end makes a view of a layer's input for each matmul that reads it.
             module = transform.EliminateCommonSubexpr()(module)
             module = transform.ConvertLayout(_LAYOUTS)(module)
-            for prepare in (conv1d_as_conv2d, conv_transpose, sink_permutes, sink_units):
+            images = (conv1d_as_conv2d, conv3d_as_conv2d, conv_transpose)
+            for prepare in (*images, sink_permutes, sink_units):
                 module = prepare(module, target)
             module = transform.DeadCodeElimination()(module)
         elif variant.stage == "noopt":

@@ -292,6 +292,19 @@ def test_a_chain_of_sequences_is_permuted_at_its_ends(target):
 
 
 @pytest.mark.slow
+def test_convolutions_of_volumes():
+    model = nn.Sequential(
+        *(nn.Conv3d(3, 8, 3, (1, 2, 1), 1), nn.BatchNorm3d(8), nn.ReLU()),
+        *(nn.Conv3d(8, 8, (3, 3, 1), padding=(2, 0, 0), dilation=(2, 1, 1), groups=4), nn.SiLU()),
+        *(nn.ConvTranspose3d(8, 4, 2, 2), nn.ConvTranspose3d(4, 6, 3, 2, 1, 1, groups=2)),
+    )
+    check(
+        (with_statistics(model), torch.randn(2, 3, 3, 8, 5)),
+        (nn.ConvTranspose3d(3, 2, 3, 1, 1, dilation=2), torch.randn(1, 3, 3, 4, 5)),
+    )
+
+
+@pytest.mark.slow
 def test_transposed_convolutions():
     """Taps fewer than, as many as, and more than a stride; padding that cuts off part of a block;
     and those that stay what they are."""
