@@ -151,7 +151,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     """A model's exported program and its functional form."""
     import torch
 
-    from needle_tvm.frontend.torch import bags, importer, recurrence
+    from needle_tvm.frontend.torch import bags, grouped, importer, recurrence
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
     from needle_tvm.frontend.torch import ops as torch_ops
 
@@ -167,6 +167,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
                 **torch_decompositions.DECOMPOSITIONS,
                 **recurrence.DECOMPOSITIONS,
                 **bags.DECOMPOSITIONS,
+                **grouped.DECOMPOSITIONS,
             }
             functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
