@@ -58,7 +58,7 @@ def leaves(tree: Any) -> int:
 def items(kind: str, parts: Any) -> Iterable[tuple[Any, Any]]:
     """The parts of a tree, each with its name, key or number."""
     if kind in _NAMED:
-        return parts.items()  # type: ignore[no-any-return]
+        return parts.items()
     return ((key, part) for key, part in parts) if kind == "numbered" else enumerate(parts)
 
 

@@ -149,7 +149,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     """A model's exported program and its functional form."""
     import torch
 
-    from needle_tvm.frontend.torch import bags, importer, recurrence, replaced
+    from needle_tvm.frontend.torch import bags, grouped, importer, recurrence
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
     from needle_tvm.frontend.torch import ops as torch_ops
 
@@ -160,12 +160,12 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     )
     try:
         with quiet():
-            with replaced.replacing():
-                exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+            exported = _recorded(model, inputs, asked)
             taken_apart = {
                 **torch_decompositions.DECOMPOSITIONS,
                 **recurrence.DECOMPOSITIONS,
                 **bags.DECOMPOSITIONS,
+                **grouped.DECOMPOSITIONS,
             }
             functional = importer.functional_program(exported, torch_ops.CONVERTERS, taken_apart)
     except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
@@ -175,12 +175,34 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
             f"number of Python's){at_line_of(error)}, and compiled code always does the same: "
             "choose among results by torch.where",
         ) from error
+    except NeedleTVMError:
+        raise
     except Exception as error:  # export has many error types for models that it cannot take
         dims = ", ".join(dim.described() for dim in asked.dims)
         raise _not_taken(
             model, _named(error) + at_line_of(error) + (f", with the dims {dims}" if dims else "")
         ) from error
     return exported, functional
+
+
+def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+    """A model's exported program. One that depends on values is recorded again with the numbers in
+    its buffers known."""
+    import torch
+
+    from needle_tvm.frontend.torch import numbers, replaced
+
+    known = numbers.numbers_of(model)
+    try:
+        with replaced.replacing():
+            exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+        if not known or not numbers.decides(exported):
+            return exported
+    except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode:
+        if not known:
+            raise
+    with numbers.knowing(known), replaced.replacing():
+        return torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
 
 
 def _hints(asked: Asked) -> Any:

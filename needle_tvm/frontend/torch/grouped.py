@@ -1,4 +1,5 @@
-"""Matmuls of groups of rows with a matrix each, as in a mixture of experts."""
+"""Groups of rows, as in a mixture of experts: how many are in each, and matmuls with a matrix for
+each."""
 
 from __future__ import annotations
 
@@ -70,7 +71,26 @@ def _product(dtype: str) -> Callable[..., te.Tensor]:
     return product
 
 
-# By the names of the operators: PyTorch's own, and that of transformers for other dtypes.
+def histogram(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """The number of elements in each of `bins` intervals of one width. Between equal bounds they
+    are those of the elements; an element outside, and NaN, is not counted."""
+    import torch
+
+    x, low, high = x.reshape(-1), x.new_full((), min), x.new_full((), max)
+    if min == max and x.shape[0]:
+        low, high = x.amin(), x.amax()
+    alone = low == high
+    low, high = torch.where(alone, low - 1, low), torch.where(alone, high + 1, high)
+    inside = (x >= low) & (x <= high)
+    at = ((torch.where(inside, x, low) - low) * bins / (high - low)).long().clamp(0, bins - 1)
+    hit = (at.unsqueeze(-1) == torch.arange(bins)) & inside.unsqueeze(-1)
+    return hit.sum(0).to(x.dtype)
+
+
+# By the names of the operators.
+DECOMPOSITIONS: dict[str, Callable[..., Any]] = {"histc.default": histogram}
+
+# PyTorch's own operator, and that of transformers for other dtypes.
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = dict.fromkeys(
     ("_grouped_mm.default", "grouped_mm_fallback.default"), grouped_mm
 )

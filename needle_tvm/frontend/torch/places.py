@@ -141,12 +141,12 @@ def gather(node: Any, importer: Any) -> Any:
 
 
 def sliced(node: Any, importer: Any) -> Any:
-    """x[:, start:end:step]. Along an axis whose extent is a number, by TVM's front end."""
+    """x[:, start:end:step]. Where the extents before and after are numbers, by TVM's front end."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
     axis, start, _, step = arguments(node, dim=0, start=None, end=None, step=1)
     shape, result = extents_of(x), importer.shape(node.meta["val"])
     extent, count = shape[axis], result[axis]
-    if isinstance(extent, int):
+    if isinstance(extent, int) and isinstance(count, int):
         return importer._slice(node)
     if alike(count, extent):
         return x

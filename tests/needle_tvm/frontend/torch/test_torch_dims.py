@@ -84,6 +84,21 @@ def test_parts_that_are_smaller():
     agree_at(parts, rows, {0: {0: LARGE}}, [(2,), (7,), (33,)], "noopt")
 
 
+def test_parts_of_a_table_that_are_as_long_as_an_input():
+    table = torch.arange(80.0).reshape(1, 80)  # such as the positions of a language model
+
+    def parts(x):
+        n = x.shape[0]
+        return (
+            x[:, 0] + table[0, :n],
+            table[:, n : 2 * n] * 1,
+            table[:, -n:] * 2,
+            table[0, 2 : n + 2],
+        )
+
+    agree_at(parts, rows, {0: {0: LARGE}}, [(2,), (7,), (33,)], "noopt")
+
+
 def test_one_element_of_each_row():
     def chosen(x, at):
         return x[torch.arange(x.shape[0]), at]

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.peer
 
 @torch.library.custom_op("needle_tests::grouped_mm_fallback", mutates_args=())
 def grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    """Like the operator of transformers, which PyTorch's own `_grouped_mm` is for bfloat16 alone."""
+    """Like the operator of transformers: PyTorch's own `_grouped_mm` takes bfloat16 alone."""
     out, start = input.new_zeros(input.shape[0], weight.shape[2]), 0
     for matrix, end in zip(weight, offs.tolist(), strict=True):
         out[start:end] = input[start:end] @ matrix

@@ -1,0 +1,99 @@
+"""Numbers in the buffers of a PyTorch model, on which its Python code may decide.
+
+To `torch.export` the values of buffers are unknown, and a model that pads by a number of its
+buffers (EnCodec) or branches on one would be refused. Buffers are constants of the code, so while
+such a model is recorded, its integers and booleans of one element are plain attributes, and each
+use of one is a constant that PyTorch follows through computations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from needle_tvm.errors import TranslationError
+
+# (module, the buffer's name there, the buffer), by the identity of the buffer.
+Numbers = Mapping[int, tuple[Any, str, Any]]
+
+_IN_PLACE = frozenset(
+    f"__i{name}__"
+    for name in "add sub mul matmul truediv floordiv mod pow lshift rshift and xor or".split()
+)
+
+
+def numbers_of(model: Any) -> Numbers:
+    """The buffers of a `Flat.module` that hold one integer or boolean."""
+    own, *inner = model.modules()
+    return {
+        id(buffer): (module, name, buffer)
+        for module in (*getattr(own, "models", (own,)), *inner)
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.ndim == 0 and _is_whole(buffer)
+    }
+
+
+def _is_whole(tensor: Any) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def decides(program: Any) -> bool:
+    """Whether a program makes a number of Python's of a tensor."""
+    import torch
+
+    asked = torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default
+    return any(node.target in asked for node in program.graph.nodes)
+
+
+@contextlib.contextmanager
+def knowing(numbers: Numbers) -> Iterator[None]:
+    """While this is active, the numbers are constants with known values.
+
+    Raises TranslationError if the model writes to one.
+    """
+    import torch
+
+    def constant(tensor: Any) -> Any:
+        known = id(tensor) in numbers
+        return torch.ops.aten.lift_fresh_copy.default(tensor) if known else tensor
+
+    class Knowing(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            kwargs = kwargs or {}
+            if args and id(args[0]) in numbers and _writes(getattr(function, "__name__", "")):
+                raise _written(numbers[id(args[0])])
+            each = torch.utils._pytree.tree_map_only(torch.Tensor, constant, (args, kwargs))
+            return function(*each[0], **each[1])
+
+    for module, name, buffer in numbers.values():
+        del module._buffers[name]
+        module.__dict__[name] = buffer
+    try:
+        with Knowing():
+            yield
+        for number in numbers.values():
+            module, name, buffer = number
+            if module.__dict__.get(name) is not buffer:
+                raise _written(number)
+    finally:
+        for module, name, buffer in numbers.values():
+            module.__dict__.pop(name, None)
+            module._buffers[name] = buffer
+
+
+def _writes(name: str) -> bool:
+    """Whether a function of PyTorch's changes its first argument."""
+    if name.startswith("__"):
+        return name == "__setitem__" or name in _IN_PLACE
+    return name.endswith("_")
+
+
+def _written(number: tuple[Any, str, Any]) -> TranslationError:
+    module, name, _ = number
+    return TranslationError(
+        f"{type(module).__name__} writes to its buffer {name!r}, and compiled code changes "
+        "nothing: return the new value instead"
+    )

@@ -1,0 +1,66 @@
+"""Models whose Python code decides on numbers in their buffers, as EnCodec's padding does."""
+
+import numpy as np
+import pytest
+
+import needle_tvm
+from needle_tvm.errors import TranslationError
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peer
+
+
+class Padded(torch.nn.Module):
+    """A convolution that pads its input to whole strides, by buffers."""
+
+    def __init__(self, stride, change=None):
+        super().__init__()
+        self.conv, self.change = torch.nn.Conv1d(2, 3, 4, stride), change
+        self.register_buffer("stride", torch.tensor(stride))
+        self.register_buffer("wide", torch.tensor(True))
+
+    def forward(self, x):
+        length = x.shape[-1]
+        count = torch.ceil((length - 4) / self.stride).long()
+        extra = count * self.stride + 4 - length
+        if self.change is not None:
+            self.change(self)
+        if self.wide and length > max(extra, self.stride // 2):
+            x = torch.nn.functional.pad(x, (self.stride // 2, extra))
+        return self.conv(x) + self.stride
+
+
+def test_buffers_that_decide_are_numbers():
+    models = torch.nn.Sequential(Padded(3), torch.nn.BatchNorm1d(3)).eval(), Padded(2).eval()
+    x = torch.randn(1, 2, 12)
+    for model in models:
+        before = dict(model.named_buffers())
+        compiled = needle_tvm.compile_torch(model, x, stage="noopt")
+        with torch.no_grad():
+            np.testing.assert_allclose(compiled(x).numpy(), model(x), rtol=1e-5, atol=1e-6)
+        assert all(after is before[name] for name, after in model.named_buffers())
+
+
+def _added(model):
+    model.stride += 1
+
+
+def _replaced(model):
+    model.stride = model.stride + 1
+
+
+@pytest.mark.parametrize("change", [_added, _replaced, lambda model: model.stride.mul_(2)])
+def test_buffers_that_decide_and_change_are_refused(change):
+    model, x = Padded(2, change).eval(), torch.randn(1, 2, 12)
+    with pytest.raises(TranslationError, match="writes to its buffer 'stride'"):
+        needle_tvm.compile_torch(model, x)
+    assert model.state_dict()["stride"] == 2
+
+
+def test_an_input_that_decides_is_refused_as_before():
+    class Branching(Padded):
+        def forward(self, x):
+            return super().forward(x) if x.sum() > self.stride else x
+
+    with pytest.raises(TranslationError, match=r"Branching: what it does next depends on a tensor"):
+        needle_tvm.compile_torch(Branching(2).eval(), torch.randn(1, 2, 12))
