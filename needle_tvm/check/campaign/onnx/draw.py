@@ -33,13 +33,15 @@ MICROSOFT = "com.microsoft"
 # ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
 _NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "DynamicQuantizeLinear", "GRU", "GlobalMaxPool", "HardSigmoid",
-    "Hardmax", "LSTM", "Max", "MaxPool", "Min", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin",
-    "Resize", "ScatterElements", "ScatterND", "TopK",
+    "Hardmax", "LSTM", "LogSoftmax", "Max", "MaxPool", "Min", "QuantizeLinear", "RNN",
+    "ReduceMax", "ReduceMin", "NegativeLogLikelihoodLoss", "Resize", "ScatterElements", "ScatterND",
+    "SoftmaxCrossEntropyLoss", "TopK",
 }  # fmt: skip
 
 # ONNX Runtime computes these in float32 also in float64.
 _IN_FLOAT32 = {
-    "BlackmanWindow", "FastGelu", "GroupNormalization", "HammingWindow", "HannWindow", "QuickGelu",
+    "Attention", "BlackmanWindow", "FastGelu", "Gelu", "GroupNormalization", "HammingWindow",
+    "HannWindow", "QuickGelu",
     "RMSNormalization", "Shrink",
 }  # fmt: skip
 

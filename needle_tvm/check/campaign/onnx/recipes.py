@@ -151,6 +151,8 @@ def reduction(d: Drawer) -> None:
     op = rng.choice(["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp",
                      "SumSquare"])  # fmt: skip
     x = d.any() if rng.random() < 0.3 else d.floating()
+    if x.array.size == 0 and op == "Mean":  # of nothing
+        raise Unfit
     if op == "LogSum":
         x = _moved(d, x, "|x|")
     axes = rng.sample(range(x.rank), rng.randint(0, x.rank))
