@@ -41,8 +41,7 @@ _NOT_OF_NAN = {
 # ONNX Runtime computes these in float32 also in float64.
 _IN_FLOAT32 = {
     "Attention", "BlackmanWindow", "FastGelu", "Gelu", "GroupNormalization", "HammingWindow",
-    "HannWindow", "QuickGelu",
-    "RMSNormalization", "Shrink",
+    "HannWindow", "QuickGelu", "RMSNormalization", "Shrink",
 }  # fmt: skip
 
 
