@@ -27,7 +27,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
 
 build: $(STAMPS)/native
 
@@ -52,6 +52,11 @@ guide: build
 reference: build
 	$(PY) docs/reference.py $(OUT)/reference
 
+# The guide, the documents, the reference, every pass of the compiler at work, and the lab's reports
+# as one site in OUT/site, which needs no server and no network. ARGS=--no-lab leaves the reports out.
+site: build $(STAMPS)/site
+	$(PY) -m docs.website $(OUT)/site $(ARGS)
+
 # The tests in tiers, in two processes: each holds a model or two and the compiler.
 PYTEST := $(PY) -m pytest -n 2 --dist worksteal
 
@@ -65,9 +70,9 @@ test-quick: export NEEDLE_CASES ?= 20
 test-quick: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(QUICK) $(PYTEST_ARGS)
 
-# Every quick test, of more than four cases of one a half; all of them if PYTEST_ARGS names a part.
+# Every quick test, but a quarter of the cases of one; all of them if PYTEST_ARGS names a part.
 test: build
-	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--half)
+	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
 # What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 300 random
 # programs, and three times as many drawn cases of each property (the last line says how many).
@@ -164,6 +169,7 @@ help:
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
+	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
@@ -221,6 +227,10 @@ $(STAMPS)/zoo: $(STAMPS)/peers
 	@$(PY) .ci/requirements.py zoo > $@.txt
 	@$(PY) -m pip install --no-deps -r $@.txt >&2
 	@touch $@
+
+$(STAMPS)/site: $(STAMPS)/dependencies
+	@echo "installing MkDocs into $(VENV)" >&2
+	$(call install,$@,site)
 
 $(STAMPS)/lint: $(STAMPS)/dependencies
 	@echo "installing clang-format into $(VENV)" >&2

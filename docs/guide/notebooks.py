@@ -1,8 +1,10 @@
 """The guide's chapters as Jupyter notebooks: `python docs/guide/notebooks.py OUT`.
 
 A chapter is Markdown. A fenced block marked `python` or `sh` is code; words after the mark are what
-it needs (`nvcc`, `torch`). In a python block a comment `# -> text` stands for one line of output.
-The notebooks are written as JSON in Jupyter's format 4.5, so nothing else has to be installed.
+it needs (`nvcc`, `torch`). In a python block a comment `# -> text` stands for one line of output;
+the tests run every block and compare, so a notebook has these lines as its outputs. What stands
+between <details> and </details>, the answer to an exercise, is folded. The notebooks are written as
+JSON in Jupyter's format 4.5, so nothing else has to be installed.
 """
 
 from __future__ import annotations
@@ -62,8 +64,23 @@ def _add_text(found: list[Cell], source: str, start: int, end: int) -> None:
 
 def notebook(path: Path) -> dict[str, Any]:
     """The chapter in Jupyter's format 4.5."""
+    made, folded, runs = [], False, 0
+    for number, cell in enumerate(cells(path)):
+        identity = hashlib.sha256(f"{path.name}/{number}".encode()).hexdigest()[:8]
+        if cell.kind == "markdown":
+            text, folded = _unfolded(cell.text, folded)
+            if text:
+                made.append(_cell("markdown", identity, text, {}))
+            continue
+        runs += 1
+        metadata: dict[str, Any] = {"needs": list(cell.needs)} if cell.needs else {}
+        if folded:
+            metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
+        text = f"%%sh\n{cell.text}" if cell.kind == "sh" else cell.text
+        code = _cell("code", identity, text, metadata)
+        made.append(code | {"execution_count": runs, "outputs": _outputs(cell)})
     return {
-        "cells": [_cell(path, number, cell) for number, cell in enumerate(cells(path))],
+        "cells": made,
         "metadata": {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
@@ -73,17 +90,37 @@ def notebook(path: Path) -> dict[str, Any]:
     }
 
 
-def _cell(path: Path, number: int, cell: Cell) -> dict[str, Any]:
-    text = f"%%sh\n{cell.text}" if cell.kind == "sh" else cell.text
-    made: dict[str, Any] = {
-        "cell_type": "markdown" if cell.kind == "markdown" else "code",
-        "id": hashlib.sha256(f"{path.name}/{number}".encode()).hexdigest()[:8],
-        "metadata": {"needs": list(cell.needs)} if cell.needs else {},
+def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
+    """The text of a cell with what is folded folded by itself, since an answer may go on in other
+    cells; `folded` says whether the cell begins inside of an answer, the result whether it ends so.
+    """
+    parts = []
+    for piece in re.split(r"(</?details>)", text):
+        if piece in ("<details>", "</details>"):
+            folded = piece == "<details>"
+            continue
+        body = re.sub(r"<summary>.*?</summary>", "", piece).strip("\n")
+        if folded and body != piece.strip("\n"):
+            parts.append("*The answer is folded below.*")
+        if body and folded:
+            body = f"<details><summary>Answer</summary>\n\n{body}\n\n</details>"
+        if body:
+            parts.append(body)
+    return "\n\n".join(parts), folded
+
+
+def _outputs(cell: Cell) -> list[dict[str, Any]]:
+    lines = [f"{line}\n" for line in cell.output]
+    return [{"output_type": "stream", "name": "stdout", "text": lines}] if lines else []
+
+
+def _cell(kind: str, identity: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "cell_type": kind,
+        "id": identity,
+        "metadata": metadata,
         "source": text.splitlines(keepends=True),
     }
-    if made["cell_type"] == "code":
-        made |= {"execution_count": None, "outputs": []}
-    return made
 
 
 def write(folder: Path) -> list[Path]:

@@ -1,0 +1,146 @@
+"""The guide, the documents, the reference and the lab's reports as one static site.
+
+`python -m docs.website OUT [--no-lab]` writes it into the folder OUT, whose index.html opens in a
+browser. Needs the extra `site`. It ends with an error, and a line for each, if a link leads nowhere
+or a page would ask another machine for something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from docs import reference
+from docs.guide import notebooks
+from docs.website import check, compiler, lab
+from docs.website.normal import normal
+from docs.website.pages import Pages
+
+GUIDE = "docs/guide"
+# The pages in the tabs at the top; what they link to is on the site as well.
+_TABS: dict[str, list[str]] = {
+    "Home": ["README.md"],
+    "Guide": [f"{GUIDE}/README.md"],
+    "Using needle": [
+        "docs/layers.md",
+        "docs/dtypes.md",
+        "docs/coming-from-pytorch.md",
+        "docs/coming-from-the-course.md",
+        "docs/onnx.md",
+        "docs/ship-an-existing-model.md",
+        "docs/tuning.md",
+        "docs/gpu.md",
+        "gallery/README.md",
+    ],
+    "Inside": ["docs/architecture.md", "docs/campaign.md", "CONTRIBUTING.md"],
+    "Results": ["docs/performance.md"],
+}
+# Pages of the guide that are no chapters, and are read before or beside them.
+_BESIDE = ("start-here", "glossary", "faq")
+_MARK = "search/search_index.json"  # which only a site has
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Build the site (see the module docstring)."""
+    parser = argparse.ArgumentParser(prog="python -m docs.website", description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--no-lab", action="store_true", help="leave out the lab's reports")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    build(options.out, with_lab=not options.no_lab)
+    count = len(list(options.out.rglob("*.html")))
+    took = time.monotonic() - began
+    sys.stdout.write(f"{options.out / 'index.html'}: {count} pages in {took:.0f} s\n")
+
+
+def build(out: Path, *, with_lab: bool = True) -> None:
+    """Build the site into a folder, in place of one that is there. Exits with the faults, if there
+    are any, and without a change for a folder that holds something else."""
+    if out.exists() and any(out.iterdir()) and not (out / _MARK).exists():
+        sys.exit(f"{out}: holds something else than the site; it was not touched")
+    with tempfile.TemporaryDirectory(prefix="needle-site-") as folder:
+        source = Path(folder)
+        nav = _write_pages(source, with_lab)
+        shutil.rmtree(out, ignore_errors=True)
+        _run_mkdocs(source, out, nav)
+    if with_lab:
+        lab.write(out / "lab")
+    faults = check.faults(out)
+    if faults:
+        sys.exit("\n".join(faults))
+
+
+def _write_pages(source: Path, with_lab: bool) -> list[Any]:
+    """Write the Markdown of all pages, and return the order in which tabs show them."""
+    pages = Pages(source)
+    tabs: dict[str, list[Any]] = {
+        title: [pages.add(name) for name in names] for title, names in _TABS.items()
+    }
+    beside = [pages.add(f"{GUIDE}/{name}.md") for name in _BESIDE]
+    chapters = [pages.add(f"{GUIDE}/{path.name}") for path in notebooks.chapters()]
+    tabs["Guide"] += [*beside[:1], *chapters, *beside[1:]]
+    results = pages.add("docs/results")
+    pages.hide_navigation(tabs["Home"][0])
+    for chapter in chapters:
+        name = Path(chapter).stem
+        pages.append(chapter, f"[This chapter as a notebook](notebooks/{name}.ipynb){{ download }}")
+    written = pages.write()
+    notebooks.write(source / "guide" / "notebooks")
+    reference.write(source / "reference")
+    for file in (source / "reference").iterdir():
+        file.write_text(normal(file.read_text(encoding="utf-8")), encoding="utf-8")
+    compiler.write(source / "compiler")
+    for name in ("site.css", "iframe-worker.js", "logo.svg", "icon.svg"):
+        shutil.copyfile(Path(__file__).with_name(name), source / name)
+    if with_lab:
+        (source / "lab").mkdir()
+        (source / "lab" / "index.md").write_text(lab.index(), encoding="utf-8")
+
+    tabs["Inside"].append({"How the compiler works": ["compiler/index.md", "compiler/passes.md"]})
+    if with_lab:
+        tabs["Guide"].append("lab/index.md")
+    tabs["Reference"] = [
+        "reference/index.md",
+        *(f"reference/{reference.page_name(page)}" for page in sorted(reference.PAGES)),
+    ]
+    newest = sorted((p for p in written if p.startswith("results/") and p != results), reverse=True)
+    tabs["Results"] += [results, *newest]
+    known = {place for places in tabs.values() for place in places if isinstance(place, str)}
+    tabs["Inside"].append({"Source": [place for place in written if place not in known]})
+    return [{"Home": tabs.pop("Home")[0]}, *({title: tabs[title]} for title in tabs)]
+
+
+def _run_mkdocs(source: Path, site: Path, nav: list[Any]) -> None:
+    """Make HTML of the pages; exits if MkDocs finds a link that leads nowhere."""
+    os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
+    try:
+        from mkdocs.commands.build import build as mkdocs_build
+        from mkdocs.config import load_config
+        from mkdocs.exceptions import Abort
+    except ImportError as error:
+        sys.exit(
+            f"the site needs MkDocs ({error}): make site installs it, or pip install '.[site]'"
+        )
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s: %(message)s")
+    config = load_config(
+        str(Path(__file__).with_name("mkdocs.yml")),
+        docs_dir=str(source.resolve()),
+        site_dir=str(site.resolve()),
+        nav=nav,
+        strict=True,
+    )
+    try:
+        mkdocs_build(config)
+    except Abort as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The lab's reports of all ladders, untimed: schedules, code, and pictures of traces."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from kernel_lab import registry
+from needle_tvm.process.threads import available_cores
+
+_BACK = '<p><a href="../index.html">All ladders</a> · <a href="../../index.html">needle</a></p>'
+
+
+def index() -> str:
+    """The page that lists the reports, in Markdown."""
+    lines = [
+        "# The lab's reports",
+        "",
+        "Each page has one ladder: its rungs with their reasons, the code of each schedule, what it"
+        " changed, the compiler's output, and pictures of the memory accesses of up to six rungs."
+        " [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md) explain the pictures. Nothing is"
+        " timed here, since times belong to the machine that they were taken on: `python -m"
+        " kernel_lab gemm -d cpu --peers --report DIR` makes such a page with the times of yours.",
+        "",
+        '<ul class="reports">',
+    ]
+    for (name, device), ladder in registry.LADDERS.items():
+        kind = {"cpu": "CPU", "cuda": "GPU"}[device]
+        lines.append(
+            f'<li><a href="{name}-{device}/index.html"><b>{name}</b>, {kind}</a><br>'
+            f"{ladder.workload.title}, {len(ladder.rungs)} rungs</li>"
+        )
+    return "\n".join([*lines, "</ul>", ""])
+
+
+def write(out: Path) -> None:
+    """Write a report of every ladder into OUT/NAME-DEVICE/, as many at once as there are cores."""
+    context = multiprocessing.get_context("spawn")  # each has a compiler of its own
+    with ProcessPoolExecutor(available_cores(), mp_context=context) as pool:
+        waiting = [
+            pool.submit(write_report, name, device, out / f"{name}-{device}")
+            for name, device in sorted(registry.LADDERS, key=_rungs, reverse=True)
+        ]
+        for each in waiting:
+            each.result()
+
+
+def _rungs(key: tuple[str, str]) -> int:
+    return len(registry.LADDERS[key].rungs)
+
+
+def write_report(name: str, device: str, folder: Path) -> None:
+    """Write one report, with links back to the site, into a folder."""
+    from kernel_lab import report
+    from kernel_lab.run import Request, run
+
+    page = report.write(run(Request(workload=name, device=device, timed=False)), folder)
+    text = page.read_text(encoding="utf-8")
+    page.write_text(text.replace("<main>", f"<main>\n{_BACK}", 1), encoding="utf-8")
+    shutil.rmtree(folder / "pictures")  # the page has them

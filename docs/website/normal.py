@@ -1,0 +1,65 @@
+"""The repository's Markdown, which GitHub shows, in the form that Python-Markdown reads.
+
+GitHub follows CommonMark; Python-Markdown differs in what these functions change. It wants lists
+indented by four spaces a level, with a blank line before and after each, knows one word after a
+fence, and takes no Markdown inside of HTML unless told to.
+"""
+
+from __future__ import annotations
+
+import re
+
+from markdown_it import MarkdownIt
+
+_MARKER = re.compile(r" *(?:[-*+]|\d+[.)])(?: +|$)")
+_FENCE = re.compile(r"^(\s*)```(\w+) [^\n`{]+$", re.MULTILINE)
+
+
+def normal(text: str) -> str:
+    """A page for Python-Markdown."""
+    text = _FENCE.sub(r"\1```\2", text)
+    text = re.sub(r"^<details>", '<details markdown="1" class="answer">', text, flags=re.MULTILINE)
+    return "\n".join(_indented(text.split("\n"))) + "\n"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    """The lines with each level of a list at four spaces, and a blank line before each list."""
+    depth, cut, first, starts = _lists(lines)
+    made: list[str] = []
+    for number, line in enumerate(lines):
+        if not depth[number] or not line.strip():
+            made.append(line)
+            continue
+        after_nested = number in first and number and depth[number] < depth[number - 1]
+        if (number in starts or after_nested) and made and made[-1].strip():
+            made.append("")
+        text = line[cut[number] :] if not line[: cut[number]].strip() else line.lstrip()
+        if number in first:
+            marker = first[number]
+            text = f"{marker.strip():<3} {line[len(marker) :]}"
+            made.append("    " * (depth[number] - 1) + text)
+        else:
+            made.append("    " * depth[number] + text)
+    return made
+
+
+def _lists(lines: list[str]) -> tuple[list[int], list[int], dict[int, str], set[int]]:
+    """By line: how many list items it is in, and the width of their markers; the lines that begin
+    an item with what is before its text; and the lines on which an outermost list begins."""
+    depth, cut = [0] * len(lines), [0] * len(lines)
+    first: dict[int, str] = {}
+    starts: set[int] = set()
+    for token in MarkdownIt().enable("table").parse("\n".join(lines)):
+        if token.map is None:
+            continue
+        start, end = token.map
+        if token.type in ("bullet_list_open", "ordered_list_open"):
+            starts.add(start)
+        if token.type == "list_item_open":
+            found = _MARKER.match(lines[start])
+            width = len(found[0]) if found else 0
+            first[start] = lines[start][:width]
+            for number in range(start, end):
+                depth[number] += 1
+                cut[number] = width
+    return depth, cut, first, starts

@@ -1,0 +1,111 @@
+"""The site's pages: the repository's Markdown in one folder, with links between its files kept.
+
+A page of the repository that another one links to is a page of the site, too. What is linked and is
+no page (a program, the licence) becomes a page that shows it; a folder becomes a list of its pages.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shutil
+from pathlib import Path, PurePosixPath
+
+from docs.website.normal import normal
+
+ROOT = Path(__file__).resolve().parents[2]
+# Pages whose place on the site is not the one that they have under docs/.
+_PLACES = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "gallery/README.md": "gallery.md",
+    "docs/guide/README.md": "guide/index.md",
+}
+_LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".cc": "cpp", ".h": "cpp"}
+_CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.M | re.S)
+_LINK = re.compile(r"(!?\[(?:[^][]|\[[^]]*\])*\])\(([^)\s]+)\)")
+
+
+class Pages:
+    """The pages that have been written into a folder, by their paths in the repository."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.places: dict[str, str] = {}
+        self._texts: dict[str, str] = {}
+
+    def add(self, source: str) -> str:
+        """Make a page of a file or folder of the repository; return its place on the site."""
+        if source in self.places:
+            return self.places[source]
+        path = ROOT / source
+        if path.is_dir():
+            return self._add_folder(source)
+        if path.suffix == ".md":
+            place = _PLACES.get(source) or source.removeprefix("docs/")
+            self.places[source] = place
+            self._texts[place] = self._linked(path.read_text(encoding="utf-8"), source)
+        elif path.suffix in (".png", ".svg"):
+            place = self.places[source] = source.removeprefix("docs/")
+            (self.out / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, self.out / place)
+        else:
+            place = self.places[source] = f"source/{source}.md"
+            language = _LANGUAGES.get(path.suffix, "text")
+            code = path.read_text(encoding="utf-8").rstrip()
+            self._texts[place] = f"# {source}\n\n````{language}\n{code}\n````\n"
+        return place
+
+    def write(self) -> list[str]:
+        """Write all pages; their places."""
+        for place, text in self._texts.items():
+            file = self.out / place
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(normal(text), encoding="utf-8")
+        return list(self._texts)
+
+    def append(self, place: str, text: str) -> None:
+        """Add a paragraph to the end of a page."""
+        self._texts[place] = f"{self._texts[place].rstrip()}\n\n{text}\n"
+
+    def hide_navigation(self, place: str) -> None:
+        """Leave out the list of pages beside a page that has none beside it."""
+        self._texts[place] = f"---\nhide: [navigation]\n---\n\n{self._texts[place]}"
+
+    def title(self, place: str) -> str:
+        """A page's first heading."""
+        found = re.search(r"^# (.*)$", self._texts[place], re.M)
+        return found[1].replace("`", "") if found else place
+
+    def _add_folder(self, source: str) -> str:
+        place = self.places[source] = f"{source.removeprefix('docs/')}/index.md"
+        files = sorted(
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / source).iterdir()
+            if path.suffix in (".md", ".py") and path.stem != "README"
+        )
+        titled = {file: self.add(file) for file in files}
+        rows = [f"- [{self.title(found)}]({_relative(found, place)})" for found in titled.values()]
+        self._texts[place] = "\n".join([f"# {PurePosixPath(source).name.capitalize()}", "", *rows])
+        return place
+
+    def _linked(self, text: str, source: str) -> str:
+        """A page's text with links that are right on the site; code is left as it is."""
+        parts = _CODE.split(text)
+        parts[::2] = [_LINK.sub(lambda m: self._link(m, source), part) for part in parts[::2]]
+        return "".join(parts)
+
+    def _link(self, match: re.Match[str], source: str) -> str:
+        words, address = match.groups()
+        target, hash_, anchor = address.partition("#")
+        if not target or re.match(r"[a-z]+:", target):
+            return match[0]
+        found = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
+        if not (ROOT / found).exists():
+            return match[0]  # the strict build names it
+        place = self.add(found)
+        return f"{words}({_relative(place, self.places[source])}{hash_}{anchor})"
+
+
+def _relative(place: str, page: str) -> str:
+    return posixpath.relpath(place, posixpath.dirname(page) or ".")

@@ -1,0 +1,181 @@
+"""The site is built without a fault, has every page, and its checks find what is planted."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from markdown_it import MarkdownIt
+
+pytest.importorskip("tvm", reason="the site has pages of the compiler, which needs the [tvm] extra")
+
+from docs import reference
+from docs.guide import notebooks
+from docs.website import check, compiler
+from docs.website.models import examples
+from docs.website.normal import normal
+from needle.trace import trace
+from needle_tvm.frontend.lowering import lowered
+from needle_tvm.lower import build, pipeline
+from needle_tvm.lower.variant import Variant
+from tests import ROOT
+
+HAS_SITE = all(importlib.util.find_spec(name) for name in ("mkdocs", "material"))
+needs_site = pytest.mark.skipif(not HAS_SITE, reason="needs the [site] extra")
+DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+
+
+def page(body):
+    return f"<!doctype html><html><head><title>t</title></head><body>{body}</body></html>"
+
+
+@pytest.mark.parametrize(
+    "body, fault",
+    [
+        ('<a href="none.html">x</a>', "none.html leads nowhere"),
+        ('<a href="../../etc/passwd">x</a>', "../../etc/passwd leads nowhere"),
+        ('<a href="#nothing">x</a>', "#nothing leads to no place of that page"),
+        ('<a href="other.html#no">x</a>', "other.html#no leads to no place of that page"),
+        ('<img src="none.png">', "fetches none.png, which does not exist"),
+        (
+            '<script src="https://example.org/a.js"></script>',
+            "fetches https://example.org/a.js from another machine",
+        ),
+        (
+            '<link rel="stylesheet" href="//example.org/a.css">',
+            "fetches //example.org/a.css from another machine",
+        ),
+        (
+            "<style>@import 'https://example.org/b.css';</style>",
+            "fetches https://example.org/b.css from another machine",
+        ),
+        ('<p style="background:url(none.png)">', "fetches none.png, which does not exist"),
+    ],
+)
+def test_faults_are_found(body, fault, tmp_path):
+    (tmp_path / "other.html").write_text(page('<h1 id="here">x</h1>'))
+    good = (
+        '<a href="other.html#here">x</a><a href="https://example.org">y</a><a href="#a" id="a"></a>'
+    )
+    (tmp_path / "index.html").write_text(page(good))
+    assert check.faults(tmp_path) == []
+    (tmp_path / "index.html").write_text(page(good + body))
+    assert check.faults(tmp_path) == [f"index.html: {fault}"]
+
+
+def test_a_style_sheet_that_fetches_is_found(tmp_path):
+    (tmp_path / "a.css").write_text("p { background: url('https://example.org/x.png') }")
+    assert check.faults(tmp_path) == [
+        "a.css: fetches https://example.org/x.png from another machine"
+    ]
+
+
+@needs_site
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_pages_have_what_github_shows(path):
+    """As many list items, tables, blocks of code and headings as CommonMark makes of the text."""
+    markdown = pytest.importorskip("markdown")
+    text = path.read_text()
+    extensions = ["tables", "md_in_html", "attr_list", "pymdownx.superfences"]
+    ours = markdown.markdown(normal(text), extensions=extensions)
+    theirs = MarkdownIt().enable("table").render(text)
+    for tag in ("li", "ul", "ol", "table", "tr", "pre", "h2", "h3"):
+        counts = [len(re.findall(rf"<{tag}[ >]", html)) for html in (ours, theirs)]
+        assert counts[0] == counts[1], tag
+
+
+def test_the_steps_shown_are_those_of_the_compiler():
+    """The last step of a model is the module that `compile` builds."""
+    shown = {each.name: each for each in examples()}
+    for name in ("mlp", "rounded"):
+        each = shown[name]
+        target = compiler.target_for(each.processor)
+        variant = Variant("tuned", precision=each.precision)
+        graph = trace(each.model, *each.inputs)
+        module = build.schedule(lowered(graph, target, variant), target, "tuned")
+        text = compiler.tvmscript(module)
+        assert compiler.steps(each)[-1].after == text
+
+
+@pytest.mark.slow
+def test_every_pass_is_shown(tmp_path):
+    compiler.write(tmp_path)
+    text = (tmp_path / "passes.md").read_text()
+    listed = pipeline.PIPELINES["llvm"]["tuned"]
+    names = {compiler.name_of(apply) for apply in (*listed.graph, *listed.schedule)}
+    sections = dict(re.findall(r"^## (\w+) .*?\n(.*?)(?=^## |\Z)", text, re.M | re.S))
+    assert sections.keys() == names
+    unseen = {name for name, section in sections.items() if "```diff" not in section}
+    assert unseen <= {"sizes_in_shapes"}
+    for name, section in sections.items():
+        said = re.search(r"of the list: .*?\n\n(.+?)\n", section)
+        assert said and len(said[1]) > 20, name
+
+
+@needs_site
+@pytest.mark.slow
+def test_the_site_is_built(tmp_path):
+    command = [sys.executable, "-m", "docs.website", str(tmp_path / "site"), "--no-lab"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    site = tmp_path / "site"
+    assert check.faults(site) == []
+    stems = [path.stem for path in notebooks.chapters()]
+    for name in [
+        "index.html",
+        "guide/index.html",
+        *(f"guide/{stem}.html" for stem in (*stems, "start-here", "glossary", "faq")),
+        *(f"guide/notebooks/{stem}.ipynb" for stem in stems),
+        *(f"reference/{reference.page_name(each)[:-3]}.html" for each in reference.PAGES),
+        "compiler/passes.html",
+        "contributing.html",
+    ]:
+        assert (site / name).is_file(), name
+    index = json.loads((site / "search/search_index.json").read_text())
+    assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
+    again = subprocess.run(
+        [*command[:3], str(ROOT / "docs")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert "was not touched" in again.stderr and (ROOT / "docs/guide").is_dir()
+
+
+@needs_site
+@pytest.mark.slow
+def test_a_broken_link_ends_the_build(tmp_path):
+    """In a copy of the pages, whose folder is the root there."""
+    from mkdocs.commands.build import build as mkdocs_build
+    from mkdocs.config import load_config
+    from mkdocs.exceptions import Abort
+
+    for number, link in enumerate(["[x](none.md)", "[x](index.md#nothing)"]):
+        source = tmp_path / str(number)
+        source.mkdir()
+        (source / "index.md").write_text(f"# t\n\n{link}\n")
+        for name in ("logo.svg", "icon.svg", "site.css", "iframe-worker.js"):
+            (source / name).write_text((ROOT / "docs/website" / name).read_text())
+        config = load_config(
+            str(ROOT / "docs/website/mkdocs.yml"),
+            docs_dir=str(source),
+            site_dir=str(tmp_path / f"site{number}"),
+            strict=True,
+        )
+        with pytest.raises(Abort):
+            mkdocs_build(config)
+
+
+@pytest.mark.slow
+def test_a_report_of_the_lab_is_part_of_the_site(tmp_path):
+    pytest.importorskip("matplotlib")
+    from docs.website import lab
+    from kernel_lab import registry
+
+    for name, device in registry.LADDERS:
+        assert f'href="{name}-{device}/index.html"' in lab.index()
+    lab.write_report("vector_add", "cpu", tmp_path / "lab/vector_add-cpu")
+    for place in ("index.html", "lab/index.html"):
+        (tmp_path / place).write_text(page(""))
+    assert check.faults(tmp_path) == []
+    text = (tmp_path / "lab/vector_add-cpu/index.html").read_text()
+    assert "../../index.html" in text and "<svg" in text
