@@ -59,7 +59,7 @@ def convolution(d: Drawer) -> None:
     out = groups * rng.choice([1, 2, 3, 8])
     if rng.random() < 0.5:
         del window["kernel_shape"]  # that of the weight
-    options = {"group": groups} if groups > 1 or rng.random() < 0.3 else {}
+    options: dict[str, Any] = {"group": groups} if groups > 1 or rng.random() < 0.3 else {}
     bias = [d.weight([out])] if rng.random() < 0.7 else []
     if rng.random() < 0.3:
         w = d.weight([channels, out // groups, *kernel], None, -0.5, 0.5)
@@ -190,12 +190,13 @@ def attention(d: Drawer) -> None:
         q = d.input([batch, heads, length, width])
         k, v = (d.input([batch, groups, keys, width]) for _ in "kv")
         given = [d.weight([length, keys])] if rng.random() < 0.4 else []
-        options = {"is_causal": 1} if rng.random() < 0.3 else {}
+        options: dict[str, Any] = {"is_causal": 1} if rng.random() < 0.3 else {}
         d.one("Attention", q, k, v, *given, **options)
     elif kind == "rotary" and d.opset >= 23:
         x = d.input([batch, heads, length, width])
         cos, sin = (d.weight([batch, length, width // 2]) for _ in "cs")
-        d.one("RotaryEmbedding", x, cos, sin, **({"interleaved": 1} if rng.random() < 0.4 else {}))
+        options = {"interleaved": rng.choice([0, 0, 1])}
+        d.one("RotaryEmbedding", x, cos, sin, **options)
     elif kind == "microsoft":
         size = heads * width
         x = d.input([batch, length, size])
@@ -267,7 +268,10 @@ def regions(d: Drawer) -> None:
     corners = np.sort(np.array([[rng.uniform(0, 8) for _ in range(4)] for _ in range(count)]), 1)
     boxes = d.constant(corners, d.dtype)
     batch = d.constant([rng.randrange(x.shape[0]) for _ in range(count)])
-    sizes = {"output_height": rng.choice([1, 2, 3]), "output_width": rng.choice([1, 2])}
+    sizes: dict[str, Any] = {
+        "output_height": rng.choice([1, 2, 3]),
+        "output_width": rng.choice([1, 2]),
+    }
     mode = rng.choice(["avg", "max"])
     d.one("RoiAlign", x, boxes, batch, mode=mode, sampling_ratio=1 if mode == "max" else 2, **sizes)
 
@@ -331,7 +335,7 @@ def signals(d: Drawer) -> None:
     elif kind == "dft":
         n = rng.choice([1, 4, 6, 9])
         x = d.input([rng.choice([1, 2]), n, rng.choice([1, 2])])
-        options = {"onesided": 1} if x.shape[2] == 1 and rng.random() < 0.5 else {}
+        options: dict[str, Any] = {"onesided": 1} if x.shape[2] == 1 and rng.random() < 0.5 else {}
         if d.opset < 20:
             d.one("DFT", x, axis=1, **options)
         else:

@@ -198,7 +198,8 @@ def view(d: Drawer) -> None:
 
 
 def _reshape(d: Drawer, x: Made) -> None:
-    size, shape = x.array.size, []
+    size = x.array.size
+    shape: list[int] = []
     if size == 0:
         raise Unfit
     while size > 1 and len(shape) < 3:
@@ -231,7 +232,8 @@ def _unsqueeze(d: Drawer, x: Made) -> None:
 
 def _transpose(d: Drawer, x: Made) -> None:
     order = d.rng.sample(range(x.rank), x.rank)
-    d.one("Transpose", x, **({"perm": order} if order and d.rng.random() < 0.8 else {}))
+    options: dict[str, Any] = {"perm": order} if order and d.rng.random() < 0.8 else {}
+    d.one("Transpose", x, **options)
 
 
 def _expand(d: Drawer, x: Made) -> None:
