@@ -212,6 +212,10 @@ class Drawer:
             raise Unfit
         return self.rng.randint(-value.rank, value.rank - 1)
 
+    def some(self, attributes: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Draw values for some attributes; the others keep their defaults."""
+        return {k: self.rng.choice(v) for k, v in attributes.items() if self.rng.random() < 0.6}
+
     # Nodes
 
     def node(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.check.campaign.onnx import recipes
+from needle_tvm.check.campaign.onnx import recipes, views
 from needle_tvm.check.campaign.onnx.draw import MICROSOFT, Drawer, Made, Recipes, Unfit
 from needle_tvm.check.campaign.onnx.graphs import GraphProgram
 
@@ -353,7 +353,7 @@ _RECIPES: Recipes = (
     ((recipes.microsoft, recipes.clip, recipes.mod, recipes.cast), 5),
     ((recipes.compared, recipes.where, recipes.integers), 8),
     ((recipes.reduction, recipes.along), 12),
-    ((recipes.view,), 16),
+    ((views.view,), 16),
     ((recipes.places,), 10),
     ((recipes.sizes,), 4),
     ((recipes.product,), 8),
