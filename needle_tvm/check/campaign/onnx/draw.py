@@ -33,9 +33,9 @@ MICROSOFT = "com.microsoft"
 # ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
 _NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "DynamicQuantizeLinear", "GRU", "GlobalMaxPool", "HardSigmoid",
-    "Hardmax", "LSTM", "LogSoftmax", "Max", "MaxPool", "Min", "QuantizeLinear", "RNN",
-    "ReduceMax", "ReduceMin", "NegativeLogLikelihoodLoss", "Resize", "ScatterElements", "ScatterND",
-    "SoftmaxCrossEntropyLoss", "TopK",
+    "Hardmax", "InstanceNormalization", "LSTM", "LogSoftmax", "Max", "MaxPool", "Min",
+    "NegativeLogLikelihoodLoss", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin", "Resize",
+    "ScatterElements", "ScatterND", "Sign", "SoftmaxCrossEntropyLoss", "TopK",
 }  # fmt: skip
 
 # ONNX Runtime computes these in float32 also in float64.
