@@ -139,13 +139,29 @@ def _torchvision(name: str) -> Made:
     images = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
     unfilled = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     model = torchvision.models.get_model(name, weights=None, **images, **unfilled)
-    return model.eval(), (torch.randn(1, 3, size, size),), {}
+    return _settled(model, size), (torch.randn(1, 3, size, size),), {}
+
+
+def _settled(model: nn.Module, size: int) -> nn.Module:
+    """The model in eval mode, with numbers that show a fault: batch norms have the statistics of
+    two random images, since by those of new layers, 0 and 1, activations of deep networks vanish,
+    and heads that some packages fill with zeros are random."""
+    for each in model.parameters():
+        if each.ndim > 1 and not each.any():
+            nn.init.normal_(each, std=0.02)
+    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+    for each in norms:
+        each.momentum = 1.0
+    with torch.no_grad():
+        model.train()(torch.randn(2, 3, size, size))
+    return model.eval()
 
 
 def _timm(name: str) -> Made:
     import timm
 
-    return timm.create_model(name, pretrained=False).eval(), (torch.randn(1, 3, 224, 224),), {}
+    model = timm.create_model(name, pretrained=False)
+    return _settled(model, 224), (torch.randn(1, 3, 224, 224),), {}
 
 
 _TWO = {"num_hidden_layers": 2}
