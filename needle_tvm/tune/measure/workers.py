@@ -24,7 +24,7 @@ from needle_tvm.tune.measure.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]
 
-_START_SECONDS = 120.0  # limit for importing the function's module
+_START_SECONDS = 300.0  # limit for importing the function's module, on a machine that is busy
 _SILENT_SECONDS = 10.0  # a template that stays silent this long while it has work is given up
 _STARTS = 3  # attempts with templates that end before they have started anything
 

@@ -1,5 +1,6 @@
 """Random programs compute the right results, and the campaign that runs them finds wrong ones."""
 
+import contextlib
 import functools
 import importlib.util
 import itertools
@@ -23,7 +24,7 @@ from needle_tvm.check.campaign.drawer import Drawer, Unfit
 from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, ONNX, OPS, TORCH
 from needle_tvm.check.campaign.program import Leaf, Program, Step
 from needle_tvm.check.campaign.recipes import BUILDERS
-from needle_tvm.check.campaign.verdicts import VARIANTS
+from needle_tvm.check.campaign.verdicts import VARIANTS, cheaper
 from needle_tvm.tune.measure.workers import Limits, Workers
 from tests import ROOT
 from tests.needle_tvm.check import services
@@ -56,6 +57,27 @@ def test_everything_of_pytorch_is_drawn_in_most_tries():
             drawn += bool(drawer.steps)
         if drawn <= 10:
             seldom.append(recipe.__name__)
+    assert not seldom
+
+
+def test_every_recipe_of_onnx_is_drawn_in_most_tries():
+    pytest.importorskip("onnxruntime")
+    from needle_tvm.check.campaign.onnx import draw as onnx_draw
+    from needle_tvm.check.campaign.onnx import layers as onnx_layers
+
+    seldom = []
+    for recipe in dict.fromkeys(each for some, _ in onnx_layers._RECIPES for each in some):
+        drawn = 0
+        for seed in range(12):
+            drawer = onnx_draw.Drawer(seed)
+            drawer.dtype, drawer.opset = "float32", 21 + 2 * (seed % 2)
+            drawer.special, drawer.empty = False, False
+            drawer.input(drawer.shape())
+            with contextlib.suppress(onnx_draw.Unfit):
+                recipe(drawer)
+            drawn += bool(drawer.nodes)
+        if drawn < 5:
+            seldom.append((recipe.__name__, drawn))
     assert not seldom
 
 
@@ -362,6 +384,50 @@ def test_faults_of_files_are_found_where_they_are(monkeypatch):
     wrong = right._replace(function=lambda node, x: ndl.ops.tanh(x))
     monkeypatch.setitem(registry._CONVERTERS, ("", "Exp"), [wrong])
     assert [serve(asked)[key] for key in ("verdict", "where")] == ["wrong", "import"]
+
+
+def test_faults_of_graphs_are_found_and_made_small(monkeypatch):
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from needle_tvm.check.campaign.onnx import graphs
+    from needle_tvm.check.campaign.onnx.programs import program_of, serve
+    from needle_tvm.check.campaign.onnx.shrink import shrunk
+
+    program = graphs.GraphProgram(
+        20,
+        (
+            graphs.Leaf("x", "input", (2, 3), "float32", 1),
+            graphs.Leaf("w", "weight", (3, 4), "float32", 2),
+        ),
+        (
+            graphs.OnnxNode("MatMul", ("x", "w"), ("a",)),
+            graphs.OnnxNode("Relu", ("a",), ("b",)),
+            graphs.OnnxNode("Softmax", ("b",), ("c",), {"axis": 0}),
+            graphs.OnnxNode("Exp", ("a",), ("d",)),
+        ),
+        (("c", "float32"), ("d", "float32")),
+    )
+    assert program_of(program.to_json()) == program
+    asked = {"program": program.to_json(), "variants": []}
+    right = serve(asked)
+    assert (right["verdict"], right["where"]) == ("right", ""), right["what"]
+    (rule,) = registry._CONVERTERS["", "Relu"]
+    wrong = rule._replace(function=lambda node, x: ndl.ops.exp(x))
+    monkeypatch.setitem(registry._CONVERTERS, ("", "Relu"), [wrong])
+
+    def fails(graph):
+        return serve({**asked, "program": graph.to_json()})["where"] == "onnxruntime"
+
+    assert fails(program)
+    assert [node.op for node in shrunk(program, fails).nodes] == ["Relu"]
+
+
+def test_most_programs_are_compiled_once_and_not_optimized():
+    asked = [cheaper(seed) for seed in range(300)]
+    assert asked == [cheaper(seed) for seed in range(300)]
+    assert {each["variants"][0] for each in asked} == set(VARIANTS)
+    assert all(len(each["variants"]) == 1 for each in asked)
+    assert 220 < sum(each["quick"] for each in asked) < 280
 
 
 # Finding faults

@@ -33,14 +33,15 @@ MICROSOFT = "com.microsoft"
 # ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
 _NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "DynamicQuantizeLinear", "GRU", "GlobalMaxPool", "HardSigmoid",
-    "Hardmax", "LSTM", "Max", "MaxPool", "Min", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin",
-    "Resize", "ScatterElements", "ScatterND", "TopK",
+    "Hardmax", "InstanceNormalization", "LSTM", "LogSoftmax", "Max", "MaxPool", "Min",
+    "NegativeLogLikelihoodLoss", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin", "Resize",
+    "ScatterElements", "ScatterND", "Sign", "SoftmaxCrossEntropyLoss", "TopK",
 }  # fmt: skip
 
 # ONNX Runtime computes these in float32 also in float64.
 _IN_FLOAT32 = {
-    "BlackmanWindow", "FastGelu", "GroupNormalization", "HammingWindow", "HannWindow", "QuickGelu",
-    "RMSNormalization", "Shrink",
+    "Attention", "BlackmanWindow", "FastGelu", "Gelu", "GroupNormalization", "HammingWindow",
+    "HannWindow", "QuickGelu", "RMSNormalization", "Shrink",
 }  # fmt: skip
 
 
@@ -210,6 +211,10 @@ class Drawer:
         if value.rank == 0:
             raise Unfit
         return self.rng.randint(-value.rank, value.rank - 1)
+
+    def some(self, attributes: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+        """Draw values for some attributes; the others keep their defaults."""
+        return {k: self.rng.choice(v) for k, v in attributes.items() if self.rng.random() < 0.6}
 
     # Nodes
 

@@ -23,7 +23,7 @@ from needle_tvm.check.campaign import judge, verdicts
 from needle_tvm.check.campaign.draw import draw
 from needle_tvm.check.campaign.onnx import layers
 from needle_tvm.check.campaign.onnx.draw import run
-from needle_tvm.check.campaign.onnx.graphs import GraphProgram
+from needle_tvm.check.campaign.onnx.graphs import GraphProgram, element_type
 from needle_tvm.check.campaign.program import Program
 
 Array = np.ndarray[Any, Any]
@@ -135,7 +135,9 @@ def _by_runtime(model: Any, arrays: Sequence[Array]) -> list[Any] | None:
     if isinstance(model, Path):
         onnx.checker.check_model(model, full_check=True)
         model = onnx.load(model)
-    if any(array.dtype.name in _UNTOLD for array in arrays):
+    untold = {element_type(dtype) for dtype in _UNTOLD}
+    shown = [*model.graph.input, *model.graph.output]
+    if any(each.type.tensor_type.elem_type in untold for each in shown):
         return None
     given = {each.name for each in model.graph.initializer}
     names = [each.name for each in model.graph.input if each.name not in given]

@@ -34,6 +34,9 @@ _FUNCTIONS = (
     "{}.pow(2)", "{} ** 3", "{} ** 0.5", "2.0 ** {}", "{} + 1", "1 - {}", "{} * -0.5", "{} / 3",
     "2 / ({}.abs() + 0.5)", "{} // 0.7", "{} % 0.7", "torch.fmod({}, 0.7)", "torch.remainder({}, -0.7)",
     "torch.add({}, 1.5, alpha=2)", "torch.rsub({}, 1.0)", "torch.round({}, decimals=1)",
+    "torch.bucketize({}, torch.tensor([-1.0, 0.0, 0.5]))", "torch.xlogy({}, 2.0)",
+    "torch.special.expit({})", "torch.logit({}.clamp(0.1, 0.9))", "torch.heaviside({}, {})",
+    "torch.fft.rfft({}.float()).abs()", "{}.round().to(torch.int64)", "torch.rad2deg({} * 0.1)",
     "torch.searchsorted(torch.linspace(-1, 1, 5).to({0}.dtype), {0})",
 )  # fmt: skip
 
@@ -53,9 +56,12 @@ _BINARY = (
     "torch.copysign({}, {}.nan_to_num())", "torch.logical_and({}, {})", "torch.logical_xor({}, {})",
     "torch.clamp({}, {} - 1, {} + 1)", "torch.fmax({}, {})", "F.mse_loss({}, {})", "F.l1_loss({}, {})",
     "F.smooth_l1_loss({}, {}, reduction='none')", "torch.sub({}, {}, alpha=0.5)",
-    "torch.cdist({}, {})",
+    "torch.cdist({}, {})", "torch.fmin({}, {})",
+    "torch.isclose({}, {})", "torch.true_divide({}, {}.abs() + 0.5)", "torch.logical_or({}, {})",
+    "torch.logaddexp2({}, {})",
 )  # fmt: skip
 
+_REDUCED = ("sum", "amax", "amin", "mean", "prod")
 _DTYPES = ("float32", "float64", "float16", "int64", "int32", "int8", "uint8", "bool")
 
 
@@ -171,6 +177,7 @@ def reduction(d: Drawer) -> None:
         f"{x}.diff(dim={dim})",
     ]
     one += [f"{x}.median({dim})[0]", f"{x}.count_nonzero({dim})"]
+    one += [f"{x}.aminmax(dim={dim}{keep})[0]", f"{x}.nansum({dim})"]
     many = [
         f"{x}.{name}({dims}{keep})"
         for name in ("sum", "mean", "amax", "amin", "std", "var", "logsumexp")
@@ -385,6 +392,9 @@ def chosen(d: Drawer) -> None:
         row = d.parameter(rows, x.dtype)
         options += [
             f"{x}.index_add({axis}, {one}, {row})",
+            f"{x}.index_copy({axis}, {one}[:1], {row}.narrow({axis}, 0, 1))",
+            f"{x}.scatter_reduce({axis}, {places}, {added}, '{rng.choice(_REDUCED)}', "
+            f"include_self={rng.random() < 0.6})",
             f"{x}.index_fill({axis}, {one}, 0.5)",
             f"{x}.index_put(({d.input([3], 'torch.int64', 0, x.shape[0])},), {x}[:1], accumulate=True)",
         ]

@@ -1,9 +1,9 @@
 """Recipes of random `torch.nn` modules: each draws one thing, or nothing if it does not fit.
 
-`torch.programs` calls `draw`. The recipes leave out operators that TVM's front end lacks and that
-are refused by name: sparse tensors, FFTs, complex numbers, quantised modules, unpooling, fractional
-pooling, erfc, cummax, scatter_reduce and random operators. They also leave out shapes that depend
-on values (nonzero, masked_select, unique), which compiled code does not support.
+`torch.programs` calls `draw`. The recipes leave out what is refused by name: sparse tensors, complex
+results, quantised modules, unpooling, fractional pooling, erfc, cummax, logcumsumexp, ldexp and
+random operators. They also leave out
+shapes that depend on values (nonzero, masked_select, unique), which compiled code does not support.
 """
 
 from __future__ import annotations
@@ -158,6 +158,10 @@ def embedding(d: Drawer) -> None:
     ids = d.input(
         d.shape(rng.choice([1, 2, 2])), rng.choice(["torch.int64", "torch.int32"]), 0, rows
     )
+    if rng.random() < 0.25:
+        mode = rng.choice(["sum", "mean", "max"])
+        d.step(f"{d.module(f'nn.EmbeddingBag({rows}, {width}, mode={mode!r})')}({ids})")
+        return
     padding = f", padding_idx={rng.randint(0, rows - 1)}" if rng.random() < 0.3 else ""
     d.step(f"{d.module(f'nn.Embedding({rows}, {width}{padding})')}({ids})")
 
