@@ -13,7 +13,7 @@ pytest.importorskip("tvm", reason="the site has pages of the compiler, which nee
 
 from docs import reference
 from docs.guide import notebooks
-from docs.website import check, compiler
+from docs.website import check, compiler, drawing
 from docs.website.models import examples
 from docs.website.normal import normal
 from needle.trace import trace
@@ -97,6 +97,24 @@ def test_the_steps_shown_are_those_of_the_compiler():
         module = build.schedule(lowered(graph, target, variant), target, "tuned")
         text = compiler.tvmscript(module)
         assert compiler.steps(each)[-1].after == text
+
+
+def test_drawings_have_the_calls_that_depend_on_an_input():
+    """Batch norm's work on weights alone is none of them; its weights are with their readers."""
+    way = compiler.steps(next(each for each in examples() if each.name == "mlp"))
+    before, after = (
+        drawing.picture(way[0].before, "before"),
+        drawing.picture(way[-2].after, "after"),
+    )
+    names = ["matmul", "add", "multiply", "add", "maximum", "matmul", "add"]
+    assert names_of(before) == names
+    assert names_of(after) == ["dense, add, maximum", "dense, add"]
+    assert "modules_1_running_var" in before and "rsqrt" not in before
+
+
+def names_of(picture):
+    """The names of a picture's boxes but for the first and the last, an input and the result."""
+    return re.findall(r'font-weight="bold"[^>]*>([^<]+)<', picture)[2:-1]
 
 
 @pytest.mark.slow
