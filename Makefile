@@ -70,9 +70,9 @@ test-quick: export NEEDLE_CASES ?= 20
 test-quick: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(QUICK) $(PYTEST_ARGS)
 
-# Every quick test, of more than four cases of one a half; all of them if PYTEST_ARGS names a part.
+# Every quick test, but a quarter of the cases of one; all of them if PYTEST_ARGS names a part.
 test: build
-	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--half)
+	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
 # What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 300 random
 # programs, and three times as many drawn cases of each property (the last line says how many).

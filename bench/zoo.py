@@ -133,12 +133,15 @@ def difference(wanted: Sequence[Any], found: Sequence[Any]) -> float:
     """The largest difference of a result, relative to its largest element."""
     if len(wanted) != len(found):
         return float("inf")
-    worst = 0.0
+    worst = [0.0]
     for want, have in zip(wanted, found, strict=True):
+        if want.shape != have.shape:
+            return float("inf")
         if want.size:
-            off = np.abs(np.asarray(have, "float64") - np.asarray(want, "float64")).max()
-            worst = max(worst, float(off / max(np.abs(np.asarray(want, "float64")).max(), 1e-30)))
-    return worst
+            exact = np.asarray(want, "float64")
+            off = np.abs(np.asarray(have, "float64") - exact).max()
+            worst.append(off / max(np.abs(exact).max(), 1e-30))
+    return float(np.max(worst))  # NaN if one is
 
 
 def _in_a_process(group: str, name: str, exporter: str, limit: float) -> dict[str, Any]:
@@ -158,7 +161,7 @@ def _failed(why: str) -> dict[str, Any]:
     return {way: {"fails": why} for way in WAYS}
 
 
-def _right(found: dict[str, Any]) -> bool:
+def is_right(found: dict[str, Any]) -> bool:
     return "fails" not in found and found["error"] <= MOST and found["reloads"]
 
 
@@ -185,7 +188,7 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
         cells += [str(row.get("ms", {}).get(who, "")) for who in TIMED]
         lines.append(f"| {' | '.join(cells)} |")
     for way in WAYS:
-        right = sum(_right(row[way]) for row in rows.values())
+        right = sum(is_right(row[way]) for row in rows.values())
         lines += ["", f"through {way}: {right} of {len(rows)} compile, agree and reload"]
     return "\n".join(lines)
 
@@ -221,7 +224,7 @@ def main() -> int:
         for name in models:
             wanted = not asked.which or group in asked.which or name in asked.which
             known = _known(asked.out).get(f"{group}/{name}")
-            if not wanted or (known is not None and all(_right(known[way]) for way in WAYS)):
+            if not wanted or (known is not None and all(is_right(known[way]) for way in WAYS)):
                 continue
             if package is not None and importlib.util.find_spec(package) is None:
                 print(f"{group}: not installed (pip install {package})", file=sys.stderr)

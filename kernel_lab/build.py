@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernel_lab.ladders import int8_dots
 from kernel_lab.workload import Processor
 from needle_tvm.errors import ToolchainError
 from needle_tvm.target import gpu, nvcc
@@ -59,12 +60,14 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 def processor(target: Target) -> Processor:
     """The facts about an llvm target that schedules depend on; the defaults for a GPU."""
+    from needle_tvm._tvm.names import cpu_features
     from needle_tvm.kernels.blocks import vector_registers
 
     if str(target.kind) != "llvm":
         return Processor()
     registers, size = vector_registers(target)
-    return Processor(int(target.attrs["num-cores"]), registers, lanes=size // 4)  # of float32
+    dots = int8_dots.FEATURE in cpu_features(target)
+    return Processor(int(target.attrs["num-cores"]), registers, size // 4, dots)  # of float32
 
 
 def compile_module(module: IRModule, target: Target) -> Any:

@@ -15,7 +15,7 @@ _X86_JUMP = re.compile(r"^\s+j\w+\s+(\.L\w+)")
 _PTX_LABEL = re.compile(r"^(\$\w+):")
 _PTX_JUMP = re.compile(r"^\s+(?:@!?%\w+\s+)?bra(?:\.uni)?\s+(\$\w+)")
 _X86_ARITHMETIC = re.compile(
-    r"^v?(fn?m(add|sub)\w*|(add|sub|mul|div|max|min|sqrt)[ps][sdh]|dpbf\w+)$"
+    r"^v?(fn?m(add|sub)\w*|(add|sub|mul|div|max|min|sqrt)[ps][sdh]|p?dp\w+)$"
 )
 _PTX_ARITHMETIC = re.compile(r"^(fma|mul|add|sub|max|min|mma|wmma|div|ex2)\.")
 
@@ -114,7 +114,7 @@ def x86_counts(lines: list[str]) -> X86Counts:
                 break
         counts["fma"] += bool(re.match(r"vfn?m(add|sub)", name))
         if _X86_ARITHMETIC.match(name):
-            counts["packed" if re.search(r"p[sdh]$", name) else "scalar"] += 1
+            counts["packed" if re.search(r"p[sdh]$|^vpdp", name) else "scalar"] += 1
         if "(%rsp" in operands and not name.startswith("lea"):
             stored = operands.endswith(")") and "mov" in name
             counts["stack_stores" if stored else "stack_loads"] += 1

@@ -13,7 +13,7 @@ import numpy as np
 from needle_tvm.process.timing import Calls, load_arrays
 
 
-def library(path: str, inputs: str, output: Sequence[int]) -> Calls:
+def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32") -> Calls:
     """A rung's compiled library, run without TVM's compiler."""
     from needle_tvm._tvm.ffi import load_ffi
     from needle_tvm.runtime.memory import aligned_copy
@@ -21,13 +21,24 @@ def library(path: str, inputs: str, output: Sequence[int]) -> Calls:
     ffi = load_ffi()
     function = ffi.load_module(path)["main"]
     arrays = [aligned_copy(array) for array in load_arrays(inputs)]
-    result = aligned_copy(np.full(tuple(output), np.nan, np.float32))
+    result = aligned_copy(unwritten(output, dtype))
     tensors = [ffi.from_dlpack(array) for array in (*arrays, result)]
     return lambda: function(*tensors), lambda: [result]
 
 
+def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
+    """An array whose elements are wrong: NaN, or the least integer."""
+    kind = np.dtype(dtype)
+    return np.full(tuple(shape), np.nan if kind.kind == "f" else np.iinfo(kind).min, kind)
+
+
 def device_library(
-    path: str, inputs: str, output: Sequence[int], launches: int, device: str = "cuda"
+    path: str,
+    inputs: str,
+    output: Sequence[int],
+    launches: int,
+    device: str = "cuda",
+    dtype: str = "float32",
 ) -> Calls:
     """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
 
@@ -39,7 +50,7 @@ def device_library(
 
     place = tvm.runtime.device(device, 0)
     function = tvm.runtime.load_module(path)["main"]
-    arrays = [*load_arrays(inputs), np.full(tuple(output), np.nan, np.float32)]
+    arrays = [*load_arrays(inputs), unwritten(output, dtype)]
     tensors = [tvm.runtime.tensor(array, place) for array in arrays]
 
     def call() -> None:
@@ -77,7 +88,7 @@ def torch_peer(
     precision: str = "float32",
 ) -> Calls:
     """PyTorch computing a workload without autograd. `precision` is "float32" (without TF32),
-    "tf32", or the dtype of the operands; results are float32."""
+    "tf32", or the dtype of floating operands; results are float32, or integers."""
     import torch
 
     torch.set_num_threads(threads)
@@ -86,7 +97,8 @@ def torch_peer(
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
-    tensors = [torch.from_numpy(array).to(device, dtype) for array in load_arrays(inputs)]
+    tensors = [torch.from_numpy(array).to(device) for array in load_arrays(inputs)]
+    tensors = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
     compute = _TORCH[work](torch, tensors, mode)
 
     def call() -> None:
@@ -95,7 +107,11 @@ def torch_peer(
         if device != "cpu":
             torch.cuda.synchronize()
 
-    return call, lambda: [compute().float().cpu().numpy()]
+    def outputs() -> list[Any]:
+        result = compute()
+        return [(result.float() if result.is_floating_point() else result).cpu().numpy()]
+
+    return call, outputs
 
 
 def _torch_gemm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
@@ -145,6 +161,27 @@ def _torch_gelu_matmul(torch: Any, tensors: list[Any], mode: str) -> Callable[[]
     return lambda: torch.nn.functional.gelu(torch.addmm(bias, a, b))
 
 
+def _torch_int8_gemm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    a, b = tensors
+    return lambda: torch._int_mm(a, b)
+
+
+def _torch_softmax(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    (x,) = tensors
+    out = torch.empty_like(x)
+    return lambda: torch.softmax(x, -1, out=out)
+
+
+def _torch_layer_norm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    x, gamma, beta = tensors
+    return lambda: torch.nn.functional.layer_norm(x, gamma.shape, gamma, beta)
+
+
+def _torch_attention(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:
+    q, k, v = (tensor[None] for tensor in tensors)
+    return lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v)[0]
+
+
 _TORCH = {
     "vector_add": _torch_vector_add,
     "conv1d": _torch_conv1d,
@@ -152,4 +189,8 @@ _TORCH = {
     "separable": _torch_separable,
     "gemm": _torch_gemm,
     "gelu_matmul": _torch_gelu_matmul,
+    "int8_gemm": _torch_int8_gemm,
+    "softmax": _torch_softmax,
+    "layer_norm": _torch_layer_norm,
+    "attention": _torch_attention,
 }

@@ -59,7 +59,9 @@ class Field:
         """Compile a rung; raises NotCompiled if nvcc refuses it."""
         shape = list(self.workload.shapes(self.case.size)[-1])
         try:
-            self._add_library(entry.name, entry.module, self.inputs, shape)
+            self._add_library(
+                entry.name, entry.module, self.inputs, shape, self.workload.result_dtype
+            )
         except NotCompiled as error:
             self._refuse(entry, error)
         else:
@@ -96,13 +98,16 @@ class Field:
             self._add_library(name, probe.module, inputs, list(probe.shapes[-1]))
         return probes
 
-    def _add_library(self, name: str, module: Any, inputs: str, output: list[int]) -> None:
+    def _add_library(
+        self, name: str, module: Any, inputs: str, output: list[int], dtype: str = "float32"
+    ) -> None:
         path = self.folder / f"{len(self.contestants)}.so"
         try:
             build.write_library(module, self.target, path)
         except CudaCompilerError as error:
             raise NotCompiled(f"{self.workload.name}: {name}: {error}", name) from error
         kwargs: dict[str, Any] = {"path": str(path), "inputs": inputs, "output": output}
+        kwargs["dtype"] = dtype
         factory = "library" if self.device == "cpu" else "device_library"
         for label, launches in self._calls(name):
             if self.device != "cpu":

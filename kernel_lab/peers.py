@@ -42,6 +42,10 @@ _TORCH = {
     "separable": "torch.nn.functional.conv2d twice, groups=C and 1x1",
     "gemm": "torch.mm",
     "gelu_matmul": "torch.addmm, then torch.nn.functional.gelu",
+    "int8_gemm": "torch._int_mm",
+    "softmax": "torch.softmax",
+    "layer_norm": "torch.nn.functional.layer_norm",
+    "attention": "torch.nn.functional.scaled_dot_product_attention",
 }
 _NUMPY = {"vector_add": "np.add", "conv1d": "np.convolve", "gemm": "np.matmul"}
 _USES_BLAS = ("conv1d", "gemm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.ladders import (
+    attention_cpu,
     conv1d_cpu,
     conv1d_cuda,
     depthwise_cpu,
@@ -12,6 +13,9 @@ from kernel_lab.ladders import (
     gelu_matmul_cuda,
     gemm_cpu,
     gemm_tensor_core,
+    int8_gemm_cpu,
+    layer_norm_cpu,
+    softmax_cpu,
     vector_add_cpu,
     vector_add_cuda,
 )
@@ -25,6 +29,10 @@ _LADDERS = (
     depthwise_cpu.separable,
     gemm_cpu.ladder,
     gelu_matmul_cpu.ladder,
+    int8_gemm_cpu.ladder,
+    softmax_cpu.ladder,
+    layer_norm_cpu.ladder,
+    attention_cpu.ladder,
     vector_add_cuda.ladder,
     conv1d_cuda.ladder,
     depthwise_cuda.ladder,

@@ -42,7 +42,7 @@ class Rung:
     `explained` says why the measured factor differs from `expected`, and on which machine.
     `precision` is what the operands of the definition are rounded to, if less than the workload's
     float32; sums are float32. `needs` is the oldest GPU architecture whose instructions the
-    schedule uses, such as "sm_80".
+    schedule uses, such as "sm_80". `rewrites` says whether it has a definition of its own.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Rung:
     explained: str | None = None
     precision: str = "float32"
     needs: str | None = None
+    rewrites: bool = False
 
     def refuses(self, size: Size, arch: str | None = None) -> str | None:
         """The reason for refusing a size, or a GPU of architecture `arch`; None if neither is.
@@ -84,7 +85,7 @@ class Rung:
     def source(self) -> str:
         """The Python source of the schedule function, and for a rewrite also of the definition."""
         parts = [inspect.getsource(self.schedule)]
-        if self.kind == "rewrite":
+        if self.rewrites:
             parts.insert(0, inspect.getsource(self.define))
         return "\n\n".join(parts)
 
@@ -138,6 +139,7 @@ class Ladder:
                     explained=explained,
                     precision=precision or inherited,
                     needs=needs or (previous.needs if previous else None),
+                    rewrites=define is not None,
                 )
             )
             return function

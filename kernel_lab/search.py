@@ -118,6 +118,7 @@ def _setup(workload: Workload, case: Case, folder: Path, seed: int) -> dict[str,
         "inputs": str(folder / "inputs.npz"),
         "expected": str(folder / "expected.npy"),
         "tolerance": workload.tolerance(case.size),
+        "dtype": workload.result_dtype,
     }
 
 
@@ -160,7 +161,7 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
     expected = np.load(setup["expected"], allow_pickle=False)
     for message in messages:
-        call, outputs = library(message["path"], setup["inputs"], expected.shape)
+        call, outputs = library(message["path"], setup["inputs"], expected.shape, setup["dtype"])
         call()
         error = compare(outputs()[0], expected, setup["tolerance"]).error
         if not error <= setup["tolerance"]:

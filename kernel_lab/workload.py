@@ -25,11 +25,16 @@ _MOST_FLOPS = 1 << 43
 
 @dataclass(frozen=True)
 class Processor:
-    """The facts about a target that schedules use: cores, vector registers, float32 lanes each."""
+    """The facts about a target that schedules use: cores, vector registers, float32 lanes each.
+
+    `dots` says whether it has x86's instruction that adds four products of 8-bit numbers to each of
+    16 sums (AVX512-VNNI).
+    """
 
     cores: int = 1
     registers: int = 32
     lanes: int = 16
+    dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Workload:
-    """One computation on float32 arrays.
+    """One computation on arrays, of float32 unless `dtypes` says otherwise.
 
     `sizes` holds the sizes of interest by device, the default first. `define(case)` returns its TE
     tensors, inputs first, the output last; `reference(size, inputs)` computes it in float64;
     `shapes(size)` are the inputs' and the output's shapes; `flops(size)` counts useful arithmetic
     (a multiply-add is two), none of it on padding; `terms(size)` is the length of the longest sum.
+    `dtypes` are those of the inputs and the output; none means float32 throughout.
     `drawn(size)` are the smallest dimensions worth a picture, given those that come later in the
     size. `published` lists the published figures by device.
     """
@@ -68,6 +74,7 @@ class Workload:
     flops: Callable[[Size], int]
     terms: Callable[[Size], int]
     modes: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
     drawn: Callable[[Size], Size] = lambda size: size
     limits: Callable[[Size], str | None] = lambda size: None
     published: Mapping[str, Sequence[Published]] = field(default_factory=dict)
@@ -119,24 +126,43 @@ class Workload:
         return whole
 
     def bytes(self, size: Size) -> int:
-        """Compulsory traffic: every input read once, the output written once, float32."""
-        return 4 * sum(int(np.prod(shape)) for shape in self.shapes(size))
+        """Compulsory traffic: every input read once, the output written once."""
+        return sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._arrays(size))
+
+    @property
+    def result_dtype(self) -> str:
+        """The output's dtype."""
+        return self.dtypes[-1] if self.dtypes else "float32"
+
+    def _arrays(self, size: Size) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+        """Shape and dtype of each input and of the output."""
+        shapes = self.shapes(size)
+        dtypes = self.dtypes or ("float32",) * len(shapes)
+        return list(zip(shapes, map(np.dtype, dtypes), strict=True))
 
     def tolerance(self, size: Size, precision: str = "float32") -> float:
         """Allowed difference from the reference, relative to the result's largest magnitude.
 
-        Sums are always float32. If operands are rounded to less ("float16", or "tf32", which keeps
-        as many bits), each is rounded once: that part does not grow with the sum's length.
+        Sums are float32, or exact where the result is of integers: 0. If operands are rounded to
+        less ("float16", or "tf32", which keeps as many bits), each is rounded once: that part does
+        not grow with the sum's length.
         """
-        sums = relative_tolerance("float32", self.terms(size))
+        sums = relative_tolerance(self.result_dtype, self.terms(size))
         if precision == "float32":
             return sums
         return sums + relative_tolerance({"tf32": "float16"}.get(precision, precision), 1)
 
     def inputs(self, size: Size, seed: int = 0) -> list[Array]:
-        """Seeded example inputs: standard normal float32 arrays."""
+        """Seeded example inputs: standard normal numbers, and integers from all of their range."""
         rng = np.random.default_rng(seed)
-        return [rng.standard_normal(s).astype(np.float32) for s in self.shapes(size)[:-1]]
+        return [_drawn(rng, shape, dtype) for shape, dtype in self._arrays(size)[:-1]]
+
+
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
 
 def describe(size: Size) -> str:

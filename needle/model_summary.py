@@ -140,7 +140,7 @@ def _lstm(node: Node, projected: Any, h: Any, c: Any, weight: Any) -> int:
     return prod(projected.shape[:2]) * prod(weight.shape)
 
 
-def _gru(node: Node, projected: Any, h: Any, weight: Any, bias: Any) -> int:
+def _gru(node: Node, projected: Any, h: Any, weight: Any, *bias: Any) -> int:
     return prod(projected.shape[:2]) * prod(weight.shape)
 
 
@@ -150,6 +150,8 @@ _MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     ops.ConvInput: _conv_input,
     ops.LstmSequence: _lstm,
     ops.GruSequence: _gru,
+    ops.GruResetFirst: _gru,
+    ops.RnnSequence: _gru,
 }
 
 Module.summary = summary  # type: ignore[method-assign, assignment]

@@ -4,8 +4,8 @@
 build with NEEDLE_CUDA=EMULATED, they run on an emulated GPU. Without either they are skipped.
 
 NEEDLE_CASES sets how many cases hypothesis draws for each property, 500 if it is not set and 1500
-in `make test-all`. The run says at its end how many there were. `--half`, which `make test` gives,
-runs half of the cases of each test that has more than four.
+in `make test-all`. The run says at its end how many there were. `--sample`, which `make test`
+gives, runs a quarter of the cases of each test, and at least four.
 """
 
 import functools
@@ -45,9 +45,9 @@ def pytest_addoption(parser):
     )
     parser.addoption("--emulated-cuda", metavar="MODULE", help="the emulated CUDA module's file")
     parser.addoption(
-        "--half",
+        "--sample",
         action="store_true",
-        help="run half of the cases of each test that has more than four",
+        help="run a quarter of the cases of each test, and at least four",
     )
 
 
@@ -97,18 +97,16 @@ def pytest_runtest_setup(item):
 drawn = {"cases": 0, "properties": 0}
 
 
-def halved(items):
-    """Half of the cases of each test that has more than four, the same in every run: those whose
+def sample(items):
+    """A quarter of the cases of each test, and at least four, the same in every run: those whose
     names have the least checksums, so that each parameter's values are among them."""
     cases = {}
     for item in items:
         cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = set()
     for of_one in cases.values():
-        if len(of_one) > 4:
-            of_one.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
-            of_one = of_one[: (len(of_one) + 1) // 2]
-        kept.update(of_one)
+        of_one.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        kept.update(of_one[: max(4, len(of_one) // 4)])
     return kept
 
 
@@ -122,9 +120,9 @@ def counted(property_test):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out cases with --half; count every case of every hypothesis test."""
-    if config.getoption("--half"):
-        kept = halved(items)
+    """Leave out cases with --sample; count every case of every hypothesis test."""
+    if config.getoption("--sample"):
+        kept = sample(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = [item for item in items if item in kept]
     for item in items:

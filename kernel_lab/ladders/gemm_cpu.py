@@ -25,7 +25,7 @@ PANEL_UNROLL = 8  # steps of k unrolled over panels, whose rows follow each othe
 ROW_TILES = 32  # register tiles one above the other whose rows of A stay in the L2 cache
 
 
-def _tile(case: Case) -> tuple[int, int]:
+def tile_of(case: Case) -> tuple[int, int]:
     """Rows and columns of the accumulators that fit into registers: half of them, two wide."""
     return case.processor.registers // 4, 2 * case.processor.lanes
 
@@ -115,10 +115,10 @@ def cache_write(sch: Schedule, case: Case) -> None:
     Otherwise every step of k reads and writes C itself, whose rows lie far apart in memory (at a
     power of two even in the same set of the cache).
     """
-    _accumulate(sch, BLOCK, BLOCK, in_registers=False)
+    accumulate(sch, BLOCK, BLOCK, in_registers=False)
 
 
-def _accumulate(sch: Schedule, rows: int, columns: int, in_registers: bool) -> None:
+def accumulate(sch: Schedule, rows: int, columns: int, in_registers: bool) -> None:
     """Sum a rows x columns block in a local buffer, or unrolled so that it stays in registers."""
     c = sch.get_sblock("C")
     write = sch.cache_write(c, 0, "local")
@@ -151,7 +151,7 @@ def register_tile(sch: Schedule, case: Case) -> None:
     5, Intel's servers) and the loads of `cache_write` cannot keep up. Zen 4 starts one, and there
     `cache_write` is at 107 of 115 GFLOP/s of a core already: nothing is left to gain.
     """
-    _accumulate(sch, *_tile(case), in_registers=True)
+    accumulate(sch, *tile_of(case), in_registers=True)
 
 
 @ladder.rung(kind="failed", expected=(0.1, 0.9))
@@ -161,8 +161,8 @@ def too_large_tile(sch: Schedule, case: Case) -> None:
     It needs 64 vector registers where there are 32: the compiler spills the accumulators to the
     stack, and every multiply-add becomes a load, an add and a store.
     """
-    rows, columns = _tile(case)
-    _accumulate(sch, 2 * rows, 2 * columns, in_registers=True)
+    rows, columns = tile_of(case)
+    accumulate(sch, 2 * rows, 2 * columns, in_registers=True)
 
 
 @ladder.rung(kind="failed", after=parallel, expected=(0.001, 0.5))
@@ -185,7 +185,7 @@ def define_packed(case: Case, tile: tuple[int, int] | None = None) -> list[Any]:
     from needle_tvm._tvm.names import te, tirx
 
     m, n, k = case["M"], case["N"], case["K"]
-    rows, columns = tile or _tile(case)
+    rows, columns = tile or tile_of(case)
     a = te.placeholder((m, k), name="A")
     b = te.placeholder((k, n), name="B")
 

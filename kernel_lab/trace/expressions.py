@@ -50,6 +50,8 @@ INFIX = {
     "Add": "+",
     "Sub": "-",
     "Mul": "*",
+    "LShift": "<<",
+    "RShift": ">>",
     "FloorDiv": "//",
     "FloorMod": "%",
     "EQ": "==",
@@ -94,6 +96,24 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
     "truncmod": trunc_mod,
     "fma": lambda a, b, c: a * b + c,
 }
+
+
+def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """kernel_lab.ladders.int8_dots: each int32 of `x` and `w` holds four 8-bit numbers, unsigned in
+    `x` and signed in `w`, whose products are added to a sum."""
+    shape = np.broadcast_shapes(np.shape(x), np.shape(w))
+    parts = [
+        np.ascontiguousarray(np.broadcast_to(np.asarray(value, np.int32), shape))
+        .view(dtype)
+        .reshape(*shape, 4)
+        .astype(np.int32)
+        for value, dtype in ((x, np.uint8), (w, np.int8))
+    ]
+    return sums + (parts[0] * parts[1]).sum(axis=-1, dtype=np.int32)
+
+
+# Functions in LLVM IR that schedules bring along, by their names.
+EXTERNALS: dict[str, Callable[..., Any]] = {"kernel_lab_dots": int8_dots}
 
 
 class Expressions:
@@ -314,6 +334,8 @@ class Expressions:
             code = f"np.asarray({value.code}, {self.constant('t', source)})"
             code = f"{code}.view({self.constant('t', dtype)})"
             return Value(code if value.varying else f"{code}[()]", value.varying)
+        if name == "call_pure_extern" and node.args[0].value in EXTERNALS:
+            return self._apply(EXTERNALS[node.args[0].value], node.args[1:])
         if name not in INTRINSICS:
             what = ", ".join(str(argument) for argument in node.args)
             raise NotInterpreted(f"trace: intrinsic {name}({what}) is not interpreted")

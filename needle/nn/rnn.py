@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from .. import init, ops
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, fraction
-from ..errors import ShapeError, TraceError
-from ..extents import is_symbolic
+from ..errors import ShapeError
 from ..tensor import Tensor
 from . import functional as F
 from .cells import Cell, GRUCell, LSTMCell, RNNCell, pair
@@ -96,18 +95,7 @@ class _Recurrent(Module):
 
     def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """(outputs of all steps, state after the last) of one cell over X."""
-        if is_symbolic(X.shape[:1]):
-            raise TraceError(
-                f"{type(self).__name__}: X of shape {X.shape} has as many steps as a size that is "
-                "not known while tracing; give axis 0 a number, or use LSTM or GRU, whose steps "
-                "are one operation"
-            )
-        (h,) = state
-        outputs = []
-        for projected in ops.split(cell.project(X), 0):
-            h = cell.step(projected, h)
-            outputs.append(h)
-        return ops.stack(outputs, 0), (h,)
+        raise NotImplementedError
 
     def extra_repr(self) -> str:
         cells = self.layers()
@@ -159,6 +147,11 @@ class RNN(_Recurrent):
         features, and the states have num_layers * 2 rows: forward and backward of each layer."""
         X, (last,) = self._run(X, h0)
         return X, last
+
+    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        (h,) = state
+        X = ops.rnn_sequence(cell.project(X), h, cell.W_hh, cell.nonlinearity)
+        return X, (X[-1],)
 
 
 class GRU(_Recurrent):

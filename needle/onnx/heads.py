@@ -174,9 +174,11 @@ def attend_in_steps(
     zero_rows: bool = False,
     softcap: float = 0.0,
     precision: str | None = None,
+    sink: Tensor | None = None,
 ) -> tuple[Tensor, Steps]:
     """What `attend` gives, and what it is computed from, with scores capped at `softcap` * tanh(x /
-    `softcap`) before masks (0: not), and weights computed in the dtype `precision`."""
+    `softcap`) before masks (0: not), and weights computed in the dtype `precision`. `sink` (H,) is
+    the score of one more key of each head, whose value is zeros."""
     k, v = repeated_heads(k, q), repeated_heads(v, q)
     products = ops.matmul(ops.mul_scalar(q, scale), ops.swapaxes(k, -1, -2))
     capped = products
@@ -184,7 +186,14 @@ def attend_in_steps(
         capped = ops.mul_scalar(ops.tanh(ops.mul_scalar(products, 1.0 / softcap)), softcap)
     mask = _as_mask(total(seen, added, q.dtype, float("-inf")), q)
     masked = capped if mask is None else ops.add(capped, mask)
-    weights = ops.cast(ops.softmax(ops.cast(masked, precision or q.dtype)), q.dtype)
+    scores = ops.cast(masked, precision or q.dtype)
+    if sink is None:
+        weights = ops.softmax(scores)
+    else:
+        column = ops.reshape(ops.cast(sink, scores.dtype), (1, q.shape[1], 1, 1))
+        column = ops.broadcast_to(column, (*scores.shape[:-1], 1))
+        weights = ops.softmax(ops.concat([scores, column], -1))[..., :-1]
+    weights = ops.cast(weights, q.dtype)
     rows = sees_any(seen, added) if zero_rows else None
     if rows is not None:
         weights = ops.where(tensor(rows), weights, 0.0)

@@ -60,8 +60,18 @@ def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
 
 
+_DRAWS = "it draws random numbers, and a compiled model gives the same for the same inputs"
+_WHY = {
+    **dict.fromkeys(("Bernoulli", "Multinomial"), _DRAWS),
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), _DRAWS),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), _DRAWS),
+    "ImageDecoder": "it reads the bytes of an image file; decode it before the model",
+}
+
+
 def check_operators(graph: Graph) -> None:
-    """UnsupportedError that lists every operator without a converter, with its nodes."""
+    """UnsupportedError that lists every operator without a converter, with its nodes, and why it
+    has none."""
     missing: dict[str, list[str]] = {}
     for node in all_nodes(graph):
         if registry.find(node.op_type, node.domain, node.opset) is None:
@@ -69,7 +79,9 @@ def check_operators(graph: Graph) -> None:
             missing.setdefault(f"{name} (opset {node.opset})", []).append(node.name)
     if missing:
         listed = [f"{name}: {len(at)} ({at[0]!r})" for name, at in sorted(missing.items())]
-        raise UnsupportedError(f"operators that needle does not have: {'; '.join(listed)}")
+        kinds = {name.partition(" (")[0] for name in missing}
+        why = "".join(f". {name}: {_WHY[name]}" for name in sorted(kinds & _WHY.keys()))
+        raise UnsupportedError(f"operators that needle does not have: {'; '.join(listed)}{why}")
 
 
 def all_nodes(graph: Graph) -> list[Node]:

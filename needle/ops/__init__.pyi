@@ -159,6 +159,8 @@ from .getitem import getitem as getitem
 from .gru import GRU_GATES as GRU_GATES
 from .gru import GruGates as GruGates
 from .gru import gru_gates as gru_gates
+from .gru_reset_first import GruResetFirst as GruResetFirst
+from .gru_reset_first import gru_reset_first as gru_reset_first
 from .gru_sequence import GruSequence as GruSequence
 from .gru_sequence import gru_sequence as gru_sequence
 from .index import OneHot as OneHot
@@ -291,6 +293,8 @@ from .reorder import unbind as unbind
 from .reorder import unflatten as unflatten
 from .reorder import windows as windows
 from .resample import Resample as Resample
+from .rnn_sequence import RnnSequence as RnnSequence
+from .rnn_sequence import rnn_sequence as rnn_sequence
 from .rounding import CEIL as CEIL
 from .rounding import FLOOR as FLOOR
 from .rounding import FLOOR_DIVIDE as FLOOR_DIVIDE

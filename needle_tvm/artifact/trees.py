@@ -1,13 +1,14 @@
 """Nested arguments and results, described in JSON. Standard library only.
 
 A tree is "*" for an array, {"tuple": [...]}, {"list": [...]}, {"dict": {name: ...}},
-{"fields": {name: ...}} for an object whose parts are attributes, or {"static": value} for an
-argument that is not an array and was fixed when the model was traced.
+{"numbered": [[key, ...], ...]} for a dict with whole numbers among its keys, {"fields": {name:
+...}} for an object whose parts are attributes, or {"static": value} for an argument that is not an
+array and was fixed when the model was traced.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from needle_tvm.errors import InputError
@@ -51,7 +52,14 @@ def leaves(tree: Any) -> int:
     ((kind, parts),) = tree.items()
     if kind == "static":
         return 0
-    return sum(leaves(part) for part in (parts.values() if kind in _NAMED else parts))
+    return sum(leaves(part) for _, part in items(kind, parts))
+
+
+def items(kind: str, parts: Any) -> Iterable[tuple[Any, Any]]:
+    """The parts of a tree, each with its name, key or number."""
+    if kind in _NAMED:
+        return parts.items()  # type: ignore[no-any-return]
+    return ((key, part) for key, part in parts) if kind == "numbered" else enumerate(parts)
 
 
 def flatten_arguments(
@@ -95,10 +103,12 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
     if kind == "static":
         if not _is_same(value, parts):
             raise InputError(f"{where} is {value!r}, the model was compiled for {parts!r}")
-    elif kind == "dict":
-        if not isinstance(value, Mapping) or set(value) != set(parts):
-            raise InputError(f"{where} must be a dict with the keys {sorted(parts)}")
-        for name, part in parts.items():
+    elif kind in ("dict", "numbered"):
+        known = dict(items(kind, parts))
+        if not isinstance(value, Mapping) or set(value) != set(known):
+            keys = sorted(known, key=lambda key: (isinstance(key, str), key))
+            raise InputError(f"{where} must be a dict with the keys {keys}")
+        for name, part in known.items():
             yield from flatten(part, value[name], f"{where}[{name!r}]")
     elif kind == "fields":
         for name, part in parts.items():
@@ -142,8 +152,8 @@ def _built(tree: Any, remaining: Iterator[Any]) -> Any:
     ((kind, parts),) = tree.items()
     if kind == "static":
         return parts
-    if kind == "dict":
-        return {name: _built(part, remaining) for name, part in parts.items()}
+    if kind in ("dict", "numbered"):
+        return {key: _built(part, remaining) for key, part in items(kind, parts)}
     if kind == "fields":
         return Record(**{name: _built(part, remaining) for name, part in parts.items()})
     built = [_built(part, remaining) for part in parts]

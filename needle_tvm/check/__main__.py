@@ -50,6 +50,11 @@ def make_parser() -> cli.Parser:
         metavar="SECONDS",
         help="for making a failing program small, 0 for not at all (%(default)g)",
     )
+    add(
+        "--every-stage",
+        action="store_true",
+        help="compile each program at every stage and optimised, not at one drawn by its seed",
+    )
     add("--stop", action="store_true", help="end at the first failure")
     return parser
 
@@ -112,6 +117,7 @@ def run(options: argparse.Namespace) -> int:
         seconds=options.minutes and 60 * options.minutes,
         shrink_seconds=options.shrink,
         stop=options.stop,
+        every_stage=options.every_stage,
     )
     results = campaign.Results(options.out)
     try:

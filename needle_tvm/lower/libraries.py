@@ -6,7 +6,9 @@ import functools
 import logging
 import os
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,12 +39,30 @@ from needle_tvm.tir.functions import NODES, nodes_in
 _LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion:uint=4000",)
 
 
+_optimizes = ContextVar("_optimizes", default=True)
+
+
+@contextmanager
+def unoptimized() -> Iterator[None]:
+    """Let LLVM generate code without optimising it, which takes half the time of a compile.
+
+    For programs that run once to see whether our own passes are right.
+    """
+    token = _optimizes.set(False)
+    try:
+        yield
+    finally:
+        _optimizes.reset(token)
+
+
 def for_llvm(target: Target) -> Target:
     """Return the target with the LLVM options that our loops need, if LLVM generates its code."""
     fields = target_fields(target)
     if fields["kind"] != "llvm":
         return target
-    return make_target({**fields, "cl-opt": [*fields.get("cl-opt", ()), *_LLVM_OPTIONS]})
+    options = [*fields.get("cl-opt", ()), *_LLVM_OPTIONS]
+    level = {} if _optimizes.get() else {"opt-level": 0}
+    return make_target({**fields, "cl-opt": options, **level})
 
 
 def pass_options(module: IRModule) -> dict[str, Any]:

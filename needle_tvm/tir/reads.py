@@ -18,7 +18,9 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
 
     A read is wrong if it certainly is: a linear index is out of bounds at some point of the loops,
     or any other index is at every point. Reads under a condition, or at an index read from another
-    tensor, may be right.
+    tensor, may be right. A read under a Select whose index is clamped is wrong whatever its bounds:
+    TVM simplifies each side by the condition, which may take the clamp away, and code computes
+    both sides.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -30,9 +32,10 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
         waiting += [tensor.op for tensor in operation.input_tensors]
         if isinstance(operation, te.PlaceholderOp) and operation not in inputs:
             return f"reads {operation.name}, which is none of its inputs"
-        outside = _outside(operation, inputs) if isinstance(operation, te.ComputeOp) else None
-        if outside:
-            return outside
+        if isinstance(operation, te.ComputeOp):
+            wrong = _outside(operation, inputs) or _selected(operation, inputs)
+            if wrong:
+                return wrong
     return None
 
 
@@ -61,13 +64,39 @@ def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
             low, high, exact = _bounds(index, ranges, analyzer)
             size = int(extent)
             if low >= size or high < 0 or (exact and (low < 0 or high >= size)):
-                place = inputs.get(source.op)
-                name = source.op.name if place is None else f"input {place}"
                 return (
-                    f"reads {name} at {low} to {high} along axis {number}, where it has "
-                    f"{counted(size, 'element')}"
+                    f"reads {_named(source, inputs)} at {low} to {high} along axis {number}, where "
+                    f"it has {counted(size, 'element')}"
                 )
     return None
+
+
+def _named(tensor: Any, inputs: Mapping[Any, int]) -> str:
+    place = inputs.get(tensor.op)
+    return str(tensor.op.name) if place is None else f"input {place}"
+
+
+def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
+    """A read under a Select at an index that the Select's condition may simplify."""
+    for body in operation.body:
+        for choice in nodes_in(body, NODES.select):
+            for side in (choice.true_value, choice.false_value):
+                for source, *indices in (load.args for load in _loads(side)):
+                    clamped = next(filter(_is_clamped, indices), None)
+                    if clamped is not None:
+                        return (
+                            f"reads {_named(source, inputs)} at {clamped} under a Select, both "
+                            "sides of which are computed, and simplified by its condition; use "
+                            "k.tirx.if_then_else"
+                        )
+    return None
+
+
+def _is_clamped(index: Any) -> bool:
+    kinds = (tirx.Min, tirx.Max, tirx.FloorMod, tirx.Mod, NODES.select)
+    if any(nodes_in(index, kind) for kind in kinds):
+        return True
+    return any(call.op != _LOAD for call in nodes_in(index, NODES.call))
 
 
 def _bounds(index: Any, ranges: dict[Any, tuple[int, int]], analyzer: Any) -> tuple[int, int, bool]:

@@ -17,6 +17,10 @@ SMALL = {
     "separable": {"B": 1, "C": 2, "H": 16, "W": 32, "K": 3, "O": 4},
     "gemm": {"M": 64, "N": 64, "K": 16},
     "gelu_matmul": {"M": 64, "N": 64, "K": 16},
+    "int8_gemm": {"M": 16, "N": 64, "K": 16},
+    "softmax": {"M": 8, "N": 128},
+    "layer_norm": {"M": 32, "N": 128},
+    "attention": {"H": 2, "M": 16, "N": 96, "D": 16},
 }
 LIMITS = (60_000, 1_000_000)  # accesses of a rung that does not claim the small size
 

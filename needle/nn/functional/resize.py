@@ -195,23 +195,25 @@ class _Filter:
             (place.astype("int64"), weight) for place, weight in zip(places, weights, strict=True)
         ]
 
-    def wide_taps(self, n: int, m: int, ratio: float) -> list[tuple[Any, Any]]:
-        """The same of a filter that is as wide as the distance of the m elements, if that is wider.
-        Places that a filter does not reach have the weight 0."""
-        wide = max(ratio, 1.0)
-        reach = (2 if self.is_cubic else 1) * wide
-        centre = (np.arange(m) + 0.5) * ratio
-        first = np.maximum((centre - reach + 0.5).astype("int64"), 0)
-        end = np.minimum((centre + reach + 0.5).astype("int64"), n)
-        places = first[None] + np.arange((end - first).max())[:, None]
-        distance = np.abs((places - centre + 0.5) / wide)
-        if self.is_cubic:
-            near, far = (_cubic(distance, -0.5, is_near) for is_near in (True, False))
-            weights = np.where(distance < 1, near, np.where(distance < 2, far, 0))
-        else:
-            weights = np.maximum(1 - distance, 0)
-        weights = np.where(places < end, weights, 0)
-        return list(zip(np.minimum(places, n - 1), weights / weights.sum(0), strict=True))
+
+def wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
+    """(places, weights), each (taps, m), of the elements that m elements among n are made of by an
+    antialiasing filter: it is as wide as the distance of the m elements, `ratio`, if that is above
+    1. Places that a filter does not reach have the weight 0."""
+    wide = max(ratio, 1.0)
+    reach = (2 if is_cubic else 1) * wide
+    centre = (np.arange(m) + 0.5) * ratio
+    first = np.maximum((centre - reach + 0.5).astype("int64"), 0)
+    end = np.minimum((centre + reach + 0.5).astype("int64"), n)
+    places = first[None] + np.arange((end - first).max())[:, None]
+    distance = np.abs((places - centre + 0.5) / wide)
+    if is_cubic:
+        near, far = (_cubic(distance, -0.5, is_near) for is_near in (True, False))
+        weights = np.where(distance < 1, near, np.where(distance < 2, far, 0))
+    else:
+        weights = np.maximum(1 - distance, 0)
+    weights = np.where(places < end, weights, 0)
+    return np.minimum(places, n - 1), weights / weights.sum(0)
 
 
 def cubic_weights(share: Any) -> list[Any]:
@@ -242,8 +244,11 @@ def _tables(
     kind: _Filter, n: int, m: int, ratio: float, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
     """The places and weights that Resample takes: of m elements among n, and the other way."""
-    taps = kind.wide_taps(n, m, ratio) if kind.antialias else kind.taps(np, np.arange(m), n, ratio)
-    places, weights = (np.stack(each) for each in zip(*taps, strict=True))
+    if kind.antialias:
+        places, weights = wide_taps(n, m, ratio, kind.is_cubic)
+    else:
+        taps = kind.taps(np, np.arange(m), n, ratio)
+        places, weights = (np.stack(each) for each in zip(*taps, strict=True))
     return resample_tables(places, weights, n, dtype, device)
 
 

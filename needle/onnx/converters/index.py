@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -100,6 +101,8 @@ def _how(node: Node) -> str:
 def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) -> Tensor:
     x, index, source = tensor(data), index_tensor(indices), tensor(updates)
     axis, how = normal_axis(node, node.integer("axis"), x.ndim), _how(node)
+    if x.dtype == "bool" and how in _OF_NUMBERS:
+        return _of_flags(scatter_elements, node, x, index, source)
     if index.shape != source.shape:
         raise node.invalid(f"indices {index.spec} and updates {source.spec} differ in shape")
     key = list(
@@ -122,6 +125,17 @@ def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) ->
     return x
 
 
+_OF_NUMBERS = ("add", "max", "min")
+
+
+def _of_flags(
+    scatter: Callable[..., Tensor], node: Node, x: Tensor, index: Tensor, source: Tensor
+) -> Tensor:
+    """A reduction of booleans: a sum says whether any is true."""
+    numbers, added = (ops.cast(each, "int32") for each in (x, source))
+    return ops.cast(scatter(node, numbers, index, added), "bool")
+
+
 def _written(how: str, x: Tensor, place: tuple[Any, ...], source: Tensor) -> Tensor:
     write = {"set": ops.set_at, "add": ops.add_at, "max": ops.max_at, "min": ops.min_at}
     return write[how](x, place, source)
@@ -137,6 +151,8 @@ def _steps(node: Node, count: Any) -> range:
 def scatter_nd(node: Node, data: Value, indices: Value, updates: Value) -> Tensor:
     x, index, source = tensor(data), index_tensor(indices), tensor(updates)
     how = _how(node)
+    if x.dtype == "bool" and how in _OF_NUMBERS:
+        return _of_flags(scatter_nd, node, x, index, source)
     if how != "mul":
         return _written(how, x, _places(x, index, 0), source)
     rows = ops.reshape(index, (prod(index.shape[:-1]), index.shape[-1]))
@@ -222,8 +238,10 @@ def nonzero(node: Node, data: Value) -> Tensor:
 
 @converter("Compress", since=9)
 def compress(node: Node, data: Value, condition: Value) -> Tensor:
-    data_dependent(node)
-    x, at = tensor(data), np.flatnonzero(tensor(condition).numpy())
+    if not isinstance(condition, np.ndarray):
+        data_dependent(node)
+        condition = tensor(condition).numpy()
+    x, at = tensor(data), np.flatnonzero(condition)
     axis = normal_axis(node, node.integer("axis"), x.ndim) if node.has("axis") else None
     return ops.take(ops.reshape(x, (-1,)) if axis is None else x, Tensor(at), axis or 0)
 

@@ -192,8 +192,8 @@ def group_query_attention(
     sink: Value | None = None,
     *others: Value | None,
 ) -> tuple[Any, ...]:
-    if sink is not None or node.flag("smooth_softmax", False) or node.wants(3):
-        raise node.unsupported("head_sink, smooth_softmax and the output of products")
+    if node.wants(3):
+        raise node.unsupported("the output of the products of queries and keys")
     if any(other is not None for other in others):
         raise node.unsupported("caches of integers with scales")
     heads, kv_heads = node.integer("num_heads"), node.integer("kv_num_heads")
@@ -227,8 +227,13 @@ def group_query_attention(
     seen = seen_by_position(length, k.shape[2], begin, window - 1 if window > 0 else -1, 0)
     bias = None if added is None else tensor(added)
     scale, softcap = _scale(node, q), node.number("softcap", 0.0)
-    if softcap:
-        y, _ = attend_in_steps(q, k, v, scale, seen, bias, softcap=softcap)
+    own = None if sink is None else tensor(sink)
+    if own is None and node.flag("smooth_softmax", False):  # a sink whose score is 0
+        own = init.zeros(heads, device=q.device, dtype=q.dtype)
+    if own is not None and own.shape != (heads,):
+        raise node.invalid(f"head_sink has the shape {own.shape}, not {(heads,)}")
+    if softcap or own is not None:
+        y, _ = attend_in_steps(q, k, v, scale, seen, bias, softcap=softcap, sink=own)
     else:
         y = attend(q, k, v, scale, seen, bias)
     return join_heads(y), k, v

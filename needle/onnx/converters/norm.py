@@ -58,7 +58,10 @@ def layer_norm(node: Node, data: Value, scale: Value, shift: Value | None = None
         return F.layer_norm(x, weight.shape, weight, bias, eps)
     made, mean, inverse = standardized(_wide(x), tuple(range(axis, x.ndim)), eps)
     made = ops.multiply(ops.cast(made, x.dtype), weight)
-    return made if bias is None else ops.add(made, bias), mean, inverse
+    made = made if bias is None else ops.add(made, bias)
+    if node.integer("stash_type") == 1:  # these two are float32 whatever x is
+        mean, inverse = (ops.cast(each, "float32") for each in (mean, inverse))
+    return made, mean, inverse
 
 
 def _wide(x: Tensor) -> Tensor:

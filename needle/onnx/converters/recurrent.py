@@ -1,7 +1,8 @@
 """Converters of recurrent layers: RNN, GRU and LSTM.
 
-A layer of the usual form is one operation over all steps (`ops.lstm_sequence`,
-`ops.gru_sequence`), whose compiled code is a loop. Another form runs step by step while tracing.
+A layer of the usual form is one operation over all steps (`ops.lstm_sequence`, `gru_sequence`,
+`gru_reset_first`, `rnn_sequence`), whose compiled code is a loop. Another form runs step by step
+while tracing.
 Sequences of different lengths run to the end all the same: steps behind the end of one change
 nothing before it, and what they give is masked. Their own ends are read by index.
 """
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ... import init, ops
 from ...extents import is_symbolic
+from ...ops.rnn_sequence import NONLINEARITIES
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
@@ -21,8 +23,6 @@ from ..values import Value, tensor
 Function = Callable[[Tensor], Tensor]
 # (projected inputs, states before the first step) -> each state after every step, (T, B, H)
 Layer = Callable[[int, Tensor, Sequence[Tensor]], Sequence[Tensor]]
-
-_MOST_UNROLLED = 32  # steps of an RNN that are unrolled: more run as a GRU's, in a loop
 
 
 # Activations of the gates: (function, alpha, beta), None where a function has no such number.
@@ -274,13 +274,12 @@ def rnn(
     given = _given(node, (0,), data, weight, recurrent, bias, lengths, first)
     activations = _activations(node, ("Tanh",), given.directions)
     clipped = _clipper(node)
-    steps = given.x.shape[0]
-    looped = is_symbolic((steps,)) or steps > _MOST_UNROLLED
 
     def layer(d: int, projected: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
         ((name, function),) = activations[d]
-        if looped and name == "tanh" and not node.has("clip"):
-            return _rnn_as_gru(projected, states[0], given.recurrent[d], given.state_bias[d])
+        if name in NONLINEARITIES and not node.has("clip"):
+            sums = ops.add(projected, given.state_bias[d])
+            return (ops.rnn_sequence(sums, states[0], given.recurrent[d], name),)
 
         def step(sums: Tensor, h: Tensor) -> tuple[Tensor]:
             total = ops.add(ops.add(sums, ops.matmul(h, given.recurrent[d])), given.state_bias[d])
@@ -289,20 +288,6 @@ def rnn(
         return _by_step(node, projected, states, step)
 
     return _run(node, given, layer)
-
-
-def _rnn_as_gru(projected: Tensor, h: Tensor, w: Tensor, bias: Tensor) -> list[Tensor]:
-    """All steps of an RNN of tanh, as those of a GRU that always resets and always updates:
-    h' = n + 0 * (h - n), n = tanh(projected + 1 * (h w + bias))."""
-
-    large = 64.0  # sigmoid(64) is 1, and sigmoid(-128) is 0 in float32
-    open_gates = [init.full_like(projected, n) for n in (large, -2 * large)]
-    gates = ops.concat([*open_gates, projected], 2)
-    nothing, no_bias = init.zeros_like(w), init.zeros_like(bias)
-    hidden, _ = ops.gru_sequence(
-        gates, h, ops.concat([nothing, nothing, w], 1), ops.concat([no_bias, no_bias, bias], 0)
-    )
-    return [hidden]
 
 
 @converter("GRU", since=7)
@@ -326,6 +311,9 @@ def gru(
         usual = gate_name == "sigmoid" and new_name == "tanh" and not node.has("clip")
         if usual and before_reset:
             hidden, _ = ops.gru_sequence(projected, states[0], w, bias)
+            return (hidden,)
+        if usual:
+            hidden, _ = ops.gru_reset_first(ops.add(projected, bias), states[0], w)
             return (hidden,)
         gates, last = w[:, : 2 * width], w[:, 2 * width :]
         gates_bias, last_bias = bias[: 2 * width], bias[2 * width :]

@@ -171,7 +171,10 @@ def _bounded(node: Node, start: Any, end: Any, step: Any, extent: Any) -> slice:
     stop = None if not isinstance(end, Expression) and end < -(1 << 31) else end
     if isinstance(extent, int) and stop is not None and not isinstance(stop, Expression):
         stop = None if stop < -extent else stop
-    return slice(_clipped(start, extent), stop, step)
+    first = _clipped(start, extent)
+    if isinstance(extent, int) and isinstance(first, int) and first < -extent:
+        first = 0  # where NumPy's slice begins before the axis, and is empty
+    return slice(first, stop, step)
 
 
 def _clipped(n: Any, extent: Any) -> Any:

@@ -1,8 +1,8 @@
 """Converters of ensembles of decision trees (domain ai.onnx.ml).
 
-All decisions are made at once; the leaf that a row reaches is the one for which all decisions above
-are as its path needs them, which a product with a matrix of paths counts (Nakandala et al. 2020,
-"GEMM strategy").
+All rows walk down all trees at once: a step looks up the node at which each row is in each tree,
+and takes its "yes" or "no". Leaves lead to themselves, so that as many steps as the deepest leaf
+has decisions above it bring every row to its leaf.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
+from ... import init, ops
 from ...tensor import Tensor, make_const
 from ..graph import Node
 from ..registry import converter
@@ -29,7 +29,7 @@ _COMPARE = {
     "EQ": ops.equal,
     "NEQ": ops.not_equal,
 }
-_LARGEST = 1 << 26  # elements of all matrices of paths
+_DEEPEST = 1000  # steps: each is written out
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
@@ -51,92 +51,72 @@ class Trees:
     weights: np.ndarray
     members: np.ndarray | None = None
 
-    def paths(self, node: Node) -> list[tuple[list[int], list[int], dict[tuple[int, int], int]]]:
-        """For each tree its decisions, its leaves, and for (decision, leaf), by their places in
-        these lists, whether the path to the leaf takes "yes" (1) or "no" (-1)."""
-        found = []
-        for root in self.roots:
-            decisions: list[int] = []
-            leaves: list[int] = []
-            ways: dict[tuple[int, int], int] = {}
-            open_: list[tuple[int, list[tuple[int, int]]]] = [(int(root), [])]
-            while open_:
-                at, above = open_.pop()
-                if len(above) > len(self.yes):
-                    raise node.invalid("the trees have a circle")
-                if self.yes[at] == at and self.no[at] == at:
-                    ways |= {(decision, len(leaves)): way for decision, way in above}
-                    leaves.append(at)
-                    continue
-                here = len(decisions)
-                decisions.append(at)
-                open_.append((int(self.no[at]), [*above, (here, -1)]))
-                open_.append((int(self.yes[at]), [*above, (here, 1)]))
-                if len(decisions) > len(self.yes):
-                    raise node.invalid("the trees have a circle")
-            found.append((decisions, leaves, ways))
-        return found
+    def depth(self, node: Node) -> int:
+        """The most decisions above a leaf. ModelError for a circle."""
+        at, steps = np.unique(self.roots), 0
+        while True:
+            inner = at[(self.yes[at] != at) | (self.no[at] != at)]
+            if not len(inner):
+                return steps
+            if steps > len(self.yes):
+                raise node.invalid("the trees have a circle")
+            at = np.unique(np.concatenate([self.yes[inner], self.no[inner]]))
+            steps += 1
 
-    def hits(self, node: Node, x: Tensor) -> tuple[Tensor, np.ndarray]:
-        """1.0 for the leaf that each row reaches, (trees, rows, leaves), and what the leaves add,
-        (trees, leaves, targets)."""
-        paths = self.paths(node)
-        trees = len(paths)
-        decisions, leaves = (max(1, *(len(path[i]) for path in paths)) for i in (0, 1))
-        if trees * decisions * leaves > _LARGEST:
-            raise node.unsupported(
-                f"{trees} trees of up to {leaves} leaves take matrices of more than {_LARGEST} "
-                "elements"
-            )
-        at = np.zeros((trees, decisions), "int64")
-        way = np.zeros((trees, decisions, leaves), x.dtype)
-        needed = np.full((trees, 1, leaves), -1 - decisions, x.dtype)  # of no leaf: never met
-        added = np.full((trees, leaves, self.weights.shape[1]), np.nan)
-        for i, (inner, outer, ways) in enumerate(paths):
-            at[i, : len(inner)] = inner
-            for (decision, leaf), sign in ways.items():
-                way[i, decision, leaf] = sign
-            needed[i, 0, : len(outer)] = np.maximum(way[i], 0).sum(0)[: len(outer)]
-            added[i, : len(outer)] = self.weights[outer]
-        true = ops.cast(self._true(x, at.reshape(-1)), x.dtype)
-        true = ops.permute(ops.reshape(true, (x.shape[0], trees, decisions)), (1, 0, 2))
-        met = ops.equal(ops.matmul(true, make_const(way)), make_const(needed))
-        return ops.cast(met, x.dtype), added
+    def leaves(self, node: Node, x: Tensor) -> Tensor:
+        """The leaf that each row of x reaches in each tree: (rows, trees)."""
+        depth = self.depth(node)
+        if depth > _DEEPEST:
+            raise node.unsupported(f"trees of {depth} decisions; at most {_DEEPEST} on one path")
+        rows, trees = x.shape[0], len(self.roots)
+        at = ops.broadcast_to(make_const(self.roots.reshape(1, -1)), (rows, trees))
+        links = [make_const(way.astype("int64")) for way in (self.no, self.yes)]
+        for _ in range(depth):
+            no, yes = (ops.take(way, at, 0) for way in links)
+            at = ops.where(self._true(x, at), yes, no)
+        return at
 
-    def _true(self, x: Tensor, at: np.ndarray) -> Tensor:
-        """Whether each row answers the decisions `at` with yes: (rows, decisions)."""
-        value = ops.take(x, make_const(self.features[at]), 1)
-        split = make_const(self.splits[at].astype(x.dtype))
+    def _true(self, x: Tensor, at: Tensor) -> Tensor:
+        """Whether rows answer the decisions `at` (rows, trees) with yes."""
+
+        def own(table: np.ndarray) -> Tensor:
+            return ops.take(make_const(table), at, 0)
+
+        value = ops.take_along_axis(x, own(self.features.astype("int64")), 1)
+        split = own(self.splits.astype(x.dtype))
+        inner = (self.yes != np.arange(len(self.yes))) | (self.no != np.arange(len(self.no)))
         found: Any = None
-        for mode in sorted(set(self.modes[at]) & set(_MODES)) or ["LEQ"]:
+        for mode in sorted(set(self.modes[inner]) & set(_MODES)) or ["LEQ"]:
             if mode == "MEMBER":
                 assert self.members is not None  # made wherever a node has this mode
-                members = make_const(self.members[at].astype(x.dtype))
+                members = own(self.members.astype(x.dtype))
                 true = ops.any(ops.equal(ops.unsqueeze(value, 2), members), 2)
             else:
                 true = _COMPARE[mode](value, split)
-            is_mode = make_const(self.modes[at] == mode)
-            found = true if found is None else ops.where(is_mode, true, found)
+            found = true if found is None else ops.where(own(self.modes == mode), true, found)
         if not self.missing.any():
             return found
-        return ops.logical_or(
-            found, ops.logical_and(ops.isnan(value), make_const(self.missing[at]))
-        )
+        return ops.logical_or(found, ops.logical_and(ops.isnan(value), own(self.missing)))
 
 
-def _scores(node: Node, trees: Trees, x: Tensor, aggregate: str) -> Tensor:
-    """What the leaves add up to: (rows, targets)."""
-    hits, added = trees.hits(node, x)
-    touched = ~np.isnan(added)
-    found = ops.matmul(hits, make_const(np.where(touched, added, 0).astype(x.dtype)))
+def _scores(node: Node, trees: Trees, x: Tensor, aggregate: str) -> tuple[Tensor, Tensor | None]:
+    """What the leaves add up to (rows, targets), and whether any leaf touches a target; None if
+    all do."""
+    leaves = trees.leaves(node, x)
+    touched = ~np.isnan(trees.weights)
+    added = ops.take(make_const(np.where(touched, trees.weights, 0).astype(x.dtype)), leaves, 0)
+    is_leaf = (trees.yes == np.arange(len(touched))) & (trees.no == np.arange(len(touched)))
+    each = None if touched[is_leaf].all() else ops.take(make_const(touched), leaves, 0)
+    any_ = None if each is None else ops.any(each, 1)
     if aggregate in ("SUM", "AVERAGE"):
-        total = ops.sum(found, 0)
-        return ops.divide(total, float(len(trees.roots))) if aggregate == "AVERAGE" else total
-    counts = ops.greater(ops.matmul(hits, make_const(touched.astype(x.dtype))), 0.0)
+        total = ops.sum(added, 1)
+        by = float(len(trees.roots))
+        return (ops.divide(total, by) if aggregate == "AVERAGE" else total), any_
     most = aggregate == "MAX"
-    found = ops.where(counts, found, -np.inf if most else np.inf)
-    made = ops.max(found, 0) if most else ops.min(found, 0)
-    return ops.where(ops.isfinite(made), made, 0.0)
+    if each is not None:
+        added = ops.where(each, added, -np.inf if most else np.inf)
+    made = ops.max(added, 1) if most else ops.min(added, 1)
+    return (made if any_ is None else ops.where(any_, made, 0.0)), any_
 
 
 @converter("TreeEnsemble", domain=_ML, since=5)
@@ -178,7 +158,7 @@ def tree_ensemble(node: Node, data: Value) -> Tensor:
     aggregate = node.integer("aggregate_function", 1)
     if not 0 <= aggregate < len(_AGGREGATES):
         raise node.invalid(f"aggregate_function {aggregate} is not 0 to {len(_AGGREGATES) - 1}")
-    return transformed(node, _scores(node, trees, x, _AGGREGATES[aggregate]))
+    return transformed(node, _scores(node, trees, x, _AGGREGATES[aggregate])[0])
 
 
 def _members(node: Node, modes: np.ndarray, values: np.ndarray | None) -> np.ndarray | None:
@@ -196,9 +176,9 @@ def _members(node: Node, modes: np.ndarray, values: np.ndarray | None) -> np.nda
     return made
 
 
-@converter("TreeEnsembleRegressor", domain=_ML)
-def tree_ensemble_regressor(node: Node, data: Value) -> Tensor:
-    x = ops.cast(tensor(data), "float32")
+def _listed(node: Node, what: str, width: int) -> Trees:
+    """The trees of lists of nodes, as older operators have them. Leaves add `{what}_weights` to
+    `{what}_ids`, which are below `width`."""
     keys = list(zip(node.integers("nodes_treeids"), node.integers("nodes_nodeids"), strict=True))
     place = {key: i for i, key in enumerate(keys)}
     modes = node.texts("nodes_modes")
@@ -206,29 +186,31 @@ def tree_ensemble_regressor(node: Node, data: Value) -> Tensor:
     is_leaf = names == "LEAF"
     if not set(names[~is_leaf]) <= _COMPARE.keys():
         raise node.invalid(f"nodes_modes {sorted(set(modes))} are not all known")
+
+    def at(tree: int, number: int) -> int:
+        if (tree, number) not in place:
+            raise node.invalid(f"tree {tree} has no node {number}")
+        return place[tree, number]
+
     links = []
     for way in ("true", "false"):
         to = node.integers(f"nodes_{way}nodeids")
-        links.append(
-            np.array(
-                [
-                    i if leaf else place[tree, n]
-                    for i, ((tree, _), n, leaf) in enumerate(zip(keys, to, is_leaf, strict=True))
-                ]
-            )
-        )
-    width = node.integer("n_targets", 1)
-    weights = np.where(is_leaf[:, None], 0.0, np.nan) * np.ones(width)
+        rows = enumerate(zip(keys, to, is_leaf, strict=True))
+        links.append(np.array([i if leaf else at(tree, n) for i, ((tree, _), n, leaf) in rows]))
+    weights = np.where(is_leaf[:, None], np.nan, 0.0) * np.ones(width)
     touched = zip(
-        *(node.integers(f"target_{what}") for what in ("treeids", "nodeids", "ids")),
-        node.numbers("target_weights"),
+        *(node.integers(f"{what}_{each}") for each in ("treeids", "nodeids", "ids")),
+        node.numbers(f"{what}_weights"),
         strict=True,
     )
     for tree, number, target, weight in touched:
-        weights[place[tree, number], target] += weight
+        if not 0 <= target < width:
+            raise node.invalid(f"{what}_ids has {target}, which is not below {width}")
+        row = weights[at(tree, number)]
+        row[target] = weight if np.isnan(row[target]) else row[target] + weight
     children = {int(n) for link in links for i, n in enumerate(link) if n != i}
     missing = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * len(keys)
-    trees = Trees(
+    return Trees(
         names,
         np.array(node.integers("nodes_featureids")),
         np.array(node.numbers("nodes_values"), "float64"),
@@ -238,10 +220,61 @@ def tree_ensemble_regressor(node: Node, data: Value) -> Tensor:
         np.array([i for i in range(len(keys)) if i not in children]),
         weights,
     )
+
+
+@converter("TreeEnsembleRegressor", domain=_ML)
+def tree_ensemble_regressor(node: Node, data: Value) -> Tensor:
+    x = ops.cast(tensor(data), "float32")
+    trees = _listed(node, "target", node.integer("n_targets", 1))
     aggregate = node.text("aggregate_function", "SUM")
     if aggregate not in _AGGREGATES:
         raise node.invalid(f"aggregate_function {aggregate!r} is unknown")
-    made = _scores(node, trees, x, aggregate)
+    made, _ = _scores(node, trees, x, aggregate)
     base = node.numbers("base_values", ())
     made = ops.add(made, make_const(np.array(base, "float32"))) if base else made
     return transformed(node, made)
+
+
+@converter("TreeEnsembleClassifier", domain=_ML)
+def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
+    """(label of each row, scores (rows, classes)). Two classes of which leaves name one are as in
+    ONNX Runtime: the leaves give the score of the second class."""
+    if not node.has("classlabels_int64s"):
+        raise node.unsupported("labels that are strings")
+    labels = np.array(node.integers("classlabels_int64s"), "int64")
+    x = ops.cast(tensor(data), "float32")
+    trees = _listed(node, "class", len(labels))
+    scores, touched = _scores(node, trees, x, "SUM")
+    base = node.numbers("base_values", ())
+    named = set(node.integers("class_ids"))
+    if len(labels) == 2 and len(named) == 1:
+        return _of_two(node, labels, scores, named.pop(), base)
+    if base:
+        if len(base) != len(labels):
+            raise node.unsupported(f"{len(base)} base_values for {len(labels)} classes")
+        scores, touched = ops.add(scores, make_const(np.array(base, "float32"))), None
+    best = scores if touched is None else ops.where(touched, scores, -np.inf)
+    return ops.take(make_const(labels), ops.argmax(best, 1), 0), transformed(node, scores)
+
+
+def _of_two(
+    node: Node, labels: np.ndarray, scores: Tensor, named: int, base: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """Labels and scores of two classes, from the score of the one that leaves name: a probability
+    if no weight is negative, and else a number whose sign decides."""
+    if len(base) > 1 or (base and named):
+        raise node.unsupported(f"{len(base)} base_values where leaves name only class {named}")
+    score = scores[:, named : named + 1]
+    score = ops.add_scalar(score, base[0]) if base else score
+    probable = min(node.numbers("class_weights"), default=0.0) >= 0
+    is_second = ops.greater(score, 0.5 if probable else 0.0)[:, 0]
+    label = ops.where(is_second, make_const(labels[1:]), make_const(labels[:1]))
+    if named:
+        return label, transformed(node, ops.concat([init.zeros_like(score), score], 1))
+    kind = node.text("post_transform", "NONE")
+    if kind == "PROBIT":
+        raise node.unsupported("PROBIT where leaves name one of two classes")
+    if kind == "LOGISTIC":
+        return label, ops.sigmoid(ops.concat([ops.negate(score), score], 1))
+    other = ops.subtract(1.0, score) if probable else ops.negate(score)
+    return label, ops.concat([other, score], 1)

@@ -54,7 +54,8 @@ KERNELS = {
         ("Asinh", "Acosh", "Atanh", "Erf", "Gelu", "Softplus", "LayerNormalization"), _FLOAT32
     ),
     **dict.fromkeys(
-        ("Conv", "ConvTranspose", "AveragePool", "LSTM", "GRU", "InstanceNormalization"), _FLOAT32
+        ("Conv", "ConvTranspose", "AveragePool", "LSTM", "GRU", "RNN", "InstanceNormalization"),
+        _FLOAT32,
     ),
     "MaxPool": _FLOATS | {"int8", "uint8"},
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"), _INTEGERS),

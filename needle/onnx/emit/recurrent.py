@@ -8,18 +8,20 @@ of the last step alone for c. So the product that made `projected` is taken in, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ... import ops
 from ...extents import same
 from ...node import Node
 from ...ops._keys import Range, expand
+from ...spec import Spec
 from ._dtypes import has_kernel
 from ._rules import Site, rule
 from ._writer import Value, Writer
 
 _LSTM = (0, 3, 1, 2)  # i, f, g, o in ONNX's order: i, o, f, c
 _GRU = (1, 0, 2)  # r, z, n in ONNX's order: z, r, h
+_RNN = {"tanh": "Tanh", "relu": "Relu"}
 
 
 class _Projection(NamedTuple):
@@ -151,26 +153,61 @@ def _two_biases(s: Site, bias: Node | None) -> tuple[Value | None, Value | None]
 def gru_sequence_(
     s: Site, projected: Value, h: Value, weight: Value, bias: Value
 ) -> tuple[Value, ...]:
-    w, made_of = s.w, _projection(s.node.input_nodes[0])
+    made_of = _projection(s.node.input_nodes[0])
     if made_of is None or _readers(s, 1) or not has_kernel("GRU", h.dtype):
         return _gru_steps(s, projected, h, weight, bias)
     own = None if made_of.bias is None else s.values[made_of.bias]
-    state = _weight(w, weight, _GRU)
+    states = _whole_layer(s, "GRU", made_of, (own, bias), h, weight, _GRU, linear_before_reset=1)
+    return states, states
+
+
+@rule(ops.GruResetFirst)
+def gru_reset_first(s: Site, projected: Value, h: Value, weight: Value) -> tuple[Value, ...]:
+    made_of = _projection(s.node.input_nodes[0])
+    if made_of is None or _readers(s, 1) or not has_kernel("GRU", h.dtype):
+        return _gru_reset_steps(s, projected, h, weight)
+    own, other = _two_biases(s, made_of.bias)
+    hidden = _whole_layer(s, "GRU", made_of, (own, other), h, weight, _GRU, linear_before_reset=0)
+    return hidden, hidden
+
+
+@rule(ops.RnnSequence)
+def rnn_sequence(s: Site, projected: Value, h: Value, weight: Value) -> Value:
+    made_of, op = _projection(s.node.input_nodes[0]), s.node.op
+    if made_of is None or not has_kernel("RNN", h.dtype):
+        return _rnn_steps(s, projected, h, weight, _RNN[op.nonlinearity])
+    biases = _two_biases(s, made_of.bias)
+    names = [_RNN[op.nonlinearity]]
+    return _whole_layer(s, "RNN", made_of, biases, h, weight, (0,), activations=names)
+
+
+def _whole_layer(
+    s: Site,
+    operator: str,
+    made_of: _Projection,
+    biases: tuple[Value | None, Value | None],
+    h: Value,
+    weight: Value,
+    order: Sequence[int],
+    **attributes: Any,
+) -> Value:
+    """The states of all steps (T, B, H) of a layer of one state, with the product that made its
+    input's part taken in."""
+    w, state = s.w, _weight(s.w, weight, order)
     hidden: Value = w.node(
-        "GRU",
+        operator,
         s.values[made_of.x],
-        _weight(w, s.values[made_of.weight], _GRU),
+        _weight(w, s.values[made_of.weight], order),
         state,
-        _biases(w, own, bias, _GRU, state),
+        _biases(w, *biases, order, state),
         None,
         w.unsqueeze(h, 0),
         hidden_size=h.extents[1],
-        linear_before_reset=1,
+        **attributes,
     )
-    steps, *rest = s.out[0].shape
+    steps, *rest = (s.out if isinstance(s.out, Spec) else s.out[0]).shape
     hidden.shape = (steps, 1, *rest)
-    states = w.squeeze(hidden, 1)
-    return states, states
+    return w.squeeze(hidden, 1)
 
 
 # Step by step
@@ -238,6 +275,47 @@ def _gru_steps(
         return [h], [h, sums]
 
     return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step))
+
+
+def _gru_reset_steps(s: Site, projected: Value, h: Value, weight: Value) -> tuple[Value, ...]:
+    dtype, width = h.dtype, h.extents[1]
+    projected, h, weight = (_wide(s, each) for each in (projected, h, weight))
+    of_gates, of_new = _columns(s.w, weight, 2 * width)
+
+    def step(w: Writer, h: Value, share: Value) -> tuple[list[Value], list[Value]]:
+        both, new = _columns(w, share, 2 * width)
+        own: Value = w.node("MatMul", h, of_gates, shape=both.shape)
+        gates = w.op("Sigmoid", w.op("Add", both, own))
+        r, z = _parts(w, gates, 2)
+        kept: Value = w.node("MatMul", w.op("Mul", r, h), of_new, shape=new.shape)
+        n = w.op("Tanh", w.op("Add", new, kept))
+        h = w.op("Add", n, w.op("Mul", z, w.op("Sub", h, n)))
+        return [h], [h, gates]
+
+    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step))
+
+
+def _columns(w: Writer, x: Value, first: int) -> tuple[Value, Value]:
+    """The first columns of a matrix, and the others."""
+    rows, width = x.extents
+    sizes = (first, width - first)
+    made = w.node("Split", x, w.ints(sizes), dtype=(None,) * 2, axis=1)
+    for part, size in zip(made, sizes, strict=True):
+        part.shape = (rows, size)
+    return made[0], made[1]
+
+
+def _rnn_steps(s: Site, projected: Value, h: Value, weight: Value, function: str) -> Value:
+    dtype = h.dtype
+    projected, h, weight = (_wide(s, each) for each in (projected, h, weight))
+
+    def step(w: Writer, h: Value, share: Value) -> tuple[list[Value], list[Value]]:
+        own: Value = w.node("MatMul", h, weight, shape=share.shape)
+        h = w.op(function, w.op("Add", share, own))
+        return [h], [h]
+
+    (states,) = s.w.scan([h], [projected], step)
+    return s.w.cast(states, dtype)
 
 
 def _wide(s: Site, x: Value) -> Value:

@@ -20,7 +20,7 @@ from needle_tvm._tvm import versions
 from needle_tvm.check.campaign import failures
 from needle_tvm.check.campaign.failures import FAILURES
 from needle_tvm.check.campaign.judge import DIMS, GRADIENT, KINDS, ONNX, OPS, TORCH
-from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT
+from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT, cheaper
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 
 MOST_REFUSED = 0.02  # fraction of the programs of a kind
@@ -44,7 +44,8 @@ class Plan:
     `shard` is (i, n), from 1 to n: each seed is in one of n shards. `seconds` is the limit of the
     whole run, after which no program is started; `shrink_seconds` the limit for shrinking each
     failure, 0 for none. `stop` ends the run at the first failure. `services` are the processes'
-    functions by kind.
+    functions by kind. A program is compiled at one variant, and most without LLVM's optimisations
+    (`verdicts.cheaper`), or with `every_stage` at all of them and with.
     """
 
     kinds: Sequence[str]
@@ -54,6 +55,7 @@ class Plan:
     seconds: float | None = None
     shrink_seconds: float = 60.0
     stop: bool = False
+    every_stage: bool = False
     limits: Limits = LIMITS
     services: dict[str, str] = field(default_factory=lambda: dict(_SERVICES))
 
@@ -125,7 +127,7 @@ def run(plan: Plan, results: Results, say: Callable[[int, int, dict[str, Any]], 
     done = len(programs) - len(left)
     end = None if plan.seconds is None else time.monotonic() + plan.seconds
     with _Pools(plan) as pools:
-        for result in _outcomes(left, pools, end):
+        for result in _outcomes(left, pools, end, plan.every_stage):
             done += 1
             failed = result["verdict"] in FAILURES
             if failed and results.path is not None:
@@ -141,11 +143,13 @@ def run(plan: Plan, results: Results, say: Callable[[int, int, dict[str, Any]], 
 
 
 def _outcomes(
-    programs: Sequence[tuple[str, int]], pools: _Pools, end: float | None
+    programs: Sequence[tuple[str, int]], pools: _Pools, end: float | None, every_stage: bool
 ) -> Iterator[dict[str, Any]]:
     for kind, group in itertools.groupby(programs, key=lambda each: each[0]):
         seeds = [seed for _, seed in group]
-        requests = [{"kind": kind, "seed": seed} for seed in seeds]
+        requests: list[dict[str, Any]] = [{"kind": kind, "seed": seed} for seed in seeds]
+        if not every_stage:
+            requests = [{**each, **cheaper(each["seed"])} for each in requests]
         for number, outcome in pools.all(kind).map(requests):
             yield {"kind": kind, "seed": seeds[number], **answer(outcome)}
             if end is not None and time.monotonic() >= end:

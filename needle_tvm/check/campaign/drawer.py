@@ -23,7 +23,7 @@ from needle.backend_ndarray.dtypes import DTYPES, is_floating, is_half
 from needle.errors import TraceError
 from needle.op import Op
 from needle.ops._keys import Range
-from needle.trace import Graph, trace, trace_flat
+from needle.trace import Graph, trace_flat
 from needle_tvm.check.campaign import sizes
 from needle_tvm.check.campaign.program import CONSTANT, INPUT, PARAMETER, Leaf, Program, Step
 from needle_tvm.check.campaign.sizes import Dims, Extent, least, most
@@ -201,10 +201,14 @@ class Drawer:
             return eval(code, {**_NAMESPACE, **self._numbers, "v": v})
 
         try:
-            if self._is_large and not self._fits(trace(line, *tensors)):
-                return None
-            if self._allows is not None and not self._allows(trace(line, *tensors)):
-                return None
+            if self._is_large or self._allows is not None:
+                # `trace` would look for weights in all that the line can reach.
+                named = [(str(i), tensor) for i, tensor in enumerate(tensors)]
+                graph = trace_flat(lambda v: line(*v), named, dict)
+                if self._is_large and not self._fits(graph):
+                    return None
+                if self._allows is not None and not self._allows(graph):
+                    return None
             with ndl.no_grad(), np.errstate(all="ignore"):
                 out = line(*tensors)
         except REFUSALS:
@@ -248,7 +252,7 @@ class Drawer:
             graph = trace_flat(
                 lambda v: eval(code, {**_NAMESPACE, **symbols, "v": v}),
                 named,
-                lambda: {},
+                dict,
                 dims=axes,
             )
         except TraceError as error:

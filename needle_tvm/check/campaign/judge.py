@@ -26,6 +26,7 @@ from needle_tvm.check.campaign.verdicts import (
     VARIANTS,
     WRONG,
     Failure,
+    code,
     place,
     raised,
 )
@@ -42,7 +43,8 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on one of needle's own programs.
 
     `request` has its `kind` and `seed`, or the program itself as `program`. `variants`, pairs of a
-    stage and a number of threads, replaces the default VARIANTS. The answer has the `verdict`,
+    stage and a number of threads, replaces the default VARIANTS, and `quick` leaves out LLVM's
+    optimisations. The answer has the `verdict`,
     `where` it was reached (a stage and its threads, "eager" or "trace"), `what` is wrong, the
     `program`, its `ops` by name, the numbers of its `steps` and `dims`, and the reasons why steps
     were `undrawn` because of dims.
@@ -57,7 +59,8 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     if program.dims:  # one number of threads, in turn
         every = (*VARIANTS[:2], VARIANTS[2 + len(program.steps) % 2])
     variants = request.get("variants", every)
-    return answer(program, *judged(program.load, variants, *program.at_sizes()))
+    with code(request):
+        return answer(program, *judged(program.load, variants, *program.at_sizes()))
 
 
 def answer(program: Program, where: str, verdict: str, what: str) -> dict[str, Any]:
@@ -107,14 +110,29 @@ def judged(
                 sized.append(wanted)
             where = "trace"
             trace(model, *sized[0].tensors, dims=dims)
-            for stage, threads, results in _compiled(model, sized, variants, dims):
-                where = place(stage, threads)
-                for wanted, found in results:
-                    wrong = wanted.difference(found)
-                    if wrong:
-                        return where, WRONG, wrong
-                if any(wanted.were_written() for wanted in sized):
-                    return where, WRONG, "an input was written to"
+            return compared(model, sized, variants, dims)
+    except Exception as error:  # any exception is reported
+        return raised(where, error)
+
+
+def compared(
+    model: Any,
+    sized: Sequence[Wanted],
+    variants: Sequence[Variant],
+    dims: Mapping[Any, Any] | None = None,
+) -> tuple[str, str, str]:
+    """Compile a model and compare what the code computes, for inputs of one or more sizes; return
+    what `judged` does. What is compiled goes to the cache."""
+    where = ""
+    try:
+        for stage, threads, results in _compiled(model, sized, variants, dims):
+            where = place(stage, threads)
+            for wanted, found in results:
+                wrong = wanted.difference(found)
+                if wrong:
+                    return where, WRONG, wrong
+            if any(wanted.were_written() for wanted in sized):
+                return where, WRONG, "an input was written to"
     except Failure as failure:
         return raised(failure.where, failure.error)
     except Exception as error:  # any exception is reported

@@ -374,12 +374,25 @@ def _lstm(d: Drawer, cls: type[Op]) -> bool:
 def _gru(d: Drawer, cls: type[Op]) -> bool:
     dtype, batch = d.float_dtype(), d.extent([1, 1, 2, 3, 5, 9])
     hidden = d.rng.choice([1, 2, 4, 7, 8, 16, 20])
+    if cls.name == "gru_reset_first":
+        projected = d.leaf([d.extent([1, 2, 3, 7]), batch, 3 * hidden], dtype)
+        h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 3 * hidden], dtype, -0.5, 0.5)
+        return d.apply(cls, "", projected, h, w, results=2)
     if cls.name == "gru_sequence":
         projected = d.leaf([d.extent([1, 2, 3, 7]), batch, 3 * hidden], dtype)
         h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 3 * hidden], dtype, -0.5, 0.5)
         return d.apply(cls, "", projected, h, w, d.leaf([3 * hidden], dtype), results=2)
     gates = [d.leaf([batch, 3 * hidden], dtype) for _ in range(2)]
     return d.apply(cls, "", *gates, d.leaf([batch, hidden], dtype))
+
+
+def _rnn(d: Drawer, cls: type[Op]) -> bool:
+    dtype, batch = d.float_dtype(), d.extent([1, 1, 2, 3, 5, 9])
+    hidden = d.rng.choice([1, 2, 4, 7, 8, 16, 20])
+    projected = d.leaf([d.extent([1, 2, 3, 7]), batch, hidden], dtype)
+    h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, hidden], dtype, -0.5, 0.5)
+    nonlinearity = d.rng.choice(["tanh", "relu"])
+    return d.apply(cls, f"nonlinearity={nonlinearity!r}", projected, h, w)
 
 
 def _arange(d: Drawer, cls: type[Op]) -> bool:
@@ -428,6 +441,8 @@ BUILDERS: dict[str, Builder] = {
     "batch_norm_train": _normalized,
     "gru_gates": _gru,
     "gru_sequence": _gru,
+    "gru_reset_first": _gru,
+    "rnn_sequence": _rnn,
     "lstm_gates": _lstm,
     "lstm_sequence": _lstm,
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),

@@ -199,14 +199,37 @@ def _power(x: Any, exponent: float) -> Any:
 
 
 def _joined(tensors: Any, dim: int = 0) -> Any:
-    """Concatenate tensors of several dtypes in their common dtype."""
+    """Concatenate tensors of several dtypes in their common dtype. PyTorch takes a tensor of shape
+    (0,) beside tensors of any shape, and leaves it out."""
     import torch
 
     dtypes = [tensor.dtype for tensor in tensors]
-    if len(set(dtypes)) == 1:
+    some = [tensor for tensor in tensors if not _is_left_out(tensor)] or tensors[:1]
+    if len(set(dtypes)) == 1 and len(some) == len(tensors):
         return NotImplemented
     common = reduce(torch.promote_types, dtypes)
-    return torch.cat([tensor.to(common) for tensor in tensors], dim)
+    some = [tensor.to(common) for tensor in some]
+    return torch.cat(some, dim) if len(some) > 1 else some[0].clone()
+
+
+def _is_left_out(tensor: Any) -> bool:
+    return tensor.ndim == 1 and type(tensor.shape[0]) is int and tensor.shape[0] == 0
+
+
+def _histogram(x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    """The number of elements in each of `bins` intervals of one width. Between equal bounds they
+    are those of the elements; an element outside, and NaN, is not counted."""
+    import torch
+
+    x, low, high = x.reshape(-1), x.new_full((), min), x.new_full((), max)
+    if min == max and x.shape[0]:
+        low, high = x.amin(), x.amax()
+    alone = low == high
+    low, high = _where(alone, low - 1, low), _where(alone, high + 1, high)
+    inside = (x >= low) & (x <= high)
+    at = ((_where(inside, x, low) - low) * bins / (high - low)).long().clamp(0, bins - 1)
+    hit = (at.unsqueeze(-1) == torch.arange(bins)) & inside.unsqueeze(-1)
+    return hit.sum(0).to(x.dtype)
 
 
 def _never_of_integers(x: Any) -> Any:
@@ -413,6 +436,7 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     ),
     "inner.default": _inner,
     "cat.default": _joined,
+    "histc.default": _histogram,
     "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "unfold.default": _unfold,

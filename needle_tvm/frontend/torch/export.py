@@ -124,9 +124,7 @@ def _is_written_out(module: Any) -> bool:
     """Whether export writes out the steps of a recurrent layer."""
     import torch
 
-    if isinstance(module, (torch.nn.LSTM, torch.nn.GRU)):
-        return bool(module.proj_size)
-    return isinstance(module, torch.nn.RNNBase)
+    return isinstance(module, torch.nn.RNNBase) and bool(module.proj_size)
 
 
 def _run(model: Any, inputs: tuple[Any, ...], sizes: Mapping[str, int] | None = None) -> None:

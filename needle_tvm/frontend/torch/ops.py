@@ -26,7 +26,7 @@ import numpy as np
 from needle.backend_ndarray.dtypes import HALVES
 from needle.ops import _functions
 from needle_tvm._tvm.names import relax, te, tirx
-from needle_tvm.frontend.torch import elements, places, recurrence
+from needle_tvm.frontend.torch import elements, grouped, places, recurrence, resizes
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.nodes import (
@@ -447,26 +447,6 @@ def _split(node: Any, importer: Any) -> Any:
     return emit(_op.split(x, ends, axis) if ends else relax.Tuple([x]))
 
 
-def nearest(node: Any, importer: Any) -> Any:
-    """The nearest element below each position. TVM's operator rounds positions differently."""
-    x, sizes, scales = (*node.args, None, None)[:3]
-    out, shape = importer.env[x], extents_of(importer.env[x])
-    for i, extent in enumerate(shape[2:]):
-        if not isinstance(extent, int):
-            raise ValueError("a resize of an axis whose size is open")
-        size = int(extent * scales[i]) if sizes is None else sizes[i]
-        ratio = np.float32(extent / size if scales is None else 1 / scales[i])
-        places = np.floor(np.arange(size, dtype=np.float32) * ratio).clip(0, extent - 1)
-        index = relax.const(places.astype("int64"), "int64")
-        out = importer.block_builder.emit(_op.take(out, index, axis=i + 2))
-    return out
-
-
-def antialiased(node: Any, importer: Any) -> Any:
-    """Raise ValueError: TVM's operator does not smooth."""
-    raise ValueError(f"{node.target}: TVM has no resize with antialias=True")
-
-
 def _constants(program: Any) -> Callable[[Any], Any]:
     """A function that evaluates a node of the program; None if it depends on an argument."""
     import torch
@@ -534,8 +514,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "scatter_add.default": places.scatter("add"),
     "scatter_reduce.two": places.scatter_reduce,
     "_to_copy.default": elements.cast,
-    "upsample_nearest2d.vec": nearest,
-    "_upsample_bilinear2d_aa.default": antialiased,
+    **resizes.CONVERTERS,
     "cumsum.default": _cumulative(_op.cumsum),
     "cumprod.default": _cumulative(_op.cumprod),
     "floor_divide.default": elements.of_two(
@@ -570,5 +549,5 @@ def converters(program: Any) -> dict[str, Callable[[Any, Any], Any]]:
     """`CONVERTERS` and those of needle's own operators, with attention that knows the program's
     constants."""
     known = partial(attention, constant=_constants(program))
-    own = recurrence.CONVERTERS
+    own = {**recurrence.CONVERTERS, **grouped.CONVERTERS}
     return {**CONVERTERS, **own, "scaled_dot_product_attention.default": known}

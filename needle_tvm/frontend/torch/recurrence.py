@@ -1,10 +1,10 @@
-"""PyTorch's LSTM and GRU as layers whose steps are one operator each.
+"""PyTorch's LSTM, GRU and RNN as layers whose steps are one operator each.
 
 `torch.export` would write out the steps of a sequence. While a model is exported (`replaced`), the
-call of a whole LSTM or GRU is matmuls for all steps at once and, for each layer and direction, the
-operator `needle::lstm_steps` or `needle::gru_steps`. These become the ops
-LstmSequence and GruSequence of needle. The same functions decompose `aten.lstm` and `aten.gru` of
-programs that were exported elsewhere. LSTMs with projections are refused by name.
+call of a whole layer is matmuls for all steps at once and, for each layer and direction, the
+operator `needle::lstm_steps`, `gru_steps` or `rnn_steps`. These become the ops LstmSequence,
+GruSequence and RnnSequence of needle. The same functions decompose `aten.lstm`, `aten.gru` and the
+like of programs that were exported elsewhere. LSTMs with projections are refused by name.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from needle.ops.gru_sequence import GruSequence
 from needle.ops.recurrent import LstmSequence
+from needle.ops.rnn_sequence import RnnSequence
 from needle_tvm._tvm.names import TE_NAMESPACE, relax
 
 _LSTM_GATES, _GRU_GATES = 4, 3
@@ -72,6 +73,32 @@ def gru(
     return _layers(layer, x, weights, has_bias, layers, bidirectional, batch_first)
 
 
+def rnn(
+    nonlinearity: str,
+    x: Any,
+    h: Any,
+    weights: Sequence[Any],
+    has_bias: bool,
+    layers: int,
+    dropout: float,
+    training: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """`aten.rnn_tanh.input` and `aten.rnn_relu.input`: (output, h); NotImplemented for one with
+    dropout."""
+    if training and dropout:
+        return NotImplemented
+    step = _operators()["rnn_steps"]
+
+    def layer(x: Any, number: int, w: Any, own: Any, bias: Any, own_bias: Any) -> Any:
+        both = None if bias is None else bias + own_bias
+        hiddens = step(_linear(x, w, both), h[number], own.t(), nonlinearity)
+        return hiddens, (hiddens,)
+
+    return _layers(layer, x, weights, has_bias, layers, bidirectional, batch_first)
+
+
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
     import torch
 
@@ -116,6 +143,11 @@ def called_gru(*args: Any) -> Any:
     return gru(*args) if _is_padded(args) else NotImplemented
 
 
+def called_rnn(nonlinearity: str, *args: Any) -> Any:
+    """`torch.rnn_tanh` and `torch.rnn_relu`, likewise."""
+    return rnn(nonlinearity, *args) if _is_padded(args) else NotImplemented
+
+
 def _is_padded(args: Sequence[Any]) -> bool:
     return len(args) == 9 and isinstance(args[3], bool)
 
@@ -147,11 +179,22 @@ def _operators() -> dict[str, Any]:
             hiddens.append(h)
         return torch.stack(hiddens).to(dtype)
 
+    def rnn_steps(projected: Any, h: Any, w: Any, nonlinearity: str) -> Any:
+        dtype, (projected, h, w) = h.dtype, _wide(projected, h, w)
+        hiddens = []
+        for share in projected:
+            h = getattr(torch, nonlinearity)(share + h @ w)
+            hiddens.append(h)
+        return torch.stack(hiddens).to(dtype)
+
     def fake_lstm_steps(projected: Any, h: Any, c: Any, w: Any) -> tuple[Any, Any]:
         shape = (projected.shape[0], *h.shape)
         return h.new_empty(shape), h.new_empty(shape)
 
     def fake_gru_steps(projected: Any, h: Any, w: Any, bias: Any) -> Any:
+        return h.new_empty((projected.shape[0], *h.shape))
+
+    def fake_rnn_steps(projected: Any, h: Any, w: Any, nonlinearity: str) -> Any:
         return h.new_empty((projected.shape[0], *h.shape))
 
     found = {}
@@ -165,6 +208,11 @@ def _operators() -> dict[str, Any]:
             gru_steps,
             fake_gru_steps,
             "(Tensor projected, Tensor h, Tensor w, Tensor bias) -> Tensor",
+        ),
+        (
+            rnn_steps,
+            fake_rnn_steps,
+            "(Tensor projected, Tensor h, Tensor w, str nonlinearity) -> Tensor",
         ),
     ):
         name = function.__name__
@@ -181,20 +229,28 @@ def _wide(*tensors: Any) -> list[Any]:
     return [each.float() if each.itemsize < 4 else each for each in tensors]
 
 
-def _converted(op: Any, name: str, results: int) -> Callable[[Any, Any], Any]:
+def _converted(op: Callable[..., Any], name: str, results: int) -> Callable[[Any, Any], Any]:
     """The converter of an operator of steps to the op of needle with the same operands. The first
-    `results` of the op's results are the operator's."""
+    `results` of the op's results are the operator's. Texts among the arguments are the op's
+    attributes."""
 
     def convert(node: Any, importer: Any) -> Any:
         emit = importer.block_builder.emit
+        steps = op(*(each for each in node.args if isinstance(each, str)))
+
+        def expressions(*operands: Any) -> Any:
+            made = steps.emit_te(TE_NAMESPACE, *operands)
+            return list(made) if isinstance(made, tuple) else made
+
         made = importer.block_builder.emit_te(
-            lambda *operands: list(op.emit_te(TE_NAMESPACE, *operands)),
-            *(importer.env[each] for each in node.args),
+            expressions,
+            *(importer.env[each] for each in node.args if not isinstance(each, str)),
             primfunc_name_hint=name,
         )
         known = node.meta["val"]
         known = known if isinstance(known, (tuple, list)) else [known]
-        parts = [emit(relax.TupleGetItem(made, number)) for number in range(results)]
+        is_tuple = isinstance(made.ty, relax.TupleType)
+        parts = [emit(relax.TupleGetItem(made, n)) if is_tuple else made for n in range(results)]
         parts = [
             emit(relax.op.astype(part, str(each.dtype).partition(".")[2]))
             if str(part.ty.dtype) != str(each.dtype).partition(".")[2]
@@ -212,9 +268,15 @@ def _with_projections(node: Any, importer: Any) -> Any:
 
 
 # By the names of the operators.
-DECOMPOSITIONS: dict[str, Callable[..., Any]] = {"lstm.input": lstm, "gru.input": gru}
+DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
+    "lstm.input": lstm,
+    "gru.input": gru,
+    "rnn_tanh.input": functools.partial(rnn, "tanh"),
+    "rnn_relu.input": functools.partial(rnn, "relu"),
+}
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
-    "lstm_steps.default": _converted(LstmSequence(), "lstm_sequence", 2),
+    "lstm_steps.default": _converted(LstmSequence, "lstm_sequence", 2),
     "lstm.input": _with_projections,
-    "gru_steps.default": _converted(GruSequence(), "gru_sequence", 1),
+    "gru_steps.default": _converted(GruSequence, "gru_sequence", 1),
+    "rnn_steps.default": _converted(RnnSequence, "rnn_sequence", 1),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from needle_tvm.frontend.torch import bags, recurrence
@@ -9,7 +10,7 @@ from needle_tvm.frontend.torch import bags, recurrence
 
 def replacing() -> Any:
     """A mode, active while a model is exported, in which the functions of `recurrence` and `bags`
-    take the place of PyTorch's: whole LSTMs and GRUs, and bags of embeddings of one size.
+    take the place of PyTorch's: whole recurrent layers, and bags of embeddings of one size.
 
     A function that returns NotImplemented leaves the call as it is.
     """
@@ -18,6 +19,8 @@ def replacing() -> Any:
     rules = {
         torch.lstm: recurrence.called_lstm,
         torch.gru: recurrence.called_gru,
+        torch.rnn_tanh: functools.partial(recurrence.called_rnn, "tanh"),
+        torch.rnn_relu: functools.partial(recurrence.called_rnn, "relu"),
         torch.nn.functional.embedding_bag: bags.called,
     }
 

@@ -169,15 +169,17 @@ def _taken_apart(value: Any, leaf: Any, where: str, within: tuple[int, ...] = ()
     if named is None or (not named and kind == "fields"):
         raise TranslationError(f"{where} is a value of type {type(value).__name__}: {_ONLY}")
     for name in named:
-        if not isinstance(name, str):
-            raise TranslationError(f"{where} has the key {name!r}: only strings are taken")
+        if type(name) not in (str, int):
+            raise TranslationError(
+                f"{where} has the key {name!r}: only strings and whole numbers are taken"
+            )
     found = {
         name: _taken_apart(part, leaf, f"{where}[{name!r}]", within) for name, part in named.items()
     }
-    return (
-        {kind: {name: tree for name, (tree, _) in found.items()}},
-        {name: part for name, (_, part) in found.items()},
-    )
+    described: Any = {name: tree for name, (tree, _) in found.items()}
+    if any(type(name) is int for name in named):  # which JSON would make strings of
+        kind, described = "numbered", [[name, tree] for name, tree in described.items()]
+    return {kind: described}, {name: part for name, (_, part) in found.items()}
 
 
 def _is_record(value: Any) -> bool:
@@ -223,7 +225,7 @@ def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
     ((kind, parts),) = tree.items()
     if kind == "static":
         return
-    for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
+    for key, part in trees.items(kind, parts):
         yield from _named(part, value[key], f"{name}_{key}")
 
 
@@ -239,15 +241,15 @@ def _rebuilt(tree: Any, given: Any, remaining: Iterator[Any]) -> Any:
         if isinstance(given, tuple) and hasattr(given, "_fields"):
             return type(given)(*items)
         return tuple(items) if kind == "tuple" else items
-    named = {}
-    for name, part in parts.items():
-        before = given[name] if kind == "dict" else getattr(given, name)
+    named, by_key = {}, kind != "fields"
+    for name, part in trees.items(kind, parts):
+        before = given[name] if by_key else getattr(given, name)
         named[name] = _rebuilt(part, before, remaining)
-    if kind == "dict" and type(given) is dict:
+    if by_key and type(given) is dict:
         return named
     made = copy.copy(given)  # an object of the same class
     for name, part in named.items():
-        if kind == "dict":
+        if by_key:
             made[name] = part
         else:
             setattr(made, name, part)

@@ -68,20 +68,20 @@ def _most_rows(target: Target, gates: int) -> int:
     return max(1, (registers - gates - 2) // gates)
 
 
-def pack_gates(w: te.Tensor, units: int) -> te.Tensor:
-    """(H, gates * H) -> (ceil(H / units), H, gates, units), zeros past the last unit."""
-    hidden, width = (int(n) for n in w.shape)
+def pack_gates(w: te.Tensor, units: int, gates: range | None = None) -> te.Tensor:
+    """(H, all gates * H) -> (ceil(H / units), H, gates, units) of some gates or all, zeros past the
+    last unit."""
+    hidden = int(w.shape[0])
+    chosen = range(int(w.shape[1]) // hidden) if gates is None else gates
 
     def element(panel: Any, k: Any, gate: Any, lane: Any) -> Any:
         unit = panel * units + lane
-        value = w[k, gate * hidden + unit]
+        value = w[k, (chosen.start + gate) * hidden + unit]
         if hidden % units == 0:
             return value
         return tirx.if_then_else(unit < hidden, value, tirx.const(0, w.dtype))
 
-    return te.compute(
-        (-(-hidden // units), hidden, width // hidden, units), element, name="pack_gates"
-    )
+    return te.compute((-(-hidden // units), hidden, len(chosen), units), element, name="pack_gates")
 
 
 def lstm_steps(
@@ -155,6 +155,11 @@ class StepsWriter:
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
+        self._each_tile(lambda panel, first: self._tile_of_states(t, panel, first, *states))
+
+    def _each_tile(self, write: Callable[[Any, Any], None]) -> None:
+        """Call `write(panel, first row)` for all tiles, distributed over threads, which wait for
+        each other afterwards."""
         s, tile = self._s, self._tile
         loop = s.parallel if tile.is_parallel else s.serial
         panels = -(-self._hidden // tile.units)
@@ -164,19 +169,21 @@ class StepsWriter:
             loop(0, panels) as panel,
             s.serial(0, blocks) as block,
         ):
-            self._tile_of_states(t, panel, block * tile.rows, *states)
+            write(panel, block * tile.rows)
 
     def _rows(self, first: Any) -> list[Any]:
         """A tile's rows of the batch; those past the end repeat the last row."""
         return [tirx.min(first + r, self._batch - 1) for r in range(self._tile.rows)]
 
-    def _multiply(self, sums: Any, panel: Any, rows: list[Any], h: State, gates: int) -> None:
-        """Add h's products with the panel to the tile's sums."""
-        s = self._s
+    def _multiply(
+        self, sums: Any, panel: Any, rows: list[Any], h: State, gates: int, panels: Any = None
+    ) -> None:
+        """Add h's products with the panel to the tile's sums. Other `panels` may be given."""
+        s, panels = self._s, self._panels if panels is None else panels
         with s.serial(0, self._hidden) as k, s.vectorized(0, self._tile.units) as lane:
             for r, row in enumerate(rows):
                 for gate in range(gates):
-                    product = h(row, k) * self._panels[panel, k, gate, lane]
+                    product = h(row, k) * panels[panel, k, gate, lane]
                     s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
 
     def _each_unit(self, panel: Any, write: Callable[[Any, Any], None]) -> None:

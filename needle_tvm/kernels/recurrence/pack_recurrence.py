@@ -1,12 +1,13 @@
-"""Packs the weights of LSTM and GRU recurrences and replaces them with a kernel of all their steps.
+"""Packs the weights of recurrences and replaces them with a kernel of all their steps.
 
-Before: `lstm_sequence(projected, h, c, w)` or `gru_sequence(projected, h, w, bias)`, kernels whose
-block the ops LstmSequence and GruSequence annotated, with static shapes, all of them float32 or
-float64. On a CPU, steps and batch may be symbolic.
+Before: `lstm_sequence(projected, h, c, w)`, `gru_sequence(projected, h, w, bias)`,
+`gru_reset_first(projected, h, w)` or `rnn_sequence(projected, h, w)`, kernels whose block the ops
+annotated, with static shapes, all of them float32 or float64. On a CPU, steps and batch may be
+symbolic.
 
-After: `lstm_steps(projected, h, c, pack_gates(w))` or `gru_steps(projected, h, pack_gates(w),
-bias)`, the kernels of `recurrence.cpu` and `recurrence.gru_cpu`, or on a GPU those of
-`recurrence.gpu` and `recurrence.gru_gpu`. They write the sums of the gates only if they are still
+After: `lstm_steps(projected, h, c, pack_gates(w))`, `gru_steps(projected, h, pack_gates(w), bias)`
+and the like, the kernels of `recurrence.cpu`, `gru_cpu`, `gru_reset_cpu` and `rnn_cpu`, or on a GPU
+those of the files for GPUs beside them. They write the sums of the gates only if they are still
 read, so dead code must be gone before this pass. `pack_gates` is opaque, so that nothing is fused
 into it. If `w` depends on parameters alone, `LiftTransformParams` moves `pack_gates` out of `main`;
 otherwise it runs once for all steps.
@@ -19,14 +20,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from needle.ops.gru_reset_first import GRU_RESET_STEPS
 from needle.ops.gru_sequence import GRU_STEPS
 from needle.ops.recurrent import LSTM_STEPS
+from needle.ops.rnn_sequence import RNN_STEPS
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax, te
 from needle_tvm.graph.dependence import bindings_of, is_op, readers_of
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence import gpu as gpu_recurrence
-from needle_tvm.kernels.recurrence import gru_gpu
+from needle_tvm.kernels.recurrence import gru_gpu, gru_reset_gpu, rnn_gpu
 from needle_tvm.kernels.recurrence.cpu import (
     GATES,
     lstm_steps,
@@ -35,6 +38,8 @@ from needle_tvm.kernels.recurrence.cpu import (
     pack_gates,
 )
 from needle_tvm.kernels.recurrence.gru_cpu import GRU_GATES, gru_steps
+from needle_tvm.kernels.recurrence.gru_reset_cpu import RESET_GATES, gru_reset_steps
+from needle_tvm.kernels.recurrence.rnn_cpu import rnn_steps
 from needle_tvm.tir.extents import Size, is_static, shape_of
 from needle_tvm.tir.functions import NODES, nodes_in
 
@@ -43,21 +48,46 @@ _DTYPES = ("float32", "float64")
 
 @dataclass(frozen=True)
 class _Kind:
-    """A kind of recurrence: the annotation of its block, how many gates it has, which operand is
-    its weight, which of its results the sums are, and the kernels of its steps."""
+    """A kind of recurrence: the annotation of its block, how many operands it has and which of them
+    is its weight, into which groups of gates that is packed, which of its results the sums are
+    (None if it has one result, which is none), and the kernels of its steps."""
 
     name: str
     mark: str
-    gates: int
+    operands: int
     weight: int
-    sums: int
+    packed: tuple[range, ...]
+    sums: int | None
     on_cpu: Callable[..., list[te.Tensor]]
     on_gpu: Callable[..., list[te.Tensor]]
 
+    @property
+    def gates(self) -> int:
+        """All gates of a unit."""
+        return sum(map(len, self.packed))
 
+    @property
+    def passes_on(self) -> bool:
+        """Whether its kernel has a last result that only the kernel itself reads: a step of several
+        products."""
+        return len(self.packed) > 1
+
+
+def _rnn(nonlinearity: str, mark: str) -> _Kind:
+    on_cpu, on_gpu = (partial(f, nonlinearity=nonlinearity) for f in (rnn_steps, rnn_gpu.rnn_steps))
+    return _Kind(f"rnn_{nonlinearity}_steps", mark, 3, 2, (range(1),), None, on_cpu, on_gpu)
+
+
+_RESET = range(RESET_GATES), range(RESET_GATES, RESET_GATES + 1)
+_LSTM_GATES, _GRU_GATES = (range(GATES),), (range(GRU_GATES),)
 _KINDS = (
-    _Kind("lstm_steps", LSTM_STEPS, GATES, 3, 2, lstm_steps, gpu_recurrence.lstm_steps),
-    _Kind("gru_steps", GRU_STEPS, GRU_GATES, 2, 1, gru_steps, gru_gpu.gru_steps),
+    _Kind("lstm_steps", LSTM_STEPS, 4, 3, _LSTM_GATES, 2, lstm_steps, gpu_recurrence.lstm_steps),
+    _Kind("gru_steps", GRU_STEPS, 4, 2, _GRU_GATES, 1, gru_steps, gru_gpu.gru_steps),
+    _Kind(
+        *("gru_reset_steps", GRU_RESET_STEPS, 3, 2, _RESET, 1),
+        *(gru_reset_steps, gru_reset_gpu.gru_reset_steps),
+    ),
+    *(_rnn(name, mark) for name, mark in RNN_STEPS.items()),
 )
 
 
@@ -82,7 +112,7 @@ class _Packer(Rewriter):
         kind = _kind_of(self._module[call.args[0]])
         if kind is None:
             return call
-        operands = list(call.args[1])[:4]  # sizes may follow
+        operands = list(call.args[1])[: kind.operands]  # sizes may follow
         shape, dtype = shape_of(operands[0]), str(operands[0].ty.dtype)
         if shape is None or dtype not in _DTYPES:
             return call
@@ -91,39 +121,58 @@ class _Packer(Rewriter):
             return call
         with_sums = original in self._reads_sums(kind)
         units, steps, marks = self._kernel(kind, batch, width // kind.gates, dtype, with_sums)
-        operands[kind.weight] = self.builder_.emit_te(
-            lambda weight: pack_gates(weight, units),
-            operands[kind.weight],
-            primfunc_name_hint="pack_gates",
-            primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
-        )
+        weight = operands[kind.weight]
+        operands[kind.weight : kind.weight + 1] = [
+            self.builder_.emit_te(
+                lambda weight, gates=gates: pack_gates(weight, units, gates),
+                weight,
+                primfunc_name_hint="pack_gates",
+                primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+            )
+            for gates in kind.packed
+        ]
         made = self.builder_.call_te(
             lambda *tensors: steps(tensors),
             *operands,
             primfunc_name_hint=kind.name,
             primfunc_attrs={"op_pattern": OP_PATTERN.opaque, **marks},
         )
-        if with_sums or kind.sums > 1:
+        return self._as_results(kind, made, with_sums)
+
+    def _as_results(self, kind: _Kind, made: Any, with_sums: bool) -> Any:
+        """What the kernel makes, as its readers take it: a tensor, or a tuple whose last result is
+        missing if it is not read."""
+        if kind.sums is None:
             return made
-        return relax.Tuple([self.builder_.emit(made)])  # its readers take it from a tuple
+        results = kind.sums + with_sums
+        if results > 1 and not kind.passes_on:
+            return made
+        var = self.builder_.emit(made)
+        if not kind.passes_on:
+            return relax.Tuple([var])
+        parts = (relax.TupleGetItem(var, index) for index in range(results))
+        return relax.Tuple([self.builder_.emit(part) for part in parts])
 
     def _kernel(
         self, kind: _Kind, batch: Size, hidden: int, dtype: str, with_sums: bool
     ) -> tuple[int, Callable[[Sequence[te.Tensor]], list[te.Tensor]], dict[str, Any]]:
         """The units per panel, a function that computes the steps, and the kernel's attributes."""
+        gates = max(map(len, kind.packed))
         if self.on_gpu:
-            threads = gpu_recurrence.lstm_threads(batch, hidden, kind.gates)
+            threads = gpu_recurrence.lstm_threads(batch, hidden, gates)
             steps = partial(kind.on_gpu, threads=threads, with_sums=with_sums)
             return threads.units, steps, {SCHEDULED: True}
         if isinstance(batch, int):
-            tiles = [lstm_tile(batch, hidden, dtype, self.target, kind.gates)]
+            tiles = [lstm_tile(batch, hidden, dtype, self.target, gates)]
         else:
             bounds = self.least(batch), self.most(batch)
-            tiles = lstm_tiles(*bounds, hidden, dtype, self.target, kind.gates)
+            tiles = lstm_tiles(*bounds, hidden, dtype, self.target, gates)
         return tiles[0].units, partial(kind.on_cpu, tiles=tiles, with_sums=with_sums), {}
 
     def _reads_sums(self, kind: _Kind) -> set[Any]:
         """Calls whose sums are read: their results are read whole, or at the sums' index."""
+        if kind.sums is None:
+            return set()
 
         def reads(reader: Any) -> bool:
             return not isinstance(reader, relax.TupleGetItem) or reader.index == kind.sums

@@ -197,6 +197,29 @@ CASES = {
         {"num_heads": N, "kv_num_heads": 2, "do_rotary": 1, "softcap": 3.0, "scale": 0.7},
         compared=1,  # the caches have no defined values behind the end of a sequence
     ),
+    "grouped, a sink": Case(
+        "GroupQueryAttention",
+        [
+            QKV[0][:, :1],
+            QKV[1][:, :1, :32],
+            QKV[2][:, :1, :32],
+            *[past[:, :2] for past in PAST],
+            integers([3, 3]),
+            integers(4),
+            *TABLES,
+            None,
+            None,
+            normal(N),
+        ],
+        THREE,
+        {"num_heads": N, "kv_num_heads": 2, "do_rotary": 1},
+    ),
+    "grouped prompt, smooth": Case(
+        "GroupQueryAttention",
+        [QKV[0], QKV[1][:, :, :32], QKV[2][:, :, :32], None, None, integers([4, 4]), integers(5)],
+        THREE,
+        {"num_heads": N, "kv_num_heads": 2, "smooth_softmax": 1},
+    ),
     "grouped, several steps": Case(
         "GroupQueryAttention",
         [

@@ -67,11 +67,12 @@ def test_tf_idf():
             _alike("TfIdfVectorizer", (rng.integers(1, 6, shape),), attributes, 9, "")
 
 
-def _forest(rng, modes, targets):
-    """Attributes of three drawn trees."""
+def _forest(rng, modes, targets, what="target"):
+    """Attributes of three drawn trees, whose leaves have a weight for each of these targets."""
+    targets = range(targets) if isinstance(targets, int) else targets
     found = {f"nodes_{key}": [] for key in ("treeids", "nodeids", "modes", "featureids", "values")}
     found |= {f"nodes_{key}": [] for key in ("truenodeids", "falsenodeids")}
-    found |= {f"target_{key}": [] for key in ("treeids", "nodeids", "ids", "weights")}
+    found |= {f"{what}_{key}": [] for key in ("treeids", "nodeids", "ids", "weights")}
 
     def grow(tree, depth):
         number = sum(1 for t in found["nodes_treeids"] if t == tree)
@@ -81,13 +82,13 @@ def _forest(rng, modes, targets):
         for key, value in zip(found, (*row, float(rng.choice([-0.5, 0, 1])), 0, 0), strict=False):
             found[key].append(value)
         if leaf:
-            for target in range(targets):
+            for target in targets:
                 for key, value in zip(
                     ("treeids", "nodeids", "ids", "weights"),
                     (tree, number, target, float(rng.standard_normal())),
                     strict=True,
                 ):
-                    found[f"target_{key}"].append(value)
+                    found[f"{what}_{key}"].append(value)
         else:
             found["nodes_truenodeids"][place] = grow(tree, depth - 1)
             found["nodes_falsenodeids"][place] = grow(tree, int(rng.integers(depth)))
@@ -96,7 +97,8 @@ def _forest(rng, modes, targets):
     for tree in range(3):
         grow(tree, 4)
     missing = rng.integers(0, 2, len(found["nodes_modes"])).tolist()
-    return {**found, "nodes_missing_value_tracks_true": missing, "n_targets": targets}
+    found["nodes_missing_value_tracks_true"] = missing
+    return {**found, "n_targets": len(targets)} if what == "target" else found
 
 
 def test_trees():
@@ -108,6 +110,77 @@ def test_trees():
             attributes = _forest(rng, modes, 2)
             attributes |= {"aggregate_function": aggregate, "base_values": [0.5, -1.0]}
             _alike("TreeEnsembleRegressor", (x,), attributes, 3)
+
+
+@pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
+def test_classes_of_trees(post):
+    """Three classes, and two of which leaves name the first or the second alone."""
+    rng = np.random.default_rng(0)
+    x = rng.choice([-1, -0.5, 0, 0.25, 1, np.nan], (20, 5)).astype("float32")
+    for named, labels, base, positive in (
+        (range(3), [7, -1, 4], (), False),
+        (range(3), [7, -1, 4], (0.5, -1.0, 0.25), False),
+        ((2, 0), [7, -1, 4], (), False),
+        ((0,), [3, 8], (), False),
+        ((0,), [3, 8], (-0.25,), False),
+        ((0,), [3, 8], (0.125,), True),
+        ((1,), [3, 8], (), True),
+    ):
+        attributes = _forest(rng, ("BRANCH_LEQ",), named, "class")
+        if positive:
+            attributes["class_weights"] = [abs(w) / 3 for w in attributes["class_weights"]]
+        attributes |= {"classlabels_int64s": labels, "post_transform": post}
+        attributes |= {"base_values": list(base)} if base else {}
+        kind, kinds = "TreeEnsembleClassifier", ["int64", "float32"]
+        model = model_of(kind, (x,), attributes, 3, 2, _ML, kinds)
+        expected = by_onnxruntime(model, (x,))
+        found = by_needle(model, (x,))
+        np.testing.assert_array_equal(found[0], expected[0])
+        np.testing.assert_allclose(found[1], expected[1], 1e-5, 1e-6)
+
+
+def _of_sklearn(forest):
+    """The attributes of a classifier for a forest of scikit-learn. Its inputs are float32, so that
+    a threshold of float64 can be rounded down."""
+    keys = ("treeids", "nodeids", "modes", "featureids", "values", "truenodeids", "falsenodeids")
+    nodes = {f"nodes_{key}": [] for key in keys}
+    leaves = {f"class_{key}": [] for key in ("treeids", "nodeids", "ids", "weights")}
+    for number, each in enumerate(forest.estimators_):
+        tree = each.tree_
+        low = tree.threshold.astype("float32")
+        low = np.where(low > tree.threshold, np.nextafter(low, np.float32(-np.inf)), low)
+        for i in range(tree.node_count):
+            leaf = tree.children_left[i] < 0
+            row = (number, i, "LEAF" if leaf else "BRANCH_LEQ", 0 if leaf else tree.feature[i])
+            ways = (0, 0) if leaf else (tree.children_left[i], tree.children_right[i])
+            for key, value in zip(nodes, (*row, float(low[i]), *ways), strict=True):
+                nodes[key].append(value if isinstance(value, (str, float)) else int(value))
+            share = tree.value[i, 0] / tree.value[i, 0].sum() / len(forest.estimators_)
+            for target, weight in enumerate(share if leaf else ()):
+                row = (number, i, target, float(weight))
+                for key, value in zip(leaves, row, strict=True):
+                    leaves[key].append(value)
+    return {**nodes, **leaves, "classlabels_int64s": [int(n) for n in forest.classes_]}
+
+
+@pytest.mark.slow
+def test_a_deep_forest_of_sklearn_compiled():
+    """Trees of some hundred leaves, beside the library that grew them."""
+    pytest.importorskip("needle_tvm")
+    ensemble = pytest.importorskip("sklearn.ensemble")
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1500, 8)).astype("float32")
+    noise = rng.standard_normal(1500)
+    y = (np.sin(3 * x[:, 0]) + x[:, 1] * x[:, 2] + noise > 0).astype(int) + (x[:, 3] > 0.5)
+    forest = ensemble.RandomForestClassifier(30, random_state=0).fit(x, y)
+    assert max(each.get_depth() for each in forest.estimators_) > 15
+    rows = rng.standard_normal((200, 8)).astype("float32")
+    kinds = ["int64", "float32"]
+    attributes = _of_sklearn(forest)
+    model = model_of("TreeEnsembleClassifier", (rows,), attributes, 3, 2, _ML, kinds)
+    label, share = compiled(model, (rows,))
+    np.testing.assert_allclose(share, forest.predict_proba(rows), 1e-5, 1e-6)
+    np.testing.assert_array_equal(label, forest.predict(rows))
 
 
 @pytest.mark.slow

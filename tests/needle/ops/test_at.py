@@ -20,7 +20,9 @@ def numpys(how, x, key, value):
     if how == "set":
         out[key] = value
     else:
-        {"add": np.add, "max": np.maximum, "min": np.minimum}[how].at(out, key, value)
+        # Broadcast here: NumPy 2.4 reads behind a value of fewer dimensions than an index array.
+        whole = np.broadcast_to(value, x[key].shape).copy()
+        {"add": np.add, "max": np.maximum, "min": np.minimum}[how].at(out, key, whole)
     return out
 
 

@@ -14,12 +14,15 @@ nested = st.recursive(
         st.lists(inner, max_size=3),
         st.lists(inner, max_size=3).map(tuple),
         st.dictionaries(st.text(max_size=3), inner, max_size=3),
+        st.dictionaries(st.integers(), inner, min_size=1, max_size=3),
     ),
     max_leaves=12,
 )
 
 
 def describe(value):
+    if isinstance(value, dict) and any(isinstance(key, int) for key in value):
+        return {"numbered": [[key, describe(part)] for key, part in value.items()]}
     if isinstance(value, dict):
         return {"dict": {name: describe(part) for name, part in value.items()}}
     if isinstance(value, (tuple, list)):

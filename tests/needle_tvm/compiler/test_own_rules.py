@@ -82,6 +82,13 @@ WRONG = {
         "at 1 to 5 along axis 1, where it has 5 elements",
     ),
     "before": (lambda k, x: k.te.compute(x.shape, lambda i, j: x[i - 1, j]), "at -1 to 2 along"),
+    "a clamp under a Select": (
+        lambda k, x: k.te.compute(
+            x.shape,
+            lambda i, j: k.tirx.Select(i > 0, x[k.te.max(i - 1, 0), j], float_of(k, 0)),
+        ),
+        "reads input 0 at .* under a Select, both sides of which are computed",
+    ),
     "no place of it": (
         lambda k, x: k.te.compute(x.shape, lambda i, j: x[k.tirx.floordiv(i, 2) + 100, j]),
         "at 100 to 101 along",

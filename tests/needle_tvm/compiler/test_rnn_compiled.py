@@ -19,6 +19,7 @@ CASES = {
     "rnn_relu": (lambda: nn.RNN(5, 7, 1, False, "relu"), 1, 1),
     "lstm": (lambda: nn.LSTM(5, 7, 2), 2, 2),
     "gru": (lambda: nn.GRU(5, 7, 2), 2, 1),
+    "rnn_wide": (lambda: nn.RNN(5, 40, 1, nonlinearity="relu"), 1, 1),
     "gru_wide": (lambda: nn.GRU(5, 40, 1, bias=False), 1, 1),
     "lstm_no_bias": (lambda: nn.LSTM(5, 7, 1, bias=False), 1, 2),
 }
@@ -35,7 +36,7 @@ def test_recurrent_layers_compile(rng, case, with_state):
         return tensor(rng.standard_normal(shape).astype(np.float32))
 
     x = draw(3, 5) if layers == "cell" else draw(4, 3, 5)
-    width = 40 if case == "gru_wide" else 7
+    width = 40 if case.endswith("wide") else 7
     shape = (3, width) if layers == "cell" else (layers, 3, width)
     inputs = [x]
     if with_state:

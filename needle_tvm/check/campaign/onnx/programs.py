@@ -1,11 +1,14 @@
-"""Judge needle's own programs that go out as an ONNX file and come back.
+"""Judge programs that are ONNX files: needle's own that go out as one, and graphs of operators.
 
-The file must pass onnx's checker; ONNX Runtime, where it has the kernels, must agree with the eager
-program, and so must the file that is read again, eagerly and compiled at every stage.
+Of an even seed it is one of needle's own programs. Its file must pass onnx's checker; ONNX Runtime,
+where it has the kernels, must agree with the eager program, and so must the file that is read
+again. Of an odd seed it is a graph of ONNX's operators (`layers`), with which ONNX Runtime must
+agree. Both are compiled.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,20 +21,43 @@ from needle.graph import Graph
 from needle.onnx.emit import find
 from needle_tvm.check.campaign import judge, verdicts
 from needle_tvm.check.campaign.draw import draw
+from needle_tvm.check.campaign.onnx import layers
+from needle_tvm.check.campaign.onnx.draw import run
+from needle_tvm.check.campaign.onnx.graphs import GraphProgram
 from needle_tvm.check.campaign.program import Program
+
+Array = np.ndarray[Any, Any]
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on the program of a `seed`, or on a given `program`; see `judge.serve`."""
+    program = _program(request)
+    variants = request.get("variants", verdicts.VARIANTS)
+    with verdicts.code(request):
+        if isinstance(program, Program):
+            return judge.answer(program, *_of_own(program, variants))
+        where, verdict, what = _of_graph(program, variants)
+    return {
+        "verdict": verdict,
+        "where": where,
+        "what": what,
+        "program": program.to_json(),
+        "ops": sorted({node.op for node in program.nodes}),
+        "steps": len(program.nodes),
+    }
+
+
+def _program(request: Mapping[str, Any]) -> Program | GraphProgram:
     if "program" in request:
-        program = Program.from_json(request["program"])
-    else:
-        program = draw(int(request["seed"]), allows=_has_rules)
-    with TemporaryDirectory(prefix="needle-onnx-") as folder:
-        path = Path(folder) / "model.onnx"
-        variants = request.get("variants", verdicts.VARIANTS)
-        where, verdict, what = _judged(program, path, variants)
-    return judge.answer(program, where, verdict, what)
+        return program_of(request["program"])
+    seed = int(request["seed"])
+    return layers.draw(seed) if seed % 2 else draw(seed, allows=_has_rules)
+
+
+def program_of(text: str) -> Program | GraphProgram:
+    """Return the program of its JSON."""
+    kind = GraphProgram if "nodes" in json.loads(text) else Program
+    return kind.from_json(text)
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
@@ -53,44 +79,67 @@ def _has_rules(graph: Graph) -> bool:
 _UNTOLD = ("bfloat16",)
 
 
-def _judged(
-    program: Program, path: Path, variants: Sequence[tuple[str, int]]
-) -> tuple[str, str, str]:
+def _of_own(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str, str, str]:
     where = "eager"
+    with TemporaryDirectory(prefix="needle-onnx-") as folder:
+        path = Path(folder) / "model.onnx"
+        try:
+            with judge.own_cache():
+                model, drawn = program.load()
+                arrays = [np.asarray(x) for x in drawn]  # a number of NumPy's would be fixed
+                eager = judge.flat(model(*[ndl.Tensor(x) for x in arrays]))
+                wanted = judge.Wanted(program.load()[0], arrays, eager)
+                where = "export"
+                ndl.onnx.export(program.load()[0], tuple(arrays), path)
+                where = "onnxruntime"
+                found = _by_runtime(path, arrays)
+                wrong = found and wanted.difference(found)
+                if wrong:
+                    return where, verdicts.WRONG, wrong
+                where = "import"
+                read = ndl.onnx.load(path)
+                wrong = wanted.difference(judge.flat(read(*[ndl.Tensor(x) for x in arrays])))
+                if wrong:
+                    return where, verdicts.WRONG, wrong
+        except Exception as error:  # any exception is reported
+            return verdicts.raised(where, error)
+        return judge.judged(lambda: (ndl.onnx.load(path), arrays), variants)
+
+
+def _of_graph(program: GraphProgram, variants: Sequence[tuple[str, int]]) -> tuple[str, str, str]:
+    where = "onnxruntime"
     try:
+        proto, arrays = program.model(), program.arrays()
+        found = _by_runtime(proto, arrays)
+        where = "import"
         with judge.own_cache():
-            model, arrays = program.load()
+            model = ndl.onnx.load(proto)
             eager = judge.flat(model(*[ndl.Tensor(x) for x in arrays]))
-            wanted = judge.Wanted(program.load()[0], arrays, eager)
-            where = "export"
-            ndl.onnx.export(program.load()[0], tuple(arrays), path)
-            where = "onnxruntime"
-            found = _by_runtime(path, arrays)
-            wrong = found and wanted.difference(found)
-            if wrong:
-                return where, verdicts.WRONG, wrong
-            where = "import"
-            read = ndl.onnx.load(path)
-            wrong = wanted.difference(judge.flat(read(*[ndl.Tensor(x) for x in arrays])))
-            if wrong:
-                return where, verdicts.WRONG, wrong
+            where = "trace"
+            wanted = judge.Wanted(model, arrays, eager)
+            for where, results in (("onnxruntime", found), ("eager", eager)):
+                wrong = results and wanted.difference(results)
+                if wrong:
+                    return where, verdicts.WRONG, wrong
+            return judge.compared(model, [wanted], variants)
     except Exception as error:  # any exception is reported
         return verdicts.raised(where, error)
-    return judge.judged(lambda: (ndl.onnx.load(path), arrays), variants)
 
 
-def _by_runtime(path: Path, arrays: Sequence[np.ndarray[Any, Any]]) -> list[Any] | None:
-    """The results of ONNX Runtime, or None if it has no kernel for some operator and dtype."""
+def _by_runtime(model: Any, arrays: Sequence[Array]) -> list[Any] | None:
+    """The results of ONNX Runtime for a path or a ModelProto, or None if it has no kernel for some
+    operator and dtype, or takes no input of a dtype."""
     import onnx
     import onnxruntime as ort
 
-    onnx.checker.check_model(path, full_check=True)
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+    if isinstance(model, Path):
+        onnx.checker.check_model(model, full_check=True)
+        model = onnx.load(model)
+    if any(array.dtype.name in _UNTOLD for array in arrays):
+        return None
+    given = {each.name for each in model.graph.initializer}
+    names = [each.name for each in model.graph.input if each.name not in given]
     try:
-        session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return run(model, dict(zip(names, arrays, strict=True)))
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         return None
-    names = [each.name for each in session.get_inputs()]
-    return list(session.run(None, dict(zip(names, arrays, strict=True))))

@@ -26,7 +26,7 @@ from needle_tvm.frontend.torch.taken import Taken, take
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on the program of a `seed`, or on a given `program`; see `judge.serve`."""
-    with own_cache():
+    with own_cache(), verdicts.code(request):
         return judged(request)
 
 

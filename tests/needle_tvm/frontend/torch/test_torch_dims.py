@@ -238,10 +238,10 @@ def test_refusals(name):
     assert "\n" not in str(caught.value)
 
 
-def test_the_steps_of_an_rnn():
-    model = nn.RNN(10, 4, batch_first=True).eval()
+def test_the_steps_of_an_lstm_with_projections():
+    model = nn.LSTM(10, 4, batch_first=True, proj_size=3).eval()
     dims = {0: {0: N, 1: Dim("t", max=9)}}
-    with pytest.raises(UsageError, match=r"'input' cannot be t: .*steps of nn\.RNN, so their"):
+    with pytest.raises(UsageError, match=r"'input' cannot be t: .*steps of nn\.LSTM, so their"):
         needle_tvm.compile_torch(model, torch.randn(6, 5, 10), dims=dims)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.errors import MismatchError, StageError, TranslationError
+from needle_tvm.errors import MismatchError, StageError
 from needle_tvm.graph import legalize
 from needle_tvm.stages import STAGES
 
@@ -149,10 +149,18 @@ def test_places_between_aligned_corners():
     check(resize, torch.randn(1, 2, 7, 5).double(), stages=["noopt"], tolerance=1e-13)
 
 
-def test_what_is_not_smoothed_is_refused():
-    with pytest.raises(TranslationError, match="antialias"):
-        resize = Of(lambda self, x: F.interpolate(x, size=[3, 3], mode="bilinear", antialias=True))
-        needle_tvm.compile_torch(resize.eval(), torch.randn(1, 1, 7, 7))
+def test_smoothed_resizes():
+    def resize(self, x):
+        modes = [("bilinear", False), ("bicubic", False), ("bilinear", True)]
+        sizes = [{"size": [3, 3]}, {"size": [7, 11]}, {"scale_factor": (0.6, 1.7)}]
+        return [
+            F.interpolate(x, mode=mode, align_corners=align, antialias=True, **size)
+            for mode, align in modes
+            for size in sizes
+        ]
+
+    check(resize, torch.randn(1, 2, 7, 5), stages=["tuned"])
+    check(resize, torch.randn(1, 2, 7, 5).double(), stages=["noopt"], tolerance=1e-13)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])

@@ -1,4 +1,4 @@
-"""LSTM and GRU of PyTorch as loops: one kernel per layer and direction, whatever the steps."""
+"""LSTM, GRU and RNN of PyTorch as loops: one kernel per layer and direction, whatever the steps."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def layer(kind, **options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 def test_layers_directions_and_given_states(kind):
     both = layer(kind, num_layers=2, bidirectional=True, batch_first=True)
     plain = layer(kind, bias=False)
@@ -46,33 +46,36 @@ def test_a_classifier_by_the_last_step_of_two_directions():
             super().__init__()
             self.lstm = nn.LSTM(5, 8, bidirectional=True, batch_first=True)
             self.gru = nn.GRU(16, 8, bidirectional=True, batch_first=True)
-            self.head = nn.Linear(16, 3)
+            self.rnn = nn.RNN(16, 8, nonlinearity="relu", batch_first=True)
+            self.head = nn.Linear(8, 3)
 
         def forward(self, x):
-            return self.head(self.gru(self.lstm(x)[0])[0][:, -1])
+            return self.head(self.rnn(self.gru(self.lstm(x)[0])[0])[0][:, -1])
 
     model, x = Classifier().eval(), torch.randn(2, 60, 5)
     compiled = needle_tvm.compile_torch(model, x)
     with torch.no_grad():
         np.testing.assert_allclose(compiled(x).numpy(), model(x).numpy(), rtol=1e-5, atol=1e-6)
-    for kernel in ("lstm_steps", "gru_steps"):  # both directions share one
+    for kernel in ("lstm_steps", "gru_steps", "rnn_relu_steps"):  # both directions share one
         assert compiled.script.count(f"def {kernel}") == 1
     assert "lstm.weight_hh_l0_reverse" in {entry["name"] for entry in compiled.program.params}
 
 
 @pytest.mark.slow
-def test_many_steps_compile_as_fast_as_few():
-    model = nn.LSTM(8, 16, num_layers=3).eval()
+@pytest.mark.parametrize("kind", ["LSTM", "RNN"])
+def test_many_steps_compile_as_fast_as_few(kind):
+    model = getattr(nn, kind)(8, 16, num_layers=3).eval()
     x = torch.randn(1000, 2, 8)
     compiled = needle_tvm.compile_torch(model, x)
     with torch.no_grad():
         wanted = model(x)[0].numpy()
     np.testing.assert_allclose(compiled(x)[0].numpy(), wanted, rtol=1e-4, atol=1e-5)
-    assert compiled.script.count("def lstm_steps") == 1
+    name = "rnn_tanh_steps" if kind == "RNN" else "lstm_steps"
+    assert compiled.script.count(f"def {name}") == 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("stage", ["tuned", "noopt"])
 def test_every_number_of_steps(kind, stage):
     model = layer(kind, num_layers=2, bidirectional=True, batch_first=True)

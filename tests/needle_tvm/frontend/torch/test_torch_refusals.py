@@ -48,7 +48,7 @@ REFUSED = {
         r"^input 0\[1\] is a value of type set: only tensors",
     ),
     "an array": (linear(), [X.numpy()], "^input 0 is a value of type ndarray: only tensors"),
-    "other keys": (Applied(lambda d: d[1]), [{1: X}], "^input 0 has the key 1: only strings are"),
+    "other keys": (Applied(lambda d: d[None]), [{None: X}], "^input 0 has the key None: only"),
     "sparse": (linear(), [X.to_sparse()], r"^input 0 is a tensor that is torch\.sparse_coo, and"),
     "complex": (linear(), [[X.to(torch.complex64)]], r"^input 0 is of torch\.complex64, which"),
     "float8": (linear(), [X.to(torch.float8_e4m3fn)], r"^input 0 is of torch\.float8_e4m3fn, "),
@@ -88,10 +88,12 @@ REFUSED = {
     ),
     "a converter": (
         Applied(
-            lambda x: nn.functional.interpolate(x[None, None], 3, mode="bilinear", antialias=True)
+            lambda x: nn.functional.interpolate(
+                x.to(torch.uint8)[None, None], 3, mode="bilinear", antialias=True
+            )
         ),
         [X],
-        r"^Applied: aten\._upsample_bilinear2d_aa\.default: TVM has no resize",
+        r"^Applied: aten\._upsample_bilinear2d_aa\.default of uint8, which PyTorch rounds",
     ),
 }
 

@@ -1,0 +1,294 @@
+"""Attention on a CPU: from three library calls to one kernel that stores no scores.
+
+The last rung is the online softmax over tiles of keys of Rabe and Staats ("Self-attention does not
+need O(n^2) memory", arXiv:2112.05682) and Dao et al. ("FlashAttention", arXiv:2205.14135).
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.ladders import rows
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import attention
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import Schedule
+
+ladder = Ladder(attention.ATTENTION, "cpu")
+
+ROWS = 4  # queries of a band, and rows of a register tile: `eight_rows` says why not more
+VECTORS = 2  # across a register tile
+TILE = 8  # register tiles of keys between two rescalings of the online softmax
+LOWEST = -3.0e38  # below any score, and finite: a difference of two is no NaN
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Run the stages one after the other: scores, their softmax, the sums of values; one thread.
+
+    Both products are chains of dependent additions, the second one down the columns of V. The
+    scores, M N of them for each head, are written and read back four times.
+    """
+
+
+def products(case: Case, keys: int, height: int = ROWS) -> tuple[Any, Any, Any, Any, Any]:
+    """Q, K and V; `scores` (H, bands, height, keys) in whole tiles; V's element, 0 past its end.
+
+    A band is so many queries; the last one may reach past the end, and computes the last query
+    again.
+
+    K is copied into panels as wide as a register tile, as `gemm` packs B. `keys` is N rounded up to
+    whole panels or more.
+    """
+    from needle_tvm._tvm.names import te, tirx
+
+    q, k, v = attention.placeholders(case)
+    m, n, width = case["M"], case["N"], case["D"]
+    columns = VECTORS * case.processor.lanes
+
+    def pack(h: Any, panel: Any, d: Any, j: Any) -> Any:
+        key = panel * columns + j
+        return k[h, key, d] if keys == n else tirx.if_then_else(key < n, k[h, key, d], 0.0)
+
+    def value(h: Any, j: Any, c: Any) -> Any:
+        return v[h, j, c] if width % columns == 0 else tirx.if_then_else(c < width, v[h, j, c], 0.0)
+
+    packed = te.compute((case["H"], keys // columns, width, columns), pack, name="packed")
+    d = te.reduce_axis((0, width), name="d")
+
+    def score(h: Any, band: Any, i: Any, j: Any) -> Any:
+        row = band * height + i
+        query = q[h, row if m % height == 0 else te.min(row, m - 1), d]
+        return te.sum(query * packed[h, j // columns, d, j % columns], axis=d)
+
+    scores = te.compute((case["H"], -(-m // height), height, keys), score, name="scores")
+    return q, k, v, scores, value
+
+
+def tiles(case: Case, exp: Any, lanes: bool, height: int = ROWS) -> list[Any]:
+    """Attention in bands of queries, with the function `exp`, and reductions in lanes or not."""
+    from needle_tvm._tvm.names import te, tirx
+
+    columns, n = VECTORS * case.processor.lanes, case["N"]
+    q, k, v, scores, value = products(case, -(-n // columns) * columns, height)
+    scale = tirx.const(1.0 / math.sqrt(case["D"]), "float32")
+    shape = scores.shape[:3]
+    chains = rows.CHAINS if lanes else 0
+
+    def over(term: Any, how: Any, name: str) -> Any:
+        return rows.in_lanes(case, shape, term, how, name, chains)
+
+    top = over(lambda h, b, i, j: scores[h, b, i, j], (te.max, te.max), "top")
+    e = te.compute(
+        (*shape, n),
+        lambda h, b, i, j: exp((scores[h, b, i, j] - top[h, b, i]) * scale),
+        name="e",
+    )
+    total = over(lambda h, b, i, j: e[h, b, i, j], (te.sum, operator.add), "total")
+    j = te.reduce_axis((0, n), name="j")
+    wide = -(-case["D"] // columns) * columns
+    sums = te.compute(
+        (*shape, wide),
+        lambda h, b, i, c: te.sum(e[h, b, i, j] * value(h, j, c), axis=j),
+        name="sums",
+    )
+
+    def quotient(h: Any, i: Any, c: Any) -> Any:
+        band, row = i // height, i % height
+        return sums[h, band, row, c] / total[h, band, row]
+
+    return [q, k, v, te.compute(q.shape, quotient, name="out")]
+
+
+def define_tiles(case: Case) -> list[Any]:
+    """Queries in bands of 4 and keys in panels, so that both products are made of whole tiles."""
+    from needle_tvm._tvm.names import tirx
+
+    return tiles(case, tirx.exp, lanes=False)
+
+
+@ladder.rung(kind="rewrite", expected=(3, 20), define=define_tiles)
+def register_tiles(sch: Schedule, case: Case) -> None:
+    """Compute both products in register tiles of 4 x 32, as `gemm` does, each over all queries.
+
+    This is what calling a library three times amounts to. The scores are still a matrix in memory,
+    and the softmax between the products is now most of the time: an exponential is a call.
+    """
+    for name in ("scores", "sums"):
+        _register_tile(sch, case, name)
+
+
+def _register_tile(sch: Schedule, case: Case, name: str) -> None:
+    """Put a band's product in tiles of its rows by two vectors, which stay in registers."""
+    block = sch.get_sblock(name)
+    row, column, k = sch.get_loops(block)[-3:]
+    tile, lane = sch.split(column, [None, VECTORS * case.processor.lanes])
+    sch.reorder(tile, k, row, lane)
+    copy = sch.cache_write(block, 0, "local")
+    sch.reverse_compute_at(copy, tile, preserve_unit_loops=True)
+    sch.unroll(row)
+    sch.vectorize(lane)
+    *_, written, lane = sch.get_loops(copy)
+    sch.unroll(written)
+    sch.vectorize(lane)
+    sch.decompose_reduction(block, k)
+
+
+def define_lanes(case: Case) -> list[Any]:
+    """The softmax of `softmax`'s rung `lanes`: a polynomial, and reductions in 64 lanes."""
+    return tiles(case, rows.polynomial_exp, lanes=True)
+
+
+@ladder.rung(kind="rewrite", expected=(2, 8), define=define_lanes)
+def softmax_lanes(sch: Schedule, case: Case) -> None:
+    """Compute the softmax as the ladder `softmax` ends: a polynomial, reductions in 64 lanes."""
+    register_tiles(sch, case)
+    for name in ("top", "total"):
+        rows.lanes_in_vectors(sch, name)
+
+
+@ladder.rung(expected=(1.0, 1.6))
+def fuse_band(sch: Schedule, case: Case) -> None:
+    """Compute all stages of a band of 4 queries before the next band begins.
+
+    The scores and exponentials of a band, 4 x N floats each, stay in the cache: memory holds no
+    matrix of scores any more. That saves little time where all scores fit into the third-level
+    cache, from which a loop that goes forward is served in time.
+    """
+    _fuse(sch)
+    softmax_lanes(sch, case)
+
+
+def _fuse(sch: Schedule, skip: tuple[str, ...] = ()) -> Any:
+    """Compute the stages of a band together; return the loop over all heads' bands.
+
+    The panels of K, which all bands of a head read, come before; so does what is in `skip`.
+    """
+    out = sch.get_sblock("out")
+    head, query, _ = sch.get_loops(out)
+    height = int(sch.get(sch.get_loops(sch.get_sblock("scores"))[2]).extent)
+    band, _ = sch.split(query, [None, height])
+    task = sch.fuse(head, band)
+    for name in reversed(rows.stages(sch)):
+        if name not in ("out", "packed", *skip):
+            sch.compute_at(sch.get_sblock(name), task, preserve_unit_loops=True)
+    return task
+
+
+@ladder.rung(
+    kind="failed",
+    expected=(0.4, 0.9),
+    define=lambda case: tiles(case, rows.polynomial_exp, lanes=True, height=2 * ROWS),
+)
+def eight_rows(sch: Schedule, case: Case) -> None:
+    """FAILS: bands of 8 queries, whose register tile is that of `gemm`, 8 x 32.
+
+    Sixteen vectors of sums leave room in 32 registers for a matmul, and not for the dozen constants
+    of the exponential, which LLVM keeps in registers across the band's loops: it spills the sums.
+    """
+    fuse_band(sch, case)
+
+
+@ladder.rung(after=fuse_band, expected=(1.5, 2))
+def parallel(sch: Schedule, case: Case) -> None:
+    """Put bands of queries on different threads, over all heads, and the copies of K as well."""
+    _on_threads(sch, _fuse(sch))
+    softmax_lanes(sch, case)
+
+
+def _on_threads(sch: Schedule, task: Any) -> None:
+    """Put tasks on different threads, and before them the panels of K."""
+    sch.parallel(task)
+    sch.parallel(sch.fuse(*sch.get_loops(sch.get_sblock("packed"))[:2]))
+
+
+def define_online(case: Case) -> list[Any]:
+    """Tiles of keys, each with a maximum, a sum and sums of values of its own, joined one by one.
+
+    (top, total, sums) of two sets of keys join to those of both: each side is scaled by the
+    exponential of its maximum less the common one.
+    """
+    from needle_tvm._tvm.names import te, tirx
+
+    columns, n = VECTORS * case.processor.lanes, case["N"]
+    keys = min(TILE, -(-n // columns)) * columns
+    count = -(-n // keys)
+    q, k, v, scores, value = products(case, count * keys)
+    scale = tirx.const(1.0 / math.sqrt(case["D"]), "float32")
+    shape = (*scores.shape[:2], count, ROWS)
+    wide = -(-case["D"] // columns) * columns
+
+    def score(h: Any, b: Any, t: Any, i: Any, j: Any) -> Any:
+        key = t * keys + j
+        found = scores[h, b, i, key]
+        return found if n % keys == 0 else tirx.if_then_else(key < n, found, LOWEST)
+
+    j0, j1, j2 = (te.reduce_axis((0, keys), name=name) for name in ("j0", "j1", "j2"))
+    top = te.compute(shape, lambda h, b, t, i: te.max(score(h, b, t, i, j0), axis=j0), name="top")
+    e = te.compute(
+        (*shape, keys),
+        lambda h, b, t, i, j: rows.polynomial_exp((score(h, b, t, i, j) - top[h, b, t, i]) * scale),
+        name="e",
+    )
+    total = te.compute(shape, lambda h, b, t, i: te.sum(e[h, b, t, i, j1], axis=j1), name="total")
+
+    def element(h: Any, j: Any, c: Any) -> Any:
+        return value(h, j if n % keys == 0 else te.min(j, n - 1), c)
+
+    sums = te.compute(
+        (*shape, wide),
+        lambda h, b, t, i, c: te.sum(e[h, b, t, i, j2] * element(h, t * keys + j2, c), axis=j2),
+        name="sums",
+    )
+
+    def scaled(side: Any, common: Any, which: int) -> Any:
+        return side[which] * rows.polynomial_exp((side[0] - common) * scale)
+
+    def join(left: Any, right: Any) -> tuple[Any, Any, Any]:
+        common = te.max(left[0], right[0])
+        total, sums = (scaled(left, common, n) + scaled(right, common, n) for n in (1, 2))
+        return common, total, sums
+
+    def nothing(*dtypes: str) -> tuple[Any, Any, Any]:
+        return tuple(te.const(x, "float32") for x in (LOWEST, 0.0, 0.0))
+
+    joined = te.comm_reducer(join, nothing, name="joined")
+    t = te.reduce_axis((0, count), name="t")
+    _, all_total, all_sums = te.compute(
+        (*scores.shape[:3], wide),
+        lambda h, b, i, c: joined(
+            (top[h, b, t, i], total[h, b, t, i], sums[h, b, t, i, c]), axis=t
+        ),
+        name="joined",
+    )
+    out = te.compute(
+        q.shape,
+        lambda h, i, c: all_sums[h, i // ROWS, i % ROWS, c] / all_total[h, i // ROWS, i % ROWS, c],
+        name="out",
+    )
+    return [q, k, v, out]
+
+
+@ladder.rung(kind="rewrite", expected=(0.6, 1.2), define=define_online)
+def online(sch: Schedule, case: Case) -> None:
+    """Take keys in tiles of 256 and join each tile's softmax to that of the tiles before it.
+
+    A task keeps 4 x 256 scores whatever N is: the whole of attention is one kernel, and stores no
+    scores. The price is an exponential for each element of the result and tile. On a CPU it pays
+    once a band's scores outgrow the second-level cache, at more than 60,000 keys.
+    """
+    task = _fuse(sch, ("scores", "top", "e", "total", "sums"))
+    _on_threads(sch, task)
+    block = sch.get_sblock("joined")
+    *_, row, column, tile = sch.get_loops(block)
+    sch.reorder(tile, row, column)
+    sch.vectorize(sch.split(column, [None, case.processor.lanes])[1])
+    for name in ("sums", "total", "e", "top", "scores"):
+        sch.compute_at(sch.get_sblock(name), tile, preserve_unit_loops=True)
+    for name in ("scores", "sums"):
+        _register_tile(sch, case, name)
+    sch.decompose_reduction(block, tile)

@@ -1,0 +1,190 @@
+"""Matmul of 8-bit integers on a CPU: what widening costs, and the instruction that avoids it.
+
+The last rungs have the structure of `gemm_cpu`'s; only the innermost step is another: four products
+for each sum at once (AVX512-VNNI), where the processor has that instruction.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.ladders import gemm_cpu, int8_dots
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import int8_gemm
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import Schedule
+
+ladder = Ladder(int8_gemm.INT8_GEMM, "cpu")
+
+TERMS = int8_dots.TERMS  # neighbouring k whose products one instruction adds
+ROWS, VECTORS = 8, 2  # of a register tile: sixteen vectors of sums
+SHIFT = 128  # makes a signed 8-bit number unsigned
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Run the definition as it stands: for every element of C a sum along k, on one thread.
+
+    An element is a byte, so a cache line of B holds 64 of them, and the walk down a column uses one
+    of each 64. Every product needs two bytes widened to 32 bits first.
+    """
+
+
+@ladder.rung(expected=(8, 64))
+def reorder(sch: Schedule, case: Case) -> None:
+    """Move k outside j, as in `gemm`: LLVM widens 16 bytes of a row of B at once.
+
+    A vector holds 16 sums as with float32, so the narrow operands save memory and no arithmetic:
+    each step is a load that widens, a multiplication, an addition, and C loaded and stored.
+    """
+    c = sch.get_sblock("C")
+    i, j, k = sch.get_loops(c)
+    sch.reorder(i, k, j)
+    sch.decompose_reduction(c, k)
+
+
+@ladder.rung(expected=(2, 8))
+def register_tile(sch: Schedule, case: Case) -> None:
+    """Keep 8 x 32 sums in registers, with bands of rows on different threads: `gemm`'s schedule.
+
+    C is no longer loaded and stored for each k. What is left is the multiplication: that of 32-bit
+    integers takes two or three times as long as a float32's multiply-add, which has no counterpart
+    here.
+    """
+    gemm_cpu.accumulate(sch, *gemm_cpu.tile_of(case), in_registers=True)
+
+
+def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
+    """B in panels with four k side by side, A as unsigned bytes, C in whole tiles cut to size.
+
+    A's elements get 128 added, so that each sum is too large by 128 times the sum of B's column,
+    which is subtracted at the end. What is missing at the edges is zeros of B.
+    """
+    from needle_tvm._tvm.names import te, tirx
+
+    m, n, k = case["M"], case["N"], case["K"]
+    columns, quads = VECTORS * int8_dots.LANES, -(-k // TERMS)
+    a = te.placeholder((m, k), name="A", dtype="int8")
+    b = te.placeholder((k, n), name="B", dtype="int8")
+
+    def unsigned(i: Any, q: Any, t: Any) -> Any:
+        r = q * TERMS + t
+        value = a[i, r if k % TERMS == 0 else te.min(r, k - 1)]
+        return (value.astype("int16") + SHIFT).astype("uint8")
+
+    def pack(panel: Any, q: Any, j: Any, t: Any) -> Any:
+        r, column = q * TERMS + t, panel * columns + j
+        if k % TERMS == 0 and n % columns == 0:
+            return b[r, column]
+        return tirx.if_then_else(tirx.all(r < k, column < n), b[r, column], tirx.const(0, "int8"))
+
+    panels, bands = -(-n // columns), -(-m // rows)
+    shifted = te.compute((m, quads, TERMS), unsigned, name="shifted")
+    packed = te.compute((panels, quads, columns, TERMS), pack, name="packed")
+    d = te.reduce_axis((0, k), name="d")
+    excess = te.compute(
+        (n,), lambda j: te.sum(b[d, j].astype("int32") * SHIFT, axis=d), name="excess"
+    )
+    q, t = te.reduce_axis((0, quads), name="q"), te.reduce_axis((0, TERMS), name="t")
+
+    def term(band: Any, p: Any, i: Any, j: Any) -> Any:
+        row = band * rows + i
+        x = shifted[row if m % rows == 0 else te.min(row, m - 1), q, t]
+        return te.sum(x.astype("int32") * packed[p, q, j, t].astype("int32"), axis=[q, t])
+
+    tiles = te.compute((bands, panels, rows, columns), term, name="tiles")
+    c = te.compute(
+        (m, n),
+        lambda i, j: tiles[i // rows, j // columns, i % rows, j % columns] - excess[j],
+        name="C",
+    )
+    return [a, b, c]
+
+
+@ladder.rung(kind="rewrite", expected=(2, 8), define=define_quads)
+def quads(sch: Schedule, case: Case) -> None:
+    """Put four k side by side, for an instruction that adds four products to each of 16 sums.
+
+    `vpdpbusd` does 64 multiply-adds where float32 has 16, and widens nothing. It takes one operand
+    unsigned: A's elements get 128 added, and C is corrected by the sums of B's columns. A processor
+    without it widens and multiplies, in the same loops.
+    """
+    _shift(sch)
+    band, panel = _whole_tiles(sch)
+    sch.parallel(band)
+    _tile(sch, case, panel)
+
+
+def _shift(sch: Schedule) -> None:
+    """Prepare A and B on all threads, and the sums of B's columns row by row."""
+    shifted, packed, excess = (sch.get_sblock(name) for name in ("shifted", "packed", "excess"))
+    sch.parallel(sch.get_loops(shifted)[0])
+    sch.parallel(sch.get_loops(packed)[0])
+    j, d = sch.get_loops(excess)
+    sch.reorder(d, j)
+
+
+def _whole_tiles(sch: Schedule) -> tuple[Any, Any]:
+    """Split C as the tiles are; the loops over bands and panels."""
+    _, _, *tile, _, _ = sch.get_loops(sch.get_sblock("tiles"))
+    rows, columns = (int(sch.get(loop).extent) for loop in tile)
+    i, j = sch.get_loops(sch.get_sblock("C"))
+    band, row = sch.split(i, [None, rows])
+    panel, column = sch.split(j, [None, columns])
+    sch.reorder(band, panel, row, column)
+    sch.unroll(row)
+    sch.vectorize(column)
+    return band, panel
+
+
+def _tile(sch: Schedule, case: Case, loop: Any) -> None:
+    """Sum a tile in registers inside `loop`, by the instruction of four products if there is one.
+
+    Threads and scope come before the reduction is decomposed: afterwards it is none for TVM.
+    """
+    tiles = sch.get_sblock("tiles")
+    sch.compute_at(tiles, loop, preserve_unit_loops=True)
+    row, column, step, term = sch.get_loops(tiles)[-4:]
+    vector, lane = sch.split(column, [None, int8_dots.LANES])
+    sch.reorder(step, row, vector, lane, term)
+    sch.set_scope(tiles, 0, "local")
+    sch.unroll(row)
+    sch.unroll(vector)
+    start = sch.decompose_reduction(tiles, step)
+    sch.vectorize(sch.get_loops(start)[-1])
+    if case.processor.dots:
+        sch.tensorize(lane, int8_dots.multiply_add())
+        sch.annotate(step, int8_dots.PRAGMA, int8_dots.SOURCE)
+    else:
+        sch.reorder(term, lane)
+        sch.vectorize(lane)
+
+
+@ladder.rung(
+    kind="failed", after=quads, expected=(0.1, 0.7), define=lambda case: define_quads(case, rows=1)
+)
+def one_row(sch: Schedule, case: Case) -> None:
+    """FAILS: a tile of one row, two vectors of sums.
+
+    Each instruction needs a vector of B of its own from the cache, and waits for the one before,
+    which adds to the same sums.
+    """
+    quads(sch, case)
+
+
+@ladder.rung(after=quads, expected=(1.0, 1.5))
+def cache_block(sch: Schedule, case: Case) -> None:
+    """Loop over panels outside and over up to 32 bands inside: a panel serves 256 rows at once.
+
+    The bands are shared out evenly, since a tile of which a part is missing has no instruction.
+    """
+    _shift(sch)
+    band, panel = _whole_tiles(sch)
+    bands = int(sch.get(band).extent)
+    inside = max(n for n in range(1, gemm_cpu.ROW_TILES + 1) if bands % n == 0)
+    block, inner = sch.split(band, [None, inside])
+    sch.reorder(block, panel, inner)
+    sch.parallel(sch.fuse(block, panel))
+    _tile(sch, case, inner)

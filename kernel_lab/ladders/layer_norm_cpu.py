@@ -1,0 +1,177 @@
+"""Layer normalisation on a CPU: two sums and a sweep, and which digits a single sweep loses."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.ladders import rows
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import layer_norm
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import Schedule
+
+ladder = Ladder(layer_norm.LAYER_NORM, "cpu")
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Run the stages one after the other over the whole matrix, on one thread.
+
+    Each of the two sums is a chain of dependent additions, four cycles for a value; only the last
+    sweep is in vectors.
+    """
+
+
+@ladder.rung(expected=(2, 6))
+def across_rows(sch: Schedule, case: Case) -> None:
+    """Sum 16 rows side by side in the lanes of a vector, so that no chain holds up another.
+
+    The additions no longer wait, the loads do: 16 neighbouring lanes are 16 rows, far apart in
+    memory, and each load is a gather from 16 cache lines, of which one element is used.
+    """
+    for name in ("total", "squares"):
+        block = sch.get_sblock(name)
+        row, term = sch.get_loops(block)
+        outer, lane = sch.split(row, [None, case.processor.lanes])
+        sch.reorder(outer, term, lane)
+        sch.vectorize(lane)
+
+
+@ladder.rung(after=naive, expected=(1.0, 1.4))
+def fuse_rows(sch: Schedule, case: Case) -> Any:
+    """Compute mean, variance and result of a row before the next row begins.
+
+    A row of 768 is 3 KiB and stays in the first-level cache for the second and the third sweep.
+    """
+    return rows.row_by_row(sch, "y")
+
+
+def _mean_and_variance(case: Case, x: Any) -> tuple[Any, Any]:
+    """Each row's mean and variance, both sums in 64 lanes."""
+    from needle_tvm._tvm.names import te
+
+    m, n = (case["M"],), float(case["N"])
+    add = (te.sum, operator.add)
+    total = rows.in_lanes(case, m, lambda i, k: x[i, k], add, "total")
+    mean = te.compute(m, lambda i: total[i] / n, name="mean")
+
+    def square(i: Any, k: Any) -> Any:
+        return (x[i, k] - mean[i]) * (x[i, k] - mean[i])
+
+    squares = rows.in_lanes(case, m, square, add, "squares")
+    return mean, te.compute(m, lambda i: squares[i] / n, name="variance")
+
+
+def define_lanes(case: Case) -> list[Any]:
+    """Both sums in 64 lanes."""
+    x, gamma, beta = layer_norm.placeholders(case)
+    found = _mean_and_variance(case, x)
+    return [x, gamma, beta, layer_norm.normalised(x, gamma, beta, *found)]
+
+
+@ladder.rung(kind="rewrite", expected=(4, 16), define=define_lanes)
+def lanes(sch: Schedule, case: Case) -> Any:
+    """Add in 64 lanes, four vectors that do not wait for each other, and the lanes at the end.
+
+    A sum in lanes is also more exact: each lane adds a 64th of the terms.
+    """
+    row = rows.row_by_row(sch, "y")
+    for name in ("total", "squares"):
+        rows.lanes_in_vectors(sch, name)
+    return row
+
+
+def _scaled(case: Case, x: Any, gamma: Any, beta: Any, mean: Any, variance: Any) -> Any:
+    """The result, with a division and a root for each row instead of each value."""
+    from needle_tvm._tvm.names import te, tirx
+
+    scale = te.compute(
+        (case["M"],),
+        lambda i: 1.0 / tirx.sqrt(variance[i] + layer_norm.EPSILON),
+        name="scale",
+    )
+    return te.compute(
+        x.shape, lambda i, j: (x[i, j] - mean[i]) * scale[i] * gamma[j] + beta[j], name="y"
+    )
+
+
+def define_scale(case: Case) -> list[Any]:
+    """Both sums in 64 lanes; 1 / sqrt(variance + eps) is a stage of its own."""
+    x, gamma, beta = layer_norm.placeholders(case)
+    return [x, gamma, beta, _scaled(case, x, gamma, beta, *_mean_and_variance(case, x))]
+
+
+@ladder.rung(kind="rewrite", expected=(1.1, 3), define=define_scale)
+def one_division(sch: Schedule, case: Case) -> Any:
+    """Compute 1 / sqrt(variance + eps) once for each row, and multiply by it.
+
+    A root and a division for every value wait for the one unit that does them, many cycles a
+    vector; a multiplication takes half a cycle.
+    """
+    return lanes(sch, case)
+
+
+def define_one_pass(case: Case) -> list[Any]:
+    """Sum and sum of squares of a row in one sweep, of its values less the first one.
+
+    variance = mean of squares - square of mean. Without the shift, a row whose mean is far larger
+    than its deviation would lose all digits in that difference (Chan, Golub and LeVeque,
+    "Algorithms for computing the sample variance", The American Statistician 37, 1983).
+    """
+    from needle_tvm._tvm.names import te
+
+    x, gamma, beta = layer_norm.placeholders(case)
+    n = case["N"]
+    width = rows.CHAINS * case.processor.lanes
+    width = width if n % width == 0 else 1
+    step = te.reduce_axis((0, n // width), name="step")
+    lane = te.reduce_axis((0, width), name="lane")
+
+    def shifted(i: Any, lane: Any) -> Any:
+        return x[i, step * width + lane] - x[i, 0]
+
+    both = te.comm_reducer(
+        lambda left, right: (left[0] + right[0], left[1] + right[1]),
+        lambda *dtypes: (te.const(0.0, "float32"), te.const(0.0, "float32")),
+        name="both",
+    )
+    totals, squares = te.compute(
+        (case["M"], width),
+        lambda i, lane: both((shifted(i, lane), shifted(i, lane) * shifted(i, lane)), axis=step),
+        name="lanes",
+    )
+    total, square = te.compute(
+        (case["M"],), lambda i: both((totals[i, lane], squares[i, lane]), axis=lane), name="row"
+    )
+    offset = te.compute((case["M"],), lambda i: total[i] / float(n), name="offset")
+    mean = te.compute((case["M"],), lambda i: offset[i] + x[i, 0], name="mean")
+    variance = te.compute(
+        (case["M"],), lambda i: square[i] / float(n) - offset[i] * offset[i], name="variance"
+    )
+    return [x, gamma, beta, _scaled(case, x, gamma, beta, mean, variance)]
+
+
+@ladder.rung(kind="rewrite", expected=(0.9, 1.4), define=define_one_pass)
+def one_pass(sch: Schedule, case: Case) -> Any:
+    """Take both sums in one sweep over the row.
+
+    A third of the loads less, all from the first-level cache, so that little is gained as long as a
+    row stays there. It costs digits where the row's first value is far from its mean.
+    """
+    row = rows.row_by_row(sch, "y")
+    *_, lane, step = sch.get_loops(sch.get_sblock("lanes"))
+    sch.reorder(step, lane)
+    sch.vectorize(lane)
+    return row
+
+
+@ladder.rung(expected=(1.5, 2))
+def parallel(sch: Schedule, case: Case) -> None:
+    """Put rows on different threads: no row needs anything of another.
+
+    As many times faster as there are cores, as long as memory delivers what they ask for.
+    """
+    sch.parallel(one_pass(sch, case))

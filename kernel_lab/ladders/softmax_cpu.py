@@ -1,0 +1,159 @@
+"""Softmax of rows on a CPU: what a row costs once it stays in the first-level cache.
+
+The failed rung is the online softmax of Milakov and Gimelshein ("Online normalizer calculation for
+softmax", arXiv:1805.02867), which pays where a row does not stay there.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+from kernel_lab.ladders import rows
+from kernel_lab.rung import Ladder
+from kernel_lab.workload import Case
+from kernel_lab.workloads import softmax
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import Schedule
+
+ladder = Ladder(softmax.SOFTMAX, "cpu")
+
+LOWEST = -3.0e38  # below any value, and finite: a difference of two is no NaN
+
+
+@ladder.rung(expected=(1, 1), kind="naive")
+def naive(sch: Schedule, case: Case) -> None:
+    """Run four stages one after the other, each over the whole matrix, on one thread.
+
+    The matrix of exponentials is written, read for the sums and read again for the quotients. Each
+    exponential is a call of the C library, and nearly all of the time.
+    """
+
+
+@ladder.rung(expected=(1.0, 1.5))
+def fuse_rows(sch: Schedule, case: Case) -> Any:
+    """Compute all four stages of a row before the next row begins.
+
+    A row of 1,024 is 4 KiB: after the first sweep it stays in the first-level cache. Memory is
+    read once and written once. The gain is small as long as the calls of the exponential wait for
+    nothing but each other.
+    """
+    return rows.row_by_row(sch, "y")
+
+
+def define_polynomial(case: Case) -> list[Any]:
+    """The definition with an exponential made of arithmetic."""
+    from needle_tvm._tvm.names import te
+
+    x = te.placeholder((case["M"], case["N"]), name="x")
+    e, total = softmax.stages(case, x, rows.polynomial_exp)
+    return [x, te.compute(x.shape, lambda i, j: e[i, j] / total[i], name="y")]
+
+
+@ladder.rung(kind="rewrite", expected=(1.5, 6), define=define_polynomial)
+def polynomial(sch: Schedule, case: Case) -> Any:
+    """Replace the call by a polynomial, so that LLVM computes 16 exponentials at once.
+
+    e^x = 2^n e^r with r below ln(2)/2: six multiply-adds, and the exponent written as bits. The
+    sweep over exponentials and that over quotients are in vectors now; the maximum and the sum are
+    still chains of one value after the other, four cycles each.
+    """
+    return rows.row_by_row(sch, "y")
+
+
+def define_lanes(case: Case) -> list[Any]:
+    """The maximum and the sum in 64 lanes, each of which takes every 64th value."""
+    from needle_tvm._tvm.names import te
+
+    x = te.placeholder((case["M"], case["N"]), name="x")
+    m = (case["M"],)
+    top = rows.in_lanes(case, m, lambda i, k: x[i, k], (te.max, te.max), "top")
+    e = te.compute(x.shape, lambda i, j: rows.polynomial_exp(x[i, j] - top[i]), name="e")
+    total = rows.in_lanes(case, m, lambda i, k: e[i, k], (te.sum, operator.add), "total")
+    return [x, te.compute(x.shape, lambda i, j: e[i, j] / total[i], name="y")]
+
+
+@ladder.rung(kind="rewrite", expected=(2, 8), define=define_lanes)
+def lanes(sch: Schedule, case: Case) -> Any:
+    """Take the maximum and the sum in 64 lanes: four vectors that do not wait for each other.
+
+    A compiler may not do this by itself, because it adds in another order. The lanes of a row are
+    combined once, at its end. An addition takes four cycles, and four chains of them keep one unit
+    busy.
+    """
+    row = rows.row_by_row(sch, "y")
+    for name in ("top", "total"):
+        rows.lanes_in_vectors(sch, name)
+    return row
+
+
+@ladder.rung(kind="failed", expected=(0.5, 0.95))
+def recompute(sch: Schedule, case: Case) -> None:
+    """FAILS: compute each exponential twice, for the sum and for the quotient, and store none.
+
+    It saves a store and a load in the first-level cache, which the load and store units do beside
+    the arithmetic anyway, and doubles the arithmetic.
+    """
+    sch.compute_inline(sch.get_sblock("e"))
+    lanes(sch, case)
+
+
+def define_online(case: Case) -> list[Any]:
+    """Maximum and sum of a row in one sweep: a sum is rescaled whenever its maximum grows."""
+    from needle_tvm._tvm.names import te
+
+    x = te.placeholder((case["M"], case["N"]), name="x")
+
+    def join(left: Any, right: Any) -> tuple[Any, Any]:
+        top = te.max(left[0], right[0])
+        first, second = (rows.polynomial_exp(side[0] - top) for side in (left, right))
+        return top, left[1] * first + right[1] * second
+
+    def nothing(*dtypes: str) -> tuple[Any, Any]:
+        return te.const(LOWEST, "float32"), te.const(0.0, "float32")
+
+    joined = te.comm_reducer(join, nothing, name="joined")
+    width = 4 * case.processor.lanes
+    width = width if case["N"] % width == 0 else 1
+    step = te.reduce_axis((0, case["N"] // width), name="step")
+    lane = te.reduce_axis((0, width), name="lane")
+    one = te.const(1.0, "float32")
+    top, total = te.compute(
+        (case["M"], width),
+        lambda i, lane: joined((x[i, step * width + lane], one), axis=step),
+        name="lanes",
+    )
+    top, total = te.compute(
+        (case["M"],), lambda i: joined((top[i, lane], total[i, lane]), axis=lane), name="row"
+    )
+    return [
+        x,
+        te.compute(
+            x.shape, lambda i, j: rows.polynomial_exp(x[i, j] - top[i]) / total[i], name="y"
+        ),
+    ]
+
+
+@ladder.rung(kind="failed", after=lanes, expected=(0.3, 1.1), define=define_online)
+def online(sch: Schedule, case: Case) -> None:
+    """FAILS: maximum and sum in one sweep, rescaling the sum whenever the maximum grows.
+
+    It reads the row twice instead of three times, and computes three exponentials for each value
+    instead of one. It pays where reading is what costs: rows larger than the cache, or a GPU.
+    `attention` uses the same idea for whole tiles, where the rescaling is rare.
+    """
+    rows.row_by_row(sch, "y")
+    block = sch.get_sblock("lanes")
+    *_, lane, step = sch.get_loops(block)
+    sch.reorder(step, lane)
+    sch.vectorize(lane)
+
+
+@ladder.rung(after=lanes, expected=(1.5, 2))
+def parallel(sch: Schedule, case: Case) -> None:
+    """Put rows on different threads: no row needs anything of another.
+
+    As many times faster as there are cores, as long as their caches hold the rows they work on.
+    """
+    sch.parallel(lanes(sch, case))

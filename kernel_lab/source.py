@@ -1,0 +1,83 @@
+"""A function of a ladder as pieces of code: what it uses, and itself."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+_OWN = "kernel_lab.ladders."  # the modules whose functions and numbers are listed
+
+
+def parts(function: Callable[..., Any]) -> dict[str, str]:
+    """The constants and the ladders' functions that a function uses, and then itself, by name.
+
+    Docstrings, decorators and imports are left out.
+    """
+    numbers: dict[str, str] = {}
+    functions: dict[str, str] = {}
+    _collect(function, numbers, functions, set())
+    return numbers | functions
+
+
+def listing(pieces: dict[str, str]) -> str:
+    """Pieces of `parts` as one text: constants in lines, then functions with space between them."""
+    numbers = [text for text in pieces.values() if "\n" not in text]
+    functions = [text for text in pieces.values() if "\n" in text]
+    return "\n\n\n".join(["\n".join(numbers)] * bool(numbers) + functions)
+
+
+def _collect(
+    function: Callable[..., Any],
+    numbers: dict[str, str],
+    functions: dict[str, str],
+    met: set[Callable[..., Any]],
+) -> None:
+    if function in met or not isinstance(function, FunctionType):
+        return
+    met.add(function)
+    for name, value in _used(function.__code__, function.__globals__):
+        if isinstance(value, FunctionType) and value.__module__.startswith(_OWN):
+            _collect(value, numbers, functions, met)
+        elif name.isupper() and isinstance(value, int | float | tuple):
+            numbers[name] = f"{name} = {value!r}"
+    if function.__name__ != "<lambda>":
+        functions[function.__name__] = _stripped(textwrap.dedent(inspect.getsource(function)))
+
+
+def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The module's names that the code and the functions in it read, and those that they read of
+    other ladders' modules (`rows.CHAINS`)."""
+    module: ModuleType | None = None
+    for step in dis.get_instructions(code):
+        if module is not None and step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            yield step.argval, getattr(module, step.argval)
+        module = None
+        if step.opname == "LOAD_GLOBAL" and step.argval in names:
+            value = names[step.argval]
+            yield step.argval, value
+            if isinstance(value, ModuleType) and value.__name__.startswith(_OWN):
+                module = value
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _used(constant, names)
+
+
+def _stripped(text: str) -> str:
+    """The lines of a function from its `def` on, without its docstring and its imports."""
+    tree: Any = ast.parse(text).body[0]
+    dropped = set(range(1, tree.lineno))
+    body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
+    imports = [node for node in body if isinstance(node, ast.ImportFrom)]
+    for node in [*tree.body[: len(tree.body) - len(body)], *imports]:
+        dropped |= set(range(node.lineno, node.end_lineno + 1))
+    first = min((node.lineno for node in body if node not in imports), default=None)
+    if first is not None:  # the blank lines that docstring and imports leave behind
+        start = max(dropped | {tree.lineno})
+        dropped |= {n for n in range(start, first) if not text.splitlines()[n - 1].strip()}
+    kept = [line for n, line in enumerate(text.splitlines(), 1) if n not in dropped]
+    return "\n".join(kept + ["    pass"] * (first is None)).rstrip()
