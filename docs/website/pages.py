@@ -84,6 +84,8 @@ class Pages:
             for path in (ROOT / source).iterdir()
             if path.suffix in (".md", ".py") and path.stem != "README"
         )
+        if PurePosixPath(files[0]).name[0].isdigit():  # named by date: the newest first
+            files.reverse()
         titled = {file: self.add(file) for file in files}
         rows = [f"- [{self.title(found)}]({_relative(found, place)})" for found in titled.values()]
         self._texts[place] = "\n".join([f"# {PurePosixPath(source).name.capitalize()}", "", *rows])
