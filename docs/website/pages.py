@@ -45,7 +45,7 @@ class Pages:
             place = _PLACES.get(source) or source.removeprefix("docs/")
             self.places[source] = place
             self._texts[place] = self._linked(path.read_text(encoding="utf-8"), source)
-        elif path.suffix in (".png", ".svg"):
+        elif path.suffix in (".png", ".svg", ".gif", ".jpg", ".webp"):
             place = self.places[source] = source.removeprefix("docs/")
             (self.out / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, self.out / place)
