@@ -44,9 +44,19 @@ def _collect(
         if isinstance(value, FunctionType) and value.__module__.startswith(_OWN):
             _collect(value, numbers, functions, met)
         elif name.isupper() and isinstance(value, int | float | tuple):
-            numbers[name] = f"{name} = {value!r}"
-    if function.__name__ != "<lambda>":
-        functions[function.__name__] = _stripped(textwrap.dedent(inspect.getsource(function)))
+            numbers[name] = _assignment(name, value)
+    if function.__name__ == "<lambda>":
+        return
+    text = textwrap.dedent(inspect.getsource(function))
+    tree: Any = ast.parse(text).body[0]
+    for default in (*tree.args.defaults, *tree.args.kw_defaults):
+        if isinstance(default, ast.Name) and default.id in function.__globals__:
+            numbers[default.id] = _assignment(default.id, function.__globals__[default.id])
+    functions[function.__name__] = _stripped(text, tree)
+
+
+def _assignment(name: str, value: Any) -> str:
+    return f"{name} = {value!r}".replace("e+", "e")  # as formatters write numbers
 
 
 def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -67,9 +77,8 @@ def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _used(constant, names)
 
 
-def _stripped(text: str) -> str:
+def _stripped(text: str, tree: Any) -> str:
     """The lines of a function from its `def` on, without its docstring and its imports."""
-    tree: Any = ast.parse(text).body[0]
     dropped = set(range(1, tree.lineno))
     body = tree.body[1:] if ast.get_docstring(tree) is not None else tree.body
     imports = [node for node in body if isinstance(node, ast.ImportFrom)]

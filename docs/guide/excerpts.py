@@ -1,8 +1,8 @@
-"""The code of ladders in the guide's chapters: `python docs/guide/excerpts.py` brings it up to date.
+"""The ladders' code in the guide's chapters: `python docs/guide/excerpts.py` brings it up to date.
 
-A block ```` ```python schedule=gemm/cpu/tile ```` holds the schedule function of that rung, and
-`definition=` its definition. What it uses of the ladders (helpers, constants) stands before it, if no
-earlier block of the chapter has it.
+A python block after the comment `<!-- code: schedule gemm/cpu/tile -->` holds the schedule function
+of that rung, one after `<!-- code: definition gemm/cpu/pack -->` its definition. What these use of
+the ladders (helpers, constants) stands before them, unless an earlier block of the chapter has it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import Path
 from kernel_lab import registry, source
 
 GUIDE = Path(__file__).parent
-FENCE = re.compile(r"^```python (schedule|definition)=([\w/]+)\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(
+    r"^<!-- code: (schedule|definition) (\w+)/(\w+)/(\w+) -->\n```python\n(.*?)^```$", re.M | re.S
+)
 
 
 def refreshed(text: str) -> str:
@@ -21,19 +23,20 @@ def refreshed(text: str) -> str:
     seen: set[str] = set()
 
     def block(match: re.Match[str]) -> str:
-        what, place = match[1], match[2]
-        workload, device, name = place.split("/")
+        what, workload, device, name, _ = match.groups()
         rung = registry.ladder(workload, device)[name]
         pieces = source.parts(rung.schedule if what == "schedule" else rung.define)
-        new = {key: piece for key, piece in pieces.items() if piece not in seen}
+        own = list(pieces)[-1]
+        new = {key: piece for key, piece in pieces.items() if key == own or piece not in seen}
         seen.update(new.values())
-        return f"```python {what}={place}\n{source.listing(new)}\n```"
+        head = f"<!-- code: {what} {workload}/{device}/{name} -->"
+        return f"{head}\n```python\n{source.listing(new)}\n```"
 
-    return FENCE.sub(block, text)
+    return _BLOCK.sub(block, text)
 
 
 if __name__ == "__main__":
     for chapter in sorted(GUIDE.glob("[0-9][0-9]-*.md")):
-        text = chapter.read_text()
-        if (new := refreshed(text)) != text:
+        old = chapter.read_text()
+        if (new := refreshed(old)) != old:
             chapter.write_text(new)

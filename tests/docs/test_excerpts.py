@@ -1,0 +1,65 @@
+"""The ladders' code in the guide is that of the ladders, and every rung has its section."""
+
+import importlib.util
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
+
+from kernel_lab import registry, source
+from tests import ROOT
+
+GUIDE = ROOT / "docs" / "guide"
+CHAPTERS = {
+    "vector_add": "02-schedules",
+    "gemm": "03-cpu",
+    "softmax": "13-rows",
+    "layer_norm": "13-rows",
+    "attention": "14-attention-and-bytes",
+    "int8_gemm": "14-attention-and-bytes",
+}
+
+
+def _excerpts():
+    spec = importlib.util.spec_from_file_location("guide_excerpts", GUIDE / "excerpts.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_excerpts_are_the_ladders_code():
+    """`python docs/guide/excerpts.py` writes them."""
+    refreshed = _excerpts().refreshed
+    for chapter in sorted(GUIDE.glob("[0-9][0-9]-*.md")):
+        text = chapter.read_text()
+        assert refreshed(text) == text, chapter.name
+        # An excerpt that the pattern misses would never be compared.
+        blocks = re.findall(r"^<!-- code:", text, re.M)
+        found = re.findall(r"^<!-- code: \w+ [\w/]+ -->\n```python\n", text, re.M)
+        assert len(blocks) == len(found), chapter.name
+
+
+@pytest.mark.parametrize("name", CHAPTERS)
+def test_every_rung_has_a_section_with_its_code(name):
+    text = (GUIDE / f"{CHAPTERS[name]}.md").read_text()
+    for rung in registry.ladder(name, "cpu").rungs:
+        assert re.search(rf"^### {rung.name}\b", text, re.M), rung.name
+        assert f"{name}/cpu/{rung.name} -->" in text, rung.name
+
+
+def test_a_changed_excerpt_is_written_again():
+    text = "<!-- code: schedule gemm/cpu/parallel -->\n```python\nold\n```\n"
+    new = _excerpts().refreshed(text)
+    assert "def tile(" in new and "BLOCK = 32" in new and "old" not in new
+    assert _excerpts().refreshed(new) == new
+
+
+def test_parts_have_helpers_before_what_uses_them_and_no_docstrings():
+    found = source.parts(registry.ladder("gemm", "cpu")["cache_block"].schedule)
+    assert list(found)[-1] == "cache_block" and {"_pack", "_product", "ROW_TILES"} <= set(found)
+    assert '"""' not in source.listing(found)
+    for text in found.values():
+        compile(text, "<part>", "exec")
