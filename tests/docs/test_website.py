@@ -136,7 +136,7 @@ def test_every_pass_is_shown(tmp_path):
 @pytest.mark.slow
 def test_the_site_is_built(tmp_path):
     command = [sys.executable, "-m", "docs.website", str(tmp_path / "site"), "--no-lab"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     site = tmp_path / "site"
     assert check.faults(site) == []
@@ -151,6 +151,11 @@ def test_the_site_is_built(tmp_path):
         "contributing.html",
     ]:
         assert (site / name).is_file(), name
+    chapter = (site / "guide/03-cpu.html").read_text()
+    assert (
+        'src="drawn/03-cpu/tile.svg"' in chapter
+        and (site / "guide/drawn/03-cpu/tile.svg").is_file()
+    )
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
     again = subprocess.run(
