@@ -21,9 +21,10 @@ def index() -> str:
         "",
         "Each page has one ladder: its rungs with their reasons, the code of each schedule, what it"
         " changed, the compiler's output, and pictures of the memory accesses of up to three rungs"
-        " (the chapters have more). [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md) explain the pictures."
-        " Nothing is timed here, since times belong to the machine that they were taken on: `python -m"
-        " kernel_lab gemm -d cpu --peers --report DIR` makes such a page with the times of yours.",
+        " (the chapters have more). [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md)"
+        " explain the pictures. Nothing is timed here, since times belong to the machine that they"
+        " were taken on: `python -m kernel_lab gemm -d cpu --peers --report DIR` makes such a page"
+        " with the times of yours.",
         "",
         '<ul class="reports">',
     ]
