@@ -19,7 +19,7 @@ from typing import Any
 
 from docs import reference
 from docs.guide import notebooks
-from docs.website import check, compiler, lab
+from docs.website import check, compiler, figures, lab
 from docs.website.normal import normal
 from docs.website.pages import Pages
 
@@ -79,7 +79,8 @@ def build(out: Path, *, with_lab: bool = True) -> None:
 
 def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     """Write the Markdown of all pages, and return the order in which tabs show them."""
-    pages = Pages(source)
+    texts = figures.drawn(notebooks.chapters(), source / "guide" / figures.FOLDER)
+    pages = Pages(source, texts)
     tabs: dict[str, list[Any]] = {
         title: [pages.add(name) for name in names] for title, names in _TABS.items()
     }

@@ -172,7 +172,7 @@ def _index(
     unused = [each.name for each in passes if not any(s.model == first.name for s in each.steps)]
     lines += [
         "",
-        "The other passes find nothing to do in this model: "
+        f"The other passes find nothing to do in *{first.name}*: "
         + ", ".join(f"[{name}](passes.md#{_anchor(name)})" for name in unused)
         + ".",
         "",

@@ -10,6 +10,7 @@ from pathlib import Path
 from kernel_lab import registry
 from needle_tvm.process.threads import available_cores
 
+PICTURED = 3  # rungs of a report with pictures, which take most of the time
 _BACK = '<p><a href="../index.html">All ladders</a> · <a href="../../index.html">needle</a></p>'
 
 
@@ -19,10 +20,11 @@ def index() -> str:
         "# The lab's reports",
         "",
         "Each page has one ladder: its rungs with their reasons, the code of each schedule, what it"
-        " changed, the compiler's output, and pictures of the memory accesses of up to six rungs."
-        " [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md) explain the pictures. Nothing is"
-        " timed here, since times belong to the machine that they were taken on: `python -m"
-        " kernel_lab gemm -d cpu --peers --report DIR` makes such a page with the times of yours.",
+        " changed, the compiler's output, and pictures of the memory accesses of up to three rungs"
+        " (the chapters have more). [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md)"
+        " explain the pictures. Nothing is timed here, since times belong to the machine that they"
+        " were taken on: `python -m kernel_lab gemm -d cpu --peers --report DIR` makes such a page"
+        " with the times of yours.",
         "",
         '<ul class="reports">',
     ]
@@ -52,10 +54,12 @@ def _rungs(key: tuple[str, str]) -> int:
 
 
 def write_report(name: str, device: str, folder: Path) -> None:
-    """Write one report, with links back to the site, into a folder."""
+    """Write one report, with links back to the site, into a folder. For a process of its own: it
+    changes how many rungs have pictures."""
     from kernel_lab import report
     from kernel_lab.run import Request, run
 
+    report.PICTURED = PICTURED
     page = report.write(run(Request(workload=name, device=device, timed=False)), folder)
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("<main>", f"<main>\n{_BACK}", 1), encoding="utf-8")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shutil
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 from docs.website.normal import normal
@@ -27,10 +28,11 @@ _LINK = re.compile(r"(!?\[(?:[^][]|\[[^]]*\])*\])\(([^)\s]+)\)")
 
 
 class Pages:
-    """The pages that have been written into a folder, by their paths in the repository."""
+    """The pages that have been written into a folder, by their paths in the repository; `texts`
+    has those of files whose text on the site is another."""
 
-    def __init__(self, out: Path) -> None:
-        self.out = out
+    def __init__(self, out: Path, texts: Mapping[Path, str]) -> None:
+        self.out, self._given = out, texts
         self.places: dict[str, str] = {}
         self._texts: dict[str, str] = {}
 
@@ -44,8 +46,9 @@ class Pages:
         if path.suffix == ".md":
             place = _PLACES.get(source) or source.removeprefix("docs/")
             self.places[source] = place
-            self._texts[place] = self._linked(path.read_text(encoding="utf-8"), source)
-        elif path.suffix in (".png", ".svg"):
+            text = self._given.get(path) or path.read_text(encoding="utf-8")
+            self._texts[place] = self._linked(text, source)
+        elif path.suffix in (".png", ".svg", ".gif", ".jpg", ".webp"):
             place = self.places[source] = source.removeprefix("docs/")
             (self.out / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, self.out / place)
@@ -84,6 +87,8 @@ class Pages:
             for path in (ROOT / source).iterdir()
             if path.suffix in (".md", ".py") and path.stem != "README"
         )
+        if PurePosixPath(files[0]).name[0].isdigit():  # named by date: the newest first
+            files.reverse()
         titled = {file: self.add(file) for file in files}
         rows = [f"- [{self.title(found)}]({_relative(found, place)})" for found in titled.values()]
         self._texts[place] = "\n".join([f"# {PurePosixPath(source).name.capitalize()}", "", *rows])
