@@ -132,25 +132,6 @@ vit_tiny_patch16_224 deit_tiny_patch16_224 mixer_s32_224 gmlp_s16_224 poolformer
 edgenext_xx_small ghostnet_100 levit_128s""".split()
 
 
-@torch.no_grad()
-def _spread(model: nn.Module, image: torch.Tensor) -> Made:
-    """The model with the statistics that its batch norms see for `image`: with those of new ones
-    the activations of many models vanish, and every result would be the last bias."""
-
-    def see(norm: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-        axes = [0, *range(2, inputs[0].ndim)]
-        if inputs[0][:, 0].numel() > 1:
-            norm.running_mean.copy_(inputs[0].mean(axes))
-            norm.running_var.copy_(inputs[0].var(axes, unbiased=False))
-
-    norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
-    hooks = [norm.register_forward_pre_hook(see) for norm in norms]
-    model.eval()(image)
-    for hook in hooks:
-        hook.remove()
-    return model, (image,), {}
-
-
 def _torchvision(name: str) -> Made:
     import torchvision
 

@@ -80,7 +80,7 @@ def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
     check_suffix(path)
     if path.suffix == ".safetensors":
         save = _safetensors().numpy.save
-        atomic.write_file(path, save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
+        atomic.write_file(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
         return
     for name, array in arrays.items():
         if array.dtype.kind == "V":  # bfloat16: NumPy would write untyped bytes

@@ -222,4 +222,4 @@ def _arrays(weights: Weights) -> Arrays:
 
 
 def _contiguous(arrays: Mapping[str, np.ndarray[Any, Any]]) -> Arrays:
-    return {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}

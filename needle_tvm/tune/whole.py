@@ -122,5 +122,5 @@ def _write(
     from needle_tvm.lower import build
 
     build.write_library(module, target, path)
-    save_file({n: np.ascontiguousarray(a) for n, a in params.items()}, path / PARAMS)
+    save_file({n: np.asarray(a, order="C") for n, a in params.items()}, path / PARAMS)
     write_manifest(path, build.describe(signature, module, spec, target, {}))

@@ -28,7 +28,9 @@ def batch_norm(
         raise node.unsupported("batch norm in the training mode of an opset below 14")
     if any(each.dtype != x.dtype for each in taken):
         x, taken = ops.cast(x, "float32"), [ops.cast(each, "float32") for each in taken]
-    return ops.cast(F.batch_norm(x, *taken, eps=eps), tensor(data).dtype)
+    mean, variance, weight, bias = taken
+    made = F.batch_norm(x, mean, variance, weight, bias, eps=eps)
+    return ops.cast(made, tensor(data).dtype)
 
 
 def _by_own_statistics(
@@ -39,8 +41,8 @@ def _by_own_statistics(
     x = _wide(data)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     found = ops.mean(x, axes), ops.var(x, axes)
-    affine = (ops.cast(each, x.dtype) for each in (scale, shift))
-    made = F.batch_norm(x, *found, *affine, eps=node.number("epsilon"))
+    weight, bias = ops.cast(scale, x.dtype), ops.cast(shift, x.dtype)
+    made = F.batch_norm(x, found[0], found[1], weight, bias, eps=node.number("epsilon"))
     kept = node.number("momentum")
     running = (
         ops.add(ops.mul_scalar(old, kept), ops.cast(ops.mul_scalar(new, 1 - kept), old.dtype))

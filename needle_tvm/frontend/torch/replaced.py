@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from needle_tvm.frontend.torch import bags, recurrence
@@ -16,7 +17,7 @@ def replacing() -> Any:
     """
     import torch
 
-    rules = {
+    rules: dict[Any, Callable[..., Any]] = {
         torch.lstm: recurrence.called_lstm,
         torch.gru: recurrence.called_gru,
         torch.rnn_tanh: functools.partial(recurrence.called_rnn, "tanh"),

@@ -13,7 +13,7 @@ import pytest
 import needle_tvm
 from needle import nn
 from needle_tvm import runtime
-from needle_tvm.artifact import artifact, layout
+from needle_tvm.artifact import array_files, artifact, layout
 from needle_tvm.artifact.manifest import read_manifest
 from needle_tvm.errors import ArtifactError, UsageError
 from needle_tvm.process import atomic
@@ -186,3 +186,28 @@ def test_what_is_no_path_is_named(exported, path):
         arguments = (path, "key") if refused is artifact.sign else (path,)
         with pytest.raises(UsageError, match=r"path=.*: must be a str or a Path"):
             refused(*arguments)
+
+
+class Scaled(nn.Module):
+    """x times exp(scale), a parameter without axes."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(np.array(0.5, "float32"))
+
+    def forward(self, x):
+        return (x * self.scale.exp()).sum()
+
+
+def test_weights_and_results_without_axes(tmp_path):
+    x = tensor(np.arange(6, dtype="float32").reshape(2, 3))
+    compiled = needle_tvm.compile(Scaled().eval(), x, stage="noopt")
+    compiled.export(tmp_path / "model")
+    reloaded = needle_tvm.load(tmp_path / "model")
+    assert reloaded(x).numpy() == compiled(x).numpy()
+    reloaded.set_params({"scale": np.array(0.0, "float32")})
+    np.testing.assert_allclose(reloaded(x).numpy(), x.numpy().sum(), rtol=1e-6)
+    for name in ("one.npy", "one.safetensors", "one.npz"):
+        array_files.write(tmp_path / name, {"y": reloaded(x).numpy()})
+        (array,) = array_files.read(tmp_path / name).values()
+        assert array.shape == ()

@@ -28,7 +28,7 @@ _LAYOUTS = {
     "relax.nn.conv2d_transpose": ("NCHW", "IOHW"),
     "relax.nn.conv3d_transpose": ("NCDHW", "IODHW"),
 }
-_ALONE = axis_of(1, 1, 1, 1, 0, 1)  # the rows of an image of one row
+_ALONE = Axis(1, 1, 1, 1, 0, 0, 1, 0, 1)  # the rows of an image of one row
 
 
 def conv_transpose(module: IRModule, target: Target) -> IRModule:
@@ -54,19 +54,20 @@ class _Rewriter(Rewriter):
         given = (attrs.strides, attrs.padding[: len(window) - 2], attrs.dilation)
         numbers = zip(*([int(each) for each in numbers] for numbers in given), strict=True)
         sizes = zip(image[2:], result[2:], window[2:], strict=True)
-        axes = [axis_of(*size, *each) for size, each in zip(sizes, numbers, strict=True)]
-        if None in axes:
+        found = [axis_of(*size, *each) for size, each in zip(sizes, numbers, strict=True)]
+        axes = [axis for axis in found if axis is not None]
+        if len(axes) < len(found):
             return call
         return self._of_channels_last(x, w, axes, int(attrs.groups))
 
-    def _of_channels_last(self, x: Any, w: Any, axes: Sequence[Any], groups: int) -> Any:
+    def _of_channels_last(self, x: Any, w: Any, axes: Sequence[Axis], groups: int) -> Any:
         """The result for axes of any number."""
         op, emitted, rank = relax.op, self.builder_.emit, len(axes)
         batch, inputs, *extents = shape_of(x) or ()
         _, each, *kernel = static_shape(w) or ()
         x = emitted(op.permute_dims(x, [0, *range(2, rank + 2), 1]))
         w = emitted(op.permute_dims(w, [*range(2, rank + 2), 1, 0]))
-        deep, high, wide = (*[_ALONE] * (3 - rank), *axes)
+        deep, high, wide = [_ALONE] * (3 - rank) + list(axes)
         planes = extents[0] if rank == 3 else 1
         if rank != 2:
             images = (batch * planes, *[1] * (2 - rank), *extents[rank == 3 :], inputs)
