@@ -139,18 +139,23 @@ def _torchvision(name: str) -> Made:
     images = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
     unfilled = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     model = torchvision.models.get_model(name, weights=None, **images, **unfilled)
-    return _settled(model, size), (torch.randn(1, 3, size, size),), {}
+    return _settled(model, size), (_images(1, size),), {}
+
+
+def _images(count: int, size: int) -> torch.Tensor:
+    """Random images whose neighbouring pixels are alike."""
+    return functional.interpolate(torch.randn(count, 3, 7, 7), (size, size), mode="bicubic")
 
 
 @torch.no_grad()
 def _settled(model: nn.Module, size: int) -> nn.Module:
     """The model in eval mode, with numbers that show a fault: heads that a package fills with zeros
     are random, and where the activations vanish by the statistics of untrained batch norms, so that
-    any image has the same result, they are those of two images."""
+    any image has the same result, they are those of eight images."""
     for each in model.parameters():
         if each.ndim > 1 and not each.any():
             nn.init.normal_(each, std=0.02)
-    images = functional.interpolate(torch.randn(2, 3, 7, 7), (size, size), mode="bicubic")
+    images = _images(8, size)
     result = torch.utils._pytree.tree_leaves(model.eval()(images))[0]
     if (result[0] - result[1]).abs().max() < 1e-2 * result.abs().max():
         for each in model.modules():
@@ -164,7 +169,7 @@ def _timm(name: str) -> Made:
     import timm
 
     model = timm.create_model(name, pretrained=False)
-    return _settled(model, 224), (torch.randn(1, 3, 224, 224),), {}
+    return _settled(model, 224), (_images(1, 224),), {}
 
 
 _TWO = {"num_hidden_layers": 2}
