@@ -9,7 +9,7 @@ import numpy as np
 
 from ..apply import apply
 from ..backend_ndarray import NDArray, empty
-from ..backend_ndarray.dtypes import compute_dtype
+from ..backend_ndarray.dtypes import compute_dtype, is_half
 from ..errors import ShapeError
 from ..node import Node
 from ..op import Op, in_float32, register
@@ -19,6 +19,7 @@ from ..spec import Spec, common_device
 from ..tensor import Tensor
 from . import _te
 from ._steps import check_steps, steps_of
+from .elementwise import cast
 from .shape import reshape, transpose
 from .tuples import concat, split, stack
 
@@ -82,6 +83,14 @@ class RnnSequence(Op):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> tuple[Tensor, ...]:
         _, h, w = node.inputs
+        if not is_half(node.dtype):
+            return self._gradient(out_grad, node, h, w)
+        # Of a state near 1 a half keeps too little for the slope 1 - h^2: states in float32.
+        projected, h, w = (cast(each, "float32") for each in node.inputs)
+        found = self._gradient(cast(out_grad, "float32"), apply(self, (projected, h, w)), h, w)
+        return tuple(cast(each, node.dtype) for each in found)
+
+    def _gradient(self, out_grad: Tensor, node: Tensor, h: Tensor, w: Tensor) -> tuple[Tensor, ...]:
         back, steps = transpose(w), node.shape[0]
         states, of_states = split(node, 0), split(out_grad, 0)
         to_h: Tensor | None = None

@@ -14,7 +14,6 @@ H, W = Dim("h", min=8, max=30), Dim("w", min=8, max=30)
 K = Dim("k", min=8, max=64, multiple_of=8)
 LINEAR = nn.Linear(8, 8).eval()
 CROSS = nn.AttentionLayer(16, 2, 8, causal=True).eval()
-STEPS = nn.RNN(8, 4).eval()
 
 
 def gradient(x, y):
@@ -176,7 +175,6 @@ def test_dims_that_do_not_fit(dims, match):
         (lambda x: ops.max_pool(x.reshape((1, -1, 8, 1)), 2), TraceError, "whether n < 2"),
         (lambda x: ops.broadcast_to(x, (3, 8)), TraceError, "broadcast_to: .*whether n == 3"),
         (lambda x: x * 2 if x.shape[0] > 4 else x, TraceError, "whether n > 4.*test_trace_dims"),
-        (lambda x: STEPS(x.reshape((-1, 1, 8))), TraceError, "RNN: .*use LSTM"),
     ],
 )
 def test_what_sizes_do_not_decide(function, error, match):
