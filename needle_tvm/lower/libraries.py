@@ -22,13 +22,14 @@ from needle_tvm._tvm.names import (
     relax,
     sequential,
     target_fields,
+    tirx,
     tvm,
     tvm_ffi,
 )
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.tir import tasks
+from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
 
@@ -100,7 +101,11 @@ def build_executable(
     if planned is not None:
         lowering.insert(plan + 1, module_pass(planned))
     lowering.insert(plan, module_pass(_without_bounds))
-    lowering += [module_pass(_shape_functions_restricted), module_pass(tasks.internal)]
+    lowering += [
+        module_pass(_shape_functions_restricted),
+        module_pass(_without_scopes),
+        module_pass(tasks.internal),
+    ]
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
@@ -125,6 +130,21 @@ def _shape_functions_restricted(module: IRModule) -> IRModule:
         if isinstance(function, PrimFunc) and "tirx.noalias" not in (function.attrs or {}):
             if len(function.params) == 1:
                 module.update_func(name, function.with_attr("tirx.noalias", True))
+    return module
+
+
+def _without_scopes(module: IRModule) -> IRModule:
+    """Drop the marks that TVM's own scatters and sorts put around their statements: its code
+    generator warns of each that it does not know them."""
+
+    def inner(mark: Any) -> Any:
+        return mark.body if mark.attr_key == "pragma_scope" else mark
+
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc):
+            body = nests.map_nodes(function.body, tirx.AttrStmt, inner)
+            if not body.same_as(function.body):
+                module.update_func(name, function.with_body(body))
     return module
 
 

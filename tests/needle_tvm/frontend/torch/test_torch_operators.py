@@ -87,7 +87,7 @@ def test_indices_that_are_inputs_are_checked_at_the_call():
             compiled(*changed)
 
 
-def test_values_are_put_where_indices_say():
+def test_values_are_put_where_indices_say(capfd):
     def function(y, i):
         written = y.clone()
         written[i] = 1.0
@@ -102,6 +102,7 @@ def test_values_are_put_where_indices_say():
         return written, masked, grid, added, y.slice_scatter(y[:2], 0, -9, 2)
 
     check(function, [numbers((4, 5)), torch.tensor([0, 1, 3])])
+    assert "pragma" not in capfd.readouterr().err
 
 
 def test_norms_of_numbers_far_from_zero():
