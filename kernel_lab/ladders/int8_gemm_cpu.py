@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_lab.ladders import gemm_cpu, int8_dots
+from kernel_lab.ladders import gemm_cpu
 from kernel_lab.rung import Ladder
 from kernel_lab.workload import Case
 from kernel_lab.workloads import int8_gemm
+from needle_tvm.target import dots
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Schedule
 
 ladder = Ladder(int8_gemm.INT8_GEMM, "cpu")
 
-TERMS = int8_dots.TERMS  # neighbouring k whose products one instruction adds
+# AVX512-VNNI's `vpdpbusd`, for processors that have it (`Processor.dots`).
+DOTS = dots.DotInstruction(
+    "kernel_lab_dots", "llvm.x86.avx512.vpdpbusd.512", "uint8", "int8", "int32"
+)
+TERMS = DOTS.terms  # neighbouring k whose products one instruction adds
 ROWS, VECTORS = 8, 2  # of a register tile: sixteen vectors of sums
 SHIFT = 128  # makes a signed 8-bit number unsigned
 
@@ -65,7 +70,7 @@ def define_quads(case: Case, rows: int = ROWS) -> list[Any]:
     from needle_tvm._tvm.names import te, tirx
 
     m, n, k = case["M"], case["N"], case["K"]
-    columns, quads = VECTORS * int8_dots.LANES, -(-k // TERMS)
+    columns, quads = VECTORS * dots.LANES, -(-k // TERMS)
     a = te.placeholder((m, k), name="A", dtype="int8")
     b = te.placeholder((k, n), name="B", dtype="int8")
 
@@ -148,7 +153,7 @@ def _tile(sch: Schedule, case: Case, loop: Any) -> None:
     tiles = sch.get_sblock("tiles")
     sch.compute_at(tiles, loop, preserve_unit_loops=True)
     row, column, step, term = sch.get_loops(tiles)[-4:]
-    vector, lane = sch.split(column, [None, int8_dots.LANES])
+    vector, lane = sch.split(column, [None, dots.LANES])
     sch.reorder(step, row, vector, lane, term)
     sch.set_scope(tiles, 0, "local")
     sch.unroll(row)
@@ -160,8 +165,8 @@ def _tile(sch: Schedule, case: Case, loop: Any) -> None:
         return
     start = sch.decompose_reduction(tiles, step)
     sch.vectorize(sch.get_loops(start)[-1])
-    sch.tensorize(lane, int8_dots.multiply_add())
-    sch.annotate(step, int8_dots.PRAGMA, int8_dots.SOURCE)
+    sch.tensorize(lane, DOTS.tensor_intrinsic())
+    sch.annotate(step, dots.PRAGMA, DOTS.source)
 
 
 @ladder.rung(

@@ -99,7 +99,7 @@ INTRINSICS: dict[str, Callable[..., Any]] = {
 
 
 def int8_dots(sums: np.ndarray, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    """kernel_lab.ladders.int8_dots: each int32 of `x` and `w` holds four 8-bit numbers, unsigned in
+    """AVX512-VNNI's `vpdpbusd`: each int32 of `x` and `w` holds four 8-bit numbers, unsigned in
     `x` and signed in `w`, whose products are added to a sum."""
     shape = np.broadcast_shapes(np.shape(x), np.shape(w))
     parts = [

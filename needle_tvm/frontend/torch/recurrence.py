@@ -21,23 +21,12 @@ from needle_tvm._tvm.names import TE_NAMESPACE, relax
 _LSTM_GATES, _GRU_GATES = 4, 3
 
 
-def lstm(
-    x: Any,
-    states: Sequence[Any],
-    weights: Sequence[Any],
-    has_bias: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    """`aten.lstm.input`: (output, h, c); NotImplemented for one with projections or dropout."""
+def lstm(x: Any, states: Sequence[Any], weights: Sequence[Any], *options: Any) -> Any:
+    """`aten.lstm.input`: (output, h, c); NotImplemented for one with projections or dropout.
+    `options` are those of `_layers`."""
     h, c = states
     hidden = weights[1].shape[-1]
     if h.shape[-1] != c.shape[-1] or weights[1].shape[0] != _LSTM_GATES * hidden:
-        return NotImplemented
-    if training and dropout:
         return NotImplemented
     step = _operators()["lstm_steps"]
 
@@ -46,23 +35,11 @@ def lstm(
         hiddens, cells = step(_linear(x, w, both), h[number], c[number], own.t())
         return hiddens, (hiddens, cells)
 
-    return _layers(layer, x, weights, has_bias, layers, bidirectional, batch_first)
+    return _layers(layer, x, weights, *options)
 
 
-def gru(
-    x: Any,
-    h: Any,
-    weights: Sequence[Any],
-    has_bias: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def gru(x: Any, h: Any, weights: Sequence[Any], *options: Any) -> Any:
     """`aten.gru.input`: (output, h); NotImplemented for one with dropout."""
-    if training and dropout:
-        return NotImplemented
     step = _operators()["gru_steps"]
 
     def layer(x: Any, number: int, w: Any, own: Any, bias: Any, own_bias: Any) -> Any:
@@ -70,25 +47,12 @@ def gru(
         hiddens = step(_linear(x, w, bias), h[number], own.t(), own_bias)
         return hiddens, (hiddens,)
 
-    return _layers(layer, x, weights, has_bias, layers, bidirectional, batch_first)
+    return _layers(layer, x, weights, *options)
 
 
-def rnn(
-    nonlinearity: str,
-    x: Any,
-    h: Any,
-    weights: Sequence[Any],
-    has_bias: bool,
-    layers: int,
-    dropout: float,
-    training: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def rnn(nonlinearity: str, x: Any, h: Any, weights: Sequence[Any], *options: Any) -> Any:
     """`aten.rnn_tanh.input` and `aten.rnn_relu.input`: (output, h); NotImplemented for one with
     dropout."""
-    if training and dropout:
-        return NotImplemented
     step = _operators()["rnn_steps"]
 
     def layer(x: Any, number: int, w: Any, own: Any, bias: Any, own_bias: Any) -> Any:
@@ -96,7 +60,7 @@ def rnn(
         hiddens = step(_linear(x, w, both), h[number], own.t(), nonlinearity)
         return hiddens, (hiddens,)
 
-    return _layers(layer, x, weights, has_bias, layers, bidirectional, batch_first)
+    return _layers(layer, x, weights, *options)
 
 
 def _linear(x: Any, weight: Any, bias: Any) -> Any:
@@ -111,13 +75,18 @@ def _layers(
     weights: Sequence[Any],
     has_bias: bool,
     layers: int,
+    dropout: float,
+    training: bool,
     bidirectional: bool,
     batch_first: bool,
-) -> tuple[Any, ...]:
-    """The outputs of the last layer, and the last states of all. `layer` takes the steps (T, B, I),
-    its number and weights, and returns its outputs and its states after each step."""
+) -> Any:
+    """The outputs of the last layer, and the last states of all; NotImplemented with dropout.
+    `layer` takes the steps (T, B, I), its number and weights, and returns its outputs and its
+    states after each step."""
     import torch
 
+    if training and dropout:
+        return NotImplemented
     each, directions = 4 if has_bias else 2, 2 if bidirectional else 1
     x, last = x.transpose(0, 1) if batch_first else x, []
     for first in range(0, layers * directions, directions):

@@ -28,7 +28,7 @@ from needle_tvm.kernels.blocks import (
     write_back,
 )
 from needle_tvm.kernels.rule import annotated
-from needle_tvm.tir import bf16
+from needle_tvm.target import dots
 
 DENSE = "needle.dense"  # block annotations: [rows, columns] of the register tile
 PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
@@ -152,7 +152,7 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
         at = _tiled(sch, tiles, between, last, tile, target, knobs)
     sch.compute_at(tiles, at, preserve_unit_loops=True)
     i, j, k, pair = sch.get_loops(tiles)[-4:]
-    vector, lane = sch.split(j, [None, bf16.LANES])
+    vector, lane = sch.split(j, [None, dots.LANES])
     k_outer, k_inner = sch.split(k, [None, _unroll(extent(sch, k), knobs.unroll)])
     sch.reorder(k_outer, k_inner, i, vector, lane, pair)
     sch.set_scope(tiles, 0, "local")
@@ -163,19 +163,19 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
     sch.unroll(i)
     sch.unroll(vector)
     sch.vectorize(start_lane)
-    sch.tensorize(lane, bf16.multiply_add())
-    sch.annotate(at, bf16.PRAGMA, bf16.SOURCE)
+    sch.tensorize(lane, dots.BF16_PAIRS.tensor_intrinsic())
+    sch.annotate(at, dots.PRAGMA, dots.BF16_PAIRS.source)
 
 
 def _is_cut_short(sch: Schedule, between: list[Any], last: Any, tile: Tile) -> bool:
     """Whether a tile computed next to its reader would end within a vector. This happens if the
     only panel is wider than the result and blocks of the result's shape precede the last one.
 
-    `bf16.multiply_add` is an instruction for whole vectors.
+    `dots.BF16_PAIRS` is an instruction for whole vectors.
     """
     n = extent(sch, sch.get_loops(last)[-1])
     own = bool(between) or calls_functions(sch, last)  # see write_back
-    return own and n < tile.columns and n % bf16.LANES != 0
+    return own and n < tile.columns and n % dots.LANES != 0
 
 
 def _stored_whole(

@@ -30,13 +30,13 @@ from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import rewrite
 from needle_tvm.kernels.dense.cpu import PAIRS, Tile, dense_tile
 from needle_tvm.kernels.dense.pack_weights import Packer, filled_up, in_tiles
-from needle_tvm.tir import bf16
+from needle_tvm.target import dots
 from needle_tvm.tir.functions import static_shape
 
 
 def pack_pairs(module: IRModule, target: Target) -> IRModule:
     """Rewrite every matmul that meets the preconditions, in every Relax function."""
-    if bf16.FEATURE not in cpu_features(target):
+    if dots.BF16_FEATURE not in cpu_features(target):
         return module
     return rewrite(module, target, _PairPacker, with_parameters=True)
 

@@ -90,19 +90,49 @@ def lstm_steps(
     """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
     the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
     panels of `pack_gates`. The code picks among `tiles`, fewest rows first, by the batch."""
-    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
+    steps, batch, hidden = steps_sizes(inputs)
     shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
-
-    def body(ins: list[Any], outs: list[Any]) -> Any:
-        return pick_tile(
-            tiles, batch, lambda s, tile: _Writer(s, tile, steps, batch, hidden, *ins, *outs)
-        )
-
-    dtypes = [inputs[0].dtype] * len(shapes)
-    return list(te.extern(shapes, list(inputs), body, dtype=dtypes, name="lstm_steps"))
+    return extern_steps("lstm_steps", inputs, shapes, tiles, _Writer)
 
 
 State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
+
+
+def states_after(carried: Sequence[tuple[Any, Any]], before: Any | None) -> tuple[State, ...]:
+    """The states after the step `before`; None for the initial ones. Each of `carried` is the
+    buffer of a state's initial values (B, H) and that of its values after all steps (T, B, H)."""
+
+    def state(initial: Any, after: Any) -> State:
+        if before is None:
+            return lambda row, unit: initial[row, unit]
+        return lambda row, unit: after[before, row, unit]
+
+    return tuple(state(*each) for each in carried)
+
+
+def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[Any, Any, Any]:
+    """Steps, batch and hidden size, from projected and h."""
+    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
+    return steps, batch, hidden
+
+
+def extern_steps(
+    name: str,
+    inputs: Sequence[te.Tensor],
+    shapes: Sequence[tuple[Any, ...]],
+    tiles: Sequence[LstmTile],
+    writer: Callable[..., StepsWriter],
+) -> list[te.Tensor]:
+    """The results, of these shapes, of all steps that `writer(s, tile, sizes, *buffers)` writes.
+    The code picks among `tiles`, fewest rows first, by the batch."""
+    sizes = steps_sizes(inputs)
+
+    def body(ins: list[Any], outs: list[Any]) -> Any:
+        return pick_tile(tiles, sizes[1], lambda s, tile: writer(s, tile, sizes, *ins, *outs))
+
+    dtypes = [inputs[0].dtype] * len(shapes)
+    results = te.extern(shapes, list(inputs), body, dtype=dtypes, name=name)
+    return list(results) if len(shapes) > 1 else [results]
 
 
 def pick_tile(
@@ -128,18 +158,19 @@ def pick_tile(
 
 
 class StepsWriter:
-    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. Subclasses say
-    which states there are, and write a tile of them."""
+    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. `carried` are
+    the states that a step gets from the one before (`states_after`). Subclasses write a tile."""
 
     def __init__(
-        self, s: Any, tile: LstmTile, steps: Any, batch: Any, hidden: int, panels: Any
+        self,
+        s: Any,
+        tile: LstmTile,
+        sizes: tuple[Any, Any, Any],
+        panels: Any,
+        carried: Sequence[tuple[Any, Any]],
     ) -> None:
-        self._s, self._tile, self._panels = s, tile, panels
-        self._steps, self._batch, self._hidden = steps, batch, hidden
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        """The states after the step `before`; None for the initial ones."""
-        raise NotImplementedError
+        self._s, self._tile, self._panels, self._carried = s, tile, panels, carried
+        self._steps, self._batch, self._hidden = sizes
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         """Compute the panel's units after step t, in rows from `first` on."""
@@ -149,9 +180,9 @@ class StepsWriter:
         s = self._s
         with self._when_parallel(_REGION), s.serial(0, self._steps) as t, s.If(t == 0):
             with s.Then():
-                self._step(t, self._states_after(None))
+                self._step(t, states_after(self._carried, None))
             with s.Else():
-                self._step(t, self._states_after(t - 1))
+                self._step(t, states_after(self._carried, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
@@ -219,9 +250,7 @@ class _Writer(StepsWriter):
         self,
         s: Any,
         tile: LstmTile,
-        steps: Any,
-        batch: Any,
-        hidden: int,
+        sizes: tuple[Any, Any, Any],
         projected: Any,
         h: Any,
         c: Any,
@@ -230,17 +259,8 @@ class _Writer(StepsWriter):
         cells: Any,
         sums: Any = None,
     ) -> None:
-        super().__init__(s, tile, steps, batch, hidden, panels)
-        self._projected, self._h, self._c = projected, h, c
-        self._hiddens, self._cells, self._sums = hiddens, cells, sums
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return lambda *at: self._h[at], lambda *at: self._c[at]
-        return (
-            lambda row, unit: self._hiddens[before, row, unit],
-            lambda row, unit: self._cells[before, row, unit],
-        )
+        super().__init__(s, tile, sizes, panels, [(h, hiddens), (c, cells)])
+        self._projected, self._hiddens, self._cells, self._sums = projected, hiddens, cells, sums
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         h, c = states

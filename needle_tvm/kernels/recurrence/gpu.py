@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import statements, te, tirx
-from needle_tvm.kernels.recurrence.cpu import GATES, tanh_or_nan
+from needle_tvm.kernels.recurrence.cpu import GATES, State, states_after, tanh_or_nan
 from needle_tvm.tir import nests
 
 _THREADS = 256
@@ -34,8 +34,6 @@ _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_UNITS, _LEAST_UNITS = 8, 2  # per block; two fill the smallest memory transaction, 32 bytes
 _MOST_ROWS = 16  # sums that a thread keeps in registers
 _VECTOR = 4  # neighbouring terms per thread: one load of the state
-
-State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
 @dataclass(frozen=True)
@@ -121,19 +119,23 @@ def extern_steps(
 
 
 class StepsWriter:
-    """Writes the loops with TVM's statement builder `s`. Subclasses say which states there are,
-    what sums begin with, and what comes of them."""
+    """Writes the loops with TVM's statement builder `s`. `carried` are the states that a step gets
+    from the one before (`cpu.states_after`), h first. Subclasses say what sums begin with, and what
+    comes of them."""
 
     def __init__(
-        self, s: Any, threads: LstmThreads, sizes: tuple[int, int, int], dtype: str, panels: Any
+        self,
+        s: Any,
+        threads: LstmThreads,
+        sizes: tuple[int, int, int],
+        dtype: str,
+        panels: Any,
+        carried: Sequence[tuple[Any, Any]],
     ) -> None:
         self._s, self._threads, self._dtype, self._panels = s, threads, dtype, panels
         self._steps, self._batch, self._hidden = sizes
+        self._carried = carried
         self._sums: Any = None
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        """The states after the step `before`, h first; None for the initial ones."""
-        raise NotImplementedError
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         """What a sum begins with."""
@@ -145,10 +147,10 @@ class StepsWriter:
 
     def all_steps(self) -> None:
         with self._s.sblock("lstm_steps"):
-            self._step(0, self._states_after(None))
+            self._step(0, states_after(self._carried, None))
             if self._steps > 1:
                 with self._s.serial(1, self._steps) as t:
-                    self._step(t, self._states_after(t - 1))
+                    self._step(t, states_after(self._carried, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
@@ -283,17 +285,8 @@ class _Writer(StepsWriter):
         cells: Any,
         sums: Any = None,
     ) -> None:
-        super().__init__(s, threads, sizes, dtype, panels)
-        self._projected, self._h, self._c = projected, h, c
-        self._hiddens, self._cells, self._sums = hiddens, cells, sums
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return lambda *at: self._h[at], lambda *at: self._c[at]
-        return (
-            lambda row, unit: self._hiddens[before, row, unit],
-            lambda row, unit: self._cells[before, row, unit],
-        )
+        super().__init__(s, threads, sizes, dtype, panels, [(h, hiddens), (c, cells)])
+        self._projected, self._hiddens, self._cells, self._sums = projected, hiddens, cells, sums
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         return self._projected[t, row, place]

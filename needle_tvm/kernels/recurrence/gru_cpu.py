@@ -7,8 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
-from needle_tvm.kernels.recurrence.cpu import LstmTile, State, StepsWriter, pick_tile, tanh_or_nan
-from needle_tvm.tir.extents import exprs_of, extent_of
+from needle_tvm.kernels.recurrence.cpu import (
+    LstmTile,
+    State,
+    StepsWriter,
+    extern_steps,
+    steps_sizes,
+    tanh_or_nan,
+)
 
 GRU_GATES = 3  # r, z, n, side by side
 
@@ -19,17 +25,9 @@ def gru_steps(
     """Return the state h' after each step (T, B, H), and if `with_sums` also the state's part of
     the pre-activations (T, B, 3 H). Inputs: projected (T, B, 3 H), h (B, H), the panels of
     `pack_gates`, and the bias of the state's part (3 H,)."""
-    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
+    steps, batch, hidden = steps_sizes(inputs)
     shapes = [(steps, batch, hidden)] + [(steps, batch, GRU_GATES * hidden)] * with_sums
-
-    def body(ins: list[Any], outs: list[Any]) -> Any:
-        return pick_tile(
-            tiles, batch, lambda s, tile: _Writer(s, tile, steps, batch, hidden, *ins, *outs)
-        )
-
-    dtypes = [inputs[0].dtype] * len(shapes)
-    made = te.extern(shapes, list(inputs), body, dtype=dtypes, name="gru_steps")
-    return list(made) if with_sums else [made]
+    return extern_steps("gru_steps", inputs, shapes, tiles, _Writer)
 
 
 class _Writer(StepsWriter):
@@ -39,9 +37,7 @@ class _Writer(StepsWriter):
         self,
         s: Any,
         tile: LstmTile,
-        steps: Any,
-        batch: Any,
-        hidden: int,
+        sizes: tuple[Any, Any, Any],
         projected: Any,
         h: Any,
         panels: Any,
@@ -49,14 +45,8 @@ class _Writer(StepsWriter):
         hiddens: Any,
         sums: Any = None,
     ) -> None:
-        super().__init__(s, tile, steps, batch, hidden, panels)
-        self._projected, self._h, self._bias = projected, h, bias
-        self._hiddens, self._sums = hiddens, sums
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return (lambda *at: self._h[at],)
-        return (lambda row, unit: self._hiddens[before, row, unit],)
+        super().__init__(s, tile, sizes, panels, [(h, hiddens)])
+        self._projected, self._bias, self._hiddens, self._sums = projected, bias, hiddens, sums
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         (h,) = states

@@ -50,14 +50,8 @@ class _Writer(StepsWriter):
         hiddens: Any,
         sums: Any = None,
     ) -> None:
-        super().__init__(s, threads, sizes, dtype, panels)
-        self._projected, self._h, self._bias = projected, h, bias
-        self._hiddens, self._sums = hiddens, sums
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return (lambda *at: self._h[at],)
-        return (lambda row, unit: self._hiddens[before, row, unit],)
+        super().__init__(s, threads, sizes, dtype, panels, [(h, hiddens)])
+        self._projected, self._bias, self._hiddens, self._sums = projected, bias, hiddens, sums
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         return self._bias[place]

@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
-from needle_tvm.kernels.recurrence.cpu import LstmTile, State, StepsWriter, pick_tile, tanh_or_nan
-from needle_tvm.tir.extents import exprs_of, extent_of
+from needle_tvm.kernels.recurrence.cpu import (
+    LstmTile,
+    State,
+    StepsWriter,
+    extern_steps,
+    steps_sizes,
+    tanh_or_nan,
+)
 
 RESET_GATES = 2  # r and z, side by side
 
@@ -20,16 +26,8 @@ def gru_reset_steps(
     """Return the state h' after each step (T, B, H), if `with_sums` the gates r and z (T, B, 2 H),
     and what is passed on within a step, r * h and z (2, B, H). Inputs: projected (T, B, 3 H), h
     (B, H), and the panels of `pack_gates` for r and z, and for n."""
-    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
-    shapes = reset_shapes(steps, batch, hidden, with_sums)
-
-    def body(ins: list[Any], outs: list[Any]) -> Any:
-        return pick_tile(
-            tiles, batch, lambda s, tile: _Writer(s, tile, steps, batch, hidden, ins, outs)
-        )
-
-    dtypes = [inputs[0].dtype] * len(shapes)
-    return list(te.extern(shapes, list(inputs), body, dtype=dtypes, name="gru_reset_steps"))
+    shapes = reset_shapes(*steps_sizes(inputs), with_sums)
+    return extern_steps("gru_reset_steps", inputs, shapes, tiles, _Writer)
 
 
 def reset_shapes(steps: Any, batch: Any, hidden: Any, with_sums: bool) -> list[tuple[Any, ...]]:
@@ -45,21 +43,18 @@ class _Writer(StepsWriter):
         self,
         s: Any,
         tile: LstmTile,
-        steps: Any,
-        batch: Any,
-        hidden: int,
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
+        sizes: tuple[Any, Any, Any],
+        projected: Any,
+        h: Any,
+        panels: Any,
+        new_panels: Any,
+        hiddens: Any,
+        *others: Any,
     ) -> None:
-        self._projected, self._h, panels, self._new_panels = inputs
-        super().__init__(s, tile, steps, batch, hidden, panels)
-        self._hiddens, *gates, self._passed = outputs
+        super().__init__(s, tile, sizes, panels, [(h, hiddens)])
+        self._projected, self._new_panels, self._hiddens = projected, new_panels, hiddens
+        *gates, self._passed = others
         self._gates = gates[0] if gates else None
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return (lambda *at: self._h[at],)
-        return (lambda row, unit: self._hiddens[before, row, unit],)
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         (h,) = states

@@ -31,13 +31,14 @@ def gru_reset_steps(
         names.remove("gates")
 
     def writer(s: Any, dtype: str, *proxies: Any) -> _Writer:
-        return _Writer(s, threads, sizes, dtype, dict(zip(names, proxies, strict=True)))
+        buffers = dict(zip(names, proxies, strict=True))
+        return _Writer(s, threads, sizes, dtype, buffers, buffers["panels"])
 
     return extern_steps("gru_reset_steps", inputs, reset_shapes(*sizes, with_sums), names, writer)
 
 
-class _Writer(StepsWriter):
-    """Writes the steps: each is the gates' kernel, and then the states'."""
+class _Kernel(StepsWriter):
+    """Writes a kernel of each step."""
 
     def __init__(
         self,
@@ -46,39 +47,21 @@ class _Writer(StepsWriter):
         sizes: tuple[int, int, int],
         dtype: str,
         buffers: dict[str, Any],
+        panels: Any,
     ) -> None:
-        super().__init__(s, threads, sizes, dtype, buffers["panels"])
+        super().__init__(s, threads, sizes, dtype, panels, [(buffers["h"], buffers["hiddens"])])
+        self._projected, self._passed = buffers["projected"], buffers["passed"]
         self._buffers = buffers
-        self._parts = (
-            _Gates(s, threads, sizes, dtype, buffers),
-            _States(s, replace(threads, gates=1), sizes, dtype, buffers),
-        )
 
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        h, hiddens = self._buffers["h"], self._buffers["hiddens"]
-        if before is None:
-            return (lambda *at: h[at],)
-        return (lambda row, unit: hiddens[before, row, unit],)
+
+class _Writer(_Kernel):
+    """Writes the steps: each is the kernel of the gates, which this is, and then the states'."""
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
-        for part in self._parts:
-            part._step(t, states)
-
-
-class _Gates(StepsWriter):
-    """Writes r * h and z of a step."""
-
-    def __init__(
-        self,
-        s: Any,
-        threads: LstmThreads,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        buffers: dict[str, Any],
-    ) -> None:
-        super().__init__(s, threads, sizes, dtype, buffers["panels"])
-        self._projected, self._passed = buffers["projected"], buffers["passed"]
-        self._gates = buffers.get("gates")
+        super()._step(t, states)
+        sizes, buffers = (self._steps, self._batch, self._hidden), self._buffers
+        one = replace(self._threads, gates=1)
+        _States(self._s, one, sizes, self._dtype, buffers, buffers["new_panels"])._step(t, states)
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         return self._projected[t, row, place]
@@ -89,24 +72,12 @@ class _Gates(StepsWriter):
             self._total[0] = tirx.sigmoid(totals[gate])
             value = self._total[0]
             self._passed[gate, row, unit] = value if gate else value * h(row, unit)
-            if self._gates is not None:
-                self._gates[t, row, gate * self._hidden + unit] = value
+            if "gates" in self._buffers:
+                self._buffers["gates"][t, row, gate * self._hidden + unit] = value
 
 
-class _States(StepsWriter):
+class _States(_Kernel):
     """Writes the states after a step."""
-
-    def __init__(
-        self,
-        s: Any,
-        threads: LstmThreads,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        buffers: dict[str, Any],
-    ) -> None:
-        super().__init__(s, threads, sizes, dtype, buffers["new_panels"])
-        self._projected, self._passed = buffers["projected"], buffers["passed"]
-        self._hiddens = buffers["hiddens"]
 
     def _multiply(self, h: State) -> None:
         super()._multiply(lambda row, unit: self._passed[0, row, unit])
@@ -119,4 +90,4 @@ class _States(StepsWriter):
         self._total[0] = tanh_or_nan(totals[0])
         new = self._total[0]
         keep = self._passed[1, row, unit]
-        self._hiddens[t, row, unit] = new + keep * (h(row, unit) - new)
+        self._buffers["hiddens"][t, row, unit] = new + keep * (h(row, unit) - new)

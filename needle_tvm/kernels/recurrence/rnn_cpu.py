@@ -3,12 +3,19 @@ sum per unit."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
-from needle_tvm.kernels.recurrence.cpu import LstmTile, State, StepsWriter, pick_tile, tanh_or_nan
-from needle_tvm.tir.extents import exprs_of, extent_of
+from needle_tvm.kernels.recurrence.cpu import (
+    LstmTile,
+    State,
+    StepsWriter,
+    extern_steps,
+    steps_sizes,
+    tanh_or_nan,
+)
 
 
 def nonlinear(name: str, x: Any, dtype: str) -> Any:
@@ -25,16 +32,8 @@ def rnn_steps(
 ) -> list[te.Tensor]:
     """Return the state after each step (T, B, H). Inputs: projected (T, B, H), h (B, H), and the
     panels of `pack_gates`. An RNN has no results beside its states, so `with_sums` is False."""
-    steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
-
-    def body(ins: list[Any], outs: list[Any]) -> Any:
-        def writer(s: Any, tile: LstmTile) -> _Writer:
-            return _Writer(s, tile, steps, batch, hidden, nonlinearity, *ins, *outs)
-
-        return pick_tile(tiles, batch, writer)
-
-    shape, dtype = (steps, batch, hidden), inputs[0].dtype
-    return [te.extern([shape], list(inputs), body, dtype=[dtype], name="rnn_steps")]
+    writer = functools.partial(_Writer, nonlinearity)
+    return extern_steps("rnn_steps", inputs, [steps_sizes(inputs)], tiles, writer)
 
 
 class _Writer(StepsWriter):
@@ -42,25 +41,17 @@ class _Writer(StepsWriter):
 
     def __init__(
         self,
+        nonlinearity: str,
         s: Any,
         tile: LstmTile,
-        steps: Any,
-        batch: Any,
-        hidden: int,
-        nonlinearity: str,
+        sizes: tuple[Any, Any, Any],
         projected: Any,
         h: Any,
         panels: Any,
         hiddens: Any,
     ) -> None:
-        super().__init__(s, tile, steps, batch, hidden, panels)
-        self._projected, self._h, self._hiddens = projected, h, hiddens
-        self._nonlinearity = nonlinearity
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return (lambda *at: self._h[at],)
-        return (lambda row, unit: self._hiddens[before, row, unit],)
+        super().__init__(s, tile, sizes, panels, [(h, hiddens)])
+        self._projected, self._hiddens, self._nonlinearity = projected, hiddens, nonlinearity
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         s, units, dtype = self._s, self._tile.units, str(self._panels.dtype)

@@ -50,14 +50,8 @@ class _Writer(StepsWriter):
         panels: Any,
         hiddens: Any,
     ) -> None:
-        super().__init__(s, threads, sizes, dtype, panels)
-        self._projected, self._h, self._hiddens = projected, h, hiddens
-        self._nonlinearity = nonlinearity
-
-    def _states_after(self, before: Any | None) -> tuple[State, ...]:
-        if before is None:
-            return (lambda *at: self._h[at],)
-        return (lambda row, unit: self._hiddens[before, row, unit],)
+        super().__init__(s, threads, sizes, dtype, panels, [(h, hiddens)])
+        self._projected, self._hiddens, self._nonlinearity = projected, hiddens, nonlinearity
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         return self._projected[t, row, place]

@@ -13,8 +13,8 @@ from needle_tvm.kernels.dense.pack_pairs import dense, pack
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import generated_source
 from needle_tvm.runtime.memory import aligned_copy
+from needle_tvm.target import dots
 from needle_tvm.target.spec import resolve
-from needle_tvm.tir import bf16
 from needle_tvm.tir.functions import calls_of, module_of
 from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.together import together
@@ -22,7 +22,7 @@ from tests.needle_tvm.together import together
 ZEN4, HASWELL = ({"kind": "llvm", "mcpu": name} for name in ("znver4", "haswell"))
 
 here = pytest.mark.skipif(
-    bf16.FEATURE not in cpu_features(resolve("cpu", 1).to_tvm()),
+    dots.BF16_FEATURE not in cpu_features(resolve("cpu", 1).to_tvm()),
     reason="this processor has no AVX512-BF16",
 )
 
@@ -127,7 +127,7 @@ def test_targets_without_the_instruction_multiply_in_float32():
     for target, used in ((ZEN4, True), (HASWELL, False)):
         target = resolve(target, 2).to_tvm()
         module = build.schedule(lowering.lower(graph, target, "tuned"), target, "tuned")
-        assert (bf16.PRAGMA in str(module.script())) == used
+        assert (dots.PRAGMA in str(module.script())) == used
         assert len(product_kernels(lowering.lower(graph, target, "tuned"))) == 2
 
 
@@ -140,9 +140,9 @@ def test_a_model_gives_what_it_gives_in_float32(rng, batch, widths):
     model = make_mlp(*widths).to(dtype="bfloat16")
     x = tensor(rng.standard_normal((*batch, 7, 64)).astype("bfloat16"))
     compiled = needle_tvm.compile(model, x)
-    assert bf16.PRAGMA in compiled.script
+    assert dots.PRAGMA in compiled.script
     other = needle_tvm.compile(model, x, disable=["pack_pairs"])
-    assert bf16.PRAGMA not in other.script
+    assert dots.PRAGMA not in other.script
     found, expected = (exe(x).numpy().astype("float64") for exe in (compiled, other))
     assert np.abs(found - expected).max() <= 2**-7 * np.abs(expected).max()
     if len(widths) == 2:  # sums in another order, hardly ever rounded another way
