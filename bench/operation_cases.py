@@ -110,24 +110,30 @@ def _attention(length: int, causal: bool, masked: bool) -> Case:
     )
 
 
-def _gru_weights(size: Size) -> dict[str, np.ndarray]:
+def _weights(size: Size, gates: int) -> dict[str, np.ndarray]:
     _, _, width, hidden = size
-    shapes = {"weight_ih_l0": (3 * hidden, width), "weight_hh_l0": (3 * hidden, hidden)}
-    shapes |= {"bias_ih_l0": (3 * hidden,), "bias_hh_l0": (3 * hidden,)}
+    shapes = {"weight_ih_l0": (gates * hidden, width), "weight_hh_l0": (gates * hidden, hidden)}
+    shapes |= {"bias_ih_l0": (gates * hidden,), "bias_hh_l0": (gates * hidden,)}
     return {name: _drawn(*shape) / hidden**0.5 for name, shape in shapes.items()}
 
 
-def _needle_gru(ndl: Any, size: Size) -> Any:
-    model = ndl.nn.GRU(*size[2:])
-    weights = {name: ndl.Tensor(array) for name, array in _gru_weights(size).items()}
-    model.load_state_dict(weights, layout="torch")
-    return model.eval()
+def _recurrent(kind: str, gates: int) -> Case:
+    """The outputs of a layer of both packages, at sizes (steps, batch, width, hidden)."""
 
+    def needle(ndl: Any, size: Size) -> Callable[..., Any]:
+        model = getattr(ndl.nn, kind)(*size[2:])
+        weights = {name: ndl.Tensor(array) for name, array in _weights(size, gates).items()}
+        model.load_state_dict(weights, layout="torch")
+        return _outputs(model.eval())
 
-def _torch_gru(th: Any, size: Size) -> Any:
-    model = th.nn.GRU(*size[2:])
-    model.load_state_dict({n: th.from_numpy(array) for n, array in _gru_weights(size).items()})
-    return model.eval().requires_grad_(False)  # as the export to ONNX wants it
+    def torch(th: Any, size: Size) -> Callable[..., Any]:
+        model = getattr(th.nn, kind)(*size[2:])
+        weights = {name: th.from_numpy(array) for name, array in _weights(size, gates).items()}
+        model.load_state_dict(weights)
+        return _outputs(model.eval().requires_grad_(False))  # as the export to ONNX wants it
+
+    sizes = ((20, 1, 64, 64), (35, 16, 128, 128), (50, 32, 256, 256))
+    return Case(sizes, lambda size: [_drawn(*size[:3])], needle, torch)
 
 
 def _outputs(model: Any) -> Callable[..., Any]:
@@ -176,10 +182,6 @@ CASES: dict[str, Case] = {
     "attention causal": _attention(1, causal=True, masked=False),
     "attention masked": _attention(1, causal=False, masked=True),
     "attention of lengths": _attention(2, causal=False, masked=False),
-    "gru": Case(
-        ((20, 1, 64, 64), (35, 16, 128, 128), (50, 32, 256, 256)),
-        lambda size: [_drawn(*size[:3])],
-        lambda ndl, size: _outputs(_needle_gru(ndl, size)),
-        lambda th, size: _outputs(_torch_gru(th, size)),
-    ),
+    "gru": _recurrent("GRU", 3),
+    "rnn": _recurrent("RNN", 1),
 }
