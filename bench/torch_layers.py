@@ -166,6 +166,13 @@ LAYERS: dict[str, Callable[[], Made]] = {
     "conv transposed": partial(
         _module, partial(nn.ConvTranspose2d, 64, 32, 4, 2, 1), 1, 64, 32, 32
     ),
+    "conv transposed in groups": partial(
+        _module, partial(nn.ConvTranspose2d, 64, 64, 4, 2, 1, groups=4), 1, 64, 32, 32
+    ),
+    "conv3d": partial(_block, partial(nn.Conv3d, 32, 32, 3, padding=1), 1, 32, 8, 28, 28),
+    "conv3d transposed": partial(
+        _module, partial(nn.ConvTranspose3d, 32, 16, 4, 2, 1), 1, 32, 4, 14, 14
+    ),
     "layer norm": partial(_module, partial(nn.LayerNorm, 768), 512, 768),
     "softmax": partial(_module, partial(nn.Softmax, -1), 256, 1000),
     "gelu": partial(_module, nn.GELU, 128, 3072),
