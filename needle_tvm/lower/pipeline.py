@@ -42,6 +42,7 @@ from needle_tvm.kernels.conv.merge_groups import merge_groups
 from needle_tvm.kernels.conv.pack_conv import pack_conv
 from needle_tvm.kernels.conv.trim_taps import trim_taps
 from needle_tvm.kernels.conv.winograd import winograd
+from needle_tvm.kernels.conv.write_planes import fuse_planes, write_planes
 from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
 from needle_tvm.kernels.dense.narrow_products import narrow_products
 from needle_tvm.kernels.dense.pack_pairs import pack_pairs
@@ -87,6 +88,7 @@ _FUSE = (
     _CLEAN,
     _legalize_ops,
     _plain(transform.AnnotateTIROpPattern),
+    fuse_planes,
     _plain(transform.FoldConstant),
     keep_fields_apart,
     _plain(transform.FuseOps),
@@ -162,6 +164,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 conv_as_matmul,
                 winograd,
                 pack_conv,
+                write_planes,
                 pack_pairs,
                 pack_weights,
                 pack_recurrence,

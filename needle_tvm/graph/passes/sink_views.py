@@ -33,11 +33,11 @@ def _operators(*names: str) -> tuple[Any, ...]:
 
 
 (_PERMUTE, _RESHAPE) = _operators("permute_dims", "reshape")
-_UNARY = _operators(
+UNARY = _operators(
     *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
     *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
 )
-_BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 
 
 class _View(Protocol):
@@ -227,11 +227,11 @@ class _Sinker(expr_functor.PyExprMutator):
             inner = self._viewed(call.args[0])
             twice = inner is not None and inner.op == _PERMUTE
             return _permuted_once(call, inner) if twice else call
-        if call.op in _UNARY:
+        if call.op in UNARY:
             view = self._viewed(call.args[0])
             operands = [] if view is None else [view.args[0], *call.args[1:]]
             return call if view is None else self._sunk(call, view, operands)
-        if call.op in _BINARY:
+        if call.op in BINARY:
             return self._binary(call)
         return call
 
