@@ -32,7 +32,12 @@ from needle_tvm.graph.passes.own_outputs import own_outputs
 from needle_tvm.graph.passes.reduce_as_stored import reduce_as_stored
 from needle_tvm.graph.passes.round_bfloat16 import round_bfloat16
 from needle_tvm.graph.passes.share_norms import share_norms
-from needle_tvm.graph.passes.sink_views import reshape_permutes, sink_permutes, sink_reshapes
+from needle_tvm.graph.passes.sink_views import (
+    reshape_permutes,
+    sink_permutes,
+    sink_reshapes,
+    sink_volumes,
+)
 from needle_tvm.graph.passes.view_reshapes import view_reshapes
 from needle_tvm.graph.passes.wrap_integers import wrap_integers
 from needle_tvm.kernels import cpu, gpu
@@ -155,6 +160,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 fuse_attention,
                 _DROP_DEAD,
                 sink_permutes,
+                sink_volumes,
                 _CLEAN,
                 reduce_as_stored,
                 _DROP_DEAD,

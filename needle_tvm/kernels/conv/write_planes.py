@@ -7,8 +7,8 @@ Before: `permute_dims(y)` from channels last to channels first, where
 - the result has at least `_LARGE` bytes, of rows enough for all cores, and tiles lie in one image.
 
 After: a function of its own permutes, and `fuse_planes` lets TVM fuse it into the convolution as if
-it were an elementwise operator. The schedule of the convolution (`conv/cpu.py`) permutes each row while it is in the core's cache. Other
-results are small enough to be found in the cache when they are permuted.
+it were an elementwise operator. The convolution's schedule (`conv/cpu.py`) permutes each row while
+it is in the core's cache. Other results are small enough to be found there when they are permuted.
 """
 
 from __future__ import annotations
