@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
+from needle.ops import _te
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx
 from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
 from needle_tvm.kernels.variants import covers_best
@@ -298,5 +299,5 @@ class _Writer(StepsWriter):
 
 
 def tanh_or_nan(x: Any) -> Any:
-    """tanh that propagates NaN, like the op's own."""
-    return tirx.Select(tirx.isnan(x), x, tirx.tanh(x))
+    """tanh that propagates NaN, the op's own."""
+    return _te.tanh_or_nan(TE_NAMESPACE, x)
