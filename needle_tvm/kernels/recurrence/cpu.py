@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 from needle.ops import _te
@@ -20,6 +21,39 @@ from needle_tvm.kernels.variants import covers_best
 from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
 
 GATES = 4  # i, f, g, o, side by side
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What a kernel of all steps reads and writes. `inputs` names the buffers that it reads, in
+    order. `states` pairs the buffer of a state's initial values (B, H) with that of its values
+    after each step (T, B, H). `sums` names the result (T, B, n H) that is written only if it is
+    read, and gives its n; a step passes on (`passed`, B, H) to its own second product."""
+
+    name: str
+    inputs: tuple[str, ...]
+    states: tuple[tuple[str, str], ...] = (("h", "hiddens"),)
+    sums: tuple[str, int] | None = None
+    passed: int = 0
+
+    def results(self, sizes: tuple[Any, Any, Any], with_sums: bool) -> dict[str, tuple[Any, ...]]:
+        """The shapes of the results by name, in order."""
+        steps, batch, hidden = sizes
+        shapes = {after: sizes for _, after in self.states}
+        if self.sums is not None and with_sums:
+            name, count = self.sums
+            shapes[name] = (steps, batch, count * hidden)
+        if self.passed:
+            shapes["passed"] = (self.passed, batch, hidden)
+        return shapes
+
+
+LSTM = Recurrence(
+    "lstm_steps",
+    ("projected", "h", "c", "panels"),
+    states=(("h", "hiddens"), ("c", "cells")),
+    sums=("sums", GATES),
+)
 
 # TVM's code generator keeps one parallel region around the loops inside it, and has the threads
 # wait for each other after a loop.
@@ -91,24 +125,21 @@ def lstm_steps(
     """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
     the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
     panels of `pack_gates`. The code picks among `tiles`, fewest rows first, by the batch."""
-    steps, batch, hidden = steps_sizes(inputs)
-    shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
-    return extern_steps("lstm_steps", inputs, shapes, tiles, _Writer)
+    return extern_steps(LSTM, inputs, tiles, with_sums, _Writer)
 
 
 State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
-def states_after(carried: Sequence[tuple[Any, Any]], before: Any | None) -> tuple[State, ...]:
-    """The states after the step `before`; None for the initial ones. Each of `carried` is the
-    buffer of a state's initial values (B, H) and that of its values after all steps (T, B, H)."""
+def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[State, ...]:
+    """The states after the step `before`; None for the initial ones."""
 
-    def state(initial: Any, after: Any) -> State:
+    def state(initial: str, after: str) -> State:
         if before is None:
-            return lambda row, unit: initial[row, unit]
-        return lambda row, unit: after[before, row, unit]
+            return lambda row, unit: getattr(buffers, initial)[row, unit]
+        return lambda row, unit: getattr(buffers, after)[before, row, unit]
 
-    return tuple(state(*each) for each in carried)
+    return tuple(state(*each) for each in kind.states)
 
 
 def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[Any, Any, Any]:
@@ -118,21 +149,24 @@ def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[Any, Any, Any]:
 
 
 def extern_steps(
-    name: str,
+    kind: Recurrence,
     inputs: Sequence[te.Tensor],
-    shapes: Sequence[tuple[Any, ...]],
     tiles: Sequence[LstmTile],
+    with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
-    """The results, of these shapes, of all steps that `writer(s, tile, sizes, *buffers)` writes.
-    The code picks among `tiles`, fewest rows first, by the batch."""
+    """The results of all steps, which `writer(kind, s, tile, sizes, buffers)` writes. The code
+    picks among `tiles`, fewest rows first, by the batch."""
     sizes = steps_sizes(inputs)
+    shapes = kind.results(sizes, with_sums)
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
-        return pick_tile(tiles, sizes[1], lambda s, tile: writer(s, tile, sizes, *ins, *outs))
+        named = zip((*kind.inputs, *shapes), (*ins, *outs), strict=True)
+        buffers = SimpleNamespace(**dict(named))
+        return pick_tile(tiles, sizes[1], lambda s, tile: writer(kind, s, tile, sizes, buffers))
 
     dtypes = [inputs[0].dtype] * len(shapes)
-    results = te.extern(shapes, list(inputs), body, dtype=dtypes, name=name)
+    results = te.extern(list(shapes.values()), list(inputs), body, dtype=dtypes, name=kind.name)
     return list(results) if len(shapes) > 1 else [results]
 
 
@@ -159,19 +193,15 @@ def pick_tile(
 
 
 class StepsWriter:
-    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. `carried` are
-    the states that a step gets from the one before (`states_after`). Subclasses write a tile."""
+    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. `buffers` has
+    those that `kind` names as attributes. Subclasses write a tile."""
 
     def __init__(
-        self,
-        s: Any,
-        tile: LstmTile,
-        sizes: tuple[Any, Any, Any],
-        panels: Any,
-        carried: Sequence[tuple[Any, Any]],
+        self, kind: Recurrence, s: Any, tile: LstmTile, sizes: tuple[Any, Any, Any], buffers: Any
     ) -> None:
-        self._s, self._tile, self._panels, self._carried = s, tile, panels, carried
+        self._kind, self._s, self._tile, self._buffers = kind, s, tile, buffers
         self._steps, self._batch, self._hidden = sizes
+        self._dtype = str(buffers.h.dtype)
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         """Compute the panel's units after step t, in rows from `first` on."""
@@ -181,9 +211,9 @@ class StepsWriter:
         s = self._s
         with self._when_parallel(_REGION), s.serial(0, self._steps) as t, s.If(t == 0):
             with s.Then():
-                self._step(t, states_after(self._carried, None))
+                self._step(t, states_after(self._kind, self._buffers, None))
             with s.Else():
-                self._step(t, states_after(self._carried, t - 1))
+                self._step(t, states_after(self._kind, self._buffers, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
@@ -211,7 +241,7 @@ class StepsWriter:
         self, sums: Any, panel: Any, rows: list[Any], h: State, gates: int, panels: Any = None
     ) -> None:
         """Add h's products with the panel to the tile's sums. Other `panels` may be given."""
-        s, panels = self._s, self._panels if panels is None else panels
+        s, panels = self._s, self._buffers.panels if panels is None else panels
         with s.serial(0, self._hidden) as k, s.vectorized(0, self._tile.units) as lane:
             for r, row in enumerate(rows):
                 for gate in range(gates):
@@ -247,25 +277,9 @@ class StepsWriter:
 class _Writer(StepsWriter):
     """Writes the steps of an LSTM."""
 
-    def __init__(
-        self,
-        s: Any,
-        tile: LstmTile,
-        sizes: tuple[Any, Any, Any],
-        projected: Any,
-        h: Any,
-        c: Any,
-        panels: Any,
-        hiddens: Any,
-        cells: Any,
-        sums: Any = None,
-    ) -> None:
-        super().__init__(s, tile, sizes, panels, [(h, hiddens), (c, cells)])
-        self._projected, self._hiddens, self._cells, self._sums = projected, hiddens, cells, sums
-
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         h, c = states
-        s, units, dtype = self._s, self._tile.units, self._panels.dtype
+        s, units, dtype, buffers = self._s, self._tile.units, self._dtype, self._buffers
         rows = range(self._tile.rows)
         sums = s.alloc_buffer((len(rows), GATES, units), dtype, scope="local")
         cell, hidden = (s.alloc_buffer((len(rows), units), dtype, scope="local") for _ in "ch")
@@ -274,18 +288,18 @@ class _Writer(StepsWriter):
         def load(unit: Any, lane: Any) -> None:
             for r in rows:
                 for gate in range(GATES):
-                    share = self._projected[t, row[r], gate * self._hidden + unit]
+                    share = buffers.projected[t, row[r], gate * self._hidden + unit]
                     s.buffer_store(sums, share, [r, gate, lane])
                 s.buffer_store(cell, c(row[r], unit), [r, lane])
 
         def store(unit: Any, lane: Any) -> None:
             for r in rows:
                 at = [t, row[r], unit]
-                s.buffer_store(self._hiddens, hidden[r, lane], at)
-                s.buffer_store(self._cells, cell[r, lane], at)
-                for gate in range(GATES if self._sums is not None else 0):
+                s.buffer_store(buffers.hiddens, hidden[r, lane], at)
+                s.buffer_store(buffers.cells, cell[r, lane], at)
+                for gate in range(GATES if hasattr(buffers, "sums") else 0):
                     at = [t, row[r], gate * self._hidden + unit]
-                    s.buffer_store(self._sums, sums[r, gate, lane], at)
+                    s.buffer_store(buffers.sums, sums[r, gate, lane], at)
 
         self._each_unit(panel, load)
         self._multiply(sums, panel, row, h, GATES)

@@ -23,10 +23,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from needle_tvm._tvm.names import statements, te, tirx
-from needle_tvm.kernels.recurrence.cpu import GATES, State, states_after, tanh_or_nan
+from needle_tvm.kernels.recurrence.cpu import (
+    GATES,
+    LSTM,
+    Recurrence,
+    State,
+    states_after,
+    tanh_or_nan,
+)
 from needle_tvm.tir import nests
 
 _THREADS = 256
@@ -68,19 +76,8 @@ def lstm_threads(batch: int, hidden: int, gates: int = GATES) -> LstmThreads:
 def lstm_steps(
     inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
-    """Like `recurrence.lstm_steps`, as GPU kernels: return the states h' and c' after each step
-    (T, B, H), and if `with_sums` also the sums that the gates are computed from (T, B, 4 H).
-    Inputs: projected (T, B, 4 H), h and c (B, H), and the panels of `pack_gates`."""
-    steps, batch, hidden = sizes = steps_sizes(inputs)
-    shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
-    names = ("projected", "h", "c", "panels", "hiddens", "cells", "sums")
-    return extern_steps(
-        "lstm_steps",
-        inputs,
-        shapes,
-        names,
-        lambda s, dtype, *proxies: _Writer(s, threads, sizes, dtype, *proxies),
-    )
+    """Like `recurrence.cpu.lstm_steps`, as GPU kernels."""
+    return extern_steps(LSTM, inputs, threads, with_sums, _Writer)
 
 
 def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[int, int, int]:
@@ -89,53 +86,58 @@ def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[int, int, int]:
 
 
 def extern_steps(
-    name: str,
+    kind: Recurrence,
     inputs: Sequence[te.Tensor],
-    shapes: Sequence[tuple[int, ...]],
-    names: Sequence[str],
+    threads: LstmThreads,
+    with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
-    """The results, of these shapes, of all steps that `writer(s, dtype, *buffers)` writes."""
-    dtype = str(inputs[0].dtype)
+    """The results of all steps, which `writer(kind, s, threads, sizes, buffers)` writes."""
+    dtype, sizes = str(inputs[0].dtype), steps_sizes(inputs)
+    shapes = kind.results(sizes, with_sums)
 
     # Without these, buffers could begin anywhere in memory, and kernels would be told where.
     given = [
-        tirx.decl_buffer(each.shape, dtype, name) for name, each in zip(names, inputs, strict=False)
+        tirx.decl_buffer(each.shape, dtype, name)
+        for name, each in zip(kind.inputs, inputs, strict=True)
     ]
-    made = [
-        nests.buffer(name, shape, dtype)
-        for name, shape in zip(names[len(given) :], shapes, strict=False)
-    ]
+    made = [nests.buffer(name, shape, dtype) for name, shape in shapes.items()]
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+        named = dict(zip((*kind.inputs, *shapes), (*ins, *outs), strict=True))
+
         def write(s: Any) -> None:
-            proxies = [s.buffer_proxy(each) for each in (*ins, *outs)]
-            writer(s, dtype, *proxies).all_steps()
+            proxies = {name: s.buffer_proxy(each) for name, each in named.items()}
+            writer(kind, s, threads, sizes, SimpleNamespace(**proxies)).all_steps()
 
         return statements(write)
 
-    results = te.extern(shapes, list(inputs), body, name=name, in_buffers=given, out_buffers=made)
+    results = te.extern(
+        list(shapes.values()),
+        list(inputs),
+        body,
+        name=kind.name,
+        in_buffers=given,
+        out_buffers=made,
+    )
     return list(results) if len(shapes) > 1 else [results]
 
 
 class StepsWriter:
-    """Writes the loops with TVM's statement builder `s`. `carried` are the states that a step gets
-    from the one before (`cpu.states_after`), h first. Subclasses say what sums begin with, and what
-    comes of them."""
+    """Writes the loops with TVM's statement builder `s`. `buffers` has those that `kind` names as
+    attributes. Subclasses say what sums begin with, and what comes of them."""
 
     def __init__(
         self,
+        kind: Recurrence,
         s: Any,
         threads: LstmThreads,
         sizes: tuple[int, int, int],
-        dtype: str,
-        panels: Any,
-        carried: Sequence[tuple[Any, Any]],
+        buffers: Any,
     ) -> None:
-        self._s, self._threads, self._dtype, self._panels = s, threads, dtype, panels
-        self._steps, self._batch, self._hidden = sizes
-        self._carried = carried
-        self._sums: Any = None
+        self._kind, self._s, self._threads, self._buffers = kind, s, threads, buffers
+        self._steps, self._batch, self._hidden = self._sizes = sizes
+        self._dtype = str(buffers.h.dtype)
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         """What a sum begins with."""
@@ -147,10 +149,10 @@ class StepsWriter:
 
     def all_steps(self) -> None:
         with self._s.sblock("lstm_steps"):
-            self._step(0, states_after(self._carried, None))
+            self._step(0, states_after(self._kind, self._buffers, None))
             if self._steps > 1:
                 with self._s.serial(1, self._steps) as t:
-                    self._step(t, states_after(self._carried, t - 1))
+                    self._step(t, states_after(self._kind, self._buffers, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
@@ -186,9 +188,10 @@ class StepsWriter:
         """The index of the block's row r; past the end, the last row again."""
         return tirx.min(self._first + r, self._batch - 1)
 
-    def _multiply(self, h: State) -> None:
-        """Sum this thread's slice of the terms for all rows."""
+    def _multiply(self, h: State, panels: Any = None) -> None:
+        """Sum this thread's slice of the terms for all rows. Other `panels` may be given."""
         s, own = self._s, self._threads
+        panels = self._buffers.panels if panels is None else panels
         gate, lane = self._column // own.units, self._column % own.units
         with s.unroll(0, own.rows) as r:
             self._own[r] = tirx.const(0, self._dtype)
@@ -198,7 +201,7 @@ class StepsWriter:
 
             def add() -> None:
                 with s.unroll(0, own.terms) as k:
-                    self._weights[k] = self._panels[self._panel, first + k, gate, lane]
+                    self._weights[k] = panels[self._panel, first + k, gate, lane]
                 with s.unroll(0, own.rows) as r:
                     with s.vectorized(0, own.terms) as k:
                         self._states[k] = h(self._row(r), first + k)
@@ -225,11 +228,11 @@ class StepsWriter:
                 at = (part * own.rows + r) * own.columns + self._column
                 self._total[0] = self._total[0] + self._parts[at]
             self._totals[r * own.columns + self._column] = self._total[0]
-            if self._sums is not None:
+            if hasattr(self._buffers, "sums"):
                 self._where([*inside, *self._is_row(r)], lambda: store(r))
 
         def store(r: Any) -> None:
-            self._sums[t, self._first + r, place] = self._total[0]
+            self._buffers.sums[t, self._first + r, place] = self._total[0]
 
         self._each_row(add)
 
@@ -271,30 +274,13 @@ class StepsWriter:
 class _Writer(StepsWriter):
     """Writes the steps of an LSTM."""
 
-    def __init__(
-        self,
-        s: Any,
-        threads: LstmThreads,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        projected: Any,
-        h: Any,
-        c: Any,
-        panels: Any,
-        hiddens: Any,
-        cells: Any,
-        sums: Any = None,
-    ) -> None:
-        super().__init__(s, threads, sizes, dtype, panels, [(h, hiddens), (c, cells)])
-        self._projected, self._hiddens, self._cells, self._sums = projected, hiddens, cells, sums
-
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
-        return self._projected[t, row, place]
+        return self._buffers.projected[t, row, place]
 
     def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
         _, c = states
         i, f, g, o = totals
         kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * tanh_or_nan(g)
         self._total[0] = kept + added
-        self._cells[t, row, unit] = self._total[0]
-        self._hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])
+        self._buffers.cells[t, row, unit] = self._total[0]
+        self._buffers.hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])
