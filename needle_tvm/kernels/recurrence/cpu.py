@@ -1,6 +1,6 @@
-"""All steps of an LSTM over a sequence as one kernel, written as explicit loops.
+"""All steps of a recurrence over a sequence as one kernel, written as explicit loops; an LSTM's.
 
-The recurrent weight is packed so that one panel holds all four gates of the same units: a tile of
+The recurrent weight is packed so that one panel holds all gates of the same units: a tile of
 gate sums turns directly into those units' next state, and only the state is written. Each thread
 keeps its own panels, which stay in its cache from step to step. Within one parallel region, the
 threads synchronise after every step (as in Diamos et al., "Persistent RNNs", ICML 2016).
@@ -61,15 +61,15 @@ _REGION, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_whe
 
 
 @dataclass(frozen=True)
-class LstmTile:
-    """The register tile: the four gates of `units` units for `rows` rows of the batch."""
+class StepsTile:
+    """The register tile: all gates of `units` units for `rows` rows of the batch."""
 
     rows: int
     units: int
     is_parallel: bool  # whether a step has enough work for more than one thread
 
 
-def lstm_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int = GATES) -> LstmTile:
+def steps_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> StepsTile:
     """One vector of units, and as many rows as registers allow beside the weights of the gates and
     a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
     most = _most_rows(target, gates)
@@ -77,16 +77,16 @@ def lstm_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int = 
     units = vector_registers(target)[1] // item_bytes(dtype)
     # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
     shared = int(target.attrs["num-cores"]) > 1 and hidden > units
-    return LstmTile(
+    return StepsTile(
         rows=-(-batch // blocks),
         units=units,
         is_parallel=shared and batch * hidden * gates * hidden >= PARALLEL_WORK,
     )
 
 
-def lstm_tiles(
-    least: int, most: int, hidden: int, dtype: str, target: Target, gates: int = GATES
-) -> list[LstmTile]:
+def steps_tiles(
+    least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
+) -> list[StepsTile]:
     """The tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
     of their own number, and more the one that covers them with the fewest to spare."""
     largest = _most_rows(target, gates)
@@ -95,7 +95,7 @@ def lstm_tiles(
     useful = [each for each in fitting if least <= each] or [largest]
     # Tiles of more rows than the first that holds the most are never picked.
     useful = useful[: next((at for at, each in enumerate(useful, 1) if each >= most), len(useful))]
-    return [replace(lstm_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
+    return [replace(steps_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
 
 
 def _most_rows(target: Target, gates: int) -> int:
@@ -120,7 +120,7 @@ def pack_gates(w: te.Tensor, units: int, gates: range | None = None) -> te.Tenso
 
 
 def lstm_steps(
-    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+    inputs: Sequence[te.Tensor], tiles: Sequence[StepsTile], *, with_sums: bool
 ) -> list[te.Tensor]:
     """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
     the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
@@ -151,7 +151,7 @@ def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[Any, Any, Any]:
 def extern_steps(
     kind: Recurrence,
     inputs: Sequence[te.Tensor],
-    tiles: Sequence[LstmTile],
+    tiles: Sequence[StepsTile],
     with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
@@ -171,7 +171,7 @@ def extern_steps(
 
 
 def pick_tile(
-    tiles: Sequence[LstmTile], batch: Any, writer: Callable[[Any, LstmTile], StepsWriter]
+    tiles: Sequence[StepsTile], batch: Any, writer: Callable[[Any, StepsTile], StepsWriter]
 ) -> Any:
     """The statement that picks among `tiles` by the batch, and computes all steps with it."""
 
@@ -197,7 +197,7 @@ class StepsWriter:
     those that `kind` names as attributes. Subclasses write a tile."""
 
     def __init__(
-        self, kind: Recurrence, s: Any, tile: LstmTile, sizes: tuple[Any, Any, Any], buffers: Any
+        self, kind: Recurrence, s: Any, tile: StepsTile, sizes: tuple[Any, Any, Any], buffers: Any
     ) -> None:
         self._kind, self._s, self._tile, self._buffers = kind, s, tile, buffers
         self._steps, self._batch, self._hidden = sizes

@@ -1,9 +1,8 @@
-"""The steps of an LSTM on a GPU: a kernel per step, launched by a loop on the host.
+"""The steps of a recurrence on a GPU: a kernel per step, launched by a loop on the host; an LSTM's.
 
 dlight knows no such steps: it ran them all in one thread. A step is a matmul of few rows (see
-`dense.gpu_few_rows`) whose epilogue is the next state. A block has all four gates of a few units,
-from a panel of the packed weight (`recurrence.pack_gates`), and its threads share the reduction
-axis:
+`dense.gpu_few_rows`) whose epilogue is the next state. A block has all gates of a few units, from a
+panel of the packed weight (`recurrence.pack_gates`), and its threads share the reduction axis:
 
     for step (on the host; a CUDA graph can hold the launches):
         for units (blockIdx.x), rows (blockIdx.y):
@@ -28,7 +27,6 @@ from typing import Any
 
 from needle_tvm._tvm.names import statements, te, tirx
 from needle_tvm.kernels.recurrence.cpu import (
-    GATES,
     LSTM,
     Recurrence,
     State,
@@ -45,14 +43,14 @@ _VECTOR = 4  # neighbouring terms per thread: one load of the state
 
 
 @dataclass(frozen=True)
-class LstmThreads:
+class StepsThreads:
     """A block's units and rows, the slices of its terms, and a thread's neighbouring terms."""
 
     units: int
     rows: int
     slices: int
     terms: int
-    gates: int = GATES
+    gates: int
 
     @property
     def columns(self) -> int:
@@ -60,7 +58,7 @@ class LstmThreads:
         return self.gates * self.units
 
 
-def lstm_threads(batch: int, hidden: int, gates: int = GATES) -> LstmThreads:
+def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
     """Few enough units per block to leave enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
@@ -70,11 +68,11 @@ def lstm_threads(batch: int, hidden: int, gates: int = GATES) -> LstmThreads:
     slices = _THREADS // (gates * units)
     while slices > 1 and hidden < slices * terms:
         slices //= 2
-    return LstmThreads(units, -(-batch // row_blocks), slices, terms, gates)
+    return StepsThreads(units, -(-batch // row_blocks), slices, terms, gates)
 
 
 def lstm_steps(
-    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+    inputs: Sequence[te.Tensor], threads: StepsThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
     """Like `recurrence.cpu.lstm_steps`, as GPU kernels."""
     return extern_steps(LSTM, inputs, threads, with_sums, _Writer)
@@ -88,7 +86,7 @@ def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[int, int, int]:
 def extern_steps(
     kind: Recurrence,
     inputs: Sequence[te.Tensor],
-    threads: LstmThreads,
+    threads: StepsThreads,
     with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
@@ -131,7 +129,7 @@ class StepsWriter:
         self,
         kind: Recurrence,
         s: Any,
-        threads: LstmThreads,
+        threads: StepsThreads,
         sizes: tuple[int, int, int],
         buffers: Any,
     ) -> None:
@@ -148,7 +146,7 @@ class StepsWriter:
         raise NotImplementedError
 
     def all_steps(self) -> None:
-        with self._s.sblock("lstm_steps"):
+        with self._s.sblock("steps"):
             self._step(0, states_after(self._kind, self._buffers, None))
             if self._steps > 1:
                 with self._s.serial(1, self._steps) as t:
@@ -163,7 +161,7 @@ class StepsWriter:
             s.thread_binding(0, blocks, "blockIdx.y") as block,
             s.thread_binding(0, own.slices, "threadIdx.y") as self._slice,
             s.thread_binding(0, own.columns, "threadIdx.x") as self._column,
-            s.sblock("lstm_step"),
+            s.sblock("step"),
         ):
             self._panel, self._first = panel, block * own.rows
             self._allocate()

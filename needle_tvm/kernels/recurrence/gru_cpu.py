@@ -8,9 +8,9 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import (
-    LstmTile,
     Recurrence,
     State,
+    StepsTile,
     StepsWriter,
     extern_steps,
     tanh_or_nan,
@@ -21,7 +21,7 @@ GRU = Recurrence("gru_steps", ("projected", "h", "panels", "bias"), sums=("sums"
 
 
 def gru_steps(
-    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+    inputs: Sequence[te.Tensor], tiles: Sequence[StepsTile], *, with_sums: bool
 ) -> list[te.Tensor]:
     """Return the state h' after each step (T, B, H), and if `with_sums` also the state's part of
     the pre-activations (T, B, 3 H). Inputs: projected (T, B, 3 H), h (B, H), the panels of

@@ -8,12 +8,12 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import tanh_or_nan
-from needle_tvm.kernels.recurrence.gpu import LstmThreads, State, StepsWriter, extern_steps
+from needle_tvm.kernels.recurrence.gpu import State, StepsThreads, StepsWriter, extern_steps
 from needle_tvm.kernels.recurrence.gru_cpu import GRU, GRU_GATES
 
 
 def gru_steps(
-    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+    inputs: Sequence[te.Tensor], threads: StepsThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
     """Like `recurrence.gru_cpu.gru_steps`, as GPU kernels."""
     return extern_steps(GRU, inputs, threads, with_sums, _Writer)

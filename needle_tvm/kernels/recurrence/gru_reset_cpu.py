@@ -9,9 +9,9 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import (
-    LstmTile,
     Recurrence,
     State,
+    StepsTile,
     StepsWriter,
     extern_steps,
     tanh_or_nan,
@@ -27,7 +27,7 @@ GRU_RESET = Recurrence(
 
 
 def gru_reset_steps(
-    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+    inputs: Sequence[te.Tensor], tiles: Sequence[StepsTile], *, with_sums: bool
 ) -> list[te.Tensor]:
     """Return the state h' after each step (T, B, H), if `with_sums` the gates r and z (T, B, 2 H),
     and what is passed on within a step, r * h and z (2, B, H). Inputs: projected (T, B, 3 H), h

@@ -10,12 +10,12 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import tanh_or_nan
-from needle_tvm.kernels.recurrence.gpu import LstmThreads, State, StepsWriter, extern_steps
+from needle_tvm.kernels.recurrence.gpu import State, StepsThreads, StepsWriter, extern_steps
 from needle_tvm.kernels.recurrence.gru_reset_cpu import GRU_RESET, RESET_GATES
 
 
 def gru_reset_steps(
-    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+    inputs: Sequence[te.Tensor], threads: StepsThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
     """Like `recurrence.gru_reset_cpu.gru_reset_steps`, as GPU kernels; `threads` are those of the
     gates r and z."""

@@ -9,9 +9,9 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import (
-    LstmTile,
     Recurrence,
     State,
+    StepsTile,
     StepsWriter,
     extern_steps,
     tanh_or_nan,
@@ -27,7 +27,7 @@ def nonlinear(name: str, x: Any, dtype: str) -> Any:
 
 def rnn_steps(
     inputs: Sequence[te.Tensor],
-    tiles: Sequence[LstmTile],
+    tiles: Sequence[StepsTile],
     *,
     with_sums: bool = False,
     nonlinearity: str,

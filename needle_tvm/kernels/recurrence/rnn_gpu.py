@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import te
-from needle_tvm.kernels.recurrence.gpu import LstmThreads, State, StepsWriter, extern_steps
+from needle_tvm.kernels.recurrence.gpu import State, StepsThreads, StepsWriter, extern_steps
 from needle_tvm.kernels.recurrence.rnn_cpu import RNN, nonlinear
 
 
 def rnn_steps(
     inputs: Sequence[te.Tensor],
-    threads: LstmThreads,
+    threads: StepsThreads,
     *,
     with_sums: bool = False,
     nonlinearity: str,
