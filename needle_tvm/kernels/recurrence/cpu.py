@@ -143,7 +143,7 @@ def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[St
 
 
 def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[Any, Any, Any]:
-    """Steps, batch and hidden size, from projected and h."""
+    """Steps, batch and hidden size, from projected and h: ints, or expressions of symbolic ones."""
     steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
     return steps, batch, hidden
 

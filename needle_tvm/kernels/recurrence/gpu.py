@@ -31,6 +31,7 @@ from needle_tvm.kernels.recurrence.cpu import (
     Recurrence,
     State,
     states_after,
+    steps_sizes,
     tanh_or_nan,
 )
 from needle_tvm.tir import nests
@@ -76,11 +77,6 @@ def lstm_steps(
 ) -> list[te.Tensor]:
     """Like `recurrence.cpu.lstm_steps`, as GPU kernels."""
     return extern_steps(LSTM, inputs, threads, with_sums, _Writer)
-
-
-def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[int, int, int]:
-    """Steps, batch and hidden size, from projected and h."""
-    return int(inputs[0].shape[0]), int(inputs[1].shape[0]), int(inputs[1].shape[1])
 
 
 def extern_steps(
