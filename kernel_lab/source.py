@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_OWN = "kernel_lab.ladders."  # the modules whose functions and numbers are listed
+# The modules whose functions and numbers are listed.
+_OWN = ("kernel_lab.ladders.", "kernel_lab.workloads.")
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:

@@ -19,6 +19,9 @@ CHAPTERS = {
     "layer_norm": "13-rows",
     "attention": "14-attention-and-bytes",
     "int8_gemm": "14-attention-and-bytes",
+    "conv1d": "15-convolutions",
+    "depthwise": "15-convolutions",
+    "separable": "15-convolutions",
 }
 
 
