@@ -22,6 +22,7 @@ CHAPTERS = {
     "conv1d": "15-convolutions",
     "depthwise": "15-convolutions",
     "separable": "15-convolutions",
+    "gelu_matmul": "06-kernel-to-model",
 }
 
 
@@ -43,6 +44,10 @@ def test_excerpts_are_the_ladders_code():
         blocks = re.findall(r"^<!-- code:", text, re.M)
         found = re.findall(r"^<!-- code: \w+ [\w/]+ -->\n```python\n", text, re.M)
         assert len(blocks) == len(found), chapter.name
+
+
+def test_every_cpu_ladder_has_a_chapter():
+    assert set(CHAPTERS) == {name for name, device in registry.LADDERS if device == "cpu"}
 
 
 @pytest.mark.parametrize("name", CHAPTERS)
