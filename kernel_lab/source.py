@@ -12,6 +12,7 @@ from typing import Any
 
 # The modules whose functions and numbers are listed.
 _OWN = ("kernel_lab.ladders.", "kernel_lab.workloads.")
+_COLUMNS = 100  # of a line
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:
@@ -27,8 +28,8 @@ def parts(function: Callable[..., Any]) -> dict[str, str]:
 
 def listing(pieces: dict[str, str]) -> str:
     """Pieces of `parts` as one text: constants in lines, then functions with space between them."""
-    numbers = [text for text in pieces.values() if "\n" not in text]
-    functions = [text for text in pieces.values() if "\n" in text]
+    functions = [text for text in pieces.values() if text.startswith("def ")]
+    numbers = [text for text in pieces.values() if not text.startswith("def ")]
     return "\n\n\n".join(["\n".join(numbers)] * bool(numbers) + functions)
 
 
@@ -57,7 +58,11 @@ def _collect(
 
 
 def _assignment(name: str, value: Any) -> str:
-    return f"{name} = {value!r}".replace("e+", "e")  # as formatters write numbers
+    """The constant as a formatter writes it: a long tuple has a line for each item."""
+    text = f"{name} = {value!r}".replace("e+", "e")
+    if isinstance(value, tuple) and len(text) > _COLUMNS:
+        return "\n".join([f"{name} = (", *(f"    {item!r}," for item in value), ")"])
+    return text
 
 
 def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -71,3 +71,11 @@ def test_parts_have_helpers_before_what_uses_them_and_no_docstrings():
     assert '"""' not in source.listing(found)
     for text in found.values():
         compile(text, "<part>", "exec")
+
+
+def test_parts_have_what_a_definition_uses_of_its_workload():
+    found = source.parts(registry.ladder("gelu_matmul", "cpu")["naive"].define)
+    assert list(found)[-2:] == ["gelu", "define"] and {"_P", "_Q", "_horner"} <= set(found)
+    constants, _, functions = source.listing(found).partition("\n\n\n")
+    assert "_P = (\n    -2.72614225801306e-10,\n" in constants and "def" not in constants
+    assert max(map(len, constants.splitlines())) <= 100 and functions.startswith("def _horner(")
