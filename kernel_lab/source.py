@@ -16,9 +16,10 @@ _COLUMNS = 100  # of a line
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:
-    """The constants and the ladders' functions that a function uses, and then itself, by name.
+    """The constants and the lab's own functions that a function uses, and then itself, by name.
 
-    Docstrings, decorators and imports are left out.
+    If two functions have one name, the second one's key begins with its module. Docstrings,
+    decorators and imports are left out.
     """
     numbers: dict[str, str] = {}
     functions: dict[str, str] = {}
@@ -54,7 +55,10 @@ def _collect(
     for default in (*tree.args.defaults, *tree.args.kw_defaults):
         if isinstance(default, ast.Name) and default.id in function.__globals__:
             numbers[default.id] = _assignment(default.id, function.__globals__[default.id])
-    functions[function.__name__] = _stripped(text, tree)
+    name = function.__name__
+    if name in functions:  # of another module
+        name = f"{function.__module__.rpartition('.')[2]}.{name}"
+    functions[name] = _stripped(text, tree)
 
 
 def _assignment(name: str, value: Any) -> str:

@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
 from kernel_lab import registry, source
+from kernel_lab.ladders import gemm_cpu
 from tests import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
@@ -79,3 +80,12 @@ def test_parts_have_what_a_definition_uses_of_its_workload():
     constants, _, functions = source.listing(found).partition("\n\n\n")
     assert "_P = (\n    -2.72614225801306e-10,\n" in constants and "def" not in constants
     assert max(map(len, constants.splitlines())) <= 100 and functions.startswith("def _horner(")
+
+
+def test_two_functions_of_one_name_are_both_listed():
+    def define_packed(case):
+        return gemm_cpu.define_packed(case)
+
+    found = source.parts(define_packed)
+    assert list(found)[-2:] == ["define_packed", "test_excerpts.define_packed"]
+    assert "panels, bands" in found["define_packed"]
