@@ -103,7 +103,7 @@ def add_figures(
     scheduled = [entry for entry in entries if entry.module is not None]
     say(0, len(scheduled), f"compiling for {arch}")
     compiled: dict[str, list[Kernel]] = {}
-    uncompiled = ()
+    uncompiled: tuple[str, ...] = ()
     try:
         sources = {entry.name: ir_views.cuda_source(entry.module, arch) for entry in scheduled}
         compiled = compile_together(sources, arch)
@@ -112,7 +112,8 @@ def add_figures(
     for number, entry in enumerate(scheduled):
         say(number, len(scheduled), f"{entry.name}: counting")
         kernels = compiled.get(entry.name, [])
-        requests, untraced = None, ()
+        requests: Requests | None = None
+        untraced: tuple[str, ...] = ()
         try:
             traced = scaled_trace(ladder.workload, ladder[entry.name], case, ignore=("local",))
             requests = requests_of(traced.trace, traced.size, kernels)
@@ -174,10 +175,10 @@ def _width(kernels: Sequence[Kernel], access: str) -> int:
 HEADINGS = (
     "",
     "threads",
-    "registers",
+    "regs",
     "spills",
     "shared",
-    "warps of an SM",
+    "warps/SM",
     "limit",
     "banks",
     "sectors/load",
@@ -232,7 +233,7 @@ def _cells(one: KernelFigures) -> tuple[str, ...]:
         f"{one.spill_stores:,}/{one.spill_loads:,}",
         f"{one.shared:,}",
         f"{held.warps}/{held.most} {held.share:.0%}" if held else "unknown",
-        ", ".join(held.limits) if held else "",
+        ", ".join(name.removesuffix(" memory") for name in held.limits) if held else "",
     )
 
 

@@ -131,7 +131,7 @@ def print_figures(result: LabResult, console: Console) -> None:
         padding=(0, 1, 0, 0),
     )
     for number, heading in enumerate(gpu_figures.HEADINGS):
-        table.add_column(heading, justify="right" if 0 < number < 6 else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if 0 < number < 6 else "left", no_wrap=number < 8)
     for row in gpu_figures.figure_rows(result.rungs):
         table.add_row(*row)
     console.print(table)
