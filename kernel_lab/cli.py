@@ -58,7 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--peers", action="store_true", help="time NumPy and PyTorch beside the rungs")
     add("--sweep", type=_sweep, metavar="M=..,..", help="the ladder over sizes, too")
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
-    untimed = "time nothing, as for GPU ladders where no GPU is; --report traces and compiles"
+    untimed = "time nothing; GPU ladders are compiled and traced, which takes no GPU"
     add("--untimed", action="store_true", help=untimed)
     arch = "compile GPU code for this architecture, with --untimed (this GPU's, or sm_90)"
     add("--arch", metavar="sm_75", help=arch)
@@ -128,6 +128,8 @@ def _run(options: argparse.Namespace) -> int:
         rounds=options.rounds,
         timed=not options.untimed,
         arch=options.arch,
+        # Compiling and tracing take a minute; with --quiet alone nobody would see the figures.
+        static=options.untimed and bool(not options.quiet or options.json or options.report),
     )
     from kernel_lab.table import print_result
 

@@ -191,7 +191,7 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
     Raises TargetError if there is no nvcc, LabError if nvcc rejects the code.
     """
     source = cuda_source(module, arch)
-    ptx, report = _assembled(source, arch)
+    ptx, report = assembled(source, arch)
     hot = hot_part(ptx)
     return GpuCode(
         arch,
@@ -217,8 +217,11 @@ def kernels_of(source: str) -> str:
     return source[found.start() :].strip() + "\n" if found else source
 
 
-def _assembled(source: str, arch: str) -> tuple[str, str]:
-    """PTX of CUDA source, and ptxas' report on it."""
+def assembled(source: str, arch: str) -> tuple[str, str]:
+    """PTX of CUDA source, and ptxas' report on it.
+
+    Raises TargetError if there is no nvcc, LabError with its first errors if it rejects the code.
+    """
     with tempfile.TemporaryDirectory() as directory:
         file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")
         file.write_text(source)
@@ -238,7 +241,9 @@ def _run(command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise LabError(f"{Path(command[0]).name} did not end within {_NVCC_SECONDS} s") from None
     if done.returncode:
+        said = str(done.stderr or done.stdout)
+        errors = [line for line in said.splitlines() if "error" in line.lower()]
         raise LabError(
-            f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()[-400:]}"
+            f"{Path(command[0]).name} failed: {'; '.join(errors[:5]) or said[-400:].strip()}"
         )
     return str(done.stdout + done.stderr)

@@ -36,7 +36,9 @@ class Request:
     `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed. With
     `keep_going` a rung or peer that fails or is wrong is left out, its `refused` the reason,
     instead of ending the run. `arch` is the GPU architecture to compile for, such as "sm_75", where
-    nothing is timed; None means this machine's GPU, or the newest that the lab knows.
+    nothing is timed; None means this machine's GPU, or the newest that the lab knows. With `static`
+    the rungs of a GPU are compiled and traced for the figures that need no GPU
+    (`kernel_lab.gpu_figures`).
     """
 
     workload: str
@@ -51,6 +53,7 @@ class Request:
     timed: bool = True
     keep_going: bool = False
     arch: str | None = None
+    static: bool = False
 
 
 def run(request: Request, progress: Progress | None = None) -> LabResult:
@@ -107,6 +110,10 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
         untimed_reason=untimed,
         published=list(workload.published.get(request.device, ())),
     )
+    if request.static and arch is not None:
+        from kernel_lab.gpu_figures import add_figures
+
+        add_figures(ladder, entries, case, arch, say)
     if untimed is not None:
         return result
     _measure(result, workload, case, target, request, say)

@@ -164,7 +164,7 @@ def test_a_gpu_rung_is_compiled_without_a_gpu():
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_what_nvcc_refuses_is_one_line():
     with pytest.raises(LabError, match="nvcc failed"):
-        ir_views._assembled("this is not CUDA", "sm_90")
+        ir_views.assembled("this is not CUDA", "sm_90")
 
 
 def test_scripts_are_the_modules_own():
