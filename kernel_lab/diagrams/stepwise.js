@@ -70,11 +70,14 @@ function tintCache(run, pen) {
 function draw(run, canvas, now, room, colour) {
   const across = canvas.clientWidth || room;
   const [ratio, scale] = [window.devicePixelRatio || 1, across / room];
-  const height = Math.max(...run.buffers.map((grid) => grid.y + grid.rows * grid.cell)) + 2;
+  const top = Math.max(0, 16 / scale - 20); // names are as large in a small picture
+  const height = top + 2 +
+    Math.max(...run.buffers.map((grid) => grid.y + grid.rows * grid.cell));
   canvas.width = Math.round(across * ratio);
   canvas.height = Math.round(height * scale * ratio);
   const pen = canvas.getContext("2d");
   pen.scale(ratio * scale, ratio * scale);
+  pen.translate(0, top);
   pen.font = 12 / scale + "px sans-serif";
   for (const grid of run.buffers) {
     pen.globalAlpha = 1;

@@ -28,7 +28,7 @@ def problems(kind, picture, trace, seed):
     """What is wrong in a picture of a trace, as a list of sentences."""
     rng = np.random.default_rng(seed)
     if kind == "stepper":
-        return _stepper(picture, trace, rng)
+        return side_by_side(picture, {"": trace}, seed)
     if kind == "reuse":
         return _reuse(picture, trace, rng)
     if kind == "warp":
@@ -166,8 +166,21 @@ def _paler(name, shades):
     return []
 
 
-def _stepper(text, trace, rng):
-    (data,) = stepwise.unpacked(text)
+def side_by_side(text, traces, seed, cache=None):
+    """What is wrong in a stepper of several runs, each with a cache of that many bytes."""
+    rng = np.random.default_rng(seed)
+    runs = stepwise.unpacked(text)
+    if [run["name"] for run in runs] != list(traces):
+        return [f"stepper: the runs are {[run['name'] for run in runs]}"]
+    found = []
+    for run, trace in zip(runs, traces.values(), strict=True):
+        found += _stepper(text, run, trace, rng)
+        if cache is not None:
+            found += _misses(run, trace, cache // statistics.LINE, rng)
+    return found
+
+
+def _stepper(text, data, trace, rng):
     scopes = np.array([info.scope for info in trace.buffers])[trace.buffer]
     mine = trace.select(scopes != "local") if (scopes != "local").any() else trace
     order = np.unique(np.stack([mine.time, mine.site]), axis=1)
@@ -188,7 +201,7 @@ def _stepper(text, trace, rng):
         elements = {
             e for at, many in zip(runs[::2], runs[1::2], strict=True) for e in range(at, at + many)
         }
-        buffer, is_store, said = data["sites"][drawn]
+        buffer, is_store, said, _ = data["sites"][drawn]
         info = trace.sites[site]
         if said != info.text or bool(is_store) != info.is_store:
             found.append(f"stepper: step {number} is {said!r}, in the trace {info.text!r}")
@@ -196,7 +209,66 @@ def _stepper(text, trace, rng):
             found.append(f"stepper: step {number} is drawn in another buffer")
         elif accesses != len(here) or elements != set(here.index.tolist()):
             found.append(f"stepper: step {number} touches {len(elements)} elements wrongly")
+        values = {
+            (data["loops"][loop][0], loop): value
+            for loop, value in zip(data["sites"][drawn][3], data["values"][number], strict=True)
+        }
+        exact = {
+            (loop.name, place): int(loop.value[0])
+            for place, loop in enumerate(here.loops)
+            if loop.value[0] >= 0
+        }
+        if values != exact or not _computes(said, values, here):
+            found.append(f"stepper: step {number} has the loops {values}, in the trace {exact}")
     return found
+
+
+def _computes(said, values, here):
+    """Whether the index in the access's text gives one of its elements for these loop values; so
+    where the text has no other names (those of threads and lanes), and no functions."""
+    names = {}
+    for (name, _), value in values.items():
+        names.setdefault(name, value)
+    index = said.partition("[")[2].rpartition("]")[0]
+    words = set(re.findall(r"[A-Za-z_]\w*", index))
+    if not words <= set(names) or not re.fullmatch(r"[\w\s+*()-]+", index):
+        return True
+    return eval(index, {}, names) in here.index
+
+
+def _misses(data, trace, lines, rng):
+    """The misses and the cache after sampled steps are those of a cache that is simulated here."""
+    mine = trace.select(np.isin(trace.buffer, _numbers(trace, "global")))
+    first, last = mine.address // statistics.LINE, len(data["steps"]) - 1
+    moments = np.unique(trace.select(~np.isin(trace.buffer, _numbers(trace, "local"))).time)
+    asked = {0, last, *rng.integers(last + 1, size=8).tolist()}
+    touched = np.unique(np.stack([mine.time, first]), axis=1)  # by time, then by line
+    step = np.searchsorted(moments, touched[0]).tolist()
+    held, misses, at, found = OrderedDict(), 0, 0, []
+    drawn, drawn_misses = set(), 0
+    for now in sorted(asked):
+        while at < len(step) and step[at] <= now:
+            line = int(touched[1, at])
+            misses += line not in held
+            held[line] = None
+            held.move_to_end(line)
+            if len(held) > lines:
+                held.popitem(last=False)
+            at += 1
+        while drawn_misses < len(data["misses"]) and data["misses"][drawn_misses][0] <= now:
+            _, line, thrown = data["misses"][drawn_misses]
+            drawn = drawn - {thrown} | {line}
+            drawn_misses += 1
+        if drawn_misses != misses or drawn != set(held):
+            found.append(
+                f"stepper: {data['name']} has {drawn_misses} misses and {len(drawn)} lines after"
+                f" step {now}, and a cache of {lines} lines {misses} and {len(held)}"
+            )
+    return found
+
+
+def _numbers(trace, scope):
+    return [number for number, info in enumerate(trace.buffers) if info.scope == scope]
 
 
 def _reuse(figure, trace, rng):
