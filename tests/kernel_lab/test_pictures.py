@@ -12,7 +12,7 @@ pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
 from kernel_lab import build, diagrams, registry, report_rungs
-from kernel_lab.diagrams import steps, stepwise
+from kernel_lab.diagrams import loops, steps, stepwise
 from kernel_lab.scaled import scaled_trace
 from kernel_lab.trace import statistics, trace
 from kernel_lab.workload import Case, Processor
@@ -149,6 +149,53 @@ SHOWN = (
     ("darker means fewer", "workers", "parallel"),
     ("darker means fewer", "space-time", "tile"),
 )
+
+
+def with_turns_of(change):
+    """Turns that are drawn with their names, values or times changed."""
+
+    def broken(trace):
+        return [dataclasses.replace(turns, **change(turns)) for turns in TURNS(trace)]
+
+    return broken
+
+
+TURNS, TILE_SIZE = loops.turns_of, loops.tile_size
+TURN_FAULTS = {
+    "values of the next turn": ("turns_of", with_turns_of(lambda t: {"values": t.values + 1})),
+    "turns one step late": ("turns_of", with_turns_of(lambda t: {"starts": t.starts + 1})),
+    "a turn left out": (
+        "turns_of",
+        with_turns_of(lambda t: {n: getattr(t, n)[:-1] for n in ("values", "starts", "stops")}),
+    ),
+    "another loop's name": ("turns_of", with_turns_of(lambda t: {"name": "ax0_1"})),
+    "a tile of another size": ("tile_size", lambda trace: TILE_SIZE(trace)[::-1]),
+    "large labels": ("_SIZE", 24),
+}
+
+
+@pytest.fixture(scope="module")
+def register_tile():
+    return traced("gemm", "cpu", "register_tile")
+
+
+def test_the_checker_finds_nothing_wrong_with_turns_and_tiles(register_tile):
+    trace, note = register_tile
+    figure = drawn(trace, note, "space-time")
+    assert not problems("space-time", figure, trace, 0)
+    strip, *panels = figure.axes
+    assert len(strip.get_yticks()) == 3 and len(strip.texts) >= 14
+    assert all(axis.texts for axis in panels)  # each says how large its tile is
+
+
+@pytest.mark.parametrize("fault", TURN_FAULTS)
+def test_the_checker_sees_a_fault_in_turns_and_tiles(register_tile, fault, monkeypatch):
+    trace, note = register_tile
+    name, broken = TURN_FAULTS[fault]
+    monkeypatch.setattr(space_time if name == "turns_of" else loops, name, broken)
+    figure = diagrams.space_time(trace, "a rung", note)
+    words = "turns: |frame|tile|lie on each other"
+    assert any(re.search(words, one) for one in problems("space-time", figure, trace, 0))
 
 
 @pytest.mark.parametrize(("fault", "kind", "rung"), SHOWN)
