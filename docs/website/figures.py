@@ -19,10 +19,10 @@ from pathlib import Path
 
 from docs.guide import notebooks
 from kernel_lab.diagrams import stepwise
+from kernel_lab.diagrams.style import embedded
 from needle_tvm.process.threads import available_cores
 
 FOLDER = "drawn"  # beside the chapters
-_KINDS = (".svg", ".png")
 _STEPPER = re.compile(r'<figure class="stepper".*?</figure>', re.DOTALL)
 
 
@@ -55,8 +55,17 @@ def _drawn(chapter: Path, out: Path) -> str:
             for file in sorted(set(Path(folder).iterdir()) - there):
                 if file.suffix == ".html":
                     steppers = _STEPPER.findall(file.read_text(encoding="utf-8"))
-                    after[end] += [f"\n{stepper}" for stepper in steppers]
-                elif file.suffix in _KINDS:
+                    after[end] += [
+                        stepper.replace("<figure", "\n<figure data-search-exclude", 1)
+                        for stepper in steppers
+                    ]
+                elif file.suffix == ".svg":
+                    # Part of the page, so that its text has the page's size and colour.
+                    svg = embedded(file.read_text(encoding="utf-8"))
+                    label = f'role="img" aria-label="{file.stem}: accesses" data-search-exclude'
+                    whole = " ".join(svg.replace("<svg", f"<svg {label}", 1).split())
+                    after[end].append(f'\n<figure class="drawn">{whole}</figure>')
+                elif file.suffix == ".png":
                     shutil.copyfile(file, out / file.name)
                     link = f"![{file.stem}: accesses]({FOLDER}/{chapter.stem}/{file.name})"
                     after[end].append(f"\n{link}{{ loading=lazy }}")

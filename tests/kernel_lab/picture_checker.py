@@ -130,9 +130,8 @@ def _turns(axis, trace, renderer):
     for text in axis.texts:
         box = text.get_window_extent(renderer)
         middle = (box.x0 + 2, (box.y0 + box.y1) / 2)
-        if not any(
-            str(value) == text.get_text() and b.contains(*middle) for _, value, b, *_ in spans
-        ):
+        said = text.get_text()
+        if not any(str(value) == said and b.contains(*middle) for _, value, b, *_ in spans):
             found.append(f"turns: the label {said} is in no span of that value")
     for name in set(names):
         mine = [value for one, value, *_ in spans if one == name]
