@@ -198,9 +198,9 @@ def _loop_values(
     """The values of each loop's variable at each access; none if the loops were not followed."""
     starts: list[list[int]] = [[] for _ in program.nests]
     turns: list[list[tuple[int, ...]]] = [[] for _ in program.nests]
-    for step, nest, values in machine.turns:
-        starts[nest].append(step)
-        turns[nest].append(values)
+    for step, number, variables in machine.turns:
+        starts[number].append(step)
+        turns[number].append(variables)
     found = []
     for number, nest in enumerate(program.nests):
         around = [number in site.nests for site in program.sites]
@@ -214,7 +214,8 @@ def _loop_values(
         for (name, extent), column in zip(nest, columns.T, strict=True):
             value = np.full(len(sites), LoopValues.OUTSIDE, np.int32)
             value[inside] = column
-            found.append(LoopValues(name, extent, value))
+            if extent > 1:
+                found.append(LoopValues(name, extent, value))
     return found
 
 
