@@ -18,7 +18,7 @@ _LEAST = 0.5  # of the time must be in a loop's turns
 _LETTER = 4.6  # points of a letter of a label, with room around it
 _ACROSS = 520  # points that the panels are wide, at least
 _SIZE = 7
-TILE = "tile"  # the gid of a frame
+TILE = "tile"  # the label of a frame
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
             continue
         low, high = int(tile.index.min()), int(tile.index.max())
         corner, width, height = (start - 0.5, low - 0.5), stop - start, high - low + 1
-        frame = Rectangle(corner, width, height, fill=False, edgecolor=INK, gid=TILE, zorder=3)
+        frame = Rectangle(corner, width, height, fill=False, edgecolor=INK, label=TILE, zorder=3)
         frame.set_linewidth(0.9)
         axis.add_patch(frame)
         text = f"{loop.name}={loop.values[longest]}\n{tile_size(tile)}"

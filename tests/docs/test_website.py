@@ -161,6 +161,8 @@ def test_the_site_is_built(tmp_path):
     assert [run["name"] for run in runs] == names and stepper.count('<svg class="still"') == 4
     assert [len(run["misses"]) for run in runs] == [8272, 592, 224, 208]  # as the chapter says
     assert chapter.count("DecompressionStream") == 1
+    anchors = re.findall(r' id="([^"]+)"', chapter)
+    assert len(anchors) == len(set(anchors))  # a picture's would lead links astray
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
     texts = " ".join(entry["text"] for entry in index["docs"])

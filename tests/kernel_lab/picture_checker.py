@@ -146,7 +146,7 @@ def _turns(axis, trace, renderer):
 
 def _frame(axis, name, mine):
     """A frame holds what a worker touches within its time, and the text beside it says how much."""
-    frames = [patch for patch in axis.patches if patch.get_gid() == "tile"]
+    frames = [patch for patch in axis.patches if patch.get_label() == "tile"]
     if not frames:
         return []
     (left, low), (right, high) = frames[0].get_bbox().get_points()
