@@ -68,22 +68,28 @@ def draw_turns(axis: Any, turns: list[Turns], width: float) -> None:
                 alpha=0.38 if number % 2 else 0.2,
                 linewidth=0,
             )
-        letters = max(len(str(value)) for value in loop.values.tolist())
-        room = np.median(np.diff(loop.starts)) if len(loop.starts) > 1 else lengths[0]
-        each = max(1, int(np.ceil(_LETTER * (letters + 0.5) / (_ACROSS * room / width))))
-        for value, start, length in list(zip(loop.values, loop.starts, lengths, strict=True))[
-            ::each
-        ]:
-            if each == 1 and _ACROSS * length / width < _LETTER * letters:
-                continue  # a turn that is cut short by the edge of the picture
-            place = {"ha": "center"} if each == 1 else {"ha": "left"}
-            middle = start - 0.5 + (length / 2 if each == 1 else 0)
-            axis.text(middle, row + 0.04, str(value), va="center", fontsize=_SIZE, **place)
+        _write_values(axis, row, loop, _ACROSS / width)
     axis.set_ylim(len(turns) - 0.5, -0.5)
     axis.set_yticks(range(len(turns)), [loop.name for loop in turns])
     axis.tick_params(bottom=False, labelbottom=False, left=False, labelsize=_SIZE)
     for side in axis.spines.values():
         side.set_visible(False)
+
+
+def _write_values(axis: Any, row: int, loop: Turns, scale: float) -> None:
+    """Write the values of a loop's variable into its spans: into each where there is room, else
+    into every n-th, from whose left end it may reach into the next ones. `scale` is the points
+    that a step is wide."""
+    lengths = loop.stops - loop.starts
+    needed = _LETTER * (max(len(str(value)) for value in loop.values.tolist()) + 0.5)
+    each = max(1, int(np.ceil(needed / (scale * float(np.median(lengths))))))
+    for number in range(0, len(lengths), each):
+        left, length = loop.starts[number] - 0.5, lengths[number]
+        if each == 1 and scale * length < needed:
+            continue  # a turn that is cut short by the edge of the picture
+        place, side = (left + length / 2, "center") if each == 1 else (left, "left")
+        text = str(loop.values[number])
+        axis.text(place, row + 0.04, text, va="center", ha=side, fontsize=_SIZE)
 
 
 def draw_tile(axis: Any, trace: Trace, turns: list[Turns]) -> bool:
