@@ -104,8 +104,8 @@ def _and_frames(note: str, turns: list[Turns], axes: Any, traces: list[Trace], s
     framed = [draw_tile(axis, one, turns) for axis, one in zip(axes, traces, strict=True)]
     if not any(framed):
         return note
-    who = {"gpu": "a block", "cpu": "a worker"}[shown.device] if shown.worker.any() else "it"
-    said = f"framed: what {who} touches in the turn named at the right, and how large that is"
+    who = {"gpu": " by a block", "cpu": " by a worker"}[shown.device] if shown.worker.any() else ""
+    said = f"framed: what is touched{who} in the turn named at the right, and how large it is"
     return f"{note}; {said}" if note else said
 
 
