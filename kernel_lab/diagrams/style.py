@@ -32,6 +32,7 @@ MUTED = "#8c8c8c"
 SLATE = "#64748b"  # what belongs to no one buffer
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
+_BACKGROUND = r'<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
 
 _SETTINGS: Any = {
     "axes.edgecolor": MUTED,
@@ -131,11 +132,20 @@ def inline_svg(fig: Figure) -> str:
     metadata: dict[str, Any] = {"Date": None, "Creator": None}
     with settings():
         fig.savefig(buffer, format="svg", dpi=130, transparent=True, metadata=metadata)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    return embedded(buffer.getvalue())
+
+
+def embedded(svg: str) -> str:
+    """The text of an SVG file of `save` as an element for a page, like that of `inline_svg`."""
+    text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(_BACKGROUND, "", text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # those to which nothing refers
     # The page may make the picture smaller, and not so large that its text outgrows the page's.
     head, rest = text.split(">", 1)
+    width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
-    width = fig.get_figwidth() * 115
-    return f'{head} style="max-width: {width:.0f}px">{rest}'
+    lines = "stroke-linejoin: round; stroke-linecap: butt"  # what the file says of all its parts
+    return f'{head} style="max-width: {width:.0f}px; {lines}">{rest}'

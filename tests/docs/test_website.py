@@ -16,6 +16,7 @@ from docs.guide import notebooks
 from docs.website import check, compiler, drawing
 from docs.website.models import examples
 from docs.website.normal import normal
+from kernel_lab.diagrams import stepwise
 from needle.trace import trace
 from needle_tvm.frontend.lowering import lowered
 from needle_tvm.lower import build, pipeline
@@ -152,12 +153,20 @@ def test_the_site_is_built(tmp_path):
     ]:
         assert (site / name).is_file(), name
     chapter = (site / "guide/03-cpu.html").read_text()
-    assert (
-        'src="drawn/03-cpu/tile.svg"' in chapter
-        and (site / "guide/drawn/03-cpu/tile.svg").is_file()
-    )
+    drawn = re.findall(r'<figure class="drawn"><svg role="img" aria-label="(\w+):', chapter)
+    assert {"naive", "tile", "register_tile"} <= set(drawn)
+    (stepper,) = re.findall(r'<figure [^>]*class="stepper".*?</figure>', chapter, re.DOTALL)
+    runs = stepwise.unpacked(stepper)
+    names = ["naive", "reorder", "tile", "register_tile"]
+    assert [run["name"] for run in runs] == names and stepper.count('<svg class="still"') == 4
+    assert [len(run["misses"]) for run in runs] == [8272, 592, 224, 208]  # as the chapter says
+    assert chapter.count("DecompressionStream") == 1
+    anchors = re.findall(r' id="([^"]+)"', chapter)
+    assert len(anchors) == len(set(anchors))  # a picture's would lead links astray
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
+    texts = " ".join(entry["text"] for entry in index["docs"])
+    assert "DecompressionStream" not in texts and "arrows: a step" not in texts
     again = subprocess.run(
         [*command[:3], str(ROOT / "docs")], cwd=ROOT, capture_output=True, text=True
     )
