@@ -26,7 +26,7 @@ import numpy as np
 from needle.backend_ndarray.dtypes import HALVES
 from needle.ops import _functions
 from needle_tvm._tvm.names import relax, te, tirx
-from needle_tvm.frontend.torch import elements, grouped, places, recurrence, resizes
+from needle_tvm.frontend.torch import elements, grouped, places, recurrence, resizes, special
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.nodes import (
@@ -515,6 +515,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "scatter_reduce.two": places.scatter_reduce,
     "_to_copy.default": elements.cast,
     **resizes.CONVERTERS,
+    **special.CONVERTERS,
     "cumsum.default": _cumulative(_op.cumsum),
     "cumprod.default": _cumulative(_op.cumprod),
     "floor_divide.default": elements.of_two(
