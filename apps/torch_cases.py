@@ -214,7 +214,7 @@ def _refusal(model: Any, inputs: Sequence[Any], error: NeedleTVMError) -> str:
     if not isinstance(error, (TranslationError, UsageError)):
         return FAULT
     try:
-        torch.export.export(model, tuple(inputs))
+        torch.export.export(model, tuple(inputs)).run_decompositions()
     except Exception:  # of many types
         return UNEXPORTED
     cause = error.__cause__
@@ -222,9 +222,7 @@ def _refusal(model: Any, inputs: Sequence[Any], error: NeedleTVMError) -> str:
     return REFUSED if own else FAULT
 
 
-def _difference(
-    model: Any, inputs: Sequence[Any], expected: Any, compiled: bool
-) -> str | None:
+def _difference(model: Any, inputs: Sequence[Any], expected: Any, compiled: bool) -> str | None:
     """What is wrong with the model's results in compiled code, or in its functional program."""
     import torch
 
@@ -232,17 +230,14 @@ def _difference(
     from needle_tvm.frontend.torch.reference import Reference
     from needle_tvm.frontend.torch.taken import take
 
+    found = _by_compiled_code(model, inputs) if compiled else None
+    taken = None if compiled else take(model, inputs, {})
     leaves = torch.utils._pytree.tree_leaves(expected)
     wanted = [array(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if compiled:
-        found = _by_compiled_code(model, inputs)
-        if all(map(_close, found, wanted)) and len(found) == len(wanted):
-            return None
-    taken = take(model, inputs, {})
-    reference = Reference(taken, [array(x) for x in inputs])
-    if compiled:
-        return reference.difference(found)
-    return reference.difference(wanted)
+    if found is not None and len(found) == len(wanted) and all(map(_close, found, wanted)):
+        return None
+    reference = Reference(taken or take(model, inputs, {}), [array(x) for x in inputs])
+    return reference.difference(wanted if found is None else found)
 
 
 def _by_compiled_code(model: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -258,7 +253,8 @@ def _by_compiled_code(model: Any, inputs: Sequence[Any]) -> list[Any]:
         stack.enter_context(unoptimized())
         run = needle_tvm.compile_torch(model, *inputs, stage="noopt", check=False, progress=False)
         leaves = torch.utils._pytree.tree_leaves(run(*inputs))
-    return [array(x) if isinstance(x, torch.Tensor) else x.numpy() for x in leaves]
+    tensors = [x for x in leaves if hasattr(x, "numpy")]  # and not None or a number
+    return [array(x) if isinstance(x, torch.Tensor) else x.numpy() for x in tensors]
 
 
 def _close(found: Any, wanted: Any) -> bool:
@@ -313,7 +309,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     part, parts = map(int, options.part.split("/"))
     verdicts: list[Verdict] = []
-    for found in sweep(operators(options.ops)[part - 1 :: parts], options.compiled, options.samples):
+    for found in sweep(
+        operators(options.ops)[part - 1 :: parts], options.compiled, options.samples
+    ):
         verdicts += found
         for each in found:
             if each.verdict in (WRONG, FAULT) or (options.v and each.verdict != RIGHT):

@@ -529,6 +529,11 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
         f"pow.{kind}": elements.of_two(elements.power, elements.whole_power)
         for kind in ("Scalar", "Tensor_Tensor")
     },
+    **{
+        f"bitwise_{side}_shift.{kind}": elements.of_two(elements.power, elements.shifted(is_left))
+        for side, is_left in (("left", True), ("right", False))
+        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+    },
     "hypot.default": elements.of_two(elements.hypot, _op.add),
     **{f"fmod.{kind}": elements.of_two(_functions.fmod, _op.mod) for kind in ("Tensor", "Scalar")},
     "max_pool2d_with_indices.default": max_pool,
