@@ -210,11 +210,13 @@ def _refusal(model: Any, inputs: Sequence[Any], error: NeedleTVMError) -> str:
     import torch
 
     from needle_tvm.errors import TranslationError, UsageError
+    from needle_tvm.frontend.torch.export import quiet
 
     if not isinstance(error, (TranslationError, UsageError)):
         return FAULT
     try:
-        torch.export.export(model, tuple(inputs)).run_decompositions()
+        with quiet():
+            torch.export.export(model, tuple(inputs)).run_decompositions()
     except Exception:  # of many types
         return UNEXPORTED
     cause = error.__cause__

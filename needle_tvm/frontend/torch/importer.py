@@ -195,7 +195,9 @@ def from_exported_program(
         if by_pair or _is_size(node, symbols):
             importer.convert_map.setdefault(node.target.__name__, _no_tensor)
         elif _is_constant(node):
-            importer.convert_map.setdefault(node.target.__name__, _made_now)
+            importer.convert_map.setdefault(
+                node.target.__name__, partial(_made_now, importer=importer)
+            )
     missing = _missing(program, importer.convert_map)
     if missing:
         operators = "operator" if len(missing) == 1 else "operators"

@@ -530,9 +530,14 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
         for kind in ("Scalar", "Tensor_Tensor")
     },
     **{
-        f"bitwise_{side}_shift.{kind}": elements.of_two(elements.power, elements.shifted(is_left))
-        for side, is_left in (("left", True), ("right", False))
-        for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
+        f"{name}.{kind}": elements.of_two(
+            elements.power, elements.shifted(left="__l" in name or "left" in name)
+        )
+        for name in ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+        for kind in (
+            "Tensor",
+            *(("Scalar",) if "__" in name else ("Tensor_Scalar", "Scalar_Tensor")),
+        )
     },
     "hypot.default": elements.of_two(elements.hypot, _op.add),
     **{f"fmod.{kind}": elements.of_two(_functions.fmod, _op.mod) for kind in ("Tensor", "Scalar")},

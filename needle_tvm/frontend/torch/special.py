@@ -12,13 +12,14 @@ from collections.abc import Callable
 from functools import partial, reduce
 from typing import Any
 
+from needle.backend_ndarray.dtypes import HALVES
 from needle.ops._functions import _series
 from needle.ops.exponential import ERFINV
 from needle.ops.running import Cummax, Cummin
 from needle.ops.scan import LogCumSumExp
 from needle_tvm._tvm.names import TE_NAMESPACE, relax, tirx
 from needle_tvm.frontend.torch import elements
-from needle_tvm.frontend.torch.nodes import arguments, extents_of
+from needle_tvm.frontend.torch.nodes import arguments, extents_of, result_dtype
 
 _op = relax.op
 
@@ -34,8 +35,28 @@ def _by_c(name: str) -> Callable[[Any, Any], Any]:
     return elements.elementwise(rule)
 
 
-def next_after(_: Any, x: Any, y: Any) -> Any:
-    """The next float after x on the way to y."""
+def _bessel(name: str) -> Callable[[Any, Any], Any]:
+    """A converter to a Bessel function of the C library. At infinity, where it goes to 0, PyTorch
+    has NaN."""
+
+    def rule(_: Any, x: Any) -> Any:
+        dtype = str(x.ty)
+        found = tirx.call_pure_extern(dtype, name if dtype == "float64" else f"{name}f", x)
+        infinite = tirx.abs(x) == tirx.const(math.inf, dtype)
+        return tirx.Select(infinite, tirx.const(math.nan, dtype), found)
+
+    rule.__name__ = name
+    return elements.elementwise(rule)
+
+
+def next_after(node: Any, importer: Any) -> Any:
+    """The next float after x on the way to y; ValueError for halves, which C does not have."""
+    if result_dtype(node) in HALVES:
+        raise ValueError(f"{node.target} of {result_dtype(node)} is not taken")
+    return elements.of_two(_next_after, _op.add)(node, importer)
+
+
+def _next_after(_: Any, x: Any, y: Any) -> Any:
     dtype = str(x.ty)
     return tirx.call_pure_extern(dtype, "nextafter" if dtype == "float64" else "nextafterf", x, y)
 
@@ -148,18 +169,20 @@ def log_cum_sum_exp(node: Any, importer: Any) -> Any:
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "erfc.default": _by_c("erfc"),
     "lgamma.default": _by_c("lgamma"),
-    "special_bessel_j0.default": _by_c("j0"),
-    "special_bessel_j1.default": _by_c("j1"),
-    "special_bessel_y0.default": _by_c("y0"),
-    "special_bessel_y1.default": _by_c("y1"),
+    "special_bessel_j0.default": _bessel("j0"),
+    "special_bessel_j1.default": _bessel("j1"),
+    "special_bessel_y0.default": _bessel("y0"),
+    "special_bessel_y1.default": _bessel("y1"),
     "special_erfcx.default": elements.elementwise(erfcx),
     "i0.default": elements.elementwise(_bessel_i(0, scaled=False)),
+    "special_modified_bessel_i0.default": elements.elementwise(_bessel_i(0, scaled=False)),
+    "special_modified_bessel_i1.default": elements.elementwise(_bessel_i(1, scaled=False)),
     "special_i0e.default": elements.elementwise(_bessel_i(0, scaled=True)),
     "special_i1.default": elements.elementwise(_bessel_i(1, scaled=False)),
     "special_i1e.default": elements.elementwise(_bessel_i(1, scaled=True)),
     "digamma.default": elements.elementwise(digamma),
     "erfinv.default": _of_needle(ERFINV),
-    "nextafter.default": elements.of_two(next_after, _op.add),
+    "nextafter.default": next_after,
     "cummax.default": _running(Cummax),
     "cummin.default": _running(Cummin),
     "logcumsumexp.default": log_cum_sum_exp,
