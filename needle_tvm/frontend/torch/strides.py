@@ -59,7 +59,9 @@ def masked_scatter(x: Any, mask: Any, source: Any) -> Any:
 
 
 def take(x: Any, index: Any) -> Any:
-    return x.reshape(-1)[index]
+    import torch
+
+    return torch.ops.aten.index.Tensor(x.reshape(-1), [index])  # x[0-d index] reads its value
 
 
 def put(x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:

@@ -405,7 +405,7 @@ def test_places_in_memory_and_of_masks():
             x.index_reduce(0, i % 2, x[:3], kind, include_self=False)
             for kind in ("prod", "mean", "amax")
         ]
-        flat = x.take(i), x.put(i, x[0, :3]), x.put(i % 2, x[0, :3], accumulate=True)
+        flat = x.take(i), x.take(i[0]), x.put(i, x[0, :3]), x.put(i % 2, x[0, :3], accumulate=True)
         return *strided, *diagonals, *masked, *reduced, *flat
 
     x = numbers((4, 5))
