@@ -1,60 +1,44 @@
-"""The pictures that the guide's code draws, each after the block that draws it.
-
-The chapters that draw are executed like in the tests, in a folder of their own; every picture that
-a block writes there becomes a picture of the page.
-"""
+"""The pictures that the guide's code draws, each after the block that draws it."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import multiprocessing
-import os
-import shutil
-import tempfile
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from docs.guide import notebooks
-from needle_tvm.process.threads import available_cores
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 FOLDER = "drawn"  # beside the chapters
-_KINDS = (".svg", ".png")
+_SVG = "image/svg+xml"
 
 
-def drawn(chapters: list[Path], out: Path) -> dict[Path, str]:
-    """The texts of the chapters whose code draws, with links to pictures in OUT/CHAPTER/."""
-    drawing = [chapter for chapter in chapters if "kernel_lab.diagrams" in chapter.read_text()]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(available_cores(), mp_context=context) as pool:
-        texts = list(pool.map(_drawn, drawing, [out / chapter.stem for chapter in drawing]))
-    return dict(zip(drawing, texts, strict=True))
+def drawn(made: Mapping[Path, NotebookNode], out: Path) -> dict[Path, str]:
+    """The texts of chapters, given their executed notebooks, with links to the pictures among the
+    outputs, which are written into OUT/CHAPTER/."""
+    return {chapter: _drawn(chapter, notebook, out) for chapter, notebook in made.items()}
 
 
-def _drawn(chapter: Path, out: Path) -> str:
-    """A chapter's text with its pictures, which are written into a folder."""
-    out.mkdir(parents=True, exist_ok=True)
-    lines = chapter.read_text(encoding="utf-8").split("\n")
+def _drawn(chapter: Path, notebook: NotebookNode, out: Path) -> str:
+    codes = [cell for cell in notebooks.cells(chapter) if cell.kind != "markdown"]
+    executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
     after: dict[int, list[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        namespace = {"__name__": "__main__"}
-        for cell in notebooks.cells(chapter):
-            if cell.kind != "python" or cell.needs:
-                continue
-            there = set(Path(folder).iterdir())
-            code = compile("\n" * (cell.line - 1) + cell.text, str(chapter), "exec")
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(code, namespace)
-            end = cell.line + len(cell.text.split("\n"))  # the line of the closing fence
-            after[end] = []
-            for file in sorted(set(Path(folder).iterdir()) - there):
-                if file.suffix in _KINDS:
-                    shutil.copyfile(file, out / file.name)
-                    link = f"![{file.stem}: accesses]({FOLDER}/{chapter.stem}/{file.name})"
-                    after[end].append(f"\n{link}{{ loading=lazy }}")
-        os.chdir("/")
-    made = []
-    for number, line in enumerate(lines, 1):
-        made += [line, *after.get(number, ())]
-    return "\n".join(made)
+    for code, cell in zip(codes, executed, strict=True):
+        end = code.line + len(code.text.split("\n"))  # the line of the closing fence
+        found = [output.data for output in cell.outputs if _SVG in output.get("data", {})]
+        after[end] = [_picture(data, chapter.stem, out) for data in found]
+    lines = []
+    for number, line in enumerate(chapter.read_text(encoding="utf-8").split("\n"), 1):
+        lines += [line, *after.get(number, ())]
+    return "\n".join(lines)
+
+
+def _picture(data: Mapping[str, str], chapter: str, out: Path) -> str:
+    """Write a picture under the name that it was saved as; the link to it."""
+    file = out / chapter / data["text/plain"]
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(data[_SVG], encoding="utf-8")
+    link = f"![{file.stem}: accesses]({FOLDER}/{chapter}/{file.name})"
+    return f"\n{link}{{ loading=lazy }}"

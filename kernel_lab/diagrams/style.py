@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import sys
 import textwrap
 import zlib
 from collections.abc import Iterator, Sequence
@@ -113,7 +114,8 @@ def titled(fig: Figure, title: str, note: str) -> None:
 def save(fig: Figure, path: Path | str) -> list[Path]:
     """Write the figure on white; return the paths.
 
-    A path that ends in .png or .svg is that one file; any other is the stem of both.
+    A path that ends in .png or .svg is that one file; any other is the stem of both. In a notebook
+    the figure also becomes an output of the cell.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +124,27 @@ def save(fig: Figure, path: Path | str) -> list[Path]:
     with settings():
         for path in paths:
             fig.savefig(path, dpi=150, facecolor="white")
+        _output(fig, path.name)
     return paths
+
+
+def _output(fig: Figure, name: str) -> None:
+    """Show a figure below the cell of a notebook; nothing elsewhere.
+
+    Programs that do not show SVG of notebooks from others show the PNG.
+    """
+    ipython = sys.modules.get("IPython")
+    if ipython is None or ipython.get_ipython() is None:
+        return
+    from IPython.display import display
+
+    drawn = {}
+    for kind in ("svg", "png"):
+        drawn[kind] = io.BytesIO()
+        fig.savefig(drawn[kind], format=kind, dpi=80, facecolor="white")
+    svg, png = drawn["svg"].getvalue().decode(), drawn["png"].getvalue()
+    # The text is shown where no picture can be.
+    display({"image/svg+xml": svg, "image/png": png, "text/plain": name}, raw=True)
 
 
 def inline_svg(fig: Figure) -> str:
