@@ -15,7 +15,10 @@ from kernel_lab.workload import Case, Size, describe
 
 @dataclass(frozen=True)
 class RungDiff:
-    """A rung's TVMScript at a size, and that of the rung `before` it; "" and None for a first one."""
+    """A rung's TVMScript at a size, `new`, and that of the rung `before` it, `old`.
+
+    For a first rung `before` is None and `old` is "".
+    """
 
     name: str
     before: str | None

@@ -127,12 +127,15 @@ def lacking(needs: list[str] | tuple[str, ...]) -> list[str]:
     return [need for need in needs if not here[need]]
 
 
-def install_kernel() -> None:
-    """Put the kernel into this environment. Its shell cells find the environment's programs."""
+def install_kernel(prefix: Path | str = sys.prefix) -> None:
+    """Put the kernel into an environment, into this one unless told otherwise.
+
+    It runs this environment's Python, and its shell cells find this environment's programs.
+    """
     from ipykernel.kernelspec import install
 
     path = f"{Path(sys.executable).parent}{os.pathsep}${{PATH}}"
-    install(prefix=sys.prefix, kernel_name=KERNEL, display_name=_title(), env={"PATH": path})
+    install(prefix=str(prefix), kernel_name=KERNEL, display_name=_title(), env={"PATH": path})
 
 
 def _title() -> str:

@@ -1,8 +1,8 @@
 """The guide, the documents, the reference and the lab's reports as one static site.
 
 `python -m docs.website OUT [--no-lab]` writes it into the folder OUT, whose index.html opens in a
-browser. Needs the extras `guide` and `site`. It ends with an error, and a line for each, if a link leads nowhere
-or a page would ask another machine for something.
+browser. Needs the extras `guide` and `site`. It ends with an error, and a line for each, if a link
+leads nowhere or a page would ask another machine for something.
 """
 
 from __future__ import annotations

@@ -5,8 +5,6 @@ A rung's code stands after comments like `<!-- code: schedule gemm/cpu/tile -->`
 
 from __future__ import annotations
 
-import re
-
 from docs.guide.excerpts import BLOCK
 from kernel_lab import registry
 from kernel_lab.build import make_target, processor
@@ -30,6 +28,7 @@ def folded(workload: str, device: str, name: str) -> str:
     ladder = registry.ladder(workload, device)
     target = make_target(device)
     found = rung_diff(ladder, name, Case(ladder.workload.size(device), processor(target)))
+    command = f"python -m kernel_lab {workload} -d {device} --diff {name}"
     said, language = f"What it changes in the IR of {found.before}", "diff"
     if found.before is None:
         said, language = "Its IR", "python"
@@ -38,8 +37,7 @@ def folded(workload: str, device: str, name: str) -> str:
             '<details markdown="1" class="ir">',
             f"<summary>{said}</summary>",
             "",
-            f"At {describe(found.size)}; `python -m kernel_lab {workload} -d {device} --diff {name}`"
-            " prints the same.",
+            f"At {describe(found.size)}; `{command}` prints the same.",
             "",
             f"```{language}\n{found.text.rstrip()}\n```",
             "",
