@@ -124,27 +124,28 @@ def save(fig: Figure, path: Path | str) -> list[Path]:
     with settings():
         for path in paths:
             fig.savefig(path, dpi=150, facecolor="white")
-        _output(fig, path.name)
+        _output(fig, paths[-1])
     return paths
 
 
-def _output(fig: Figure, name: str) -> None:
-    """Show a figure below the cell of a notebook; nothing elsewhere.
+def _output(fig: Figure, path: Path) -> None:
+    """Show a figure that was written to a file below the cell of a notebook; nothing elsewhere.
 
-    Programs that do not show SVG of notebooks from others show the PNG.
+    Programs that do not show the SVG of notebooks from elsewhere show the PNG.
     """
     ipython = sys.modules.get("IPython")
     if ipython is None or ipython.get_ipython() is None:
         return
     from IPython.display import display
 
-    drawn = {}
-    for kind in ("svg", "png"):
-        drawn[kind] = io.BytesIO()
-        fig.savefig(drawn[kind], format=kind, dpi=80, facecolor="white")
-    svg, png = drawn["svg"].getvalue().decode(), drawn["png"].getvalue()
-    # The text is shown where no picture can be.
-    display({"image/svg+xml": svg, "image/png": png, "text/plain": name}, raw=True)
+    png, svg = io.BytesIO(), io.BytesIO()
+    fig.savefig(png, format="png", dpi=80, facecolor="white")
+    if path.suffix == ".svg":
+        svg.write(path.read_bytes())
+    else:
+        fig.savefig(svg, format="svg", facecolor="white")
+    pictures = {"image/svg+xml": svg.getvalue().decode(), "image/png": png.getvalue()}
+    display({**pictures, "text/plain": f"{path.stem}.svg"}, raw=True)
 
 
 def inline_svg(fig: Figure) -> str:
