@@ -66,6 +66,8 @@ def space_time(
     colours = buffer_colours(trace) if by == "buffer" else who_colours(values)
     with settings():
         heights = [0.45 + 1.2 * min(1.0, panel.element.cells / 96) for panel in panels]
+        if by == "worker":  # room for the longer label
+            heights = [max(h, owned[n] * 0.95) for h, n in zip(heights, names, strict=True)]
         fig = figure(9, 1.3 + sum(heights))
         axes = fig.subplots(len(names), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
         for axis, panel, name in zip(axes, panels, names, strict=True):
