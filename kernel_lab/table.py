@@ -74,9 +74,14 @@ def _print_conditions(result: LabResult, console: Console) -> None:
             "rows without it, and another tolerance",
             highlight=False,
         )
+    if any(entry.speedup_previous for entry in result.rungs):
+        console.print(
+            "x previous: against the rung it starts from; ! marks a factor that differs from the "
+            "expected by more than half",
+            highlight=False,
+        )
     console.print(
-        "x previous: against the rung it starts from; ! marks a factor that differs from the "
-        "expected by more than half\nerror: largest difference from NumPy in float64, relative "
+        "error: largest difference from NumPy in float64, relative "
         f"to the largest value\n{machine['processor']}, {counted(machine['threads'], 'thread')}, "
         f"{result.date}",
         highlight=False,
@@ -88,8 +93,11 @@ def _factor(ratio: Spread | None) -> str:
 
 
 def _row(entry: RungResult, doubt: str | None) -> list[str]:
-    low, high = entry.expected or (0.0, 0.0)
-    expected = f"{low:g}-{high:g}" if entry.expected and entry.kind != "naive" else ""
+    expected = ""
+    # A factor is expected over the rung that this one starts from, if that was timed, too.
+    if entry.expected and (entry.speedup_previous or entry.seconds is None):
+        low, high = entry.expected
+        expected = f"{low:g}-{high:g}" if entry.kind != "naive" else ""
     error = f"{entry.check.error:.0e}" if entry.check else ""
     if entry.seconds is None:
         word = "refused" if entry.refused else _UNMEASURED

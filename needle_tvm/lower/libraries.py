@@ -69,13 +69,19 @@ def for_llvm(target: Target) -> Target:
 def pass_options(module: IRModule) -> dict[str, Any]:
     """Return the options of TVM's passes for compiling these functions.
 
+    TVM has each function check its arguments again (types, sizes, strides, devices) at every call.
+    Ours are called by the virtual machine only, which has checked the inputs and made every other
+    buffer by the same sizes; of a small function the checks are most of the code, and the code for
+    hundreds of arguments takes LLVM minutes. They stay if a function has an assertion of its own.
+
     When sharing storage, TVM 0.27 may place a tensor core's float32 results in its float16
     operands' buffer, and then rejects the pointer to them as one of another type.
     """
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     calls = [call for function in functions for call in nodes_in(function, NODES.call)]
     stores = any(getattr(call.op, "name", "") == "tirx.tvm_store_matrix_sync" for call in calls)
-    return {"tirx.disable_storage_rewrite": True} if stores else {}
+    asserts = any(nodes_in(function, tirx.AssertStmt) for function in functions)
+    return {"tirx.disable_storage_rewrite": stores, "tirx.disable_assert": not asserts}
 
 
 def build_executable(

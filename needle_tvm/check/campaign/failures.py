@@ -51,7 +51,7 @@ _ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
 def write(
     folder: Path, result: Mapping[str, Any], judge: Judge, seconds: float, limit: float
 ) -> Path:
-    """Write the script of a failure, shrunk by asking `judge` for about `seconds` seconds.
+    """Write the script of a failure, shrunk by asking `judge` for about `seconds` seconds (0: not).
 
     `result` may have its `program`; a result whose process died has none. `limit` is how long a
     program may take.
@@ -100,7 +100,10 @@ def _shrunk(program: Any, fails: Callable[[Any], bool]) -> Any:
 def _small(
     program: Any, result: Mapping[str, Any], judge: Judge, seconds: float
 ) -> tuple[Any, Sequence[Variant]]:
-    """Return the shrunk program, and the variants at which it fails."""
+    """Return the shrunk program, and the variants at which it fails; if `seconds` is 0 the program
+    as it is, and all variants."""
+    if not seconds:
+        return program, VARIANTS
     variants = [variant for variant in VARIANTS if place(*variant) == result["where"]]
     if not variants and result["where"] in ("eager", "trace"):
         return program, ()

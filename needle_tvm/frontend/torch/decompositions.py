@@ -15,12 +15,15 @@ from needle_tvm.frontend.torch.nodes import pairs
 def _trilinear(
     a: Any, b: Any, c: Any, new_a: Any, new_b: Any, new_c: Any, summed: Any, unroll: int = 1
 ) -> Any:
-    product: Any = 1
-    for factor, axes in ((a, new_a), (b, new_b), (c, new_c)):
-        for axis in axes:
-            factor = factor.unsqueeze(axis)
-        product = product * factor
-    return product.sum(summed)
+    """As products of matrices: PyTorch's own decomposition holds all products before it sums."""
+    import torch
+
+    axes = range(a.dim() + len(new_a))
+    names = [
+        "".join(chr(ord("a") + axis) for axis in axes if axis not in left)
+        for left in (new_a, new_b, new_c, summed)
+    ]
+    return torch.einsum(f"{names[0]},{names[1]},{names[2]}->{names[3]}", a, b, c)
 
 
 def _scaled(operation: str) -> Callable[..., Any]:
