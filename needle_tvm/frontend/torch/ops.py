@@ -481,6 +481,11 @@ def _constants(program: Any) -> Callable[[Any], Any]:
     return constant
 
 
+def item(node: Any, importer: Any) -> Any:
+    """A number of Python's made of a tensor, as a tensor without axes."""
+    return _op.reshape(importer.env[node.args[0]], ())
+
+
 # By PyTorch's name of the operator; each converter takes a node and an importer.
 CONVERTERS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention.default": attention,
@@ -542,6 +547,8 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "bucketize.Tensor": places.bucketize,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
+    "item.default": item,
+    "_local_scalar_dense.default": item,
 }
 
 
