@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_lab import registry
-from kernel_lab.run import Request, run
-from kernel_lab.workload import DEVICES, describe
+from kernel_lab.run import Request, check_arch, run
+from kernel_lab.workload import DEVICES, Case, describe
 from needle_tvm.process.command_line import (
     OK,
     Parser,
@@ -46,7 +46,7 @@ def _sweep(text: str) -> tuple[str, list[str]]:
     return name.strip(), [value.strip() for value in values.split(",")]
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(prog=_PROGRAM, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("workload", nargs="?", help=", ".join(registry.WORKLOADS))
@@ -62,6 +62,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("--untimed", action="store_true", help=untimed)
     arch = "compile GPU code for this architecture, with --untimed (this GPU's, or sm_90)"
     add("--arch", metavar="sm_75", help=arch)
+    diff = "print what a rung changes in the TVMScript, at a small size unless --size gives one"
+    add("--diff", metavar="RUNG", help=diff)
     add("--report", type=Path, metavar="DIR", help="write an HTML report there")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     add("--list", action="store_true", help="list workloads and rungs, run nothing")
@@ -79,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list(options)
         if options.workload is None:
             parser.error(f"name a workload: {', '.join(registry.WORKLOADS)}")
+        if options.diff:
+            return _diff(parser, options)
         if options.untimed and (options.peers or options.sweep or options.trials):
             parser.error("--untimed times nothing: leave out --peers, --sweep and --trials")
         return _run(options)
@@ -105,6 +109,22 @@ def _list(options: argparse.Namespace) -> int:
                 summary = " ".join(rung.reason.partition("\n\n")[0].split())
                 lines.append(f"    {rung.name} [{kind}] {summary}")
     sys.stdout.write("\n".join(lines) + "\n")
+    return OK
+
+
+def _diff(parser: Parser, options: argparse.Namespace) -> int:
+    also = ("rungs", "trials", "peers", "sweep", "untimed", "report", "json")
+    given = [f"--{name}" for name in also if getattr(options, name)]
+    if given:
+        parser.error(f"--diff runs nothing: leave out {', '.join(given)}")
+    check_arch(Request(options.workload, options.device, timed=False, arch=options.arch))
+    ladder = registry.ladder(options.workload, options.device)
+    size = ladder.workload.size(options.device, options.size)
+    from kernel_lab import build
+    from kernel_lab.rung_diff import rung_diff
+
+    case = Case(size, build.processor(build.make_target(options.device, options.arch)))
+    sys.stdout.write(rung_diff(ladder, options.diff, case, small=not options.size).text)
     return OK
 
 

@@ -69,7 +69,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     chosen = ladder.select(request.rungs)
     points = _sweep_sizes(workload, request, size)
     untimed = _why_untimed(request)
-    _check_arch(request)
+    check_arch(request)
     target = build.make_target(request.device, request.arch)
     case = Case(size, build.processor(target))
     arch = build.architecture(target)
@@ -188,7 +188,7 @@ def _why_untimed(request: Request) -> str | None:
     return None
 
 
-def _check_arch(request: Request) -> None:
+def check_arch(request: Request) -> None:
     """Raise LabUsageError unless `arch`, if given, names an architecture to compile untimed for."""
     if request.arch is None:
         return

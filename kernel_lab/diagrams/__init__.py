@@ -2,7 +2,7 @@
 
 from kernel_lab.diagrams.locality import reuse_histogram
 from kernel_lab.diagrams.space_time import space_time
-from kernel_lab.diagrams.stepwise import page, side_by_side, stepper
+from kernel_lab.diagrams.stepwise import page, save_page, side_by_side, stepper
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.diagrams.warp import bank_view, warp_view
 
@@ -12,6 +12,7 @@ __all__ = [
     "page",
     "reuse_histogram",
     "save",
+    "save_page",
     "side_by_side",
     "space_time",
     "stepper",

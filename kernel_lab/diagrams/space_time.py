@@ -69,6 +69,8 @@ def space_time(
     colours = buffer_colours(trace) if by == "buffer" else who_colours(values)
     with settings():
         heights = [0.45 + 1.2 * min(1.0, panel.element.cells / 96) for panel in panels]
+        if by == "worker":  # room for the longer label
+            heights = [max(h, owned[n] * 0.95) for h, n in zip(heights, names, strict=True)]
         turns = turns_of(shown)
         rows = [0.17 * len(turns)] if turns else []
         fig = figure(9, 1.3 + sum(heights + rows))

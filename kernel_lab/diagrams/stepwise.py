@@ -9,6 +9,7 @@ from typing import Any
 
 from kernel_lab.diagrams import steps
 from kernel_lab.diagrams.still import still
+from kernel_lab.diagrams.style import in_notebook
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
 
@@ -111,6 +112,21 @@ def script() -> str:
 def style() -> str:
     """The style sheet of steppers."""
     return _STYLE.read_text(encoding="utf-8")
+
+
+def save_page(figure: str, path: Path | str) -> Path:
+    """Write a stepper as a page of its own; return the path.
+
+    In a notebook it also becomes an output of the cell.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(figure), encoding="utf-8")
+    if in_notebook():
+        from IPython.display import display
+
+        display({"text/html": f"{figure}\n{script()}", "text/plain": path.name}, raw=True)
+    return path
 
 
 def page(figure: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import sys
 import textwrap
 import zlib
 from collections.abc import Iterator, Sequence
@@ -114,7 +115,8 @@ def titled(fig: Figure, title: str, note: str) -> None:
 def save(fig: Figure, path: Path | str) -> list[Path]:
     """Write the figure on white; return the paths.
 
-    A path that ends in .png or .svg is that one file; any other is the stem of both.
+    A path that ends in .png or .svg is that one file; any other is the stem of both. In a notebook
+    the figure also becomes an output of the cell.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +125,32 @@ def save(fig: Figure, path: Path | str) -> list[Path]:
     with settings():
         for path in paths:
             fig.savefig(path, dpi=150, facecolor="white")
+        if in_notebook():
+            _output(fig, paths[-1])
     return paths
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a notebook's cell, below which outputs can be shown."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def _output(fig: Figure, path: Path) -> None:
+    """Show a figure that was written to a file below the cell of a notebook.
+
+    Programs that do not show the SVG of notebooks from elsewhere show the PNG.
+    """
+    from IPython.display import display
+
+    png, svg = io.BytesIO(), io.BytesIO()
+    fig.savefig(png, format="png", dpi=80, facecolor="white")
+    if path.suffix == ".svg":
+        svg.write(path.read_bytes())
+    else:
+        fig.savefig(svg, format="svg", facecolor="white")
+    pictures = {"image/svg+xml": svg.getvalue().decode(), "image/png": png.getvalue()}
+    display({**pictures, "text/plain": f"{path.stem}.svg"}, raw=True)
 
 
 def inline_svg(fig: Figure) -> str:
