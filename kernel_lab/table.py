@@ -6,6 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kernel_lab import gpu_figures
 from kernel_lab.factors import factor, with_quartiles
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
@@ -39,6 +40,8 @@ def print_result(result: LabResult, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     _print_conditions(result, console)
+    if any(entry.static for entry in result.rungs):
+        print_figures(result, console)
     for entry in (*result.rungs, *result.peers):
         if entry.refused:
             lead = "left out" if entry.kind == "search" else "refused"
@@ -115,6 +118,25 @@ def _row(entry: RungResult, doubt: str | None) -> list[str]:
         f"{100 * entry.roofline:.1f}" if entry.roofline is not None and not doubt else "",
         error,
     ]
+
+
+def print_figures(result: LabResult, console: Console) -> None:
+    """Print what is known of the rungs of a GPU without running them."""
+    found = next(entry.static for entry in result.rungs if entry.static)
+    table = Table(
+        title=f"Static figures for {found.arch}",
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        show_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    for number, heading in enumerate(gpu_figures.HEADINGS):
+        table.add_column(heading, justify="right" if 0 < number < 6 else "left", no_wrap=number < 8)
+    for row in gpu_figures.figure_rows(result.rungs):
+        table.add_row(*row)
+    console.print(table)
+    for line in gpu_figures.notes(result.rungs):
+        console.print(line, highlight=False)
 
 
 def print_sweep(result: LabResult, console: Console) -> None:

@@ -89,12 +89,13 @@ def _read(kind: str, text: str) -> Any:
     return program_of(text)
 
 
-def _shrunk(program: Any, fails: Callable[[Any], bool]) -> Any:
+def _shrunk(program: Any, fails: Callable[[Any], bool], result: Mapping[str, Any]) -> Any:
     if isinstance(program, Program):
         return shrunk(program, fails)
     from needle_tvm.check.campaign.onnx.shrink import shrunk as shrunk_graph
 
-    return shrunk_graph(program, fails)
+    refused = result["where"] == "onnxruntime" and result["verdict"] != WRONG
+    return shrunk_graph(program, fails, computed=not refused and result["where"] != "process")
 
 
 def _small(
@@ -119,7 +120,8 @@ def _small(
     if found is None:
         return program, VARIANTS
     end = time.monotonic() + seconds  # counted from when the process has started
-    return _shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
+    smaller = _shrunk(program, lambda each: time.monotonic() < end and fails(each, found), result)
+    return smaller, found
 
 
 def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:

@@ -105,7 +105,7 @@ class Drawer:
         made = {name for node in self.nodes for name in node.outputs if name}
         sinks = [v for v in self.values if v.name in made and v.name not in read]
         chosen = sinks[: rng.randint(1, 5)]
-        if rng.random() < 0.2:  # one that is also read, or an input
+        if rng.random() < 0.2:  # one that is also read
             chosen += [v for v in rng.sample(self.values, 1) if v not in chosen and v.name in made]
         chosen = chosen or [v for v in self.values if v.name in made][-1:]
         rng.shuffle(chosen)

@@ -117,10 +117,10 @@ def _of_graph(program: GraphProgram, variants: Sequence[tuple[str, int]]) -> tup
             eager = judge.flat(model(*[ndl.Tensor(x) for x in arrays]))
             where = "trace"
             wanted = judge.Wanted(model, arrays, eager)
-            for where, results in (("onnxruntime", found), ("eager", eager)):
+            for of, results in (("onnxruntime", found), ("eager", eager)):
                 wrong = results and wanted.difference(results)
                 if wrong:
-                    return where, verdicts.WRONG, wrong
+                    return of, verdicts.WRONG, wrong
             return judge.compared(model, [wanted], variants)
     except Exception as error:  # any exception is reported
         return verdicts.raised(where, error)
