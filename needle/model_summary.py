@@ -81,7 +81,8 @@ def summary(model: Module, *args: Any, **kwargs: Any) -> Summary:
     output, parameters and multiply-adds. Nothing is computed, and the model stays as it is.
 
     Arguments are those of a call. The model is traced in eval mode. Multiply-adds are those of
-    matmuls, convolutions and recurrences; other operations count none. Raises the errors of tracing.
+    matmuls, convolutions and recurrences; other operations count none. Raises the errors of
+    tracing.
     """
     modules = model.named_modules()
     seen: dict[int, list[tuple[str, ...]]] = {id(module): [] for _, module in modules}

@@ -161,8 +161,8 @@ def extern_steps(
     shapes = kind.results(sizes, with_sums)
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
-        named = zip((*kind.inputs, *shapes), (*ins, *outs), strict=True)
-        buffers = SimpleNamespace(**dict(named))
+        named = dict(zip((*kind.inputs, *shapes), (*ins, *outs), strict=True))
+        buffers = SimpleNamespace(**named)
         return pick_tile(tiles, sizes[1], lambda s, tile: writer(kind, s, tile, sizes, buffers))
 
     dtypes = [inputs[0].dtype] * len(shapes)
