@@ -268,7 +268,12 @@ def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
     """tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
     if dtype_of(x) == "float64":
         return by_element(_functions.tanh, k, x)
-    return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.tanh(v)), x)
+    return elementwise(k, lambda v: tanh_or_nan(k, v), x)
+
+
+def tanh_or_nan(k: TeNamespace, x: Expr) -> Expr:
+    """TVM's tanh of an expression, but NaN of NaN."""
+    return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
 
 def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
