@@ -126,11 +126,9 @@ def shared_memory(sch: Schedule, case: Case) -> None:
         _fetch(sch, copy, (EDGE, EDGE))
 
 
-def _fetch(
-    sch: Schedule, copy: Any, threads: tuple[int, int], vector: int = 1, depth: int = 2
-) -> None:
+def _fetch(sch: Schedule, copy: Any, threads: tuple[int, int], vector: int = 1) -> None:
     """Distribute a copy over a block's threads (y, x), `vector` elements at a time."""
-    loop = sch.fuse(*sch.get_loops(copy)[-depth:])
+    loop = sch.fuse(*sch.get_loops(copy)[-2:])
     y, x = threads
     _, ty, tx, lane = sch.split(loop, [None, y, x, vector])
     sch.bind(ty, "threadIdx.y")

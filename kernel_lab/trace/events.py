@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -90,7 +91,9 @@ class Trace:
 
     `arrays` holds the kernel's arguments after the run, by name. `loops` are the serial loops and
     the parallel ones with more than one iteration, each before those inside it, if the trace
-    followed them.
+    followed them. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
+    loaded an element of its own or of its block's memory that nothing had been stored to; it counts
+    ignored scopes too, and is of the whole run, whatever was selected.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Trace:
     arrays: dict[str, np.ndarray]
     ignored: tuple[str, ...] = ()
     loops: tuple[LoopValues, ...] = ()
+    unset: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.site)
@@ -153,6 +157,7 @@ class Trace:
             arrays=self.arrays,
             ignored=self.ignored,
             loops=tuple(replace(loop, value=loop.value[keep]) for loop in self.loops),
+            unset=self.unset,
         )
 
     def of_buffer(self, name: str) -> Trace:

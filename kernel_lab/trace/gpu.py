@@ -15,6 +15,7 @@ import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace.events import WARP, Trace
+from needle_tvm.words import counted
 
 SECTOR = 32  # bytes
 BANKS = 32
@@ -191,10 +192,16 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Mostly idle warps, uncoalesced accesses and bank conflicts of a kernel, one line each."""
+    """Loads of memory that nothing was stored to, mostly idle warps, uncoalesced accesses and bank
+    conflicts of a kernel, one line each."""
+    lines = [
+        f"unset: {counted(count, 'load')} of elements of {name} to which nothing was stored before"
+        for name, count in trace.unset.items()
+    ]
     reports = site_reports(trace)
     busiest = max((report.threads for report in reports), default=WARP)
-    idle = []
     if busiest < WARP / 2:
-        idle = [f"idle lanes: no access has more than {busiest:.3g} of a warp's {WARP} threads"]
-    return idle + [report.finding for report in reports if report.finding]
+        lines.append(
+            f"idle lanes: no access has more than {busiest:.3g} of a warp's {WARP} threads"
+        )
+    return lines + [report.finding for report in reports if report.finding]

@@ -189,6 +189,7 @@ def _assemble(
         arrays,
         ignore,
         tuple(replace(loop, value=loop.value[order]) for loop in loops),
+        {name: count for name, count in machine.unset.items() if count},
     )
 
 

@@ -287,7 +287,10 @@ def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
     )
     text = " ".join("".join(outline(report.write(result, tmp_path)).text).split())
     assert "Not timed: there is no GPU" in text and "not timed" in text
-    assert "No idle lanes, uncoalesced access or bank conflict was found." in text
+    assert (
+        "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
+        in text
+    )
     if shutil.which("nvcc"):
         assert "ld.global" in text and "__global__" in text
     else:
