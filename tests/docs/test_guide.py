@@ -133,7 +133,7 @@ def test_a_chapter_is_executed_with_its_pictures(kernel):
         else:
             assert "+        for i_0 in T.parallel(" in printed
         drawn += [each.data for each in cell.outputs if "data" in each]
-    assert [data["text/plain"] for data in drawn] == ["parallel.svg"]
+    assert [data["text/plain"] for data in drawn] == ["sum-parallel.svg"]
     assert "</svg>" in drawn[0]["image/svg+xml"] and drawn[0]["image/png"]
 
 
