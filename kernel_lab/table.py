@@ -24,15 +24,15 @@ def rows(result: LabResult) -> list[list[str]]:
     return [[row[number] for number in filled] for row in (_HEADINGS, *found)]
 
 
+def _table(title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
+
+
 def print_result(result: LabResult, console: Console) -> None:
     """Print the ladder as a table, with the conditions under which it was measured."""
-    table = Table(
-        title=f"{result.title} on {result.device}, {describe(result.size)}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _table(f"{result.title} on {result.device}, {describe(result.size)}")
     headings, *others = rows(result)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < 2 else "right")
@@ -123,13 +123,7 @@ def _row(entry: RungResult, doubt: str | None) -> list[str]:
 def print_figures(result: LabResult, console: Console) -> None:
     """Print what is known of the rungs of a GPU without running them."""
     found = next(entry.static for entry in result.rungs if entry.static)
-    table = Table(
-        title=f"Static figures for {found.arch}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _table(f"Static figures for {found.arch}")
     for number, heading in enumerate(gpu_figures.HEADINGS):
         table.add_column(heading, justify="right" if 0 < number < 6 else "left", no_wrap=number < 8)
     for row in gpu_figures.figure_rows(result.rungs):

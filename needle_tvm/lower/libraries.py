@@ -69,19 +69,19 @@ def for_llvm(target: Target) -> Target:
 def pass_options(module: IRModule) -> dict[str, Any]:
     """Return the options of TVM's passes for compiling these functions.
 
-    TVM has each function check its arguments again (types, sizes, strides, devices) at every call.
-    Ours are called by the virtual machine only, which has checked the inputs and made every other
-    buffer by the same sizes; of a small function the checks are most of the code, and the code for
-    hundreds of arguments takes LLVM minutes. They stay if a function has an assertion of its own.
-
     When sharing storage, TVM 0.27 may place a tensor core's float32 results in its float16
     operands' buffer, and then rejects the pointer to them as one of another type.
     """
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     calls = [call for function in functions for call in nodes_in(function, NODES.call)]
     stores = any(getattr(call.op, "name", "") == "tirx.tvm_store_matrix_sync" for call in calls)
-    asserts = any(nodes_in(function, tirx.AssertStmt) for function in functions)
-    return {"tirx.disable_storage_rewrite": stores, "tirx.disable_assert": not asserts}
+    return {"tirx.disable_storage_rewrite": stores}
+
+
+def _asserts(module: IRModule) -> bool:
+    """Whether a function has an assertion of its own."""
+    functions = (f for f in module.functions.values() if isinstance(f, PrimFunc))
+    return any(nodes_in(function, tirx.AssertStmt) for function in functions)
 
 
 def build_executable(
@@ -113,7 +113,12 @@ def build_executable(
         module_pass(tasks.internal),
     ]
     target = for_llvm(target)
-    with target, tvm.transform.PassContext(config=pass_options(module)):
+    # TVM has each function check its arguments again (types, sizes, strides, devices) at each call.
+    # The virtual machine has checked the inputs, and has made every other buffer by the same sizes.
+    # Of a small function the checks are most of the code, and those of hundreds of arguments take
+    # LLVM minutes.
+    options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
+    with target, tvm.transform.PassContext(config=options):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 

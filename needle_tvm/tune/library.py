@@ -27,9 +27,7 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
     and TuningError if linking fails.
     """
     target = for_llvm(target)
-    # What measures it passes it arrays without a virtual machine's checks: its own stay.
-    options = {**pass_options(module), "tirx.disable_assert": False}
-    with target, tvm.transform.PassContext(config=options):
+    with target, tvm.transform.PassContext(config=pass_options(module)):
         built = tvm.tirx.build(module, target=target)
     return _WRITERS[str(target.kind)](built, target, path)
 

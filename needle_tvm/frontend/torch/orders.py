@@ -63,24 +63,10 @@ def nanmedian(x: Any, dim: int, keepdim: bool = False) -> Any:
     )
 
 
-def searchsorted(
-    ordered: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
-    sorter: Any = None,
-) -> Any:  # fmt: skip
-    """The number of elements of a row before each element of `x`; all are before NaN."""
-    if sorter is not None:
-        ordered = ordered.gather(-1, sorter)
-    if x.ndim:
-        ordered, x = ordered.unsqueeze(-2), x.unsqueeze(-1)
-    before = ~(ordered > x) if right or side == "right" else ~(ordered >= x)
-    count = before.sum(-1)
-    return count.int() if out_int32 else count
-
-
 def searchsorted_of_a_number(ordered: Any, x: float, **options: Any) -> Any:
     import torch
 
-    return searchsorted(ordered, torch.full((), x), **options)
+    return torch.searchsorted(ordered, torch.full((), x, dtype=ordered.dtype), **options)
 
 
 # By PyTorch's name of the operator.
@@ -92,6 +78,5 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "median.default": lambda x: median(x.reshape(-1), 0)[0],
     "nanmedian.dim": nanmedian,
     "nanmedian.default": lambda x: nanmedian(x.reshape(-1), 0)[0],
-    "searchsorted.Tensor": searchsorted,
     "searchsorted.Scalar": searchsorted_of_a_number,
 }

@@ -1,4 +1,4 @@
-"""PyTorch's special functions, and its cumulative ones that are needle's own ops.
+"""PyTorch's special functions, and those of its operators that are needle's own ops.
 
 The C library has `erfc`, `lgamma` and the Bessel functions of the first and second kind, also on
 CUDA. Series and formulas of the others are those of Abramowitz and Stegun, "Handbook of
@@ -17,6 +17,7 @@ from needle.ops._functions import _series
 from needle.ops.exponential import ERFINV
 from needle.ops.running import Cummax, Cummin
 from needle.ops.scan import LogCumSumExp
+from needle.ops.sorting import Searchsorted
 from needle_tvm._tvm.names import TE_NAMESPACE, relax, tirx
 from needle_tvm.frontend.torch import elements
 from needle_tvm.frontend.torch.nodes import arguments, extents_of, result_dtype
@@ -24,12 +25,17 @@ from needle_tvm.frontend.torch.nodes import arguments, extents_of, result_dtype
 _op = relax.op
 
 
+def _called(name: str, *operands: Any) -> Any:
+    """A call of a function of the C library, whose name ends in f for float32."""
+    dtype = str(operands[0].ty)
+    return tirx.call_pure_extern(dtype, name if dtype == "float64" else f"{name}f", *operands)
+
+
 def _by_c(name: str) -> Callable[[Any, Any], Any]:
-    """A converter to a function of the C library, which ends in f for float32."""
+    """A converter to a function of the C library."""
 
     def rule(_: Any, x: Any) -> Any:
-        dtype = str(x.ty)
-        return tirx.call_pure_extern(dtype, name if dtype == "float64" else f"{name}f", x)
+        return _called(name, x)
 
     rule.__name__ = name
     return elements.elementwise(rule)
@@ -41,9 +47,8 @@ def _bessel(name: str) -> Callable[[Any, Any], Any]:
 
     def rule(_: Any, x: Any) -> Any:
         dtype = str(x.ty)
-        found = tirx.call_pure_extern(dtype, name if dtype == "float64" else f"{name}f", x)
         infinite = tirx.abs(x) == tirx.const(math.inf, dtype)
-        return tirx.Select(infinite, tirx.const(math.nan, dtype), found)
+        return tirx.Select(infinite, tirx.const(math.nan, dtype), _called(name, x))
 
     rule.__name__ = name
     return elements.elementwise(rule)
@@ -57,8 +62,7 @@ def next_after(node: Any, importer: Any) -> Any:
 
 
 def _next_after(_: Any, x: Any, y: Any) -> Any:
-    dtype = str(x.ty)
-    return tirx.call_pure_extern(dtype, "nextafter" if dtype == "float64" else "nextafterf", x, y)
+    return _called("nextafter", x, y)
 
 
 def erfcx(_: Any, x: Any) -> Any:
@@ -160,6 +164,20 @@ def _running(op: Any) -> Callable[[Any, Any], Any]:
     return convert
 
 
+def searchsorted(node: Any, importer: Any) -> Any:
+    """The number of elements of a row before each element of a tensor; NaN is above all."""
+    ordered, x = (importer.env[each] for each in node.args[:2])
+    options = {"right": False, "side": None, "out_int32": False, "sorter": None} | node.kwargs
+    if options["sorter"] is not None:
+        sorter = importer.env[options["sorter"]]
+        ordered = importer.block_builder.emit(_op.gather_elements(ordered, sorter, -1))
+    op = Searchsorted(bool(options["right"]) or options["side"] == "right")
+    found = importer.block_builder.emit_te(
+        partial(op.emit_te, TE_NAMESPACE), ordered, x, primfunc_name_hint=op.name
+    )
+    return _op.astype(found, "int32") if options["out_int32"] else found
+
+
 def log_cum_sum_exp(node: Any, importer: Any) -> Any:
     x, (axis,) = importer.env[node.args[0]], arguments(node, dim=0)
     return _of_needle(LogCumSumExp(axis))(node, importer) if extents_of(x) else x
@@ -186,4 +204,5 @@ CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "cummax.default": _running(Cummax),
     "cummin.default": _running(Cummin),
     "logcumsumexp.default": log_cum_sum_exp,
+    "searchsorted.Tensor": searchsorted,
 }

@@ -6,7 +6,22 @@ import pytest
 import needle_tvm
 from needle import ops
 from needle.ops._te import WIDEST
+from needle.ops.tuples import Concat, Stack
+from needle_tvm._tvm import names
 from tests.needle_tvm.conftest import tensor
+
+
+def test_no_expression_chooses_from_more():
+    """TVM nests one question for each part, and is recursive."""
+    te, count = names.te, 20 * WIDEST
+    parts = [te.placeholder((3, 4), name=f"part{i}") for i in range(count)]
+    for op, shape in ((Stack(1), [3, count, 4]), (Concat(0), [3 * count, 4])):
+        waiting = [op.emit_te(names.TE_NAMESPACE, *parts)]
+        assert [int(n) for n in waiting[0].shape] == shape
+        while waiting:
+            inputs = list(waiting.pop().op.input_tensors)
+            assert len(inputs) <= WIDEST
+            waiting += inputs
 
 
 @pytest.mark.slow
