@@ -45,7 +45,8 @@ gallery: build
 real: build zoo
 	$(PY) gallery/real/run_all.py --out $(OUT)/real $(ARGS)
 
-guide: build
+# The chapters, executed: Jupyter notebooks with outputs, and the kernel `needle` in .venv to run them.
+guide: build $(STAMPS)/guide
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
 
 # Markdown pages with every public name, from the docstrings.
@@ -54,7 +55,7 @@ reference: build
 
 # The guide, the documents, the reference, every pass of the compiler at work, and the lab's reports
 # as one site in OUT/site, which needs no server and no network. ARGS=--no-lab leaves the reports out.
-site: build $(STAMPS)/site
+site: build $(STAMPS)/site $(STAMPS)/guide
 	$(PY) -m docs.website $(OUT)/site $(ARGS)
 
 # The tests in tiers, in two processes: each holds a model or two and the compiler.
@@ -167,7 +168,7 @@ help:
 	@echo "gallery          twelve small models, each trained, exported and run; pictures in out/gallery"
 	@echo "real             models that packages ship (make zoo installs them) beside ONNX Runtime"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
-	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as notebooks"
+	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as executed notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
 	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
@@ -231,6 +232,10 @@ $(STAMPS)/zoo: $(STAMPS)/peers
 $(STAMPS)/site: $(STAMPS)/dependencies
 	@echo "installing MkDocs into $(VENV)" >&2
 	$(call install,$@,site)
+
+$(STAMPS)/guide: $(STAMPS)/dependencies
+	@echo "installing what runs notebooks into $(VENV)" >&2
+	$(call install,$@,guide)
 
 $(STAMPS)/lint: $(STAMPS)/dependencies
 	@echo "installing clang-format into $(VENV)" >&2

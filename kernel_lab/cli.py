@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_lab import registry
-from kernel_lab.run import Request, run
-from kernel_lab.workload import DEVICES, describe
+from kernel_lab.run import Request, check_arch, run
+from kernel_lab.workload import DEVICES, Case, describe
 from needle_tvm.process.command_line import (
     OK,
     Parser,
@@ -46,7 +46,7 @@ def _sweep(text: str) -> tuple[str, list[str]]:
     return name.strip(), [value.strip() for value in values.split(",")]
 
 
-def make_parser() -> argparse.ArgumentParser:
+def make_parser() -> Parser:
     parser = Parser(prog=_PROGRAM, description=__doc__, allow_abbrev=False)
     add = parser.add_argument
     add("workload", nargs="?", help=", ".join(registry.WORKLOADS))
@@ -58,10 +58,12 @@ def make_parser() -> argparse.ArgumentParser:
     add("--peers", action="store_true", help="time NumPy and PyTorch beside the rungs")
     add("--sweep", type=_sweep, metavar="M=..,..", help="the ladder over sizes, too")
     add("--rounds", type=positive, default=7, metavar="N", help="timed blocks each (%(default)s)")
-    untimed = "time nothing, as for GPU ladders where no GPU is; --report traces and compiles"
+    untimed = "time nothing; GPU ladders are compiled and traced, which takes no GPU"
     add("--untimed", action="store_true", help=untimed)
     arch = "compile GPU code for this architecture, with --untimed (this GPU's, or sm_90)"
     add("--arch", metavar="sm_75", help=arch)
+    diff = "print what a rung changes in the TVMScript, at a small size unless --size gives one"
+    add("--diff", metavar="RUNG", help=diff)
     add("--report", type=Path, metavar="DIR", help="write an HTML report there")
     add("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     add("--list", action="store_true", help="list workloads and rungs, run nothing")
@@ -79,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _list(options)
         if options.workload is None:
             parser.error(f"name a workload: {', '.join(registry.WORKLOADS)}")
+        if options.diff:
+            return _diff(parser, options)
         if options.untimed and (options.peers or options.sweep or options.trials):
             parser.error("--untimed times nothing: leave out --peers, --sweep and --trials")
         return _run(options)
@@ -108,6 +112,22 @@ def _list(options: argparse.Namespace) -> int:
     return OK
 
 
+def _diff(parser: Parser, options: argparse.Namespace) -> int:
+    also = ("rungs", "trials", "peers", "sweep", "untimed", "report", "json")
+    given = [f"--{name}" for name in also if getattr(options, name)]
+    if given:
+        parser.error(f"--diff runs nothing: leave out {', '.join(given)}")
+    check_arch(Request(options.workload, options.device, timed=False, arch=options.arch))
+    ladder = registry.ladder(options.workload, options.device)
+    size = ladder.workload.size(options.device, options.size)
+    from kernel_lab import build
+    from kernel_lab.rung_diff import rung_diff
+
+    case = Case(size, build.processor(build.make_target(options.device, options.arch)))
+    sys.stdout.write(rung_diff(ladder, options.diff, case, small=not options.size).text)
+    return OK
+
+
 def _run(options: argparse.Namespace) -> int:
     to_stdout = options.json == "-"
     if options.json and not to_stdout:
@@ -128,6 +148,8 @@ def _run(options: argparse.Namespace) -> int:
         rounds=options.rounds,
         timed=not options.untimed,
         arch=options.arch,
+        # Compiling and tracing take a minute; with --quiet alone nobody would see the figures.
+        static=options.untimed and bool(not options.quiet or options.json or options.report),
     )
     from kernel_lab.table import print_result
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
 
 _NVCC_SECONDS = 600  # with other work on the machine
+_WIDEST = 160  # characters of an unchanged line in a difference
 
 
 def tvmscript(module: IRModule) -> str:
@@ -41,6 +42,35 @@ def tvmscript(module: IRModule) -> str:
     lines = script(module).splitlines()
     kept = [line for line in lines if not line.startswith("# from tvm")]
     return "\n".join(kept).strip() + "\n"
+
+
+def unified(old: str, new: str, context: int = 2) -> str:
+    """The changed lines of two texts, with `context` lines around them, as `diff -w` writes them.
+
+    Lines that differ only in their indentation count as the same, and are written as `new` has
+    them: a loop around a nest does not change each of its lines. Unchanged lines are cut to
+    160 characters. Lines are matched with difflib's SequenceMatcher (Ratcliff and Obershelp's
+    pattern matching).
+    """
+    before, after = ([line.rstrip() for line in text.splitlines()] for text in (old, new))
+    matcher = difflib.SequenceMatcher(
+        None, [line.lstrip() for line in before], [line.lstrip() for line in after], autojunk=False
+    )
+    lines = []
+    for group in matcher.get_grouped_opcodes(context):
+        (_, first, _, from_, _), (_, _, last, _, to) = group[0], group[-1]
+        lines.append(f"@@ -{first + 1},{last - first} +{from_ + 1},{to - from_} @@")
+        for kind, i, i_end, j, j_end in group:
+            if kind == "equal":
+                lines += [f" {_cut(line)}" for line in after[j:j_end]]
+                continue
+            lines += [f"-{line}" for line in before[i:i_end]]
+            lines += [f"+{line}" for line in after[j:j_end]]
+    return "\n".join(lines)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDEST else f"{line[:_WIDEST]} ..."
 
 
 def difference(left: str, right: str, left_name: str, right_name: str, context: int = 3) -> str:
@@ -191,7 +221,7 @@ def gpu_code(module: IRModule, arch: str = build.CUDA_ARCHITECTURES[-1]) -> GpuC
     Raises TargetError if there is no nvcc, LabError if nvcc rejects the code.
     """
     source = cuda_source(module, arch)
-    ptx, report = _assembled(source, arch)
+    ptx, report = assembled(source, arch)
     hot = hot_part(ptx)
     return GpuCode(
         arch,
@@ -217,8 +247,11 @@ def kernels_of(source: str) -> str:
     return source[found.start() :].strip() + "\n" if found else source
 
 
-def _assembled(source: str, arch: str) -> tuple[str, str]:
-    """PTX of CUDA source, and ptxas' report on it."""
+def assembled(source: str, arch: str) -> tuple[str, str]:
+    """PTX of CUDA source, and ptxas' report on it.
+
+    Raises TargetError if there is no nvcc, LabError with its first errors if it rejects the code.
+    """
     with tempfile.TemporaryDirectory() as directory:
         file, ptx = Path(directory, "kernel.cu"), Path(directory, "kernel.ptx")
         file.write_text(source)
@@ -238,7 +271,9 @@ def _run(command: list[str]) -> str:
     except subprocess.TimeoutExpired:
         raise LabError(f"{Path(command[0]).name} did not end within {_NVCC_SECONDS} s") from None
     if done.returncode:
+        said = str(done.stderr or done.stdout)
+        errors = [line for line in said.splitlines() if "error" in line.lower()]
         raise LabError(
-            f"{Path(command[0]).name} failed: {(done.stderr or done.stdout).strip()[-400:]}"
+            f"{Path(command[0]).name} failed: {'; '.join(errors[:5]) or said[-400:].strip()}"
         )
     return str(done.stdout + done.stderr)

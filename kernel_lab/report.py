@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from kernel_lab import build, registry, report_rungs
+from kernel_lab import build, gpu_figures, registry, report_rungs
 from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.diagrams.style import inline_svg, save
 from kernel_lab.errors import LabUsageError
@@ -38,7 +38,7 @@ def write(result: LabResult, directory: Path | str) -> Path:
         title=escape(f"{result.title}, {_device(result)}"),
         subtitle=_subtitle(result),
         tiles=_tiles(result),
-        table=_table(result),
+        table=_table(result) + _static(result),
         charts=_charts(result, pictures),
         side=_side_by_side(result),
         rungs=_rungs(result, pictures),
@@ -133,6 +133,22 @@ def _table(result: LabResult) -> str:
             f'<td colspan={len(filled) - 1} class="text muted">{escape(reason)}</td></tr>'
         )
     return f'<div class="scroll"><table class="figures">{"".join(rows)}</table></div>'
+
+
+def _static(result: LabResult) -> str:
+    """The static figures of a GPU's rungs as a table, and what they mean; empty without any."""
+    rows = gpu_figures.figure_rows(result.rungs)
+    if not rows:
+        return ""
+    lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in gpu_figures.HEADINGS) + "</tr>"]
+    for row in rows:
+        lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>")
+    arch = next(entry.static.arch for entry in result.rungs if entry.static)
+    return (
+        f"<h2>Static figures for {escape(arch)}</h2>\n"
+        f'<div class="scroll"><table class="figures">{"".join(lines)}</table></div>\n'
+        + "".join(f"<p>{escape(line)}</p>" for line in gpu_figures.notes(result.rungs))
+    )
 
 
 def _cells(entry: RungResult, doubt: str | None) -> list[str]:

@@ -126,7 +126,9 @@ def _verdict(scaled: ScaledTrace) -> str:
     trace = scaled.trace
     if trace.device == "gpu":
         found = gpu.findings(trace)
-        said += found or ["No idle lanes, uncoalesced access or bank conflict was found."]
+        said += found or [
+            "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
+        ]
         return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in said) + "</ul>"
     for name, size in model_caches(trace).items():
         model = statistics.cache(trace, size)

@@ -14,10 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_lab.load import BUSY
 from needle_tvm.process.timing import Spread
+
+if TYPE_CHECKING:
+    from kernel_lab.gpu_figures import GpuFigures
 
 _POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 
@@ -76,7 +79,8 @@ class RungResult:
     (lowest and highest factor) refers. `explained` is the reason given if the measured factor
     differs from the expected range by more than half. `launch_seconds` is a GPU kernel's time with
     the launch, where `seconds` is the device's alone. `precision` is what operands are rounded to:
-    below "float32" the arithmetic is not the workload's own.
+    below "float32" the arithmetic is not the workload's own. `static` is what is known of a GPU
+    rung without running it, if that was asked for.
     """
 
     name: str
@@ -98,6 +102,7 @@ class RungResult:
     speedup_naive: Spread | None = None
     speedup_previous: Spread | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    static: GpuFigures | None = None
     script: str = ""
     source: str = ""
     module: Any = field(default=None, repr=False, compare=False)
@@ -130,6 +135,7 @@ class RungResult:
             "speedup_naive": _maybe(self.speedup_naive),
             "speedup_previous": _maybe(self.speedup_previous),
             "notes": dict(self.notes),
+            "static": self.static.to_dict() if self.static else None,
         }
 
 

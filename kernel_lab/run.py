@@ -36,7 +36,9 @@ class Request:
     `rounds` timed blocks. Without `timed`, rungs are scheduled but neither checked nor timed. With
     `keep_going` a rung or peer that fails or is wrong is left out, its `refused` the reason,
     instead of ending the run. `arch` is the GPU architecture to compile for, such as "sm_75", where
-    nothing is timed; None means this machine's GPU, or the newest that the lab knows.
+    nothing is timed; None means this machine's GPU, or the newest that the lab knows. With `static`
+    the rungs of a GPU are compiled and traced for the figures that need no GPU
+    (`kernel_lab.gpu_figures`).
     """
 
     workload: str
@@ -51,6 +53,7 @@ class Request:
     timed: bool = True
     keep_going: bool = False
     arch: str | None = None
+    static: bool = False
 
 
 def run(request: Request, progress: Progress | None = None) -> LabResult:
@@ -66,7 +69,7 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     chosen = ladder.select(request.rungs)
     points = _sweep_sizes(workload, request, size)
     untimed = _why_untimed(request)
-    _check_arch(request)
+    check_arch(request)
     target = build.make_target(request.device, request.arch)
     case = Case(size, build.processor(target))
     arch = build.architecture(target)
@@ -107,6 +110,10 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
         untimed_reason=untimed,
         published=list(workload.published.get(request.device, ())),
     )
+    if request.static and arch is not None:
+        from kernel_lab.gpu_figures import add_figures
+
+        add_figures(ladder, entries, case, arch, say)
     if untimed is not None:
         return result
     _measure(result, workload, case, target, request, say)
@@ -181,7 +188,7 @@ def _why_untimed(request: Request) -> str | None:
     return None
 
 
-def _check_arch(request: Request) -> None:
+def check_arch(request: Request) -> None:
     """Raise LabUsageError unless `arch`, if given, names an architecture to compile untimed for."""
     if request.arch is None:
         return

@@ -65,7 +65,7 @@ def trace_at(
 ) -> ScaledTrace:
     """Trace a rung at the size of `small`, for a picture of the run at the size of `full`."""
     arrays = workload.inputs(small.size)
-    found = trace(rung.module(small), arrays, limit=limit, ignore=ignore)
+    found = trace(rung.module(small), arrays, limit=limit, ignore=ignore, follow=True)
     exact = workload.reference(small.size, arrays)
     result = list(found.arrays.values())[len(arrays)].reshape(exact.shape)
     scale = float(np.abs(exact).max(initial=0.0)) or 1.0

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-_OWN = "kernel_lab.ladders."  # the modules whose functions and numbers are listed
+# The modules whose functions and numbers are listed.
+_OWN = ("kernel_lab.ladders.", "kernel_lab.workloads.")
+_COLUMNS = 100  # of a line
 
 
 def parts(function: Callable[..., Any]) -> dict[str, str]:
-    """The constants and the ladders' functions that a function uses, and then itself, by name.
+    """The constants and the lab's own functions that a function uses, and then itself, by name.
 
-    Docstrings, decorators and imports are left out.
+    If two functions have one name, the second one's key begins with its module. Docstrings,
+    decorators and imports are left out.
     """
     numbers: dict[str, str] = {}
     functions: dict[str, str] = {}
@@ -26,8 +29,8 @@ def parts(function: Callable[..., Any]) -> dict[str, str]:
 
 def listing(pieces: dict[str, str]) -> str:
     """Pieces of `parts` as one text: constants in lines, then functions with space between them."""
-    numbers = [text for text in pieces.values() if "\n" not in text]
-    functions = [text for text in pieces.values() if "\n" in text]
+    functions = [text for text in pieces.values() if text.startswith("def ")]
+    numbers = [text for text in pieces.values() if not text.startswith("def ")]
     return "\n\n\n".join(["\n".join(numbers)] * bool(numbers) + functions)
 
 
@@ -52,11 +55,18 @@ def _collect(
     for default in (*tree.args.defaults, *tree.args.kw_defaults):
         if isinstance(default, ast.Name) and default.id in function.__globals__:
             numbers[default.id] = _assignment(default.id, function.__globals__[default.id])
-    functions[function.__name__] = _stripped(text, tree)
+    name = function.__name__
+    if name in functions:  # of another module
+        name = f"{function.__module__.rpartition('.')[2]}.{name}"
+    functions[name] = _stripped(text, tree)
 
 
 def _assignment(name: str, value: Any) -> str:
-    return f"{name} = {value!r}".replace("e+", "e")  # as formatters write numbers
+    """The constant as a formatter writes it: a long tuple has a line for each item."""
+    text = f"{name} = {value!r}".replace("e+", "e")
+    if isinstance(value, tuple) and len(text) > _COLUMNS:
+        return "\n".join([f"{name} = (", *(f"    {item!r}," for item in value), ")"])
+    return text
 
 
 def _used(code: CodeType, names: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -6,6 +6,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from kernel_lab import gpu_figures
 from kernel_lab.factors import factor, with_quartiles
 from kernel_lab.results import LabResult, RungResult
 from kernel_lab.workload import describe
@@ -23,15 +24,15 @@ def rows(result: LabResult) -> list[list[str]]:
     return [[row[number] for number in filled] for row in (_HEADINGS, *found)]
 
 
+def _table(title: str) -> Table:
+    return Table(
+        title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+    )
+
+
 def print_result(result: LabResult, console: Console) -> None:
     """Print the ladder as a table, with the conditions under which it was measured."""
-    table = Table(
-        title=f"{result.title} on {result.device}, {describe(result.size)}",
-        title_justify="left",
-        box=SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = _table(f"{result.title} on {result.device}, {describe(result.size)}")
     headings, *others = rows(result)
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="left" if number < 2 else "right")
@@ -39,6 +40,8 @@ def print_result(result: LabResult, console: Console) -> None:
         table.add_row(*row)
     console.print(table)
     _print_conditions(result, console)
+    if any(entry.static for entry in result.rungs):
+        print_figures(result, console)
     for entry in (*result.rungs, *result.peers):
         if entry.refused:
             lead = "left out" if entry.kind == "search" else "refused"
@@ -74,9 +77,14 @@ def _print_conditions(result: LabResult, console: Console) -> None:
             "rows without it, and another tolerance",
             highlight=False,
         )
+    if any(entry.speedup_previous for entry in result.rungs):
+        console.print(
+            "x previous: against the rung it starts from; ! marks a factor that differs from the "
+            "expected by more than half",
+            highlight=False,
+        )
     console.print(
-        "x previous: against the rung it starts from; ! marks a factor that differs from the "
-        "expected by more than half\nerror: largest difference from NumPy in float64, relative "
+        "error: largest difference from NumPy in float64, relative "
         f"to the largest value\n{machine['processor']}, {counted(machine['threads'], 'thread')}, "
         f"{result.date}",
         highlight=False,
@@ -88,8 +96,11 @@ def _factor(ratio: Spread | None) -> str:
 
 
 def _row(entry: RungResult, doubt: str | None) -> list[str]:
-    low, high = entry.expected or (0.0, 0.0)
-    expected = f"{low:g}-{high:g}" if entry.expected and entry.kind != "naive" else ""
+    expected = ""
+    # A factor is expected over the rung that this one starts from, if that was timed, too.
+    if entry.expected and (entry.speedup_previous or entry.seconds is None):
+        low, high = entry.expected
+        expected = f"{low:g}-{high:g}" if entry.kind != "naive" else ""
     error = f"{entry.check.error:.0e}" if entry.check else ""
     if entry.seconds is None:
         word = "refused" if entry.refused else _UNMEASURED
@@ -107,6 +118,19 @@ def _row(entry: RungResult, doubt: str | None) -> list[str]:
         f"{100 * entry.roofline:.1f}" if entry.roofline is not None and not doubt else "",
         error,
     ]
+
+
+def print_figures(result: LabResult, console: Console) -> None:
+    """Print what is known of the rungs of a GPU without running them."""
+    found = next(entry.static for entry in result.rungs if entry.static)
+    table = _table(f"Static figures for {found.arch}")
+    for number, heading in enumerate(gpu_figures.HEADINGS):
+        table.add_column(heading, justify="right" if 0 < number < 6 else "left", no_wrap=number < 8)
+    for row in gpu_figures.figure_rows(result.rungs):
+        table.add_row(*row)
+    console.print(table)
+    for line in gpu_figures.notes(result.rungs):
+        console.print(line, highlight=False)
 
 
 def print_sweep(result: LabResult, console: Console) -> None:

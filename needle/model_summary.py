@@ -81,7 +81,8 @@ def summary(model: Module, *args: Any, **kwargs: Any) -> Summary:
     output, parameters and multiply-adds. Nothing is computed, and the model stays as it is.
 
     Arguments are those of a call. The model is traced in eval mode. Multiply-adds are those of
-    matmuls, convolutions and LSTMs; other operations count none. Raises the errors of tracing.
+    matmuls, convolutions and recurrences; other operations count none. Raises the errors of
+    tracing.
     """
     modules = model.named_modules()
     seen: dict[int, list[tuple[str, ...]]] = {id(module): [] for _, module in modules}
@@ -136,22 +137,18 @@ def _conv_input(node: Node, grad: Any, weight: Any) -> int:
     return prod(grad.shape) * prod(weight.shape[:3])
 
 
-def _lstm(node: Node, projected: Any, h: Any, c: Any, weight: Any) -> int:
-    return prod(projected.shape[:2]) * prod(weight.shape)
-
-
-def _gru(node: Node, projected: Any, h: Any, weight: Any, *bias: Any) -> int:
-    return prod(projected.shape[:2]) * prod(weight.shape)
+def _recurrence(node: Node, projected: Any, h: Any, *others: Any) -> int:
+    return prod(projected.shape) * h.shape[1]  # the weight is (H, gates * H)
 
 
 _MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     ops.Matmul: _matmul,
     ops.Conv: _conv,
     ops.ConvInput: _conv_input,
-    ops.LstmSequence: _lstm,
-    ops.GruSequence: _gru,
-    ops.GruResetFirst: _gru,
-    ops.RnnSequence: _gru,
+    ops.LstmSequence: _recurrence,
+    ops.GruSequence: _recurrence,
+    ops.GruResetFirst: _recurrence,
+    ops.RnnSequence: _recurrence,
 }
 
 Module.summary = summary  # type: ignore[method-assign, assignment]

@@ -13,7 +13,7 @@ from pathlib import Path
 from kernel_lab import registry, source
 
 GUIDE = Path(__file__).parent
-_BLOCK = re.compile(
+BLOCK = re.compile(
     r"^<!-- code: (schedule|definition) (\w+)/(\w+)/(\w+) -->\n```python\n(.*?)^```$", re.M | re.S
 )
 
@@ -32,7 +32,7 @@ def refreshed(text: str) -> str:
         head = f"<!-- code: {what} {workload}/{device}/{name} -->"
         return f"{head}\n```python\n{source.listing(new)}\n```"
 
-    return _BLOCK.sub(block, text)
+    return BLOCK.sub(block, text)
 
 
 if __name__ == "__main__":

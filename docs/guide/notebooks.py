@@ -1,25 +1,41 @@
-"""The guide's chapters as Jupyter notebooks: `python docs/guide/notebooks.py OUT`.
+"""The guide's chapters as executed Jupyter notebooks: `python docs/guide/notebooks.py OUT`.
 
 A chapter is Markdown. A fenced block marked `python` or `sh` is code; words after the mark are what
 it needs (`nvcc`, `torch`). In a python block a comment `# -> text` stands for one line of output;
-the tests run every block and compare, so a notebook has these lines as its outputs. What stands
-between <details> and </details>, the answer to an exercise, is folded. The notebooks are written as
-JSON in Jupyter's format 4.5, so nothing else has to be installed.
+the tests run every block and compare. What stands between <details> and </details>, the answer to
+an exercise, is folded.
+
+The notebooks need the extra `guide`. They are executed in a kernel named `needle`, which runs the
+Python of this environment and is installed there, so that JupyterLab finds it.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import importlib.util
+import os
 import re
+import shutil
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 GUIDE = Path(__file__).parent
+KERNEL = "needle"
+_SECONDS = 600  # that a cell may take
 _FENCE = re.compile(r"^```(python|sh)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"# -> ?(.*)$", re.MULTILINE)
+_SHELL = "%%bash -e\n"
+
+
+class NotExecuted(Exception):
+    """A chapter's notebook whose code raised an error, with chapter, cell, line and error."""
 
 
 @dataclass(frozen=True)
@@ -62,32 +78,28 @@ def _add_text(found: list[Cell], source: str, start: int, end: int) -> None:
         found.append(Cell("markdown", text, source.count("\n", 0, start) + 1))
 
 
-def notebook(path: Path) -> dict[str, Any]:
-    """The chapter in Jupyter's format 4.5."""
-    made, folded, runs = [], False, 0
+def notebook(path: Path) -> NotebookNode:
+    """The chapter in Jupyter's format, without outputs."""
+    from nbformat import v4
+
+    made, folded = v4.new_notebook(), False
+    made.metadata.kernelspec = {"display_name": _title(), "language": "python", "name": KERNEL}
+    made.metadata.language_info = {"name": "python"}
     for number, cell in enumerate(cells(path)):
         identity = hashlib.sha256(f"{path.name}/{number}".encode()).hexdigest()[:8]
         if cell.kind == "markdown":
             text, folded = _unfolded(cell.text, folded)
             if text:
-                made.append(_cell("markdown", identity, text, {}))
+                made.cells.append(v4.new_markdown_cell(text, id=identity))
             continue
-        runs += 1
-        metadata: dict[str, Any] = {"needs": list(cell.needs)} if cell.needs else {}
+        metadata: dict[str, Any] = {"line": cell.line}
+        if cell.needs:
+            metadata["needs"] = list(cell.needs)
         if folded:
             metadata["jupyter"] = {"source_hidden": True, "outputs_hidden": True}
-        text = f"%%sh\n{cell.text}" if cell.kind == "sh" else cell.text
-        code = _cell("code", identity, text, metadata)
-        made.append(code | {"execution_count": runs, "outputs": _outputs(cell)})
-    return {
-        "cells": made,
-        "metadata": {
-            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 5,
-    }
+        text = f"{_SHELL}{cell.text}" if cell.kind == "sh" else cell.text
+        made.cells.append(v4.new_code_cell(text, id=identity, metadata=metadata))
+    return made
 
 
 def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
@@ -109,33 +121,102 @@ def _unfolded(text: str, folded: bool) -> tuple[str, bool]:
     return "\n\n".join(parts), folded
 
 
-def _outputs(cell: Cell) -> list[dict[str, Any]]:
-    lines = [f"{line}\n" for line in cell.output]
-    return [{"output_type": "stream", "name": "stdout", "text": lines}] if lines else []
+def lacking(needs: list[str] | tuple[str, ...]) -> list[str]:
+    """Those of the things that a cell needs which are not here."""
+    here = {"nvcc": shutil.which("nvcc"), "torch": importlib.util.find_spec("torch")}
+    return [need for need in needs if not here[need]]
 
 
-def _cell(kind: str, identity: str, text: str, metadata: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "cell_type": kind,
-        "id": identity,
-        "metadata": metadata,
-        "source": text.splitlines(keepends=True),
-    }
+def install_kernel(prefix: Path | str = sys.prefix) -> None:
+    """Put the kernel into an environment, into this one unless told otherwise.
+
+    It runs this environment's Python, and its shell cells find this environment's programs.
+    """
+    from ipykernel.kernelspec import install
+
+    path = f"{Path(sys.executable).parent}{os.pathsep}${{PATH}}"
+    install(prefix=str(prefix), kernel_name=KERNEL, display_name=_title(), env={"PATH": path})
 
 
-def write(folder: Path) -> list[Path]:
-    """Write every chapter's notebook into `folder`; their paths."""
+def _title() -> str:
+    return f"needle ({Path(sys.prefix).name})"
+
+
+def executed(path: Path) -> NotebookNode:
+    """The chapter with the outputs of its code, which runs in the kernel and an empty folder.
+
+    A cell that needs what is not here says so in place of an output. Raises NotExecuted.
+    """
+    import nbclient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    made = notebook(path)
+    with tempfile.TemporaryDirectory(prefix="needle-guide-") as folder:
+        environment = {**os.environ, "NO_COLOR": "1", "NEEDLE_CACHE_DIR": f"{folder}/cache"}
+        client = nbclient.NotebookClient(
+            made,
+            timeout=_SECONDS,
+            kernel_name=KERNEL,
+            coalesce_streams=True,
+            record_timing=False,
+            extra_arguments=["--log-level=ERROR"],
+        )
+        with client.setup_kernel(cwd=folder, env=environment):
+            for number, cell in enumerate(made.cells):
+                missing = lacking(cell.metadata.get("needs", ()))
+                if cell.cell_type == "markdown" or missing:
+                    cell.update(_left_out(missing) if missing else {})
+                    continue
+                try:
+                    client.execute_cell(cell, number)
+                except CellExecutionError as error:
+                    why = f"{error.ename}: {error.evalue}"
+                except (CellTimeoutError, DeadKernelError) as error:
+                    why = str(error).strip().splitlines()[0]
+                else:
+                    continue
+                where = f"{path.name}, cell {number + 1} (line {cell.metadata.line})"
+                raise NotExecuted(f"{where}: {why}")
+    return made
+
+
+def _left_out(missing: list[str]) -> dict[str, Any]:
+    from nbformat import v4
+
+    text = f"Not executed: there was no {' and no '.join(missing)}.\n"
+    return {"outputs": [v4.new_output("stream", name="stderr", text=text)]}
+
+
+def write(folder: Path) -> dict[Path, NotebookNode]:
+    """Execute every chapter, several at once, and write the notebooks into `folder`, each by the
+    name of its chapter; the notebooks by their chapters. Raises NotExecuted."""
+    import nbformat
+
+    from needle_tvm.process.threads import available_cores
+
+    install_kernel()
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for chapter in chapters():
-        file = folder / f"{chapter.stem}.ipynb"
-        file.write_text(json.dumps(notebook(chapter), indent=1, ensure_ascii=False) + "\n")
-        written.append(file)
-    return written
+    with ThreadPoolExecutor(available_cores()) as pool:
+        made = dict(zip(chapters(), pool.map(executed, chapters()), strict=True))
+    for chapter, each in made.items():
+        nbformat.write(each, folder / f"{chapter.stem}.ipynb")
+    return made
+
+
+def main(arguments: list[str]) -> None:
+    """Write the notebooks into the folder of the command line, and say where each is."""
+    if len(arguments) != 1:
+        sys.exit("usage: python docs/guide/notebooks.py OUT")
+    folder = Path(arguments[0])
+    try:
+        made = write(folder)
+    except ImportError as error:
+        sys.exit(f"notebooks need Jupyter ({error}): make guide installs it, or .[guide]")
+    except NotExecuted as error:
+        sys.exit(str(error))
+    for chapter in made:
+        sys.stdout.write(f"{folder / chapter.stem}.ipynb\n")
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit("usage: python docs/guide/notebooks.py OUT")
-    for file in write(Path(sys.argv[1])):
-        sys.stdout.write(f"{file}\n")
+    main(sys.argv[1:])

@@ -1,8 +1,8 @@
 """The guide, the documents, the reference and the lab's reports as one static site.
 
 `python -m docs.website OUT [--no-lab]` writes it into the folder OUT, whose index.html opens in a
-browser. Needs the extra `site`. It ends with an error, and a line for each, if a link leads nowhere
-or a page would ask another machine for something.
+browser. Needs the extras `guide` and `site`. It ends with an error, and a line for each, if a link
+leads nowhere or a page would ask another machine for something.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from docs import reference
 from docs.guide import notebooks
-from docs.website import check, compiler, figures, lab
+from docs.website import check, compiler, figures, lab, rungs
 from docs.website.normal import normal
 from docs.website.pages import Pages
 
@@ -79,8 +79,9 @@ def build(out: Path, *, with_lab: bool = True) -> None:
 
 def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     """Write the Markdown of all pages, and return the order in which tabs show them."""
-    texts = figures.drawn(notebooks.chapters(), source / "guide" / figures.FOLDER)
-    pages = Pages(source, texts)
+    made = _notebooks(source / "guide" / "notebooks")
+    drawn = {chapter: figures.drawn(chapter, notebook) for chapter, notebook in made.items()}
+    pages = Pages(source, {chapter: rungs.with_ir(text) for chapter, text in drawn.items()})
     tabs: dict[str, list[Any]] = {
         title: [pages.add(name) for name in names] for title, names in _TABS.items()
     }
@@ -93,7 +94,6 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
         name = Path(chapter).stem
         pages.append(chapter, f"[This chapter as a notebook](notebooks/{name}.ipynb){{ download }}")
     written = pages.write()
-    notebooks.write(source / "guide" / "notebooks")
     reference.write(source / "reference")
     for file in (source / "reference").iterdir():
         file.write_text(normal(file.read_text(encoding="utf-8")), encoding="utf-8")
@@ -116,6 +116,16 @@ def _write_pages(source: Path, with_lab: bool) -> list[Any]:
     known = {place for places in tabs.values() for place in places if isinstance(place, str)}
     tabs["Inside"].append({"Source": [place for place in written if place not in known]})
     return [{"Home": tabs.pop("Home")[0]}, *({title: tabs[title]} for title in tabs)]
+
+
+def _notebooks(folder: Path) -> dict[Path, Any]:
+    """Execute the chapters into a folder; exits if one fails, or without the extra `guide`."""
+    try:
+        return notebooks.write(folder)
+    except ImportError as error:
+        sys.exit(f"the site needs Jupyter ({error}): make site installs it, or .[guide,site]")
+    except notebooks.NotExecuted as error:
+        sys.exit(str(error))
 
 
 def _run_mkdocs(source: Path, site: Path, nav: list[Any]) -> None:

@@ -6,7 +6,6 @@ says and with what it changed in the first model that it changed.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import re
@@ -18,7 +17,7 @@ from typing import Any
 from docs.website.drawing import picture
 from docs.website.models import COMMON, Example, examples
 from docs.website.normal import normal
-from kernel_lab.ir_views import tvmscript
+from kernel_lab.ir_views import tvmscript, unified
 from needle.trace import trace
 from needle_tvm._tvm.names import Target, structural_equal, transform
 from needle_tvm.frontend.translate import translate
@@ -239,7 +238,7 @@ def _section(each: Shown, pictures: Path) -> list[str]:
         *lines,
         f"What it changes in *{step.model}*{also}:",
         "",
-        _fence(difference(step.before, step.after), "diff"),
+        _fence(_cut(unified(step.before, step.after), _MOST_LINES), "diff"),
         "",
         *_drawn(step.before, step.after, step.model, _anchor(each.name), pictures, folded=True),
     ]
@@ -291,13 +290,6 @@ def _source(apply: Any) -> str:
     path = Path(inspect.getsourcefile(function) or "")
     root = Path(str(importlib.import_module("needle_tvm").__file__)).parents[1]
     return f"`{path.relative_to(root)}`"
-
-
-def difference(before: str, after: str) -> str:
-    """The changed lines of two modules with two lines around each, as a unified difference."""
-    old, new = (re.sub(r"[ \t]+$", "", text, flags=re.M).splitlines() for text in (before, after))
-    lines = list(difflib.unified_diff(old, new, lineterm="", n=2))[2:]
-    return _cut("\n".join(lines), _MOST_LINES)
 
 
 def _cut(text: str, most: int) -> str:

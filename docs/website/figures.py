@@ -1,60 +1,48 @@
-"""The pictures that the guide's code draws, each after the block that draws it.
-
-The chapters that draw are executed like in the tests, in a folder of their own; every picture that
-a block writes there becomes a picture of the page.
-"""
+"""The pictures and steppers that the guide's code draws, each after the block that draws it."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import multiprocessing
-import os
-import shutil
-import tempfile
-from concurrent.futures import ProcessPoolExecutor
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from docs.guide import notebooks
-from needle_tvm.process.threads import available_cores
+from kernel_lab.diagrams import stepwise
+from kernel_lab.diagrams.style import embedded
 
-FOLDER = "drawn"  # beside the chapters
-_KINDS = (".svg", ".png")
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
-
-def drawn(chapters: list[Path], out: Path) -> dict[Path, str]:
-    """The texts of the chapters whose code draws, with links to pictures in OUT/CHAPTER/."""
-    drawing = [chapter for chapter in chapters if "kernel_lab.diagrams" in chapter.read_text()]
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(available_cores(), mp_context=context) as pool:
-        texts = list(pool.map(_drawn, drawing, [out / chapter.stem for chapter in drawing]))
-    return dict(zip(drawing, texts, strict=True))
+_STEPPER = re.compile(r'<figure class="stepper".*?</figure>', re.DOTALL)
 
 
-def _drawn(chapter: Path, out: Path) -> str:
-    """A chapter's text with its pictures, which are written into a folder."""
-    out.mkdir(parents=True, exist_ok=True)
-    lines = chapter.read_text(encoding="utf-8").split("\n")
+def drawn(chapter: Path, notebook: NotebookNode) -> str:
+    """A chapter's text with the pictures and steppers among the outputs of its executed notebook,
+    as parts of the page: their text has its size and colour."""
+    codes = [cell for cell in notebooks.cells(chapter) if cell.kind != "markdown"]
+    executed = [cell for cell in notebook.cells if cell.cell_type == "code"]
     after: dict[int, list[str]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)
-        namespace = {"__name__": "__main__"}
-        for cell in notebooks.cells(chapter):
-            if cell.kind != "python" or cell.needs:
-                continue
-            there = set(Path(folder).iterdir())
-            code = compile("\n" * (cell.line - 1) + cell.text, str(chapter), "exec")
-            with contextlib.redirect_stdout(io.StringIO()):
-                exec(code, namespace)
-            end = cell.line + len(cell.text.split("\n"))  # the line of the closing fence
-            after[end] = []
-            for file in sorted(set(Path(folder).iterdir()) - there):
-                if file.suffix in _KINDS:
-                    shutil.copyfile(file, out / file.name)
-                    link = f"![{file.stem}: accesses]({FOLDER}/{chapter.stem}/{file.name})"
-                    after[end].append(f"\n{link}{{ loading=lazy }}")
-        os.chdir("/")
-    made = []
-    for number, line in enumerate(lines, 1):
-        made += [line, *after.get(number, ())]
-    return "\n".join(made)
+    for code, cell in zip(codes, executed, strict=True):
+        end = code.line + len(code.text.split("\n"))  # the line of the closing fence
+        data = [output.data for output in cell.outputs if "data" in output]
+        after[end] = [part for each in data for part in _parts(each)]
+    lines = []
+    for number, line in enumerate(chapter.read_text(encoding="utf-8").split("\n"), 1):
+        lines += [line, *after.get(number, ())]
+    if any("stepper" in part for parts in after.values() for part in parts):
+        lines += ["", stepwise.script()]
+    return "\n".join(lines)
+
+
+def _parts(data: Mapping[str, str]) -> list[str]:
+    """What stands on the page for one output."""
+    steppers = _STEPPER.findall(data.get("text/html", ""))
+    if steppers:
+        return [each.replace("<figure", "\n<figure data-search-exclude", 1) for each in steppers]
+    if "image/svg+xml" not in data:
+        return []
+    name = Path(data["text/plain"]).stem
+    label = f'role="img" aria-label="{name}: accesses" data-search-exclude'
+    svg = embedded(data["image/svg+xml"]).replace("<svg", f"<svg {label}", 1)
+    return [f'\n<figure class="drawn">{" ".join(svg.split())}</figure>']

@@ -21,7 +21,8 @@ def index() -> str:
         "",
         "Each page has one ladder: its rungs with their reasons, the code of each schedule, what it"
         " changed, the compiler's output, and pictures of the memory accesses of up to three rungs"
-        " (the chapters have more). [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md)"
+        " (the chapters have more). A GPU's page also has a table of registers, occupancy, sectors"
+        " and banks. [CPU](../guide/03-cpu.md) and [GPU](../guide/04-gpu.md)"
         " explain the pictures. Nothing is timed here, since times belong to the machine that they"
         " were taken on: `python -m kernel_lab gemm -d cpu --peers --report DIR` makes such a page"
         " with the times of yours.",
@@ -60,7 +61,8 @@ def write_report(name: str, device: str, folder: Path) -> None:
     from kernel_lab.run import Request, run
 
     report.PICTURED = PICTURED
-    page = report.write(run(Request(workload=name, device=device, timed=False)), folder)
+    request = Request(workload=name, device=device, timed=False, static=device == "cuda")
+    page = report.write(run(request), folder)
     text = page.read_text(encoding="utf-8")
     page.write_text(text.replace("<main>", f"<main>\n{_BACK}", 1), encoding="utf-8")
     shutil.rmtree(folder / "pictures")  # the page has them

@@ -12,6 +12,8 @@ import re
 from markdown_it import MarkdownIt
 
 _MARKER = re.compile(r" *(?:[-*+]|\d+[.)])(?: +|$)")
+_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+_UNITS = "kB|MB|GB|KiB|MiB|GiB|ns|µs|ms|s|min|%"
 _FENCE = re.compile(r"^(\s*)```(\w+) [^\n`{]+$", re.MULTILINE)
 
 
@@ -19,7 +21,14 @@ def normal(text: str) -> str:
     """A page for Python-Markdown."""
     text = _FENCE.sub(r"\1```\2", text)
     text = re.sub(r"^<details>", '<details markdown="1" class="answer">', text, flags=re.MULTILINE)
+    text = _ROW.sub(lambda row: _whole(row[0]), text)
     return "\n".join(_indented(text.split("\n"))) + "\n"
+
+
+def _whole(row: str) -> str:
+    """A table's row in which no line breaks inside of a range or before a unit."""
+    row = re.sub(r"\((\d[\d.]*)-(\d[\d.]*)\)", "(\\1\N{NON-BREAKING HYPHEN}\\2)", row)
+    return re.sub(rf"(\d) ({_UNITS})(?=[ |)])", "\\1\N{NO-BREAK SPACE}\\2", row)
 
 
 def _indented(lines: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from kernel_lab.diagrams.cells import SEVERAL, Axis, Cells, cells, copies_apart, shades, time_axis
+from kernel_lab.diagrams.loops import Turns, draw_tile, draw_turns, turns_of
 from kernel_lab.diagrams.style import (
     MUTED,
     SHARED,
@@ -41,8 +42,10 @@ def space_time(
     colours mean: "buffer" (its own colour for loads, red for stores), or "worker" (the CPU worker
     or GPU block), "warp" or "thread". A cell that is loaded and stored, or accessed by several
     workers, has a colour of its own; the paler a cell, the fewer accesses it holds. `span` is the
-    time shown: the first step, and one past the last. Local memory is left out if there is other
-    memory, since it stands for registers. Raises LabUsageError if nothing was accessed.
+    time shown: the first step, and one past the last. If the trace followed the loops, their turns
+    are spans above the panels, and frames hold what one turn touches. Local memory is left out if
+    there is other memory, since it stands for registers. Raises LabUsageError if nothing was
+    accessed.
     """
     if by not in ("buffer", "worker", "warp", "thread"):
         raise LabUsageError(f"space_time: by is {by!r}; it is buffer, worker, warp or thread")
@@ -66,8 +69,15 @@ def space_time(
     colours = buffer_colours(trace) if by == "buffer" else who_colours(values)
     with settings():
         heights = [0.45 + 1.2 * min(1.0, panel.element.cells / 96) for panel in panels]
-        fig = figure(9, 1.3 + sum(heights))
-        axes = fig.subplots(len(names), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        if by == "worker":  # room for the longer label
+            heights = [max(h, owned[n] * 0.95) for h, n in zip(heights, names, strict=True)]
+        turns = turns_of(shown)
+        rows = [0.17 * len(turns)] if turns else []
+        fig = figure(9, 1.3 + sum(heights + rows))
+        axes = fig.subplots(
+            len(rows + names), 1, sharex=True, squeeze=False, height_ratios=rows + heights
+        )[:, 0]
+        strip, axes = (axes[0], axes[1:]) if turns else (None, axes)
         for axis, panel, name in zip(axes, panels, names, strict=True):
             of = {0: colours[name], 1: STORE} if by == "buffer" else colours
             _draw(axis, panel, of)
@@ -78,6 +88,9 @@ def space_time(
             if span is None or span[0] <= barrier < span[1]:
                 for axis in axes:
                     axis.axvline(barrier - 0.5, color=MUTED, linewidth=0.6, linestyle=":")
+        if turns:
+            draw_turns(strip, turns, time.edges[1] - time.edges[0])
+            note = _and_frames(note, turns, axes, traces, shown)
         axes[-1].set_xlim(*time.edges)
         axes[-1].set_xlabel("time step (one load or store instruction)")
         axes[-1].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
@@ -86,6 +99,16 @@ def space_time(
         fig.legend(handles=keys, loc="outside upper right", ncols=min(6, len(keys)))
         titled(fig, title, f"{described(trace, note)}; {_scale(time, names, panels)}")
     return fig
+
+
+def _and_frames(note: str, turns: list[Turns], axes: Any, traces: list[Trace], shown: Trace) -> str:
+    """Frame the tile of one turn in each panel; the note with a word on it."""
+    framed = [draw_tile(axis, one, turns) for axis, one in zip(axes, traces, strict=True)]
+    if not any(framed):
+        return note
+    who = {"gpu": " by a block", "cpu": " by a worker"}[shown.device] if shown.worker.any() else ""
+    said = f"framed: what is touched{who} in the turn named at the right, and how large it is"
+    return f"{note}; {said}" if note else said
 
 
 def _draw(axis: Any, panel: Cells, colours: dict[Any, str]) -> None:

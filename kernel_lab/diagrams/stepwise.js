@@ -1,34 +1,40 @@
 // Steps through the memory accesses of kernels. A figure shows one run, or several side by side at
 // the same number of steps. Each buffer is a grid of its elements; those touched at the slider's
 // step are drawn full, those of the steps before it fade. A run may have a cache: the lines in it
-// are outlined, and its misses are counted.
-const ROOM = 1000;
-const GAP = 18;
-const TITLE = 20;
-
+// are tinted, and its misses are counted. All numbers come with the page (diagrams/steps.py).
+(() => {
 async function unpacked(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return JSON.parse(await new Response(stream).text());
+  return JSON.parse(await new Response(stream).text()).map(deep);
 }
 
-// Places a run's buffers from left to right in rows; returns the height that they take.
-function arranged(run, cell) {
-  let [x, y, low] = [0, 0, 0];
-  for (const grid of run.buffers) {
-    grid.rows = Math.ceil(grid.size / grid.width);
-    grid.cell = Math.min(cell, ROOM / grid.width);
-    const [width, height] = [grid.width * grid.cell, grid.rows * grid.cell];
-    if (x > 0 && x + width > ROOM) [x, y, low] = [0, low + GAP, 0];
-    [grid.x, grid.y] = [x, y + TITLE];
-    x += Math.max(width, 90) + GAP;
-    low = Math.max(low, y + TITLE + height);
+// Numbers are differences from the last step of the same site; makes them what they stand for.
+function deep(run) {
+  const last = new Map();
+  const [steps, values] = [[], []];
+  for (let at = 0; at < run.steps.length;) {
+    const site = run.steps[at++];
+    const before = last.get(site) || [];
+    const next = (place) => (before[place] || 0) + run.steps[at++];
+    const now = [next(0), next(1)];
+    const loops = run.sites[site][3].length;
+    for (let place = 2; place < 2 + loops + now[1]; place++) now.push(next(place));
+    last.set(site, now);
+    steps.push([site, now[0], ...now.slice(2 + loops)]);
+    values.push(now.slice(2, 2 + loops));
   }
-  return low;
+  const misses = [];
+  for (let at = 0; at < run.misses.length; at += 3) {
+    const before = misses.at(-1) || [0, 0, 0];
+    misses.push(before.map((value, place) => value + run.misses[at + place]));
+  }
+  return { ...run, steps, values, misses, held: new Set(), seen: 0 };
 }
 
 // The elements of a step: after the site and the number of accesses come runs of neighbours.
-function fill(pen, grid, step, size) {
+function fill(pen, grid, step, gap) {
+  const size = Math.max(0.5, grid.cell - gap);
   for (let at = 2; at < step.length; at += 2) {
     for (let element = step[at]; element < step[at] + step[at + 1]; element++) {
       pen.fillRect(grid.x + (element % grid.width) * grid.cell,
@@ -37,120 +43,115 @@ function fill(pen, grid, step, size) {
   }
 }
 
-// The lines of global memory that a step touches, in order.
-function linesOf(run, step) {
-  const grid = run.buffers[run.sites[step[0]][0]];
-  if (grid.scope !== "global") return [];
-  const found = new Set();
-  for (let at = 2; at < step.length; at += 2) {
-    const first = Math.floor((grid.base + step[at] * grid.itemsize) / run.line);
-    const end = grid.base + (step[at] + step[at + 1]) * grid.itemsize;
-    for (let line = first; line * run.line < end; line++) found.add(line);
+// Brings the lines in the cache to those after a step. `seen` counts the misses until then.
+function follow(run, now) {
+  if (run.seen > 0 && run.misses[run.seen - 1][0] > now) [run.seen, run.held] = [0, new Set()];
+  while (run.seen < run.misses.length && run.misses[run.seen][0] <= now) {
+    const [, line, thrown] = run.misses[run.seen++];
+    run.held.delete(thrown);
+    run.held.add(line);
   }
-  return [...found];
 }
 
-// The misses up to each step of a least-recently-used cache. A Map keeps the order of insertion.
-function countMisses(run) {
-  const held = new Map();
-  let misses = 0;
-  run.misses = run.steps.map((step) => {
-    for (const line of linesOf(run, step)) {
-      if (!held.delete(line)) {
-        misses++;
-        if (held.size === run.cache) held.delete(held.keys().next().value);
-      }
-      held.set(line, true);
-    }
-    return misses;
-  });
-}
-
-// The lines that the cache holds after a step: the last different ones that were touched.
-function linesHeld(run, now) {
-  const held = new Set();
-  for (let step = now; step >= 0 && held.size < run.cache; step--) {
-    for (const line of linesOf(run, run.steps[step]).reverse()) {
-      if (held.size < run.cache) held.add(line);
-    }
-  }
-  return held;
-}
-
-function outlineCache(run, pen, now) {
+function tintCache(run, pen) {
   pen.globalAlpha = 0.28;
-  for (const line of linesHeld(run, now)) {
-    const start = line * run.line;
-    const grid = run.buffers.find((one) => one.scope === "global" && one.base <= start &&
-      start < one.base + one.size * one.itemsize);
-    if (!grid) continue;
-    pen.fillStyle = grid.colour;
-    const first = Math.floor((start - grid.base) / grid.itemsize);
-    const length = Math.min(Math.floor(run.line / grid.itemsize), grid.size - first);
-    fill(pen, grid, [0, 0, first, length], grid.cell);
+  for (const line of run.held) {
+    for (const grid of run.buffers) {
+      const first = Math.floor((line * run.line - grid.base) / grid.itemsize);
+      const end = Math.min(first + Math.floor(run.line / grid.itemsize), grid.size);
+      const start = Math.max(0, first);
+      if (grid.scope !== "global" || start >= end) continue;
+      pen.fillStyle = grid.colour;
+      fill(pen, grid, [0, 0, start, end - start], 0);
+    }
   }
 }
 
-function draw(run, canvas, now, style) {
-  const scale = window.devicePixelRatio || 1;
+function draw(run, canvas, now, room, colour) {
+  const across = canvas.clientWidth || room;
+  const [ratio, scale] = [window.devicePixelRatio || 1, across / room];
+  const top = Math.max(0, 16 / scale - 20); // names are as large in a small picture
+  const height = top + 2 +
+    Math.max(...run.buffers.map((grid) => grid.y + grid.rows * grid.cell));
+  canvas.width = Math.round(across * ratio);
+  canvas.height = Math.round(height * scale * ratio);
   const pen = canvas.getContext("2d");
-  const trail = Math.max(48, Math.round(run.steps.length / 200));
-  pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, ROOM, canvas.height);
-  pen.font = "13px " + style.fontFamily;
+  pen.scale(ratio * scale, ratio * scale);
+  pen.translate(0, top);
+  pen.font = 12 / scale + "px sans-serif";
   for (const grid of run.buffers) {
     pen.globalAlpha = 1;
     pen.fillStyle = grid.colour;
-    pen.fillRect(grid.x, grid.y - 15, 9, 9);
-    pen.fillStyle = style.color;
+    pen.fillRect(grid.x, grid.y - 5 - 9 / scale, 9 / scale, 9 / scale);
+    pen.fillStyle = colour;
     pen.fillText(grid.name + (grid.scope === "global" ? "" : " (" + grid.scope + ")"),
-      grid.x + 13, grid.y - 6);
+      grid.x + 13 / scale, grid.y - 5);
     pen.globalAlpha = 0.12;
     pen.fillRect(grid.x, grid.y, grid.width * grid.cell, grid.rows * grid.cell);
   }
-  if (run.cache) outlineCache(run, pen, now);
+  tintCache(run, pen);
+  const trail = Math.max(48, Math.round(run.steps.length / 200));
   for (let step = Math.max(0, now - trail); step <= now; step++) {
     const [buffer, isStore] = run.sites[run.steps[step][0]];
     const grid = run.buffers[buffer];
     pen.globalAlpha = step === now ? 1 : 0.6 * (1 - (now - step) / (trail + 1));
     pen.fillStyle = isStore ? run.store : grid.colour;
-    fill(pen, grid, run.steps[step], Math.max(1, grid.cell - (grid.cell > 4 ? 1 : 0)));
+    fill(pen, grid, run.steps[step], grid.cell * scale > 4 ? 1 / scale : 0);
   }
 }
 
+// An element with text or other elements in it.
+function made(kind, ...parts) {
+  const element = document.createElement(kind);
+  element.append(...parts);
+  return element;
+}
+
+const counted = (number) => number.toLocaleString("en");
+
+// The lines about a step; diagrams/stepwise.py says the same of the still.
 function said(run, now) {
   const [site, accesses] = run.steps[now];
-  const [, isStore, text] = run.sites[site];
-  return "step " + (now + 1) + " of " + run.steps.length + ": " + (isStore ? "store " : "load ") +
-    text + (accesses > 1 ? ", " + accesses + " accesses" : "") +
-    (run.loops[now] ? "; " + run.loops[now] : "") +
-    (run.cache ? "; " + run.misses[now] + " misses" : "");
+  const [, isStore, text, around] = run.sites[site];
+  const many = accesses > 1 ? ", " + counted(accesses) + " accesses" : "";
+  const lines = [
+    made("span", "step " + counted(now + 1) + " of " + counted(run.steps.length)),
+    made("span", made("code", (isStore ? "store " : "load ") + text), many),
+  ];
+  if (run.cache) {
+    const misses = counted(run.seen) + (run.seen === 1 ? " miss" : " misses");
+    lines.unshift(made("span", made("b", misses)));
+  }
+  if (run.loops.length) {
+    const named = around.map((loop, place) => made("i",
+      run.loops[loop][0] + "=" + run.values[now][place], made("s", "/" + run.loops[loop][1])));
+    lines.push(made("span", ...(named.length ? named.flatMap((one) => [one, " "]) : ["no loop"])));
+  }
+  return lines;
 }
 
 function activate(figure, runs) {
-  const [button, slider] = ["button", "input"].map((name) => figure.querySelector(name));
+  const [button, slider, pace] = ["button", "input[type=range]", "input[type=checkbox]"].map(
+    (name) => figure.querySelector(name));
   const canvases = [...figure.querySelectorAll("canvas")];
   const outputs = [...figure.querySelectorAll("output")];
-  const scale = window.devicePixelRatio || 1;
-  runs.forEach((run, number) => {
-    if (run.cache) countMisses(run);
-    let cell = 12;
-    while (cell > 1 && arranged(run, cell) > 460) cell -= 0.5;
-    canvases[number].width = ROOM * scale;
-    canvases[number].height = (Math.ceil(arranged(run, cell)) + 2) * scale;
-    canvases[number].style.width = "100%";
-  });
+  const room = Number(figure.dataset.room);
+  const last = Number(slider.max);
+  figure.classList.add("live");
   const show = () => {
-    const style = getComputedStyle(figure);
+    const { color } = getComputedStyle(figure);
     runs.forEach((run, number) => {
-      const now = Math.min(Number(slider.value), run.steps.length - 1);
-      draw(run, canvases[number], now, style);
-      outputs[number].textContent = said(run, now);
+      const end = run.steps.length - 1;
+      const share = last ? Number(slider.value) / last : 1;
+      const now = pace && pace.checked ? Math.round(share * end)
+        : Math.min(Number(slider.value), end);
+      follow(run, now);
+      draw(run, canvases[number], now, room, color);
+      outputs[number].replaceChildren(...said(run, now));
     });
   };
 
   let timer = null;
-  const last = Number(slider.max);
   const stride = Math.max(1, Math.round(last / 400)); // a run takes half a minute at most
   const stop = () => {
     clearInterval(timer);
@@ -172,21 +173,32 @@ function activate(figure, runs) {
   };
   button.addEventListener("click", toggle);
   figure.addEventListener("keydown", (event) => {
-    const steps = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-    if (steps) go(Number(slider.value) + steps * (event.shiftKey ? stride : 1));
-    else if (event.key === " " && event.target !== button) toggle();
+    const now = Number(slider.value);
+    const many = event.shiftKey ? stride : 1;
+    const places = {
+      ArrowRight: now + many, ArrowLeft: now - many, Home: 0, End: last,
+    };
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (event.key in places) go(places[event.key]);
+    else if (event.key === " " && event.target !== button && event.target !== pace) toggle();
     else return;
     event.preventDefault();
   });
-  addEventListener("beforeprint", () => {
-    stop();
-    if (Number(slider.value) === 0) go(Math.round(last / 2)); // a still that shows something
-  });
   slider.addEventListener("input", show);
+  if (pace) pace.addEventListener("change", show);
+  // The page's colours change with the system's or with a switch of the page, its width with the
+  // window or when a folded part is opened.
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  new MutationObserver(show).observe(document.body, { attributes: true });
+  let width = 0;
+  new ResizeObserver(() => {
+    if (width !== figure.clientWidth) show();
+    width = figure.clientWidth;
+  }).observe(figure);
   show();
 }
 
 for (const figure of document.querySelectorAll("figure.stepper")) {
   unpacked(figure.querySelector("script").textContent).then((runs) => activate(figure, runs));
 }
+})();

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import json
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from kernel_lab.diagrams.style import STORE, buffer_colours
+from kernel_lab.diagrams import steps
+from kernel_lab.diagrams.still import still
+from kernel_lab.diagrams.style import in_notebook
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
-from kernel_lab.trace.statistics import LINE
 
-STEPS = 500_000  # at most
-RUNS = 1_000_000  # of neighbouring elements, at most, in all these steps together
-_WIDTH = 64  # cells in a row of a buffer that has no rows of its own
-_SCRIPT = Path(__file__).with_name("stepwise.js")
+_STILL = 0.62  # the place of the still in a run, from 0 to 1
+_ROOM, _HEIGHT = 400, 300  # of one run's picture among several, before it is made to fit the page
+_ALONE = (800, 420)
+_CODE = Path(__file__).with_name("stepwise.js")
+_STYLE = Path(__file__).with_name("stepwise.css")
 
 
 def stepper(trace: Trace, title: str, note: str = "") -> str:
     """Return an HTML <figure> that steps through the run; a page needs `script()` once after it.
 
-    It shows the whole run; of one longer than STEPS or with more than RUNS, the beginning, and says
-    so. Local memory is left out if there is other memory. Raises LabUsageError for an empty trace.
+    It shows the whole run; of one longer than `steps.STEPS` or with more than `steps.RUNS`, the
+    beginning, and says so. The loops' variables are shown if the trace followed them. Local memory
+    is left out if there is other memory. Raises LabUsageError for an empty trace.
     """
     return side_by_side({"": trace}, title, note)
 
@@ -38,103 +36,105 @@ def side_by_side(
     """Return an HTML <figure> that steps through several runs at once, at the same number of steps.
 
     `traces` are the runs by name. With `cache` (bytes) each run has an LRU cache of that size for
-    its global memory: the lines in it are outlined, and its misses counted. A cache is one
-    worker's, so the traces must have been made with one core; LabUsageError says so otherwise, and
-    for an empty trace.
+    its global memory: the lines in it are tinted, and its misses counted. A cache is one worker's,
+    so the traces must have been made with one core; LabUsageError says so otherwise, and for an
+    empty trace. Where there is no JavaScript, and in print, a still of each run is shown.
     """
-    runs, most = [], 0
+    room, height = (_ROOM, _HEIGHT) if len(traces) > 1 else _ALONE
+    runs, views = [], []
     for name, trace in traces.items():
         if cache is not None and (trace.device != "cpu" or trace.worker.any()):
             raise LabUsageError(f"side_by_side: {name} has several workers, and a cache has one")
-        data, taken, total = steps_of(trace)
-        most = max(most, taken)
-        runs.append(data | {"name": name, "cache": cache // LINE if cache else 0, "line": LINE})
-        if taken < total:
+        run, left = steps.steps_of(trace, room, height, cache)
+        runs.append(run | {"name": name})
+        taken = len(run["steps"])
+        if left:
+            total = taken + left
             note += f"; {name} the first {taken:,} of {total:,} steps".replace(";  the", "; the")
-    text = json.dumps(runs, separators=(",", ":")).encode()
-    packed = base64.b64encode(zlib.compress(text)).decode()
-    views = "".join(
-        f"<div><b>{html.escape(name)}</b> <output></output><canvas></canvas></div>"
-        for name in traces
-    )
+        views.append(_view(runs[-1], room))
+    most = max(len(run["steps"]) for run in runs)
+    pace = '<label><input type="checkbox"> all to the end together</label>'
     return (
-        f'<figure class="stepper" tabindex="0"><figcaption><b>{html.escape(title)}</b><br>'
-        f'<span class="muted">{html.escape(note)}</span></figcaption>'
+        f'<figure class="stepper" tabindex="0" data-room="{room}">'
+        f"<figcaption><b>{html.escape(title)}</b><br>"
+        f'<span class="note">{html.escape(note)}</span></figcaption>'
         '<div class="controls"><button type="button">play</button>'
         f'<input type="range" min="0" max="{most - 1}" value="0" aria-label="time step">'
-        '<span class="muted">arrows: a step; with shift: many; space: play</span></div>'
-        f'<div class="views">{views}</div>'
-        f'<script type="application/octet-stream">{packed}</script></figure>'
+        f"{pace if len(runs) > 1 else ''}"
+        '<span class="note keys">arrows: a step; with shift: many; home, end; space: play</span>'
+        "</div>"
+        f'<div class="views{" several" if len(runs) > 1 else ""}">{"".join(views)}</div>'
+        f'<script type="application/octet-stream">{steps.packed(runs)}</script></figure>'
     )
 
 
-def unpacked(figure: str) -> Any:
-    """The data in a stepper's <figure>: those of `steps_of` for each run in it."""
-    text = figure.rpartition('octet-stream">')[2].partition("<")[0]
-    return json.loads(zlib.decompress(base64.b64decode(text)))
+def _view(run: dict[str, Any], room: int) -> str:
+    """A run's part of the page: what is said of its step, and its picture, live and still."""
+    now = round(_STILL * (len(run["steps"]) - 1))
+    return (
+        f'<div class="view"><b>{html.escape(run["name"])}</b>'
+        f'<div class="still said">{said(run, now)}</div>{still(run, now, room)}'
+        '<output class="said" aria-live="off"></output><canvas></canvas></div>'
+    )
 
 
-def steps_of(trace: Trace) -> tuple[dict[str, Any], int, int]:
-    """What the script draws, the number of steps in it, and that of the whole run.
-
-    A step is [site, accesses, then the first element and the length of each run of neighbouring
-    elements]. All workers' accesses at one time are one step for each site.
-    """
-    scopes = np.array([buffer.scope for buffer in trace.buffers])[trace.buffer]
-    shown = trace.select(scopes != "local") if (scopes != "local").any() else trace
-    if not len(shown):
-        raise LabUsageError(f"stepper: {trace.name} has no access to show")
-    # An access's step, then its element: the order of the runs.
-    order = np.lexsort((shown.index, shown.site, shown.time))
-    time, site, index = shown.time[order], shown.site[order], shown.index[order]
-    new_step = np.ones(len(order), bool)
-    new_step[1:] = (np.diff(time) != 0) | (np.diff(site) != 0)
-    new_run = new_step.copy()
-    new_run[1:] |= np.diff(index) > 1
-    step, run = np.cumsum(new_step) - 1, np.cumsum(new_run) - 1
-    first_run = run[new_step]
-    total = len(first_run)
-    taken = min(total, STEPS, int(np.searchsorted(first_run, RUNS)))
-    ends = np.append(np.flatnonzero(new_run)[1:], len(order))
-    low, length = index[new_run], index[ends - 1] - index[new_run] + 1
-    accesses, sites = np.bincount(step), site[new_step]
-    bounds = np.append(first_run, run[-1] + 1)
-    used = np.unique(shown.buffer)
-    place = {int(number): position for position, number in enumerate(used.tolist())}
-    data = {
-        "buffers": [_grid(trace, number) for number in used.tolist()],
-        "sites": [
-            [place.get(site.buffer, 0), int(site.is_store), site.text] for site in trace.sites
-        ],
-        "steps": [
-            [
-                int(sites[n]),
-                int(accesses[n]),
-                *np.stack([low, length], 1)[bounds[n] : bounds[n + 1]].ravel().tolist(),
-            ]
-            for n in range(taken)
-        ],
-        "loops": [trace.counters.get(int(when), "") for when in time[new_step][:taken]],
-        "store": STORE,
-    }
-    return data, taken, total
+def said(run: dict[str, Any], now: int) -> str:
+    """What a page says of a step, as HTML; stepwise.js says the same."""
+    site, accesses, *_ = run["steps"][now]
+    _, is_store, text, around = run["sites"][site]
+    many = f", {accesses:,} accesses" if accesses > 1 else ""
+    lines = [
+        f"step {now + 1:,} of {len(run['steps']):,}",
+        f"<code>{'store' if is_store else 'load'} {html.escape(text)}</code>{many}",
+    ]
+    if run["loops"]:
+        named = [
+            (*run["loops"][loop], value)
+            for loop, value in zip(around, run["values"][now], strict=True)
+        ]
+        lines.append(" ".join(f"<i>{n}={v}<s>/{e}</s></i>" for n, e, v in named) or "no loop")
+    if run["cache"]:
+        misses = sum(step <= now for step, *_ in run["misses"])
+        lines.insert(0, f"<b>{misses:,} {'miss' if misses == 1 else 'misses'}</b>")
+    return "".join(f"<span>{line}</span>" for line in lines)
 
 
-def _grid(trace: Trace, number: int) -> dict[str, object]:
-    buffer = trace.buffers[number]
-    width = buffer.shape[-1] if len(buffer.shape) > 1 else min(buffer.size, _WIDTH)
-    colour = buffer_colours(trace)[buffer.name]
-    return {
-        "name": buffer.name,
-        "scope": buffer.scope,
-        "size": buffer.size,
-        "width": width,
-        "colour": colour,
-        "base": buffer.base,
-        "itemsize": buffer.itemsize,
-    }
+def unpacked(figure: str) -> list[dict[str, Any]]:
+    """The data in a stepper's <figure>: those of `steps.steps_of` for each run in it."""
+    return steps.unpacked(figure.rpartition('octet-stream">')[2].partition("<")[0])
 
 
 def script() -> str:
-    """The <script> element that activates all steppers of a page."""
-    return f"<script>\n{_SCRIPT.read_text(encoding='utf-8')}</script>"
+    """The <style> and <script> elements that activate all steppers of a page."""
+    return f"<style>\n{style()}</style>\n<script>\n{_CODE.read_text(encoding='utf-8')}</script>"
+
+
+def style() -> str:
+    """The style sheet of steppers."""
+    return _STYLE.read_text(encoding="utf-8")
+
+
+def save_page(figure: str, path: Path | str) -> Path:
+    """Write a stepper as a page of its own; return the path.
+
+    In a notebook it also becomes an output of the cell.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(figure), encoding="utf-8")
+    if in_notebook():
+        from IPython.display import display
+
+        display({"text/html": f"{figure}\n{script()}", "text/plain": path.name}, raw=True)
+    return path
+
+
+def page(figure: str) -> str:
+    """A whole HTML page of one stepper, or of several figures in one text."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        "<title>step by step</title><style>:root { color-scheme: light dark; }"
+        " body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 1rem auto;"
+        f" padding: 0 1rem; }}</style></head><body>\n{figure}\n{script()}\n</body></html>\n"
+    )

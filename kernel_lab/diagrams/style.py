@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+import sys
 import textwrap
 import zlib
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,7 @@ MUTED = "#8c8c8c"
 SLATE = "#64748b"  # what belongs to no one buffer
 # Replaced by the page's own text colour; no picture uses it for anything else.
 INK = "#1f2328"
+_BACKGROUND = r'<g id="patch_\d+">\s*<path [^>]*style="fill: #ffffff"/>\s*</g>'
 
 _SETTINGS: Any = {
     "axes.edgecolor": MUTED,
@@ -113,7 +115,8 @@ def titled(fig: Figure, title: str, note: str) -> None:
 def save(fig: Figure, path: Path | str) -> list[Path]:
     """Write the figure on white; return the paths.
 
-    A path that ends in .png or .svg is that one file; any other is the stem of both.
+    A path that ends in .png or .svg is that one file; any other is the stem of both. In a notebook
+    the figure also becomes an output of the cell.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +125,32 @@ def save(fig: Figure, path: Path | str) -> list[Path]:
     with settings():
         for path in paths:
             fig.savefig(path, dpi=150, facecolor="white")
+        if in_notebook():
+            _output(fig, paths[-1])
     return paths
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a notebook's cell, below which outputs can be shown."""
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def _output(fig: Figure, path: Path) -> None:
+    """Show a figure that was written to a file below the cell of a notebook.
+
+    Programs that do not show the SVG of notebooks from elsewhere show the PNG.
+    """
+    from IPython.display import display
+
+    png, svg = io.BytesIO(), io.BytesIO()
+    fig.savefig(png, format="png", dpi=80, facecolor="white")
+    if path.suffix == ".svg":
+        svg.write(path.read_bytes())
+    else:
+        fig.savefig(svg, format="svg", facecolor="white")
+    pictures = {"image/svg+xml": svg.getvalue().decode(), "image/png": png.getvalue()}
+    display({**pictures, "text/plain": f"{path.stem}.svg"}, raw=True)
 
 
 def inline_svg(fig: Figure) -> str:
@@ -131,11 +159,20 @@ def inline_svg(fig: Figure) -> str:
     metadata: dict[str, Any] = {"Date": None, "Creator": None}
     with settings():
         fig.savefig(buffer, format="svg", dpi=130, transparent=True, metadata=metadata)
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    return embedded(buffer.getvalue())
+
+
+def embedded(svg: str) -> str:
+    """The text of an SVG file of `save` as an element for a page, like that of `inline_svg`."""
+    text = svg[svg.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(_BACKGROUND, "", text)
+    text = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", text, flags=re.DOTALL)
+    text = re.sub(r'base64,[^"]*', lambda image: "".join(image[0].split()), text)
+    text = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", text)  # those to which nothing refers
     # The page may make the picture smaller, and not so large that its text outgrows the page's.
     head, rest = text.split(">", 1)
+    width = float(head.partition('viewBox="0 0 ')[2].split()[0]) / 72 * 115
     head = re.sub(r' (?:width|height)="[^"]*"', "", head)
-    width = fig.get_figwidth() * 115
-    return f'{head} style="max-width: {width:.0f}px">{rest}'
+    lines = "stroke-linejoin: round; stroke-linecap: butt"  # what the file says of all its parts
+    return f'{head} style="max-width: {width:.0f}px; {lines}">{rest}'

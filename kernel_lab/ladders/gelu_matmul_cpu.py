@@ -32,7 +32,7 @@ def fuse(sch: Schedule, case: Case) -> None:
     sch.compute_inline(sch.get_sblock("shifted"))
 
 
-def define_packed(case: Case) -> list[Any]:
+def define_over_tiles(case: Case) -> list[Any]:
     """The panels and tiles of `gemm`, and the epilogue over its tiles."""
     from needle_tvm._tvm.names import te
 
@@ -44,7 +44,7 @@ def define_packed(case: Case) -> list[Any]:
     return [a, b, bias, out]
 
 
-@ladder.rung(kind="rewrite", after=fuse, expected=(100, 2000), define=define_packed)
+@ladder.rung(kind="rewrite", after=fuse, expected=(100, 2000), define=define_over_tiles)
 def best_product(sch: Schedule, case: Case) -> None:
     """Use the last rung of `gemm` for the matmul; bias and GELU each stay a loop over all of C.
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ladder = Ladder(gemm.GEMM, "cpu")
 
-BLOCK = 32  # edge of the cache block: three 32 x 32 blocks of float32 are 12 KiB
+BLOCK = 32  # edge of the cache block: with pieces of A and B it is 104 lines of 64 bytes
 UNROLL = 4
 PANEL_UNROLL = 8  # steps of k unrolled over panels, whose rows follow each other in memory
 ROW_TILES = 32  # register tiles one above the other whose rows of A stay in the L2 cache

@@ -1,11 +1,12 @@
 """Memory accesses of a scheduled kernel, in execution order, and statistics of them."""
 
 from kernel_lab.trace.errors import NotInterpreted, NotLowered, TraceError, TraceTooLarge
-from kernel_lab.trace.events import BufferInfo, Region, Site, Trace
+from kernel_lab.trace.events import BufferInfo, LoopValues, Region, Site, Trace
 from kernel_lab.trace.interpreter import trace
 
 __all__ = [
     "BufferInfo",
+    "LoopValues",
     "NotInterpreted",
     "NotLowered",
     "Region",

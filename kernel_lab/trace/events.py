@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -63,6 +64,18 @@ class Region:
 
 
 @dataclass(frozen=True)
+class LoopValues:
+    """A loop of the kernel: the value of its variable at each access, OUTSIDE where the access is
+    not in it."""
+
+    OUTSIDE: ClassVar[int] = -1
+
+    name: str
+    extent: int
+    value: np.ndarray
+
+
+@dataclass(frozen=True)
 class Trace:
     """Every access of a run, one entry of each array per access of one element.
 
@@ -76,8 +89,11 @@ class Trace:
     The accesses are those that the scheduled loops make. A compiler may keep in a register what the
     loops load or store repeatedly.
 
-    `arrays` holds the kernel's arguments after the run, by name. `counters` are the values of the
-    serial loops' variables at each time, as text ("i=0, k=3"), if the trace followed them.
+    `arrays` holds the kernel's arguments after the run, by name. `loops` are the serial loops and
+    the parallel ones with more than one iteration, each before those inside it, if the trace
+    followed them. `unset` counts, by buffer, how often a thread of a kernel or of a parallel loop
+    loaded an element of its own or of its block's memory that nothing had been stored to; it counts
+    ignored scopes too, and is of the whole run, whatever was selected.
     """
 
     name: str
@@ -94,7 +110,8 @@ class Trace:
     lane: np.ndarray
     arrays: dict[str, np.ndarray]
     ignored: tuple[str, ...] = ()
-    counters: Mapping[int, str] = field(default_factory=dict)
+    loops: tuple[LoopValues, ...] = ()
+    unset: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.site)
@@ -139,7 +156,8 @@ class Trace:
             **arrays,
             arrays=self.arrays,
             ignored=self.ignored,
-            counters=self.counters,
+            loops=tuple(replace(loop, value=loop.value[keep]) for loop in self.loops),
+            unset=self.unset,
         )
 
     def of_buffer(self, name: str) -> Trace:

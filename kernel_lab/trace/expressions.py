@@ -130,7 +130,8 @@ class Expressions:
         self.scopes: list[str] = []  # of each buffer
         self.sites: list[Site] = []
         self.constants: dict[str, Any] = {"np": np, "wrapped": wrapped}
-        self.nests: list[tuple[str, ...]] = []  # the variables of each nest of serial loops
+        self.nests: list[tuple[tuple[str, int], ...]] = []  # variable and extent of each loop
+        self.parallel_nests: set[int] = set()  # those of one parallel loop
         self.open_nests: list[int] = []  # those around the code that is being emitted
         self.times = 1  # how often the code that is being emitted runs, predicates aside
         self.estimate = 0

@@ -15,6 +15,7 @@ import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace.events import WARP, Trace
+from needle_tvm.words import counted
 
 SECTOR = 32  # bytes
 BANKS = 32
@@ -146,6 +147,25 @@ def _sectors(group: np.ndarray, address: np.ndarray, size: int) -> dict[str, int
     return {"used": used * size, "moved": moved * SECTOR}
 
 
+def joined_degree(trace: Trace, report: SiteReport, width: int) -> int:
+    """The most turns that any part of a warp takes for an access of shared memory of which each
+    thread accesses the whole `width` bytes around its own, as where a compiler has joined loads;
+    `report.degree` if it accesses as many anyway."""
+    mine = np.flatnonzero(trace.site == report.site)
+    address, size = trace.address[mine], int(trace.itemsize[mine[0]])
+    if size >= width:
+        return report.degree
+    whole = (address // width * width)[:, None] + np.arange(0, width, size)
+    group, thread = instructions(trace)[mine], trace.thread[mine]
+    repeats = whole.shape[1]
+    keys = np.stack([np.repeat(group, repeats), np.repeat(thread, repeats), whole.ravel()])
+    keys = keys[:, np.lexsort(keys)]
+    new = np.ones(keys.shape[1], bool)
+    new[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    group, thread, joined = keys[:, new]
+    return _banks(group, joined, size, thread)["degree"]
+
+
 def _banks(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray) -> dict[str, int]:
     part, word = _pairs(group * WARP + parts(group, address, size, thread), address // WORD)
     bank, count = np.unique(part * BANKS + word % BANKS, return_counts=True)
@@ -172,10 +192,16 @@ def parts(group: np.ndarray, address: np.ndarray, size: int, thread: np.ndarray)
 
 
 def findings(trace: Trace) -> list[str]:
-    """Mostly idle warps, uncoalesced accesses and bank conflicts of a kernel, one line each."""
+    """Loads of memory that nothing was stored to, mostly idle warps, uncoalesced accesses and bank
+    conflicts of a kernel, one line each."""
+    lines = [
+        f"unset: {counted(count, 'load')} of elements of {name} to which nothing was stored before"
+        for name, count in trace.unset.items()
+    ]
     reports = site_reports(trace)
     busiest = max((report.threads for report in reports), default=WARP)
-    idle = []
     if busiest < WARP / 2:
-        idle = [f"idle lanes: no access has more than {busiest:.3g} of a warp's {WARP} threads"]
-    return idle + [report.finding for report in reports if report.finding]
+        lines.append(
+            f"idle lanes: no access has more than {busiest:.3g} of a warp's {WARP} threads"
+        )
+    return lines + [report.finding for report in reports if report.finding]

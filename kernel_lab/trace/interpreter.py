@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace.errors import NotLowered, TraceTooLarge
-from kernel_lab.trace.events import BufferInfo, Region, Trace
+from kernel_lab.trace.events import BufferInfo, LoopValues, Region, Trace
 from kernel_lab.trace.expressions import SITE_BITS
 from kernel_lab.trace.machine import Machine, Storage, filled
 from kernel_lab.trace.statements import Program
@@ -40,7 +41,7 @@ def trace(
     leaves it) or be lowered already. `inputs` are arrays for its first arguments, or for those it
     names; the others start as NaN (integers as 0). `cores` is the number of workers that parallel
     CPU loops are assigned to. Accesses of the scopes in `ignore` ("local") are executed but not
-    recorded. With `follow` the trace has the values of the serial loops' variables.
+    recorded. With `follow` the trace has the values of the loops' variables.
 
     Raises TraceTooLarge if the kernel could make more than `limit` accesses, NotInterpreted for
     unsupported code (tensor-core instructions other than those of fragments.py and mma.py, calls of
@@ -170,7 +171,7 @@ def _assemble(
         shifts[stop:] += extra
         shift += extra
     time += shifts[steps]
-    counters = _counters(program, machine, steps, joined["site"], time)
+    loops = _loop_values(program, machine, steps, joined["site"], thread)
     order = np.lexsort((joined["lane"], thread, worker, time))
     return Trace(
         name,
@@ -187,35 +188,36 @@ def _assemble(
         joined["lane"][order].astype(np.int32),
         arrays,
         ignore,
-        counters,
+        tuple(replace(loop, value=loop.value[order]) for loop in loops),
+        {name: count for name, count in machine.unset.items() if count},
     )
 
 
-def _counters(
-    program: Program, machine: Machine, steps: np.ndarray, sites: np.ndarray, times: np.ndarray
-) -> dict[int, str]:
-    """The values of the loops' variables around the access of each time; empty if not followed."""
-    if not machine.turns:
-        return {}
-    said: list[str] = []  # by step
-    values: dict[int, tuple[int, ...]] = {}
-    turns = iter([*machine.turns, (len(machine.log), 0, ())])
-    at, nest, found = next(turns)
-    site_of = np.zeros(len(machine.log), np.int64)
-    site_of[steps] = sites
-    for step, site in enumerate(site_of.tolist()):
-        while at <= step:
-            values[nest] = found
-            at, nest, found = next(turns)
-        around = program.sites[site].nests
-        pairs = [
-            f"{name}={value}"
-            for number in around
-            for name, value in zip(program.nests[number], values[number], strict=True)
-        ]
-        said.append(", ".join(pairs))
-    moments, first = np.unique(times, return_index=True)
-    return {int(t): said[s] for t, s in zip(moments.tolist(), steps[first].tolist(), strict=True)}
+def _loop_values(
+    program: Program, machine: Machine, steps: np.ndarray, sites: np.ndarray, threads: np.ndarray
+) -> list[LoopValues]:
+    """The values of each loop's variable at each access; none if the loops were not followed."""
+    starts: list[list[int]] = [[] for _ in program.nests]
+    turns: list[list[tuple[int, ...]]] = [[] for _ in program.nests]
+    for step, number, variables in machine.turns:
+        starts[number].append(step)
+        turns[number].append(variables)
+    found = []
+    for number, nest in enumerate(program.nests):
+        around = [number in site.nests for site in program.sites]
+        inside = np.array(around, bool)[sites]
+        if number in program.parallel_nests:
+            columns = threads[inside][:, None]
+        else:
+            # The turn that began last: not after the access.
+            place = np.searchsorted(np.array(starts[number]), steps[inside], side="right") - 1
+            columns = np.array(turns[number], np.int32).reshape(-1, len(nest))[place]
+        for (name, extent), column in zip(nest, columns.T, strict=True):
+            value = np.full(len(sites), LoopValues.OUTSIDE, np.int32)
+            value[inside] = column
+            if extent > 1:
+                found.append(LoopValues(name, extent, value))
+    return found
 
 
 def _placed(program: Program) -> tuple[BufferInfo, ...]:

@@ -8,6 +8,7 @@ races that gives the same results as any other order.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ class Storage:
     share: str
     data: np.ndarray
     rows: np.ndarray | None = None  # first element of each thread's copy, (threads, 1)
+    stored: np.ndarray | None = None  # whether something was stored to an element of a copy
 
 
 def filled(size: int, dtype: np.dtype) -> np.ndarray:
@@ -56,6 +58,7 @@ class Machine:
         self.regions: list[tuple[str, int, int, int, int]] = []
         self.barriers: list[int] = []
         self.turns: list[tuple[int, int, tuple[int, ...]]] = []  # step, nest, its variables
+        self.unset: Counter[str] = Counter()  # loads of elements that nothing was stored to
         self.site_names: list[str] = []
         self._start = 0
 
@@ -72,7 +75,8 @@ class Machine:
         # If warps matter, blocks are whole warps, so counting across blocks numbers the warps.
         owner = threads // {"block": self.block_size, "warp": WARP}.get(share, 1)
         copies = int(owner[-1, 0]) + 1
-        return Storage(name, size, share, filled(size * copies, dtype), owner * size)
+        data = filled(size * copies, dtype)
+        return Storage(name, size, share, data, owner * size, np.zeros(len(data), bool))
 
     def enter(self, kind: str, blocks: int, threads: int) -> np.ndarray:
         """Start a kernel or a parallel loop; return the threads' numbers, (threads, 1)."""
@@ -118,7 +122,11 @@ class Machine:
         self._check(buffer, site, index)
         if site >= 0:
             self._note(site, index, active)
-        return buffer.data[index if buffer.rows is None else index + buffer.rows]
+        place = index if buffer.rows is None else index + buffer.rows
+        if buffer.stored is not None and not (stored := buffer.stored[place]).all():
+            missing = ~stored if active is None else active & ~stored
+            self.unset[buffer.name] += int(missing.sum())
+        return buffer.data[place]
 
     def store(self, buffer: Storage, site: int, index: Any, value: Any, mask: Any) -> None:
         """Write the values of all active threads and lanes."""
@@ -133,10 +141,11 @@ class Machine:
             self._note(site, index, active)
         place = index if buffer.rows is None else index + buffer.rows
         value = np.broadcast_to(value, shape)
-        if active is None:
-            buffer.data[place] = value
-        else:
-            buffer.data[place[active]] = value[active]
+        if active is not None:
+            place, value = place[active], value[active]
+        buffer.data[place] = value
+        if buffer.stored is not None:
+            buffer.stored[place] = True
 
     def reduce(
         self,

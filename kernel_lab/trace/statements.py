@@ -7,7 +7,7 @@ loops, and everything inside a kernel or a parallel loop runs for all its thread
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import product
 from typing import Any
 
@@ -248,8 +248,18 @@ class Program(Expressions):
         self.emit(f"{name} = {numbers} + {first.code}")
         self.variables[node.loop_var] = Value(name, True)
         self._prologue = len(self.lines)
+        if self.follow:
+            self._open_nest([node])
+            self.parallel_nests.add(len(self.nests) - 1)
         self.statement(node.body)
+        if self.follow:
+            self.open_nests.pop()
         self._leave(extent)
+
+    def _open_nest(self, loops: Iterable[Any]) -> None:
+        """Make a nest of these loops; the sites to come are in it until it is popped."""
+        self.nests.append(tuple((loop.loop_var.name, constant_extent(loop)) for loop in loops))
+        self.open_nests.append(len(self.nests) - 1)
 
     def _vectorized(self, node: Any) -> None:
         if self._lanes:
@@ -295,9 +305,8 @@ class Program(Expressions):
         self.times *= count
         self.depth += 1
         if self.follow:
-            self.nests.append(tuple(loop.loop_var.name for loop in nest if _goes_round(loop)))
+            self._open_nest(loop for loop in nest if constant_extent(loop) != 1)
             self.emit(f"m.turn({len(self.nests) - 1}, ({', '.join(names)},))")
-            self.open_nests.append(len(self.nests) - 1)
         self._block(nest[-1].body)
         if self.follow:
             self.open_nests.pop()
@@ -378,7 +387,3 @@ class Program(Expressions):
         self.emit(
             f"if not {holds}: raise TraceError({f'trace: assertion failed: {node.condition}'!r})"
         )
-
-
-def _goes_round(loop: Any) -> bool:
-    return constant_extent(loop) != 1

@@ -60,8 +60,9 @@ def buffer_counts(trace: Trace, line: int = LINE) -> list[BufferCounts]:
 @dataclass(frozen=True)
 class LineAccesses:
     """Cache lines in the order in which they are touched: once for each instruction of a thread or
-    a warp, however many of its lanes fall into the line."""
+    a warp, however many of its lanes fall into the line. `time` is that of the instruction."""
 
+    time: np.ndarray
     line: np.ndarray
     worker: np.ndarray
     buffer: np.ndarray
@@ -79,7 +80,8 @@ def line_accesses(trace: Trace, line: int = LINE) -> LineAccesses:
     first = np.ones(len(order), bool)
     first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
     kept = order[first]
-    return LineAccesses(number[kept], trace.worker[kept], trace.buffer[kept], trace.is_store[kept])
+    columns = (trace.time, number, trace.worker, trace.buffer, trace.is_store)
+    return LineAccesses(*(column[kept] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -118,23 +120,55 @@ def cache(trace: Trace, size: int, ways: int | None = None, line: int = LINE) ->
             f"statistics: {size} bytes are not sets of {ways} lines of {line} bytes"
         )
     touched = line_accesses(trace.of_scope("global"), line)
-    hits = misses = cold = 0
+    misses = cold = 0
     for worker in np.unique(touched.worker):
-        sets: list[dict[int, None]] = [{} for _ in range(capacity // ways)]
         mine = touched.line[touched.worker == worker].tolist()
         cold += len(set(mine))
-        for number in mine:
-            # Python's dict keeps the order of insertion: the first key is the least recently used.
-            held = sets[number % len(sets)]
-            if number in held:
-                hits += 1
-                del held[number]
-            else:
-                misses += 1
-                if len(held) == ways:
-                    del held[next(iter(held))]
-            held[number] = None
-    return CacheResult(size, ways, line, hits, misses, cold)
+        misses += len(_missed(mine, capacity // ways, ways)[0])
+    return CacheResult(size, ways, line, len(touched.line) - misses, misses, cold)
+
+
+def _missed(lines: list[int], sets: int, ways: int) -> tuple[list[int], list[int]]:
+    """The places in `lines` of an LRU cache's misses, and the line that each of them threw out, -1
+    if there was room."""
+    held: list[dict[int, None]] = [{} for _ in range(sets)]
+    places, thrown = [], []
+    for place, number in enumerate(lines):
+        # Python's dict keeps the order of insertion: the first key is the least recently used.
+        inside = held[number % sets]
+        if number in inside:
+            del inside[number]
+        else:
+            places.append(place)
+            thrown.append(next(iter(inside)) if len(inside) == ways else -1)
+            inside.pop(thrown[-1], None)
+        inside[number] = None
+    return places, thrown
+
+
+@dataclass(frozen=True)
+class CacheMisses:
+    """The misses of a cache in order: the time of each, the line that came in, and the line that
+    it threw out, -1 if there was room."""
+
+    time: np.ndarray
+    line: np.ndarray
+    thrown: np.ndarray
+
+
+def cache_misses(trace: Trace, size: int, line: int = LINE) -> CacheMisses:
+    """The misses that `cache` counts for a fully associative cache.
+
+    Raises LabUsageError for a trace of several workers, each of which has a cache, and for a size
+    of no whole lines.
+    """
+    if trace.worker.any():
+        raise LabUsageError(f"statistics: {trace.name} has several workers, each with a cache")
+    if size < line or size % line:
+        raise LabUsageError(f"statistics: {size} bytes are no lines of {line} bytes")
+    touched = line_accesses(trace.of_scope("global"), line)
+    places, thrown = _missed(touched.line.tolist(), 1, size // line)
+    return CacheMisses(touched.time[places], touched.line[places], np.array(thrown, np.int64))
 
 
 def stack_distances(sequence: np.ndarray) -> np.ndarray:

@@ -28,7 +28,7 @@ def placeholders(case: Case) -> tuple[Any, Any]:
     return image, te.placeholder((case["C"], k, k), name="kernel")
 
 
-def depthwise(case: Case, image: Any, kernel: Any, name: str) -> Any:
+def checked(case: Case, image: Any, kernel: Any, name: str) -> Any:
     """Each channel with its own kernel; bounds are checked where the kernel overhangs the edge."""
     from needle_tvm._tvm.names import te, tirx
 
@@ -47,7 +47,7 @@ def depthwise(case: Case, image: Any, kernel: Any, name: str) -> Any:
 def define(case: Case) -> list[Any]:
     """out[b, c, y, x] = sum over i, j of image[b, c, y + i - K/2, x + j - K/2] kernel[c, i, j]."""
     image, kernel = placeholders(case)
-    return [image, kernel, depthwise(case, image, kernel, "out")]
+    return [image, kernel, checked(case, image, kernel, "out")]
 
 
 def define_separable(case: Case) -> list[Any]:
@@ -56,7 +56,7 @@ def define_separable(case: Case) -> list[Any]:
 
     image, kernel = placeholders(case)
     point = te.placeholder((case["O"], case["C"]), name="point")
-    deep = depthwise(case, image, kernel, "deep")
+    deep = checked(case, image, kernel, "deep")
     c = te.reduce_axis((0, case["C"]), name="c")
     out = te.compute(
         (case["B"], case["O"], case["H"], case["W"]),

@@ -10,7 +10,7 @@ import numpy as np
 from kernel_lab.workload import Array, Case, Size, Workload
 from kernel_lab.workloads import gemm
 
-_LONGEST = 1 << 16  # terms: products of at most 2^14, and the sums must stay below 2^31
+_LONGEST = 1 << 16  # terms that every rung can sum: some make products of up to 255 x 128 < 2^15
 
 
 def define(case: Case) -> list[Any]:
@@ -35,7 +35,7 @@ def reference(size: Size, inputs: Sequence[Array]) -> Array:
 
 def limits(size: Size) -> str | None:
     if size["K"] > _LONGEST:
-        return f"sums of more than {_LONGEST:,} products (K) need more than 32 bits"
+        return f"the sums of more than {_LONGEST:,} products (K) may not fit into 32 bits"
     return None
 
 

@@ -35,6 +35,23 @@ def dtype_of(x: TeTensor) -> str:
     return str(x.dtype)
 
 
+WIDEST = 64  # parts that one expression chooses from
+
+
+def joined(k: TeNamespace, parts: Sequence[TeTensor], axis: int) -> TeTensor:
+    """Tensors of one dtype, one behind the other along an axis.
+
+    TVM asks for each part in turn, one question inside of the other, and its passes and LLVM's are
+    recursive: thousands end the process. So many parts are joined in groups, and groups in groups.
+    """
+    while len(parts) > WIDEST:
+        parts = [
+            k.topi.concatenate(list(parts[i : i + WIDEST]), axis)
+            for i in range(0, len(parts), WIDEST)
+        ]
+    return k.topi.concatenate(list(parts), axis)
+
+
 def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
     """x in another dtype; a cast to bool compares with zero, so that NaN is true."""
     old = dtype_of(x)
@@ -268,7 +285,12 @@ def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
     """tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
     if dtype_of(x) == "float64":
         return by_element(_functions.tanh, k, x)
-    return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.tanh(v)), x)
+    return elementwise(k, lambda v: tanh_or_nan(k, v), x)
+
+
+def tanh_or_nan(k: TeNamespace, x: Expr) -> Expr:
+    """TVM's tanh of an expression, but NaN of NaN."""
+    return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
 
 def erf(k: TeNamespace, x: TeTensor) -> TeTensor:

@@ -15,12 +15,12 @@ from ..apply import apply
 from ..backend_ndarray import NDArray, empty
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
-from ..op_types import Expr, TeNamespace, TeTensor
+from ..op_types import TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple
 from . import _te
-from ._steps import check_steps, steps_of
+from ._steps import check_steps, emit_steps, state_before, steps_of
 from .elementwise import tanh
 from .shape import reshape, transpose
 from .tuples import concat, split, stack
@@ -128,48 +128,29 @@ class GruResetFirst(Op):
     def emit_te(
         self, k: TeNamespace, projected: TeTensor, h: TeTensor, w: TeTensor
     ) -> tuple[TeTensor, ...]:
-        """Explicit loops: a tensor expression cannot read its own result of the previous step."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         shapes = [(steps, batch, hidden), (steps, batch, 2 * hidden)]
-        if _te.is_zero(batch) or _te.is_zero(hidden):
-            nothing = _te.full_like(k, projected, 0)
-            return tuple(k.te.compute(shape, lambda *_: nothing) for shape in shapes)
-
-        def tanh(x: Expr) -> Expr:
-            return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             projected, h, w = ins
-            hiddens, gates = (s.buffer_proxy(buffer) for buffer in outs)
-
-            def before(t: Expr, b: Expr, unit: Expr) -> Expr:
-                earlier = hiddens[k.tirx.max(t - 1, 0), b, unit]
-                return k.tirx.if_then_else(t == 0, h[b, unit], earlier)
-
+            hiddens, gates = outs
             with s.serial(0, steps) as t, s.serial(0, batch) as b:
                 with s.serial(0, 2 * hidden) as j:
                     gates[t, b, j] = projected[t, b, j]
                     with s.serial(0, hidden) as unit:
-                        gates[t, b, j] = gates[t, b, j] + before(t, b, unit) * w[unit, j]
+                        share = state_before(k, hiddens, h, t, b, unit) * w[unit, j]
+                        gates[t, b, j] = gates[t, b, j] + share
                     gates[t, b, j] = k.tirx.sigmoid(gates[t, b, j])
                 with s.serial(0, hidden) as j:
                     hiddens[t, b, j] = projected[t, b, 2 * hidden + j]
                     with s.serial(0, hidden) as unit:
-                        kept = gates[t, b, unit] * before(t, b, unit)
+                        kept = gates[t, b, unit] * state_before(k, hiddens, h, t, b, unit)
                         hiddens[t, b, j] = hiddens[t, b, j] + kept * w[unit, 2 * hidden + j]
-                    n = tanh(hiddens[t, b, j])
-                    hiddens[t, b, j] = n + gates[t, b, hidden + j] * (before(t, b, j) - n)
+                    n = _te.tanh_or_nan(k, hiddens[t, b, j])
+                    change = state_before(k, hiddens, h, t, b, j) - n
+                    hiddens[t, b, j] = n + gates[t, b, hidden + j] * change
 
-        return tuple(
-            k.te.extern(
-                shapes,
-                [projected, h, w],
-                lambda ins, outs: k.statements(lambda s: write(s, ins, outs)),
-                dtype=[_te.dtype_of(projected)] * 2,
-                name="gru_reset_first",
-                attrs={GRU_RESET_STEPS: True},
-            )
-        )
+        return emit_steps(k, self.name, GRU_RESET_STEPS, [projected, h, w], shapes, write)
 
 
 def gru_reset_first(projected: Tensor, h: Tensor, w: Tensor) -> TensorTuple:

@@ -13,13 +13,13 @@ from ..backend_ndarray.dtypes import compute_dtype
 from ..errors import ShapeError
 from ..node import Node
 from ..op import Op, in_float32, register
-from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
+from ..op_types import ArrayGradients, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple
 from . import _te
 from ._gru_gates import gates_backward, gates_gradient
-from ._steps import check_steps, steps_of
+from ._steps import check_steps, emit_steps, state_before, steps_of
 from .gru import GRU_GATES
 from .reduce import summation
 from .shape import reshape, transpose
@@ -131,48 +131,28 @@ class GruSequence(Op):
     def emit_te(
         self, k: TeNamespace, projected: TeTensor, h: TeTensor, w: TeTensor, bias: TeTensor
     ) -> tuple[TeTensor, ...]:
-        """Explicit loops: a tensor expression cannot read its own result of the previous step."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         shapes = [(steps, batch, hidden), projected.shape]
-        if _te.is_zero(batch) or _te.is_zero(hidden):
-            nothing = _te.full_like(k, projected, 0)
-            return tuple(k.te.compute(shape, lambda *_: nothing) for shape in shapes)
-
-        def tanh(x: Expr) -> Expr:
-            return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             projected, h, w, bias = ins
-            hiddens, sums = (s.buffer_proxy(buffer) for buffer in outs)
-
-            def before(t: Expr, b: Expr, unit: Expr) -> Expr:
-                earlier = hiddens[k.tirx.max(t - 1, 0), b, unit]
-                return k.tirx.if_then_else(t == 0, h[b, unit], earlier)
-
+            hiddens, sums = outs
             with s.serial(0, steps) as t, s.serial(0, batch) as b:
                 with s.serial(0, 3 * hidden) as j:
                     sums[t, b, j] = bias[j]
                     with s.serial(0, hidden) as unit:
-                        sums[t, b, j] = sums[t, b, j] + before(t, b, unit) * w[unit, j]
+                        share = state_before(k, hiddens, h, t, b, unit) * w[unit, j]
+                        sums[t, b, j] = sums[t, b, j] + share
                 with s.serial(0, hidden) as unit:
                     places = [gate * hidden + unit for gate in range(3)]
                     r, z = (
                         k.tirx.sigmoid(projected[t, b, place] + sums[t, b, place])
                         for place in places[:2]
                     )
-                    n = tanh(projected[t, b, places[2]] + r * sums[t, b, places[2]])
-                    hiddens[t, b, unit] = n + z * (before(t, b, unit) - n)
+                    n = _te.tanh_or_nan(k, projected[t, b, places[2]] + r * sums[t, b, places[2]])
+                    hiddens[t, b, unit] = n + z * (state_before(k, hiddens, h, t, b, unit) - n)
 
-        return tuple(
-            k.te.extern(
-                shapes,
-                [projected, h, w, bias],
-                lambda ins, outs: k.statements(lambda s: write(s, ins, outs)),
-                dtype=[_te.dtype_of(projected)] * 2,
-                name="gru_sequence",
-                attrs={GRU_STEPS: True},
-            )
-        )
+        return emit_steps(k, self.name, GRU_STEPS, [projected, h, w, bias], shapes, write)
 
 
 def gru_sequence(projected: Tensor, h: Tensor, w: Tensor, bias: Tensor) -> TensorTuple:

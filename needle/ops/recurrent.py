@@ -13,12 +13,12 @@ from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
 from ..node import Node
 from ..op import Op, register
-from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
+from ..op_types import ArrayGradients, TeNamespace, TeTensor
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple
 from . import _te
-from ._steps import check_steps, steps_of
+from ._steps import check_steps, emit_steps, state_before, steps_of
 from .elementwise import Sigmoid, Tanh, sigmoid, tanh
 from .shape import reshape, transpose
 from .tuples import split, stack
@@ -185,49 +185,26 @@ class LstmSequence(Op):
     def emit_te(
         self, k: TeNamespace, projected: TeTensor, h: TeTensor, c: TeTensor, w: TeTensor
     ) -> tuple[TeTensor, ...]:
-        """Explicit loops: a tensor expression cannot read its own result of the previous step."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         shapes = [(steps, batch, hidden), (steps, batch, hidden), projected.shape]
-        if _te.is_zero(batch) or _te.is_zero(hidden):
-            nothing = _te.full_like(k, projected, 0)
-            return tuple(k.te.compute(shape, lambda *_: nothing) for shape in shapes)
-
-        def sigmoid(x: Expr) -> Expr:
-            return k.tirx.sigmoid(x)
-
-        def tanh(x: Expr) -> Expr:
-            return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             projected, h, c, w = ins
-            hiddens, cells, sums = (s.buffer_proxy(buffer) for buffer in outs)
-
-            def before(states: Any, first: Any, t: Expr, b: Expr, unit: Expr) -> Expr:
-                earlier = states[k.tirx.max(t - 1, 0), b, unit]
-                return k.tirx.if_then_else(t == 0, first[b, unit], earlier)
-
+            hiddens, cells, sums = outs
             with s.serial(0, steps) as t, s.serial(0, batch) as b:
                 with s.serial(0, 4 * hidden) as j:
                     sums[t, b, j] = projected[t, b, j]
                     with s.serial(0, hidden) as unit:
-                        share = before(hiddens, h, t, b, unit) * w[unit, j]
+                        share = state_before(k, hiddens, h, t, b, unit) * w[unit, j]
                         sums[t, b, j] = sums[t, b, j] + share
                 with s.serial(0, hidden) as unit:
                     i, f, g, o = (sums[t, b, gate * hidden + unit] for gate in range(4))
-                    kept = sigmoid(f) * before(cells, c, t, b, unit)
-                    cells[t, b, unit] = kept + sigmoid(i) * tanh(g)
-                    hiddens[t, b, unit] = sigmoid(o) * tanh(cells[t, b, unit])
+                    kept = k.tirx.sigmoid(f) * state_before(k, cells, c, t, b, unit)
+                    cells[t, b, unit] = kept + k.tirx.sigmoid(i) * _te.tanh_or_nan(k, g)
+                    exposed = _te.tanh_or_nan(k, cells[t, b, unit])
+                    hiddens[t, b, unit] = k.tirx.sigmoid(o) * exposed
 
-        return tuple(
-            k.te.extern(
-                shapes,
-                [projected, h, c, w],
-                lambda ins, outs: k.statements(lambda s: write(s, ins, outs)),
-                dtype=[_te.dtype_of(projected)] * 3,
-                name="lstm_sequence",
-                attrs={LSTM_STEPS: True},
-            )
-        )
+        return emit_steps(k, self.name, LSTM_STEPS, [projected, h, c, w], shapes, write)
 
 
 LSTM_GATES = LstmGates()

@@ -18,7 +18,7 @@ from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import Tensor
 from . import _te
-from ._steps import check_steps, steps_of
+from ._steps import check_steps, emit_steps, state_before, steps_of
 from .elementwise import cast
 from .shape import reshape, transpose
 from .tuples import concat, split, stack
@@ -134,37 +134,26 @@ class RnnSequence(Op):
         return to_projected, to_h, to_w
 
     def emit_te(self, k: TeNamespace, projected: TeTensor, h: TeTensor, w: TeTensor) -> TeTensor:
-        """Explicit loops: a tensor expression cannot read its own result of the previous step."""
         steps, batch, hidden = projected.shape[0], h.shape[0], h.shape[1]
         dtype = _te.dtype_of(projected)
-        if _te.is_zero(batch) or _te.is_zero(hidden):
-            nothing = _te.full_like(k, projected, 0)
-            return k.te.compute(projected.shape, lambda *_: nothing)
 
         def function(x: Expr) -> Expr:
             if self.nonlinearity == "relu":
                 return k.tirx.max(k.tirx.const(0, dtype), x)  # in this order NaN survives
-            return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
+            return _te.tanh_or_nan(k, x)
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
             projected, h, w = ins
-            (hiddens,) = (s.buffer_proxy(buffer) for buffer in outs)
+            (hiddens,) = outs
             with s.serial(0, steps) as t, s.serial(0, batch) as b, s.serial(0, hidden) as j:
                 hiddens[t, b, j] = projected[t, b, j]
                 with s.serial(0, hidden) as unit:
-                    earlier = hiddens[k.tirx.max(t - 1, 0), b, unit]
-                    before = k.tirx.if_then_else(t == 0, h[b, unit], earlier)
-                    hiddens[t, b, j] = hiddens[t, b, j] + before * w[unit, j]
+                    share = state_before(k, hiddens, h, t, b, unit) * w[unit, j]
+                    hiddens[t, b, j] = hiddens[t, b, j] + share
                 hiddens[t, b, j] = function(hiddens[t, b, j])
 
-        return k.te.extern(
-            [projected.shape],
-            [projected, h, w],
-            lambda ins, outs: k.statements(lambda s: write(s, ins, outs)),
-            dtype=[dtype],
-            name="rnn_sequence",
-            attrs={RNN_STEPS[self.nonlinearity]: True},
-        )
+        mark, operands = RNN_STEPS[self.nonlinearity], [projected, h, w]
+        return emit_steps(k, self.name, mark, operands, [projected.shape], write)[0]
 
 
 def rnn_sequence(projected: Tensor, h: Tensor, w: Tensor, nonlinearity: str = "tanh") -> Tensor:

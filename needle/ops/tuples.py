@@ -162,7 +162,10 @@ class Stack(Op):
         for part in parts:
             dtype = result_type(dtype, _te.dtype_of(part))
         axis = self.axis % (len(parts[0].shape) + 1)
-        return k.topi.stack([_te.cast(k, part, dtype) for part in parts], axis)
+        rows = [_te.cast(k, part, dtype) for part in parts]
+        width = _te.WIDEST
+        groups = [k.topi.stack(rows[i : i + width], axis) for i in range(0, len(rows), width)]
+        return groups[0] if len(groups) == 1 else _te.joined(k, groups, axis)
 
 
 @register
@@ -287,7 +290,7 @@ class Concat(Op):
         some = [part for part in cast if not _te.is_zero(part.shape[axis])]
         if len(some) < 2:
             return k.topi.identity(some[0] if some else cast[0])
-        return k.topi.concatenate(some, axis)
+        return _te.joined(k, some, axis)
 
 
 @register

@@ -75,7 +75,13 @@ def pass_options(module: IRModule) -> dict[str, Any]:
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     calls = [call for function in functions for call in nodes_in(function, NODES.call)]
     stores = any(getattr(call.op, "name", "") == "tirx.tvm_store_matrix_sync" for call in calls)
-    return {"tirx.disable_storage_rewrite": True} if stores else {}
+    return {"tirx.disable_storage_rewrite": stores}
+
+
+def _asserts(module: IRModule) -> bool:
+    """Whether a function has an assertion of its own."""
+    functions = (f for f in module.functions.values() if isinstance(f, PrimFunc))
+    return any(nodes_in(function, tirx.AssertStmt) for function in functions)
 
 
 def build_executable(
@@ -107,7 +113,12 @@ def build_executable(
         module_pass(tasks.internal),
     ]
     target = for_llvm(target)
-    with target, tvm.transform.PassContext(config=pass_options(module)):
+    # TVM has each function check its arguments again (types, sizes, strides, devices) at each call.
+    # The virtual machine has checked the inputs, and has made every other buffer by the same sizes.
+    # Of a small function the checks are most of the code, and those of hundreds of arguments take
+    # LLVM minutes.
+    options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
+    with target, tvm.transform.PassContext(config=options):
         return relax.build(module, target=target, relax_pipeline=sequential(lowering))
 
 

@@ -51,7 +51,7 @@ define {sums} @{self.name}({sums} %sums, {words} %x, {words} %w) alwaysinline {{
 }}
 """
 
-    @functools.cache  # noqa: B019  (there are two instructions)
+    @functools.cache  # noqa: B019  (there are few instructions)
     def tensor_intrinsic(self) -> str:
         """The name by which `Schedule.tensorize` takes it, for sums in registers ("local")."""
         from needle_tvm._tvm.names import TensorIntrin  # the lab lists its ladders without TVM

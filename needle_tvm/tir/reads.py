@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from needle_tvm._tvm.names import te, tirx, tvm
-from needle_tvm.tir.functions import NODES, linear_in, nodes_in
+from needle_tvm._tvm.names import te, tirx, tvm, tvm_ffi
+from needle_tvm.tir.functions import NODES, linear_in, nodes_in, variables_of
 from needle_tvm.words import counted
 
 
@@ -18,9 +18,9 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
 
     A read is wrong if it certainly is: a linear index is out of bounds at some point of the loops,
     or any other index is at every point. Reads under a condition, or at an index read from another
-    tensor, may be right. A read under a Select whose index is clamped is wrong whatever its bounds:
-    TVM simplifies each side by the condition, which may take the clamp away, and code computes
-    both sides.
+    tensor, may be right. A read under a Select whose index is clamped is wrong whatever its bounds
+    if the condition says something of the index: TVM simplifies each side by it, which may take the
+    clamp away, and code computes both sides.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -80,16 +80,26 @@ def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
     """A read under a Select at an index that the Select's condition may simplify."""
     for body in operation.body:
         for choice in nodes_in(body, NODES.select):
+            asked = _asked(choice.condition)
             for side in (choice.true_value, choice.false_value):
                 for source, *indices in (load.args for load in _loads(side)):
                     clamped = next(filter(_is_clamped, indices), None)
-                    if clamped is not None:
+                    if clamped is not None and asked & variables_of(clamped):
                         return (
                             f"reads {_named(source, inputs)} at {clamped} under a Select, both "
                             "sides of which are computed, and simplified by its condition; use "
                             "k.tirx.if_then_else"
                         )
     return None
+
+
+def _asked(condition: Any) -> set[Any]:
+    """The loop variables that a condition says something of; what it reads is of none."""
+
+    def unread(call: Any) -> Any:
+        return tirx.const(0, str(call.ty)) if call.op == _LOAD else call
+
+    return variables_of(tvm_ffi.structural_map(condition, (NODES.call, unread)))
 
 
 def _is_clamped(index: Any) -> bool:

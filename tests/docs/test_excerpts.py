@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
 from kernel_lab import registry, source
+from kernel_lab.ladders import gemm_cpu
 from tests import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
@@ -19,6 +20,10 @@ CHAPTERS = {
     "layer_norm": "13-rows",
     "attention": "14-attention-and-bytes",
     "int8_gemm": "14-attention-and-bytes",
+    "conv1d": "15-convolutions",
+    "depthwise": "15-convolutions",
+    "separable": "15-convolutions",
+    "gelu_matmul": "06-kernel-to-model",
 }
 
 
@@ -42,6 +47,10 @@ def test_excerpts_are_the_ladders_code():
         assert len(blocks) == len(found), chapter.name
 
 
+def test_every_cpu_ladder_has_a_chapter():
+    assert set(CHAPTERS) == {name for name, device in registry.LADDERS if device == "cpu"}
+
+
 @pytest.mark.parametrize("name", CHAPTERS)
 def test_every_rung_has_a_section_with_its_code(name):
     text = (GUIDE / f"{CHAPTERS[name]}.md").read_text()
@@ -63,3 +72,20 @@ def test_parts_have_helpers_before_what_uses_them_and_no_docstrings():
     assert '"""' not in source.listing(found)
     for text in found.values():
         compile(text, "<part>", "exec")
+
+
+def test_parts_have_what_a_definition_uses_of_its_workload():
+    found = source.parts(registry.ladder("gelu_matmul", "cpu")["naive"].define)
+    assert list(found)[-2:] == ["gelu", "define"] and {"_P", "_Q", "_horner"} <= set(found)
+    constants, _, functions = source.listing(found).partition("\n\n\n")
+    assert "_P = (\n    -2.72614225801306e-10,\n" in constants and "def" not in constants
+    assert max(map(len, constants.splitlines())) <= 100 and functions.startswith("def _horner(")
+
+
+def test_two_functions_of_one_name_are_both_listed():
+    def define_packed(case):
+        return gemm_cpu.define_packed(case)
+
+    found = source.parts(define_packed)
+    assert list(found)[-2:] == ["define_packed", "test_excerpts.define_packed"]
+    assert "panels, bands" in found["define_packed"]

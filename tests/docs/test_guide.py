@@ -4,10 +4,8 @@ import contextlib
 import importlib
 import importlib.util
 import io
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ import pytest
 
 pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
 
+from docs.guide import notebooks
 from tests import ROOT
 
 pytestmark = pytest.mark.slow
@@ -23,20 +22,18 @@ pytestmark = pytest.mark.slow
 GUIDE = ROOT / "docs" / "guide"
 
 
-def _notebooks():
-    spec = importlib.util.spec_from_file_location("guide_notebooks", GUIDE / "notebooks.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # a dataclass looks its module up
-    spec.loader.exec_module(module)
-    return module
-
-
-notebooks = _notebooks()
 BESIDE = [GUIDE / f"{name}.md" for name in ("start-here", "glossary", "faq")]
-AVAILABLE = {
-    "nvcc": shutil.which("nvcc") is not None,
-    "torch": importlib.util.find_spec("torch") is not None,
-}
+needs_jupyter = pytest.mark.skipif(
+    not all(importlib.util.find_spec(name) for name in ("nbformat", "nbclient", "ipykernel")),
+    reason="needs the [guide] extra",
+)
+
+
+@pytest.fixture
+def kernel(tmp_path, monkeypatch):
+    """The guide's kernel, installed in a folder of its own."""
+    notebooks.install_kernel(tmp_path / "prefix")
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "prefix/share/jupyter"))
 
 
 def run_python(cell, path, namespace):
@@ -70,8 +67,8 @@ def test_chapter(path, tmp_path, monkeypatch):
     namespace = {"__name__": "__main__"}
     missing = set()
     for cell in notebooks.cells(path):
-        lacking = {need for need in cell.needs if not AVAILABLE[need]}
-        missing |= lacking
+        lacking = notebooks.lacking(cell.needs)
+        missing |= set(lacking)
         if lacking or cell.kind == "markdown":
             continue
         if cell.kind == "sh":
@@ -82,49 +79,85 @@ def test_chapter(path, tmp_path, monkeypatch):
         pytest.skip(f"blocks left out: no {', '.join(sorted(missing))}")
 
 
-def test_notebooks_hold_the_same_code(tmp_path):
-    files = notebooks.write(tmp_path)
-    assert [file.stem for file in files] == [path.stem for path in notebooks.chapters()]
-    for path, file in zip(notebooks.chapters(), files, strict=True):
-        made = json.loads(file.read_text())
-        if importlib.util.find_spec("nbformat"):
-            importlib.import_module("nbformat").validate(made)
-        assert (made["nbformat"], made["nbformat_minor"]) == (4, 5)
-        assert len({cell["id"] for cell in made["cells"]}) == len(made["cells"])
+def test_notebooks_hold_the_same_code():
+    nbformat = pytest.importorskip("nbformat", reason="needs the [guide] extra")
+    for path in notebooks.chapters():
+        made = notebooks.notebook(path)
+        nbformat.validate(made)
+        assert made.metadata.kernelspec.name == notebooks.KERNEL
+        assert len({cell.id for cell in made.cells}) == len(made.cells)
         code = [
-            "".join(cell["source"]).removeprefix("%%sh\n")
-            for cell in made["cells"]
-            if cell["cell_type"] == "code"
+            cell.source.removeprefix("%%bash -e\n")
+            for cell in made.cells
+            if cell.cell_type == "code"
         ]
         fenced = re.findall(r"^```(?:python|sh)[^\n]*\n(.*?)\n```$", path.read_text(), re.M | re.S)
         assert code == fenced
         assert code, path
-        printed = [
-            "".join(output["text"]).splitlines()
-            for cell in made["cells"]
-            for output in cell.get("outputs", ())
-        ]
-        assert printed == [cell.output for cell in notebooks.cells(path) if cell.output]
 
 
 def test_answers_are_folded_in_notebooks(tmp_path):
     """What stands between <details> and </details>, in cells of both kinds, and nothing else."""
+    pytest.importorskip("nbformat", reason="needs the [guide] extra")
     chapter = tmp_path / "99-folded.md"
     answer = "Because.\n\n```python\nprint(1)  # -> 1\n```\n\nSo it is."
     chapter.write_text(
         "# t\n\nWhy?\n\n<details>\n<summary>Answer</summary>\n\n"
         f"{answer}\n\n</details>\n\nGo on.\n\n```python\nprint(2)  # -> 2\n```\n"
     )
-    made = notebooks.notebook(chapter)["cells"]
-    texts = ["".join(cell["source"]) for cell in made]
-    assert [cell["cell_type"] for cell in made] == ["markdown", "code", "markdown", "code"]
+    made = notebooks.notebook(chapter).cells
+    assert [cell.cell_type for cell in made] == ["markdown", "code", "markdown", "code"]
     folded = "<details><summary>Answer</summary>\n\n{}\n\n</details>"
     assert (
-        texts[0] == f"# t\n\nWhy?\n\n*The answer is folded below.*\n\n{folded.format('Because.')}"
+        made[0].source
+        == f"# t\n\nWhy?\n\n*The answer is folded below.*\n\n{folded.format('Because.')}"
     )
-    assert texts[2] == f"{folded.format('So it is.')}\n\nGo on."
-    assert made[1]["metadata"]["jupyter"] == {"source_hidden": True, "outputs_hidden": True}
-    assert made[3]["metadata"] == {}
+    assert made[2].source == f"{folded.format('So it is.')}\n\nGo on."
+    assert made[1].metadata.jupyter == {"source_hidden": True, "outputs_hidden": True}
+    assert "jupyter" not in made[3].metadata
+
+
+@needs_jupyter
+def test_a_chapter_is_executed_with_its_pictures(kernel):
+    path = next(path for path in notebooks.chapters() if path.stem == "02-schedules")
+    made = notebooks.executed(path)
+    importlib.import_module("nbformat").validate(made)
+    codes = [cell for cell in notebooks.cells(path) if cell.kind != "markdown"]
+    executed = [cell for cell in made.cells if cell.cell_type == "code"]
+    drawn = []
+    for code, cell in zip(codes, executed, strict=True):
+        assert cell.execution_count, code.line
+        printed = "".join(each.text for each in cell.outputs if each.output_type == "stream")
+        if code.kind == "python":
+            assert printed.splitlines() == code.output, code.line
+        else:
+            assert "+        for i_0 in T.parallel(" in printed
+        drawn += [each.data for each in cell.outputs if "data" in each]
+    assert [data["text/plain"] for data in drawn] == ["sum-parallel.svg"]
+    assert "</svg>" in drawn[0]["image/svg+xml"] and drawn[0]["image/png"]
+
+
+@needs_jupyter
+def test_an_error_names_the_chapter_and_the_cell(kernel, tmp_path):
+    chapter = tmp_path / "99-wrong.md"
+    for block, said in [
+        ("python\nprint(1)\n1 / 0", "line 6): ZeroDivisionError: division by zero"),
+        ("sh\nfalse\ntrue", "line 6): CalledProcessError: "),
+        ("python\nimport os\nos._exit(3)", "line 6): Kernel died"),
+    ]:
+        chapter.write_text(f"# t\n\nText.\n\n```{block}\n```\n")
+        with pytest.raises(notebooks.NotExecuted) as caught:
+            notebooks.executed(chapter)
+        assert str(caught.value).startswith(f"99-wrong.md, cell 2 ({said}")
+
+
+@needs_jupyter
+def test_a_cell_that_lacks_something_says_so(kernel, tmp_path, monkeypatch):
+    monkeypatch.setattr(notebooks, "lacking", list)
+    chapter = tmp_path / "99-lacking.md"
+    chapter.write_text("# t\n\n```python nvcc torch\nprint(1)\n```\n")
+    (output,) = notebooks.executed(chapter).cells[1].outputs
+    assert output.text == "Not executed: there was no nvcc and no torch.\n"
 
 
 def test_every_fence_is_code_that_runs_or_says_what_it_is():

@@ -1,6 +1,8 @@
 """The site is built without a fault, has every page, and its checks find what is planted."""
 
+import contextlib
 import importlib.util
+import io
 import json
 import re
 import subprocess
@@ -13,9 +15,11 @@ pytest.importorskip("tvm", reason="the site has pages of the compiler, which nee
 
 from docs import reference
 from docs.guide import notebooks
-from docs.website import check, compiler, drawing
+from docs.website import check, compiler, drawing, figures, rungs
 from docs.website.models import examples
 from docs.website.normal import normal
+from kernel_lab import cli
+from kernel_lab.diagrams import stepwise
 from needle.trace import trace
 from needle_tvm.frontend.lowering import lowered
 from needle_tvm.lower import build, pipeline
@@ -24,6 +28,8 @@ from tests import ROOT
 
 HAS_SITE = all(importlib.util.find_spec(name) for name in ("mkdocs", "material"))
 needs_site = pytest.mark.skipif(not HAS_SITE, reason="needs the [site] extra")
+HAS_GUIDE = all(importlib.util.find_spec(name) for name in ("nbformat", "nbclient", "ipykernel"))
+needs_guide = pytest.mark.skipif(not HAS_GUIDE, reason="needs the [guide] extra")
 DOCUMENTS = sorted([*ROOT.glob("docs/**/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 
 
@@ -117,6 +123,43 @@ def names_of(picture):
     return re.findall(r'font-weight="bold"[^>]*>([^<]+)<', picture)[2:-1]
 
 
+def test_what_a_rung_changes_stands_after_the_last_block_of_its_code():
+    """The command of the text prints what the text shows."""
+    definition = "<!-- code: definition vector_add/cpu/naive -->\n```python\ndefine\n```"
+    schedule = "<!-- code: schedule vector_add/cpu/vectorise -->\n```python\n{}\n```"
+    first, second = schedule.format("one"), schedule.format("two")
+    text = f"{definition}\n\nText.\n\n{first}\n\nMore.\n\n{second}\n\nEnd.\n"
+    made = rungs.with_ir(text)
+    parts = re.split(r'\n\n(<details markdown="1" class="ir">.*?</details>)', made, flags=re.S)
+    assert "".join(parts[::2]) == text
+    assert parts[0] == definition and parts[2].endswith(second)
+    assert "<summary>Its IR</summary>" in parts[1] and "for i in range(" in parts[1]
+    command = re.search(r"`python -m kernel_lab (vector_add .* vectorise)` prints", parts[3])[1]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        cli.main(command.split())
+    assert f"```diff\n{printed.getvalue()}```" in parts[3]
+
+
+def test_pictures_stand_after_the_blocks_that_draw_them(tmp_path):
+    v4 = pytest.importorskip("nbformat.v4", reason="needs the [guide] extra")
+    chapter = tmp_path / "99-drawing.md"
+    chapter.write_text("# t\n\n```python\ndraw()\n```\n\n```sh\nls\n```\n\nEnd.\n")
+    made = notebooks.notebook(chapter)
+    svg = '<?xml version="1.0"?>\n<svg height="9pt" viewBox="0 0 72 36"><path/></svg>'
+    picture = {"image/svg+xml": svg, "image/png": "", "text/plain": "a.svg"}
+    stepper = '<figure class="stepper">\n</figure>'
+    steps = {"text/html": f"{stepper}\n<script></script>", "text/plain": "steps.html"}
+    printed = v4.new_output("stream", text="x")
+    shown = [v4.new_output("display_data", data) for data in (picture, steps)]
+    made.cells[1].outputs = [printed, *shown]
+    text = figures.drawn(chapter, made)
+    before, drawn, after = re.split(r"\n(<figure class=\"drawn\">.*?</figure>)\n", text)
+    assert before.endswith("draw()\n```\n") and 'aria-label="a: accesses"' in drawn
+    assert "<path/></svg></figure>" in drawn and "9pt" not in drawn and "xml version" not in drawn
+    stepped = stepper.replace("<figure", "<figure data-search-exclude")
+    assert after == f"\n{stepped}\n\n```sh\nls\n```\n\nEnd.\n\n\n{stepwise.script()}"
+
+
 @pytest.mark.slow
 def test_every_pass_is_shown(tmp_path):
     compiler.write(tmp_path)
@@ -133,6 +176,7 @@ def test_every_pass_is_shown(tmp_path):
 
 
 @needs_site
+@needs_guide
 @pytest.mark.slow
 def test_the_site_is_built(tmp_path):
     command = [sys.executable, "-m", "docs.website", str(tmp_path / "site"), "--no-lab"]
@@ -152,12 +196,21 @@ def test_the_site_is_built(tmp_path):
     ]:
         assert (site / name).is_file(), name
     chapter = (site / "guide/03-cpu.html").read_text()
-    assert (
-        'src="drawn/03-cpu/tile.svg"' in chapter
-        and (site / "guide/drawn/03-cpu/tile.svg").is_file()
-    )
+    drawn = re.findall(r'<figure class="drawn"><svg role="img" aria-label="(\w+):', chapter)
+    assert {"naive", "tile", "register_tile"} <= set(drawn)
+    (stepper,) = re.findall(r'<figure [^>]*class="stepper".*?</figure>', chapter, re.DOTALL)
+    runs = stepwise.unpacked(stepper)
+    names = ["naive", "reorder", "tile", "register_tile"]
+    assert [run["name"] for run in runs] == names and stepper.count('<svg class="still"') == 4
+    assert [len(run["misses"]) for run in runs] == [8272, 592, 224, 208]  # as the chapter says
+    assert chapter.count("DecompressionStream") == 1
+    anchors = re.findall(r' id="([^"]+)"', chapter)
+    assert len(anchors) == len(set(anchors))  # a picture's would lead links astray
+    assert "What it changes in the IR of naive" in chapter and "--diff tile" in chapter
     index = json.loads((site / "search/search_index.json").read_text())
     assert any("register pressure" in entry["text"].lower() for entry in index["docs"])
+    texts = " ".join(entry["text"] for entry in index["docs"])
+    assert "DecompressionStream" not in texts and "arrows: a step" not in texts
     again = subprocess.run(
         [*command[:3], str(ROOT / "docs")], cwd=ROOT, capture_output=True, text=True
     )

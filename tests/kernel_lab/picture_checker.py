@@ -13,6 +13,7 @@ from collections import OrderedDict
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 
 from kernel_lab.diagrams import stepwise
 from kernel_lab.diagrams.style import PALETTE
@@ -28,7 +29,7 @@ def problems(kind, picture, trace, seed):
     """What is wrong in a picture of a trace, as a list of sentences."""
     rng = np.random.default_rng(seed)
     if kind == "stepper":
-        return _stepper(picture, trace, rng)
+        return side_by_side(picture, {"": trace}, seed)
     if kind == "reuse":
         return _reuse(picture, trace, rng)
     if kind == "warp":
@@ -61,7 +62,11 @@ def _raster(figure, trace, column, rng):
     scopes = {info.name: info.scope for info in trace.buffers}
     names = {trace.buffers[number].name for number in np.unique(inside.buffer)}
     names = {name for name in names if scopes[name] != "local"} or names
-    panels = {axis.get_ylabel().split("\n")[0]: axis for axis in figure.axes}
+    panels = {axis.get_ylabel().split("\n")[0]: axis for axis in figure.axes if axis.images}
+    found += _labels(figure, canvas.get_renderer())
+    for axis in figure.axes:
+        if not axis.images:
+            found += _turns(axis, inside, canvas.get_renderer())
     if set(panels) != names:
         return [*found, f"the panels are {set(panels)}, the accessed buffers {names}"]
     for name, axis in panels.items():
@@ -69,9 +74,110 @@ def _raster(figure, trace, column, rng):
         if column == "worker" and "a copy each" in axis.get_ylabel():
             size = next(info.size for info in trace.buffers if info.name == name)
             mine = dataclasses.replace(mine, index=mine.index + mine.worker * size)
+        found += _frame(axis, name, mine)
         expected = _expected_colours(trace, name, column, legend)
         found += _panel(axis, name, mine, column, expected, _cell(note, name), pixels, rng)
     return found
+
+
+def _labels(figure, renderer):
+    """Labels that lie on each other, or reach out of the picture."""
+    texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text()]
+    shown = [(text.get_text(), text.get_window_extent(renderer)) for text in texts]
+    left, low, right, top = figure.bbox.extents
+    # matplotlib makes labels for ticks that lie outside of the axis, and does not draw them.
+    ticks = {
+        id(label)
+        for axis in figure.axes
+        for ruler, view in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim()))
+        for tick in ruler.get_major_ticks()
+        for label in (tick.label1, tick.label2)
+        if not min(view) <= tick.get_loc() <= max(view) or not label.get_visible()
+    }
+    shown = [one for one, text in zip(shown, texts, strict=True) if id(text) not in ticks]
+    found = [
+        f"the label {said!r} reaches out of the picture"
+        for said, box in shown
+        if box.x0 < left - 1 or box.x1 > right + 1 or box.y0 < low - 1 or box.y1 > top + 1
+    ]
+    for number, (said, box) in enumerate(shown):
+        for other, its in shown[number + 1 :]:
+            across = min(box.x1, its.x1) - max(box.x0, its.x0)
+            if across > 1 and min(box.y1, its.y1) - max(box.y0, its.y0) > 1:
+                found.append(f"the labels {said!r} and {other!r} lie on each other")
+    return found
+
+
+def _turns(axis, trace, renderer):
+    """Each span is one turn of the loop that its row names, from its first access to its last, and
+    a label in it is the loop's value there."""
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    loops = {loop.name: loop for loop in trace.loops}
+    found, spans = [], []
+    for span in axis.collections:
+        (corners,) = (path.vertices for path in span.get_paths())
+        (left, low), (right, high) = corners.min(axis=0), corners.max(axis=0)
+        name = names[round((low + high) / 2)]
+        inside = (trace.time > left) & (trace.time < right)
+        values = np.unique(loops[name].value[inside]) if name in loops else np.array([])
+        if len(values) != 1 or values[0] < 0:
+            found.append(f"turns: {name} from {left} to {right} has the values {values}")
+            continue
+        edges = (trace.time == left + 0.5) | (trace.time == right - 0.5)
+        if len(np.unique(trace.time[edges])) != len({left + 0.5, right - 0.5}):
+            found.append(f"turns: {name} from {left} to {right} begins or ends without an access")
+        spans.append((name, values[0], span.get_window_extent(renderer), left, right))
+    for text in axis.texts:
+        box = text.get_window_extent(renderer)
+        middle = (box.x0 + 2, (box.y0 + box.y1) / 2)
+        said = text.get_text()
+        if not any(str(value) == said and b.contains(*middle) for _, value, b, *_ in spans):
+            found.append(f"turns: the label {said} is in no span of that value")
+    for name in set(names):
+        mine = [value for one, value, *_ in spans if one == name]
+        drawn = sum(right - left for one, _, _, left, right in spans if one == name)
+        if name in loops and drawn != len(np.unique(trace.time[loops[name].value >= 0])):
+            found.append(f"turns: those of {name} have {drawn:.0f} steps together")
+        exact = set(np.unique(loops[name].value).tolist()) - {-1} if name in loops else set()
+        if set(mine) != exact:
+            found.append(f"turns: {name} is drawn with {sorted(set(mine))}, it takes {exact}")
+    return found
+
+
+def _frame(axis, name, mine):
+    """A frame holds what a worker touches within its time, and the text beside it says how much."""
+    frames = [patch for patch in axis.patches if patch.get_label() == "tile"]
+    if not frames:
+        return []
+    (left, low), (right, high) = frames[0].get_bbox().get_points()
+    within = mine.select((mine.time > left) & (mine.time < right))
+    within = within.select(within.worker == within.worker.min(initial=1 << 30))
+    if not len(within) or (low, high) != (within.index.min() - 0.5, within.index.max() + 0.5):
+        return [f"{name}: the frame from {low} to {high} does not hold what its turn touches"]
+    turn, size = axis.texts[-1].get_text().split("\n")
+    loop, value = turn.split("=")
+    values = [one.value for one in within.loops if one.name == loop]
+    if not any((one == int(value)).all() for one in values):
+        return [f"{name}: the frame is not of the turn {turn}"]
+    if " x " not in size:
+        count = len(np.unique(within.index))
+        exact = f"{count:,} element{'' if count == 1 else 's'}"
+    else:
+        shape = next(info.shape for info in within.buffers if info.name == name)
+        places = np.stack(np.unravel_index(within.index, shape))
+        exact = " x ".join(f"{n:,}" for n in (np.ptp(places, axis=1) + 1).tolist())
+    return [] if size == exact else [f"{name}: the tile is said to be {size}, it is {exact}"]
+
+
+def _near_frame(axis, start, bottom, steps, elements):
+    """Whether a frame's line may cover a cell."""
+    for patch in axis.patches:
+        (left, low), (right, high) = patch.get_bbox().get_points()
+        column = any(start - steps <= edge <= start + 2 * steps for edge in (left, right))
+        row = any(bottom - elements <= edge <= bottom + 2 * elements for edge in (low, high))
+        if column or row:
+            return True
+    return False
 
 
 def _cell(note, name):
@@ -123,6 +229,8 @@ def _panel(axis, name, mine, column, expected, cell, pixels, rng):
         start, bottom = left + x * steps, low + y * elements
         if any(start - 0.5 <= b - 0.5 <= start + steps - 0.5 for b in mine.barriers):
             continue  # a barrier's line may cover the pixel
+        if _near_frame(axis, start, bottom, steps, elements):
+            continue
         within = (mine.time >= start) & (mine.time < start + steps)
         within &= (mine.index >= bottom) & (mine.index < bottom + elements)
         who = np.unique(values[within])
@@ -166,8 +274,21 @@ def _paler(name, shades):
     return []
 
 
-def _stepper(text, trace, rng):
-    (data,) = stepwise.unpacked(text)
+def side_by_side(text, traces, seed, cache=None):
+    """What is wrong in a stepper of several runs, each with a cache of that many bytes."""
+    rng = np.random.default_rng(seed)
+    runs = stepwise.unpacked(text)
+    if [run["name"] for run in runs] != list(traces):
+        return [f"stepper: the runs are {[run['name'] for run in runs]}"]
+    found = []
+    for run, trace in zip(runs, traces.values(), strict=True):
+        found += _stepper(text, run, trace, rng)
+        if cache is not None:
+            found += _misses(run, trace, cache // statistics.LINE, rng)
+    return found
+
+
+def _stepper(text, data, trace, rng):
     scopes = np.array([info.scope for info in trace.buffers])[trace.buffer]
     mine = trace.select(scopes != "local") if (scopes != "local").any() else trace
     order = np.unique(np.stack([mine.time, mine.site]), axis=1)
@@ -188,7 +309,7 @@ def _stepper(text, trace, rng):
         elements = {
             e for at, many in zip(runs[::2], runs[1::2], strict=True) for e in range(at, at + many)
         }
-        buffer, is_store, said = data["sites"][drawn]
+        buffer, is_store, said, _ = data["sites"][drawn]
         info = trace.sites[site]
         if said != info.text or bool(is_store) != info.is_store:
             found.append(f"stepper: step {number} is {said!r}, in the trace {info.text!r}")
@@ -196,7 +317,66 @@ def _stepper(text, trace, rng):
             found.append(f"stepper: step {number} is drawn in another buffer")
         elif accesses != len(here) or elements != set(here.index.tolist()):
             found.append(f"stepper: step {number} touches {len(elements)} elements wrongly")
+        values = {
+            (data["loops"][loop][0], loop): value
+            for loop, value in zip(data["sites"][drawn][3], data["values"][number], strict=True)
+        }
+        exact = {
+            (loop.name, place): int(loop.value[0])
+            for place, loop in enumerate(here.loops)
+            if loop.value[0] >= 0
+        }
+        if values != exact or not _computes(said, values, here):
+            found.append(f"stepper: step {number} has the loops {values}, in the trace {exact}")
     return found
+
+
+def _computes(said, values, here):
+    """Whether the index in the access's text gives one of its elements for these loop values; so
+    where the text has no other names (those of threads and lanes), and no functions."""
+    names = {}
+    for (name, _), value in values.items():
+        names.setdefault(name, value)
+    index = said.partition("[")[2].rpartition("]")[0]
+    words = set(re.findall(r"[A-Za-z_]\w*", index))
+    if not words <= set(names) or not re.fullmatch(r"[\w\s+*()-]+", index):
+        return True
+    return eval(index, {}, names) in here.index
+
+
+def _misses(data, trace, lines, rng):
+    """The misses and the cache after sampled steps are those of a cache that is simulated here."""
+    mine = trace.select(np.isin(trace.buffer, _numbers(trace, "global")))
+    first, last = mine.address // statistics.LINE, len(data["steps"]) - 1
+    moments = np.unique(trace.select(~np.isin(trace.buffer, _numbers(trace, "local"))).time)
+    asked = {0, last, *rng.integers(last + 1, size=8).tolist()}
+    touched = np.unique(np.stack([mine.time, first]), axis=1)  # by time, then by line
+    step = np.searchsorted(moments, touched[0]).tolist()
+    held, misses, at, found = OrderedDict(), 0, 0, []
+    drawn, drawn_misses = set(), 0
+    for now in sorted(asked):
+        while at < len(step) and step[at] <= now:
+            line = int(touched[1, at])
+            misses += line not in held
+            held[line] = None
+            held.move_to_end(line)
+            if len(held) > lines:
+                held.popitem(last=False)
+            at += 1
+        while drawn_misses < len(data["misses"]) and data["misses"][drawn_misses][0] <= now:
+            _, line, thrown = data["misses"][drawn_misses]
+            drawn = drawn - {thrown} | {line}
+            drawn_misses += 1
+        if drawn_misses != misses or drawn != set(held):
+            found.append(
+                f"stepper: {data['name']} has {drawn_misses} misses and {len(drawn)} lines after"
+                f" step {now}, and a cache of {lines} lines {misses} and {len(held)}"
+            )
+    return found
+
+
+def _numbers(trace, scope):
+    return [number for number, info in enumerate(trace.buffers) if info.scope == scope]
 
 
 def _reuse(figure, trace, rng):

@@ -1,5 +1,6 @@
 """Diagrams show the trace they are made from."""
 
+import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 
@@ -12,13 +13,13 @@ pytest.importorskip("matplotlib")
 from matplotlib.colors import to_rgb
 
 from kernel_lab import diagrams
-from kernel_lab.diagrams import stepwise
+from kernel_lab.diagrams import steps, stepwise
 from kernel_lab.diagrams.cells import Axis, element_axis, time_axis
 from kernel_lab.diagrams.space_time import described
 from kernel_lab.diagrams.style import PALETTE, SHARED, buffer_colours, who_colours
 from kernel_lab.diagrams.warp import request, turns_of
 from kernel_lab.errors import LabUsageError
-from kernel_lab.trace import gpu, statistics, trace
+from kernel_lab.trace import LoopValues, gpu, statistics, trace
 from tests.kernel_lab import kernels
 from tests.kernel_lab.test_trace_statistics import bound, through_shared
 
@@ -199,7 +200,7 @@ def test_the_stepper_holds_each_access_of_its_steps(cpu):
 
 
 def test_the_stepper_says_how_far_it_goes(monkeypatch):
-    monkeypatch.setattr(stepwise, "STEPS", 3000)
+    monkeypatch.setattr(steps, "STEPS", 3000)
     text = diagrams.stepper(trace(kernels.gemm(16, 16, 8).mod), "gemm", "M=16")
     assert "M=16; the first 3,000 of 8,448 steps" in text
 
@@ -214,13 +215,60 @@ def test_steps_have_the_values_of_the_loops_around_them():
     s.parallel(s.get_loops(s.get_sblock("C"))[0])
     found = trace(s.mod, cores=1, follow=True)
     (data,) = stepwise.unpacked(diagrams.stepper(found, "gemm"))
-    # A row of the parallel loop: each result is set to zero, and each term is four accesses.
+    assert data["loops"] == [["i", 4], ["j", 4], ["k", 2]]
+    # Each result is set to zero, inside of the loop over k, and each term is four accesses.
     expected = []
-    for j in range(4):
-        for k in range(2):
-            expected += [f"j={j}, k={k}"] * (5 if k == 0 else 4)
-    assert data["loops"] == 4 * expected
-    assert trace(s.mod).counters == {}
+    for i, j, k in itertools.product(range(4), range(4), range(2)):
+        expected += [[i, j, k]] * (5 if k == 0 else 4)
+    assert data["values"] == expected
+    assert trace(s.mod).loops == ()
+
+
+def test_a_loop_has_no_value_outside_of_it():
+    s = kernels.gemm(4, 4, 2)
+    s.decompose_reduction(s.get_sblock("C"), s.get_loops(s.get_sblock("C"))[2])
+    found = trace(s.mod, follow=True)
+    k = next(loop for loop in found.loops if loop.name == "k")
+    assert {loop.name: loop.extent for loop in found.loops} == {"i": 4, "j": 4, "k": 2}
+    inside = k.value != LoopValues.OUTSIDE
+    assert np.count_nonzero(~inside) == 16 and found.is_store[~inside].all()
+    assert len(found.select(inside).loops[0].value) == np.count_nonzero(inside)
+
+
+def test_a_steppers_text_gives_back_its_steps(cpu):
+    gpu = trace(bound(kernels.transpose(64), "B").mod, follow=True)
+    one_core = trace(kernels.gemm(8, 16, 4).mod, cores=1, follow=True)
+    for found, cache in ((cpu, None), (gpu, None), (one_core, 256)):
+        run, left = steps.steps_of(found, 400, 300, cache)
+        assert steps.unpacked(steps.packed([run])) == [run] and left == 0
+        assert cache is None or len(run["misses"]) == statistics.cache(found, cache).misses > 0
+
+
+def test_operands_and_result_of_a_matmul_stand_as_on_paper(cpu):
+    (data,) = stepwise.unpacked(diagrams.stepper(cpu, "gemm"))
+    a, b, c = data["buffers"]
+    assert a["y"] == c["y"] > b["y"] + b["rows"] * b["cell"] and b["x"] == c["x"]
+    assert c["x"] >= a["x"] + a["width"] * a["cell"]
+
+
+def test_the_still_says_and_shows_a_step():
+    found = trace(kernels.gemm(8, 16, 4).mod, cores=1, follow=True)
+    text = diagrams.side_by_side({"plain": found, "same": found}, "title", cache=256)
+    (data, _) = stepwise.unpacked(text)
+    number, total = re.search(r'class="still said">.*?step ([\d,]+) of ([\d,]+)', text).groups()
+    now = int(number.replace(",", "")) - 1
+    assert int(total.replace(",", "")) == len(data["steps"])
+    misses = statistics.cache(found.select(found.time <= now), 256).misses
+    assert f"<b>{misses} misses</b><" in text.split("<svg")[0]
+    svg = ElementTree.fromstring(re.search(r"<svg.*?</svg>", text)[0])
+    site, _, first, length = data["steps"][now]
+    grid = data["buffers"][data["sites"][site][0]]
+    (mark,) = [part for part in svg if part.get("class") == "now"]
+    place = [float(mark.get(name)) for name in ("x", "y", "width", "height")]
+    row, column = divmod(first, grid["width"])
+    x, y = grid["x"] + column * grid["cell"], grid["y"] + row * grid["cell"]
+    assert place == pytest.approx([x, y, length * grid["cell"], grid["cell"]], abs=0.02)
+    assert sum(part.get("class") == "held" for part in svg) >= 3  # of four lines
 
 
 def test_copies_that_workers_have_of_a_buffer_lie_apart():

@@ -94,8 +94,8 @@ def test_every_rung_compiles_at_the_documents_sizes(ladder, rung, compiled):
         return
     kernels = told[f"{ladder.workload.name}-{rung.name}"]
     assert not isinstance(kernels, LabError), str(kernels)
-    assert kernels and all(kernel.registers > 0 for kernel in kernels)
-    assert all(kernel.shared <= 48 * 1024 for kernel in kernels)
+    assert kernels and all(kernel.resources.registers > 0 for kernel in kernels)
+    assert all(kernel.resources.shared <= 48 * 1024 for kernel in kernels)
 
 
 @needs_nvcc

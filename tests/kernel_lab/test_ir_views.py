@@ -3,6 +3,7 @@
 import platform
 import re
 import shutil
+import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -164,7 +165,7 @@ def test_a_gpu_rung_is_compiled_without_a_gpu():
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
 def test_what_nvcc_refuses_is_one_line():
     with pytest.raises(LabError, match="nvcc failed"):
-        ir_views._assembled("this is not CUDA", "sm_90")
+        ir_views.assembled("this is not CUDA", "sm_90")
 
 
 def test_scripts_are_the_modules_own():
@@ -201,3 +202,38 @@ def test_a_compiler_that_does_not_end_is_an_error_of_the_lab(monkeypatch):
     monkeypatch.setattr(ir_views, "_NVCC_SECONDS", 0.05)
     with pytest.raises(LabError, match="sleep did not end within 0"):
         ir_views._run(["/bin/sleep", "5"])
+
+
+def test_a_difference_ignores_indentation_and_is_one_that_patch_applies(tmp_path):
+    patch = shutil.which("patch")
+    if patch is None:
+        pytest.skip("needs patch")
+    body = [f"        a{n}" for n in range(9)]
+    old = "\n".join(["def f():", "    for i in x:", *body, "    end"])
+    deeper = [f"    {line}" for line in [*body[:-1], "        b8"]]
+    loops = ["    for p in y:", "        for i in p:"]
+    new = "\n".join(["def f():", *loops, *deeper, "    end", "    more"])
+    found = ir_views.unified(old, new)
+    marked = [line for line in found.splitlines() if line[0] in "-+"]
+    assert [line.split() for line in marked] == [
+        ["-", "for", "i", "in", "x:"],
+        ["+", "for", "p", "in", "y:"],
+        ["+", "for", "i", "in", "p:"],
+        ["-", "a8"],
+        ["+", "b8"],
+        ["+", "more"],
+    ]
+    (tmp_path / "text").write_text(f"{old}\n")
+    (tmp_path / "diff").write_text(f"--- text\n+++ text\n{found}\n")
+    subprocess.run([patch, "-l", "text", "diff"], cwd=tmp_path, check=True, capture_output=True)
+    patched = (tmp_path / "text").read_text()
+    assert [line.split() for line in patched.splitlines()] == [
+        line.split() for line in new.split("\n")
+    ]
+    assert ir_views.unified(new, new) == ""
+
+
+def test_unchanged_lines_of_a_difference_are_cut_and_changed_ones_are_not():
+    long = "x" * 400
+    found = ir_views.unified(f"{long}\na{long}", f"  {long}\nb{long}").splitlines()
+    assert found == ["@@ -1,2 +1,2 @@", f"   {long[:158]} ...", f"-a{long}", f"+b{long}"]

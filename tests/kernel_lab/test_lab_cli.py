@@ -35,12 +35,12 @@ def test_list_names_every_rung_without_tvm():
 
 def test_a_run_prints_a_table_and_gives_json_on_stdout():
     done = lab(
-        *("gemm", "--size", "M=16,N=32,K=8", "--rungs", "naive,pack"),
+        *("gemm", "--size", "M=16,N=32,K=8", "--rungs", "naive,reorder"),
         *("--rounds", "1", "--json", "-"),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert [rung["name"] for rung in found["rungs"]] == ["naive", "pack"]
+    assert [rung["name"] for rung in found["rungs"]] == ["naive", "reorder"]
     assert "x previous" in done.stderr
 
 
@@ -76,9 +76,11 @@ def test_a_gpu_ladder_without_a_gpu_is_one_line_and_untimed_runs():
     done = lab("gemm", "-d", "cuda")
     assert done.returncode == 2
     assert "no CUDA device" in done.stderr and done.stderr.count("\n") == 1
-    done = lab("gemm", "-d", "cuda", "--untimed", "--size", "M=64,N=64,K=16")
+    rungs = ("--rungs", "naive,threads_2d", "--size", "M=64,N=64,K=16")
+    done = lab("gemm", "-d", "cuda", "--untimed", *rungs)
     assert done.returncode == 0, done.stderr
-    assert "unmeasured" in done.stdout and "double_buffer" in done.stdout
+    assert "unmeasured" in done.stdout and "threads_2d" in done.stdout
+    assert "Static figures for sm_90" in done.stdout and "C 4, A 2, B 2" in done.stdout
     heading = done.stdout.splitlines()[1]
     assert heading.split() == ["kind", "time", "expected"]  # other columns would be empty
 

@@ -12,12 +12,16 @@ pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
 from kernel_lab import build, diagrams, registry, report_rungs
-from kernel_lab.diagrams import stepwise
+from kernel_lab.diagrams import loops, steps, stepwise
 from kernel_lab.scaled import scaled_trace
+from kernel_lab.trace import statistics, trace
 from kernel_lab.workload import Case, Processor
-from tests.kernel_lab.picture_checker import problems
+from tests.kernel_lab.picture_checker import problems, side_by_side
 
 space_time = importlib.import_module("kernel_lab.diagrams.space_time")  # not the function
+
+
+SMALL = Processor(registers=16, lanes=8)
 
 
 def traced(name, device, rung):
@@ -147,6 +151,53 @@ SHOWN = (
 )
 
 
+def with_turns_of(change):
+    """Turns that are drawn with their names, values or times changed."""
+
+    def broken(trace):
+        return [dataclasses.replace(turns, **change(turns)) for turns in TURNS(trace)]
+
+    return broken
+
+
+TURNS, TILE_SIZE = loops.turns_of, loops.tile_size
+TURN_FAULTS = {
+    "values of the next turn": ("turns_of", with_turns_of(lambda t: {"values": t.values + 1})),
+    "turns one step late": ("turns_of", with_turns_of(lambda t: {"starts": t.starts + 1})),
+    "a turn left out": (
+        "turns_of",
+        with_turns_of(lambda t: {n: getattr(t, n)[:-1] for n in ("values", "starts", "stops")}),
+    ),
+    "another loop's name": ("turns_of", with_turns_of(lambda t: {"name": "ax0_1"})),
+    "a tile of another size": ("tile_size", lambda trace: TILE_SIZE(trace)[::-1]),
+    "large labels": ("_SIZE", 24),
+}
+
+
+@pytest.fixture(scope="module")
+def register_tile():
+    return traced("gemm", "cpu", "register_tile")
+
+
+def test_the_checker_finds_nothing_wrong_with_turns_and_tiles(register_tile):
+    trace, note = register_tile
+    figure = drawn(trace, note, "space-time")
+    assert not problems("space-time", figure, trace, 0)
+    strip, *panels = figure.axes
+    assert len(strip.get_yticks()) == 3 and len(strip.texts) >= 14
+    assert all(axis.texts for axis in panels)  # each says how large its tile is
+
+
+@pytest.mark.parametrize("fault", TURN_FAULTS)
+def test_the_checker_sees_a_fault_in_turns_and_tiles(register_tile, fault, monkeypatch):
+    trace, note = register_tile
+    name, broken = TURN_FAULTS[fault]
+    monkeypatch.setattr(space_time if name == "turns_of" else loops, name, broken)
+    figure = diagrams.space_time(trace, "a rung", note)
+    words = "turns: |frame|tile|lie on each other"
+    assert any(re.search(words, one) for one in problems("space-time", figure, trace, 0))
+
+
 @pytest.mark.parametrize(("fault", "kind", "rung"), SHOWN)
 def test_the_checker_sees_a_planted_fault(fault, kind, rung, monkeypatch):
     name, broken = FAULTS[fault]
@@ -165,7 +216,7 @@ def test_the_checker_sees_buffers_with_each_others_colours(naive, monkeypatch):
 
     monkeypatch.setattr(space_time, "buffer_colours", swapped)
     assert problems("space-time", drawn(trace, note, "space-time"), trace, 0)
-    monkeypatch.setattr(stepwise, "buffer_colours", swapped)
+    monkeypatch.setattr(steps, "buffer_colours", swapped)
     assert problems("stepper", drawn(trace, note, "stepper"), trace, 0)
 
 
@@ -181,6 +232,118 @@ def test_the_checker_sees_a_wrong_size_of_a_cell(naive):
     text = figure._supxlabel.get_text()
     figure._supxlabel.set_text(re.sub(r"a cell is (\d+)", "a cell is 1\\1", text))
     assert problems("space-time", figure, trace, 0)
+
+
+CACHE = 8 * 64
+
+
+@pytest.fixture(scope="module")
+def four():
+    """Runs of four rungs at one small size, as chapter 3 has them."""
+    ladder = registry.ladder("gemm", "cpu")
+    case = Case(ladder.workload.size("cpu", {"M": 32, "N": 32, "K": 8}), SMALL)
+    inputs = ladder.workload.inputs(case.size)
+    return {
+        name: trace(ladder[name].module(case), inputs, cores=1, ignore=("local",), follow=True)
+        for name in ("naive", "reorder", "tile", "register_tile")
+    }
+
+
+def test_steps_side_by_side_are_those_of_the_traces(four):
+    figure = diagrams.side_by_side(four, "gemm", cache=CACHE)
+    assert not side_by_side(figure, four, seed=1, cache=CACHE)
+    for run in stepwise.unpacked(figure):
+        assert len(run["misses"]) == statistics.cache(four[run["name"]], CACHE).misses
+        assert run["loops"], run["name"]
+
+
+def without_a_step(run):
+    """One step in the middle is left out; the misses stay where they are."""
+    at = len(run["steps"]) // 2
+    for column in ("steps", "values"):
+        del run[column][at]
+
+
+def with_a_swapped_buffer(run):
+    run["sites"] = [[{0: 1, 1: 0}.get(buffer, buffer), *rest] for buffer, *rest in run["sites"]]
+
+
+def with_a_cache_that_never_throws_out(run):
+    seen, kept = set(), []
+    for step, line, _ in run["misses"]:
+        if line not in seen:
+            kept.append([step, line, -1])
+        seen.add(line)
+    run["misses"] = kept
+
+
+def with_the_oldest_thrown_out(run):
+    """The cache throws out what came in first, not what was used least recently."""
+    queue = []
+    for miss in run["misses"]:
+        miss[2] = queue.pop(0) if len(queue) == run["cache"] else -1
+        queue.append(miss[1])
+
+
+def with_an_uncounted_miss(run):
+    del run["misses"][len(run["misses"]) // 2]
+
+
+def with_loops_one_step_late(run):
+    """Every step has the loops' values of the step before of its site."""
+    last = {}
+    for (site, *_), place in zip(run["steps"], range(len(run["steps"])), strict=True):
+        now = run["values"][place]
+        run["values"][place] = last.get(site, now)
+        last[site] = now
+
+
+def with_names_of_each_others_loops(run):
+    run["loops"][0][0], run["loops"][-1][0] = run["loops"][-1][0], run["loops"][0][0]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        without_a_step,
+        with_a_swapped_buffer,
+        with_a_cache_that_never_throws_out,
+        with_the_oldest_thrown_out,
+        with_an_uncounted_miss,
+        with_loops_one_step_late,
+        with_names_of_each_others_loops,
+    ],
+)
+@pytest.mark.parametrize("rung", ["tile", "register_tile"])
+def test_the_checker_sees_a_fault_in_steps(four, fault, rung, monkeypatch):
+    made = steps.steps_of
+
+    def broken(*arguments):
+        run, left = made(*arguments)
+        fault(run)
+        return run, left
+
+    chosen = {rung: four[rung]}
+    assert not side_by_side(diagrams.side_by_side(chosen, "", cache=CACHE), chosen, 0, CACHE)
+    monkeypatch.setattr(steps, "steps_of", broken)
+    assert side_by_side(diagrams.side_by_side(chosen, "", cache=CACHE), chosen, 0, CACHE)
+
+
+def test_the_checker_sees_the_fault_of_a_cache_model(four, monkeypatch):
+    """A cache without the place of a line's last use: lines leave in the order they came."""
+
+    def first_in_first_out(lines, sets, ways):
+        held, places, thrown = [], [], []
+        for place, line in enumerate(lines):
+            if line not in held:
+                places.append(place)
+                thrown.append(held.pop(0) if len(held) == ways else -1)
+                held.append(line)
+        return places, thrown
+
+    chosen = {"tile": four["tile"]}
+    monkeypatch.setattr(statistics, "_missed", first_in_first_out)
+    assert side_by_side(diagrams.side_by_side(chosen, "", cache=CACHE), chosen, 0, CACHE)
 
 
 @pytest.mark.parametrize("kind", ["warp", pytest.param("banks", marks=pytest.mark.slow)])

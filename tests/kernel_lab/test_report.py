@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("tvm")
 pytest.importorskip("matplotlib")
 
-from kernel_lab import build, ir_views, registry, report, report_rungs
+from kernel_lab import build, diagrams, ir_views, registry, report, report_rungs
 from kernel_lab.diagrams import charts, stepwise
 from kernel_lab.errors import LabError, LabUsageError
 from kernel_lab.report_steps import side_by_side
@@ -205,13 +205,43 @@ def rendered(page, folder):
     return done.stdout
 
 
+# Presses keys in the first stepper of a page, and writes down the steps that it says it is at.
+PRESSED = """<pre id="steps"></pre><script>
+const waiting = setInterval(() => {
+  const figure = document.querySelector("figure.stepper.live");
+  if (!figure) return;
+  clearInterval(waiting);
+  const found = () => figure.querySelector("output").textContent.match(/step ([\\d,]+) of/)[1];
+  const steps = [found()];
+  for (const key of ["ArrowRight", "ArrowLeft", "End", "ArrowLeft", "Home", "End"]) {
+    figure.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+    steps.push(found());
+  }
+  document.getElementById("steps").textContent = steps.join(" ");
+}, 20);
+</script>"""
+
+
+def outputs_of(page):
+    """The lines that each live stepper of a page says of its step."""
+    found = re.findall(r"<output[^>]*>(.*?)</output>", page)
+    return [
+        [re.sub("<.*?>", "", line).strip() for line in re.findall(r"<span>(.*?)</span>", output)]
+        for output in found
+    ]
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Chromium")
 def test_the_stepwise_view_runs_in_a_browser(written, tmp_path):
-    outputs = re.findall(r"<output>(.*?)</output>", rendered(written[1], tmp_path))[-2:]
+    outputs = outputs_of(rendered(written[1], tmp_path))[-2:]
     lanes = build.processor(build.make_target("cpu")).lanes
     assert outputs == [
-        "step 1 of 192: load a[i]",
-        f"step 1 of {3 * 64 // lanes}: load a[i_0 * {lanes} + i_1], {lanes} accesses",
+        ["step 1 of 192", "load a[i]", "i=0/64"],
+        [
+            f"step 1 of {3 * 64 // lanes}",
+            f"load a[i_0 * {lanes} + i_1], {lanes} accesses",
+            f"i_0=0/{64 // lanes}",
+        ],
     ]
 
 
@@ -223,15 +253,21 @@ def test_a_browser_counts_the_misses_of_the_model(tmp_path):
     size = {"M": 16, "N": 64, "K": 8}
     assert "traced at M=16, N=64, K=8" in figure
     page = tmp_path / "page.html"
-    page.write_text(figure.replace('value="0"', 'value="999999"') + stepwise.script())
-    outputs = re.findall(r"<output>(.*?)</output>", rendered(page, tmp_path))
+    page.write_text(diagrams.page(figure).replace("</body>", f"{PRESSED}</body>"))
+    text = rendered(page, tmp_path)
+    outputs = outputs_of(text)
+    steps = [int(n.replace(",", "")) for n in re.search(r'id="steps">(.*?)<', text)[1].split()]
+    last = len(stepwise.unpacked(figure)[0]["steps"])
+    assert steps == [1, 2, 1, last, last - 1, 1, last]
     runs = stepwise.unpacked(figure)
     for rung, output, run in zip(rungs, outputs, runs, strict=True):
         inputs = ladder.workload.inputs(size)
         found = trace(rung.module(Case(size)), inputs, cores=1, ignore=("local",))
         misses = statistics.cache(found, run["cache"] * 64).misses
-        assert output.endswith(f"; {misses} misses"), (rung.name, output)
-        assert ("k=" in output) == (rung.name != "register_tile"), output
+        assert output[0] == f"{misses:,} misses", (rung.name, output)
+        values = zip(run["sites"][run["steps"][-1][0]][3], run["values"][-1], strict=True)
+        loops = [f"{run['loops'][n][0]}={value}/{run['loops'][n][1]}" for n, value in values]
+        assert output[-1].split() == loops and len(loops) >= 2, output
 
 
 def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
@@ -251,7 +287,10 @@ def test_a_gpu_rung_is_drawn_and_compiled_without_a_gpu(tmp_path, monkeypatch):
     )
     text = " ".join("".join(outline(report.write(result, tmp_path)).text).split())
     assert "Not timed: there is no GPU" in text and "not timed" in text
-    assert "No idle lanes, uncoalesced access or bank conflict was found." in text
+    assert (
+        "No load of unset memory, idle lanes, uncoalesced access or bank conflict was found."
+        in text
+    )
     if shutil.which("nvcc"):
         assert "ld.global" in text and "__global__" in text
     else:

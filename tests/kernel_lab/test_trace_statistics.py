@@ -193,3 +193,43 @@ def test_warps_are_a_gpu_matter():
         statistics.line_accesses(trace(kernels.vector_add(4).mod), 48)
     with pytest.raises(LabUsageError, match="not sets of 3 lines"):
         statistics.cache(trace(kernels.vector_add(4).mod), 1024, ways=3)
+
+
+def strided_results(write_per_thread):
+    """A product of which each thread has rows 8 apart. The results are written by a loop inside the
+    thread's own, or by one beside it that is bound to the same threads."""
+    s = kernels.gemm(16, 64, 8)
+    c = s.get_sblock("C")
+    write = s.cache_write(c, 0, "local")
+    i, j, _ = s.get_loops(c)
+    block, column = s.split(j, [2, 32])
+    own, row = s.split(i, [2, 8])
+    s.reorder(block, row, column, own)
+    s.bind(block, "blockIdx.x")
+    s.bind(row, "threadIdx.y")
+    s.bind(column, "threadIdx.x")
+    if write_per_thread:
+        s.reverse_compute_at(write, column)
+        return s
+    s.reverse_compute_at(write, block)
+    i, column = s.get_loops(write)[-2:]
+    own, row = s.split(i, [2, 8])
+    s.reorder(row, column, own)
+    s.bind(row, "threadIdx.y")
+    s.bind(column, "threadIdx.x")
+    return s
+
+
+@pytest.mark.parametrize("ignore", [(), ("local",)])
+def test_loads_of_what_was_never_stored_are_found(ignore):
+    a, b = kernels.random((16, 8), (8, 64))
+    # TVM writes the box of rows r to r + 8, of which two are the thread's own.
+    wrong = trace(strided_results(write_per_thread=True).mod, [a, b], ignore=ignore)
+    assert np.isnan(wrong.arrays["C"]).any()
+    assert dict(wrong.unset) == {"C_local": 8 * 64 * 7}
+    assert dict(wrong.of_buffer("C").unset) == dict(wrong.unset)
+    unset = [line for line in gpu.findings(wrong) if line.startswith("unset")]
+    assert unset == ["unset: 3,584 loads of elements of C_local to which nothing was stored before"]
+    right = trace(strided_results(write_per_thread=False).mod, [a, b], ignore=ignore)
+    assert np.allclose(right.arrays["C"].reshape(16, 64), a @ b, atol=1e-5)
+    assert not right.unset and gpu.findings(right) == []

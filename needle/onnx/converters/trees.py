@@ -63,11 +63,21 @@ class Trees:
             at = np.unique(np.concatenate([self.yes[inner], self.no[inner]]))
             steps += 1
 
+    @property
+    def _inner(self) -> np.ndarray:
+        """Whether each node is a decision and no leaf."""
+        own = np.arange(len(self.yes))
+        inner: np.ndarray = (self.yes != own) | (self.no != own)
+        return inner
+
     def leaves(self, node: Node, x: Tensor) -> Tensor:
         """The leaf that each row of x reaches in each tree: (rows, trees)."""
         depth = self.depth(node)
         if depth > _DEEPEST:
             raise node.unsupported(f"trees of {depth} decisions; at most {_DEEPEST} on one path")
+        asked = self.features[self._inner]
+        for feature in asked[(asked < 0) | (asked >= x.shape[1])][:1]:
+            raise node.invalid(f"a tree asks for feature {feature}, and its input has {x.shape[1]}")
         rows, trees = x.shape[0], len(self.roots)
         at = ops.broadcast_to(make_const(self.roots.reshape(1, -1)), (rows, trees))
         links = [make_const(way.astype("int64")) for way in (self.no, self.yes)]
@@ -84,9 +94,8 @@ class Trees:
 
         value = ops.take_along_axis(x, own(self.features.astype("int64")), 1)
         split = own(self.splits.astype(x.dtype))
-        inner = (self.yes != np.arange(len(self.yes))) | (self.no != np.arange(len(self.no)))
         found: Any = None
-        for mode in sorted(set(self.modes[inner]) & set(_MODES)) or ["LEQ"]:
+        for mode in sorted(set(self.modes[self._inner]) & set(_MODES)) or ["LEQ"]:
             if mode == "MEMBER":
                 assert self.members is not None  # made wherever a node has this mode
                 members = own(self.members.astype(x.dtype))

@@ -51,7 +51,7 @@ _ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
 def write(
     folder: Path, result: Mapping[str, Any], judge: Judge, seconds: float, limit: float
 ) -> Path:
-    """Write the script of a failure, shrunk by asking `judge` for about `seconds` seconds.
+    """Write the script of a failure, shrunk by asking `judge` for about `seconds` seconds (0: not).
 
     `result` may have its `program`; a result whose process died has none. `limit` is how long a
     program may take.
@@ -89,18 +89,22 @@ def _read(kind: str, text: str) -> Any:
     return program_of(text)
 
 
-def _shrunk(program: Any, fails: Callable[[Any], bool]) -> Any:
+def _shrunk(program: Any, fails: Callable[[Any], bool], result: Mapping[str, Any]) -> Any:
     if isinstance(program, Program):
         return shrunk(program, fails)
     from needle_tvm.check.campaign.onnx.shrink import shrunk as shrunk_graph
 
-    return shrunk_graph(program, fails)
+    refused = result["where"] == "onnxruntime" and result["verdict"] != WRONG
+    return shrunk_graph(program, fails, computed=not refused and result["where"] != "process")
 
 
 def _small(
     program: Any, result: Mapping[str, Any], judge: Judge, seconds: float
 ) -> tuple[Any, Sequence[Variant]]:
-    """Return the shrunk program, and the variants at which it fails."""
+    """Return the shrunk program, and the variants at which it fails; if `seconds` is 0 the program
+    as it is, and all variants."""
+    if not seconds:
+        return program, VARIANTS
     variants = [variant for variant in VARIANTS if place(*variant) == result["where"]]
     if not variants and result["where"] in ("eager", "trace"):
         return program, ()
@@ -116,7 +120,8 @@ def _small(
     if found is None:
         return program, VARIANTS
     end = time.monotonic() + seconds  # counted from when the process has started
-    return _shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
+    smaller = _shrunk(program, lambda each: time.monotonic() < end and fails(each, found), result)
+    return smaller, found
 
 
 def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:

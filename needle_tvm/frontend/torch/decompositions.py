@@ -15,12 +15,15 @@ from needle_tvm.frontend.torch.nodes import pairs
 def _trilinear(
     a: Any, b: Any, c: Any, new_a: Any, new_b: Any, new_c: Any, summed: Any, unroll: int = 1
 ) -> Any:
-    product: Any = 1
-    for factor, axes in ((a, new_a), (b, new_b), (c, new_c)):
-        for axis in axes:
-            factor = factor.unsqueeze(axis)
-        product = product * factor
-    return product.sum(summed)
+    """As products of matrices: PyTorch's own decomposition holds all products before it sums."""
+    import torch
+
+    axes = range(a.dim() + len(new_a))
+    names = [
+        "".join(chr(ord("a") + axis) for axis in axes if axis not in left)
+        for left in (new_a, new_b, new_c, summed)
+    ]
+    return torch.einsum(f"{names[0]},{names[1]},{names[2]}->{names[3]}", a, b, c)
 
 
 def _scaled(operation: str) -> Callable[..., Any]:
@@ -94,6 +97,8 @@ def _avg_pool(
     """Average pooling with a given divisor, as the mean over windows of a padded input."""
     import torch
 
+    if not x.is_floating_point():
+        raise ValueError(f"average pooling of {x.dtype} is not taken")
     if divisor is None:
         return NotImplemented
     dims = 2 if isinstance(kernel, int) else len(kernel)
@@ -105,6 +110,17 @@ def _avg_pool(
         around += [padding[i], max(end - padding[i] - x.shape[i - dims], 0)]
     padded = torch.nn.functional.pad(x, around)
     return pool(padded, kernel, stride) * (math.prod(kernel) / divisor)
+
+
+def _addmv(added: Any, x: Any, vector: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = (x @ vector).mul(alpha) if alpha != 1 else x @ vector
+    return product + (added if beta == 1 else added * beta) if beta else product
+
+
+def _addbmm(added: Any, x: Any, y: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+    """The sum of products of matrices as one product."""
+    rows = x.movedim(0, 1).reshape(x.shape[1], x.shape[0] * x.shape[2])
+    return added.addmm(rows, y.reshape(-1, y.shape[2]), beta=beta, alpha=alpha)
 
 
 def _inner(x: Any, y: Any) -> Any:
@@ -238,45 +254,12 @@ def _preferred(extreme: str) -> Callable[[Any, Any], Any]:
     return of
 
 
-def _largest(x: Any, dim: int, keepdim: bool = False) -> Any:
-    return x.amax(dim, keepdim), x.argmax(dim, keepdim)
-
-
-def _smallest(x: Any, dim: int, keepdim: bool = False) -> Any:
-    return x.amin(dim, keepdim), x.argmin(dim, keepdim)
-
-
 def _moments(spread: str) -> Callable[..., Any]:
     def of(x: Any, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
         spread_of = getattr(x, spread)(dim, correction=correction, keepdim=keepdim)
         return spread_of, x.mean(dim, keepdim=keepdim)
 
     return of
-
-
-def _kthvalue(x: Any, k: int, dim: int = -1, keepdim: bool = False) -> Any:
-    parts = (each.narrow(dim, k - 1, 1) for each in x.sort(dim))
-    return tuple(each if keepdim else each.squeeze(dim) for each in parts)
-
-
-def _median(x: Any, dim: int, keepdim: bool = False) -> Any:
-    """The lower median and its index; NaN if there is one."""
-    if x.ndim == 0:
-        return x.clone(), x.new_zeros((), dtype=_long())
-    middle = (x.shape[dim] - 1) // 2
-    value, place = (each.narrow(dim, middle, 1) for each in x.sort(dim))
-    if x.is_floating_point():
-        unknown = x != x
-        some = unknown.any(dim, keepdim=True)
-        value = value.masked_fill(some, math.nan)
-        place = _where(some, unknown.int().argmax(dim, keepdim=True), place)
-    return tuple(each if keepdim else each.squeeze(dim) for each in (value, place))
-
-
-def _long() -> Any:
-    import torch
-
-    return torch.int64
 
 
 def _of_a_number(name: str) -> Callable[..., Any]:
@@ -331,31 +314,20 @@ def _padded(x: Any, pad: Any, value: float = 0) -> Any:
     return torch.nn.functional.pad(x, [max(each, 0) for each in pad], value=value)
 
 
-def _unfold(x: Any, dim: int, size: int, step: int) -> Any:
-    """Windows along an axis, with the positions in a window as the last axis."""
-    import torch
-
-    if x.ndim == 0:
-        return NotImplemented
-    dim %= x.ndim
-    count = (x.shape[dim] - size) // step + 1
-    places = torch.arange(count)[:, None] * step + torch.arange(size)
-    windows = x.index_select(dim, places.reshape(-1)).unflatten(dim, (count, size))
-    return windows.movedim(dim + 1, -1)
-
-
 def _vector_norm(
     x: Any, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """Only the norms of order 0 (number of nonzero elements) and 2."""
+    """Only the norms of order 0 (number of nonzero elements), 2, 3 and 4."""
     import torch
 
     if x.ndim == 0:
         return torch.linalg.vector_norm(x.reshape(1), ord, dtype=dtype).reshape(())
-    if ord not in (0, 2):
+    if ord not in (0, 2, 3, 4):
         return NotImplemented
     x = x if dtype is None else x.to(dtype)
     dim = [*range(x.ndim)] if dim is None else dim
+    if ord > 2:  # as products, since TVM warns of such powers on the terminal
+        return _in_float32(lambda x: x.abs().pow(ord).sum(dim, keepdim) ** (1 / ord))(x)
     if ord == 0:
         return (x != 0).sum(dim, keepdim).to(x.dtype)
     return _in_float32(lambda x: (x * x).sum(dim, keepdim).sqrt())(x)
@@ -368,17 +340,27 @@ def _cdist(x: Any, y: Any, p: float, mode: int | None) -> Any:
     return torch.linalg.vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), p, -1)
 
 
-def _searchsorted(
-    ordered: Any, x: Any, *, out_int32: bool = False, right: bool = False, side: str | None = None,
-    sorter: Any = None,
-) -> Any:  # fmt: skip
-    """The number of elements of a row before each element of `x`; all are before NaN."""
-    if sorter is not None or x.ndim == 0:
+def _pdist(x: Any, p: float = 2) -> Any:
+    """Distances of each row and all later ones."""
+    import torch
+
+    first, second = torch.triu_indices(x.shape[0], x.shape[0], 1).unbind()
+    rows, later = (x.index_select(0, each) for each in (first, second))
+    return torch.linalg.vector_norm(rows - later, p, -1)
+
+
+def _dist(x: Any, y: Any, p: float = 2) -> Any:
+    import torch
+
+    return torch.linalg.vector_norm(x - y, p)
+
+
+def _angle(x: Any) -> Any:
+    """The angle of a real number: pi below 0."""
+    if x.is_complex():
         return NotImplemented
-    row, x = ordered.unsqueeze(-2), x.unsqueeze(-1)
-    before = ~(row > x) if right or side == "right" else ~(row >= x)
-    count = before.sum(-1)
-    return count.int() if out_int32 else count
+    x = x if x.is_floating_point() else x.float()
+    return _where(x != x, x, (x < 0).to(x.dtype) * math.pi)
 
 
 # Decompositions by PyTorch's name of the operator.
@@ -414,18 +396,22 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "leaky_relu.default": lambda x, slope=0.01: (
         _where(x > 0, x, x * 0) if slope == 0 else NotImplemented
     ),
+    "addmv.default": _addmv,
+    "addbmm.default": _addbmm,
     "inner.default": _inner,
     "cat.default": _joined,
     "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
-    "unfold.default": _unfold,
     "linalg_vector_norm.default": _vector_norm,
     "_cdist_forward.default": _cdist,
-    "searchsorted.Tensor": _searchsorted,
+    "_pdist_forward.default": _pdist,
+    "dist.default": _dist,
     "full_like.default": lambda x, value, dtype=None, **_: x.new_full(x.shape, value, dtype=dtype),
     # LLVM has neither sinh nor cosh for vectors of float64.
     "sinh.default": _in_float32(lambda x: (x.expm1() - (-x).expm1()) * 0.5),
     "cosh.default": _in_float32(lambda x: (x.exp() + (-x).exp()) * 0.5),
+    "ldexp.Tensor": lambda x, exponent: x * 2.0**exponent,
+    "angle.default": _angle,
     "mish.default": _in_float32(lambda x: x * x.exp().log1p().tanh()),
     "celu.default": _celu,
     "exp2.default": lambda x: 2 ** (x if x.is_floating_point() else x.float()),
@@ -433,11 +419,6 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "std_mean.correction": _moments("std"),
     "fmax.default": _preferred("maximum"),
     "fmin.default": _preferred("minimum"),
-    "max.dim": _largest,
-    "min.dim": _smallest,
-    "kthvalue.default": _kthvalue,
-    "median.dim": _median,
-    "median.default": lambda x: _median(x.reshape(-1), 0)[0],
     **{
         name: _of_a_number(name)
         for name in (

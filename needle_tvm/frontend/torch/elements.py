@@ -121,6 +121,27 @@ def _powers(x: te.Tensor, y: te.Tensor) -> te.Tensor:
     return topi.where(topi.logical_or(is_unit, is_positive), powers, topi.full_like(powers, zero))
 
 
+def shifted(left: bool) -> Callable[[Any, Any], Any]:
+    """x << y or x >> y for integers. Beyond the bits, 0 remains, or the sign to the right."""
+
+    def element(x: Any, y: Any) -> Any:
+        x, y = tirx.convert(x), tirx.convert(y)
+        dtype = str(x.ty)
+        bits = int(dtype.partition("int")[2])
+        zero, most = (tirx.const(value, dtype) for value in (0, bits - 1))
+        beyond = y > most if dtype.startswith("uint") else tirx.any(y < zero, y > most)
+        if left:
+            return tirx.Select(beyond, zero, x << tirx.Select(beyond, zero, y))
+        return x >> tirx.Select(beyond, most, y)
+
+    def whole(x: Any, y: Any) -> Any:
+        return relax.BlockBuilder.current().call_te(
+            partial(_te.broadcast, TE_NAMESPACE, element), x, y, primfunc_name_hint="shifted"
+        )
+
+    return whole
+
+
 def elementwise(rule: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """A converter that applies `rule(k, element)` to each float element."""
 

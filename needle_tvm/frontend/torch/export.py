@@ -149,7 +149,7 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
     """A model's exported program and its functional form."""
     import torch
 
-    from needle_tvm.frontend.torch import bags, grouped, importer, recurrence
+    from needle_tvm.frontend.torch import bags, grouped, importer, orders, recurrence, strides
     from needle_tvm.frontend.torch import decompositions as torch_decompositions
     from needle_tvm.frontend.torch import ops as torch_ops
 
@@ -163,6 +163,8 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
             exported = _recorded(model, inputs, asked)
             taken_apart = {
                 **torch_decompositions.DECOMPOSITIONS,
+                **orders.DECOMPOSITIONS,
+                **strides.DECOMPOSITIONS,
                 **recurrence.DECOMPOSITIONS,
                 **bags.DECOMPOSITIONS,
                 **grouped.DECOMPOSITIONS,

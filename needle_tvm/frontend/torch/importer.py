@@ -194,6 +194,10 @@ def from_exported_program(
         by_pair = node.op == "call_function" and complexes.concerns(node) and complexes.knows(node)
         if by_pair or _is_size(node, symbols):
             importer.convert_map.setdefault(node.target.__name__, _no_tensor)
+        elif _is_constant(node):
+            importer.convert_map.setdefault(
+                node.target.__name__, partial(_made_now, importer=importer)
+            )
     missing = _missing(program, importer.convert_map)
     if missing:
         operators = "operator" if len(missing) == 1 else "operators"
@@ -215,6 +219,24 @@ def from_exported_program(
 
 def _no_tensor(node: Any) -> Any:
     raise ValueError(f"no translation of the operator {node.target}")
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether an operator without operands gives the same tensor at each call (a window, indices of
+    a triangle)."""
+    import torch
+
+    if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    seeded = torch.Tag.nondeterministic_seeded in node.target.tags
+    return not node.all_input_nodes and not seeded and hasattr(node.meta.get("val"), "dtype")
+
+
+def _made_now(node: Any, importer: Any) -> Any:
+    """The value of an operator without operands, as a constant."""
+    if node.all_input_nodes:
+        return _no_tensor(node)
+    return importer.block_builder.emit(_constant(node.target(*node.args, **node.kwargs)))
 
 
 def _is_size(node: Any, symbols: Symbols) -> bool:

@@ -9,13 +9,14 @@ use of one is a constant that PyTorch follows through computations.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from needle_tvm.errors import TranslationError
 
-# (module, the buffer's name there, the buffer), by the identity of the buffer.
-Numbers = Mapping[int, tuple[Any, str, Any]]
+# The (module, name) at which a buffer is registered, once or more, by the buffer's identity. The
+# modules' entries keep the buffers, and so their identities, alive.
+Numbers = Mapping[int, Sequence[tuple[Any, str]]]
 
 _IN_PLACE = frozenset(
     f"__i{name}__"
@@ -26,12 +27,12 @@ _IN_PLACE = frozenset(
 def numbers_of(model: Any) -> Numbers:
     """The buffers of a `Flat.module` that hold one integer or boolean."""
     own, *inner = model.modules()
-    return {
-        id(buffer): (module, name, buffer)
-        for module in (*getattr(own, "models", (own,)), *inner)
-        for name, buffer in module._buffers.items()
-        if buffer is not None and buffer.ndim == 0 and _is_whole(buffer)
-    }
+    found: dict[int, list[tuple[Any, str]]] = {}
+    for module in (*getattr(own, "models", (own,)), *inner):
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.numel() == 1 and _is_whole(buffer):
+                found.setdefault(id(buffer), []).append((module, name))
+    return found
 
 
 def _is_whole(tensor: Any) -> bool:
@@ -63,36 +64,45 @@ def knowing(numbers: Numbers) -> Iterator[None]:
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            if args and id(args[0]) in numbers and _writes(getattr(function, "__name__", "")):
-                raise _written(numbers[id(args[0])])
+            for changed in _changed(function, args, kwargs):
+                if id(changed) in numbers:
+                    raise _written(*numbers[id(changed)][0])
             each = torch.utils._pytree.tree_map_only(torch.Tensor, constant, (args, kwargs))
             return function(*each[0], **each[1])
 
-    for module, name, buffer in numbers.values():
-        del module._buffers[name]
-        module.__dict__[name] = buffer
+    places = [place for known in numbers.values() for place in known]
+    before = {module: dict(module._buffers) for module, _ in places}
+    for module, name in places:
+        module.__dict__[name] = module._buffers.pop(name)
     try:
         with Knowing():
             yield
-        for number in numbers.values():
-            module, name, buffer = number
-            if module.__dict__.get(name) is not buffer:
-                raise _written(number)
+        for module, name in places:
+            if module.__dict__.get(name) is not before[module][name]:
+                raise _written(module, name)
     finally:
-        for module, name, buffer in numbers.values():
+        for module, name in places:
             module.__dict__.pop(name, None)
-            module._buffers[name] = buffer
+        for module, buffers in before.items():  # in their order, which `state_dict` has, too
+            module._buffers.clear()
+            module._buffers.update(buffers)
+
+
+def _changed(function: Any, args: Any, kwargs: Any) -> list[Any]:
+    """The tensors that a call of PyTorch's writes to."""
+    out = kwargs.get("out")
+    written = list(out) if isinstance(out, (tuple, list)) else [out]
+    return [*written, *args[:1]] if _writes(getattr(function, "__name__", "")) else written
 
 
 def _writes(name: str) -> bool:
-    """Whether a function of PyTorch's changes its first argument."""
+    """Whether a function of PyTorch's of this name changes its first argument."""
     if name.startswith("__"):
         return name == "__setitem__" or name in _IN_PLACE
     return name.endswith("_")
 
 
-def _written(number: tuple[Any, str, Any]) -> TranslationError:
-    module, name, _ = number
+def _written(module: Any, name: str) -> TranslationError:
     return TranslationError(
         f"{type(module).__name__} writes to its buffer {name!r}, and compiled code changes "
         "nothing: return the new value instead"

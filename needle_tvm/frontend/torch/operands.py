@@ -12,7 +12,8 @@ from needle.backend_ndarray.dtypes import HALVES
 _EXACT = frozenset(
     "linear matmul _to_copy alias amax amin arange argmax argmin as_strided abs broadcast_to cat "
     "clamp clone "
-    "constant_pad_nd copy diagonal embedding eq expand flip full full_like gather ge getitem gt "
+    "constant_pad_nd copy cummax cummin "
+    "diagonal embedding eq expand flip full full_like gather ge getitem gt "
     "index index_put index_select le lift_fresh_copy lt masked_fill max max_pool1d "
     "max_pool2d_with_indices maximum min minimum ne neg new_zeros ones_like permute relu repeat "
     "reshape roll scalar_tensor scatter select slice slice_scatter sort split split_with_sizes "

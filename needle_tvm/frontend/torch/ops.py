@@ -26,7 +26,7 @@ import numpy as np
 from needle.backend_ndarray.dtypes import HALVES
 from needle.ops import _functions
 from needle_tvm._tvm.names import relax, te, tirx
-from needle_tvm.frontend.torch import elements, grouped, places, recurrence, resizes
+from needle_tvm.frontend.torch import elements, grouped, places, recurrence, resizes, special
 from needle_tvm.frontend.torch import graph as torch_graph
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.nodes import (
@@ -481,6 +481,11 @@ def _constants(program: Any) -> Callable[[Any], Any]:
     return constant
 
 
+def item(node: Any, importer: Any) -> Any:
+    """A number of Python's made of a tensor, as a tensor without axes."""
+    return _op.reshape(importer.env[node.args[0]], ())
+
+
 # By PyTorch's name of the operator; each converter takes a node and an importer.
 CONVERTERS: dict[str, Callable[..., Any]] = {
     "scaled_dot_product_attention.default": attention,
@@ -515,6 +520,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "scatter_reduce.two": places.scatter_reduce,
     "_to_copy.default": elements.cast,
     **resizes.CONVERTERS,
+    **special.CONVERTERS,
     "cumsum.default": _cumulative(_op.cumsum),
     "cumprod.default": _cumulative(_op.cumprod),
     "floor_divide.default": elements.of_two(
@@ -527,6 +533,16 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     **{
         f"pow.{kind}": elements.of_two(elements.power, elements.whole_power)
         for kind in ("Scalar", "Tensor_Tensor")
+    },
+    **{
+        f"{name}.{kind}": elements.of_two(
+            elements.power, elements.shifted(left="__l" in name or "left" in name)
+        )
+        for name in ("bitwise_left_shift", "bitwise_right_shift", "__lshift__", "__rshift__")
+        for kind in (
+            "Tensor",
+            *(("Scalar",) if "__" in name else ("Tensor_Scalar", "Scalar_Tensor")),
+        )
     },
     "hypot.default": elements.of_two(elements.hypot, _op.add),
     **{f"fmod.{kind}": elements.of_two(_functions.fmod, _op.mod) for kind in ("Tensor", "Scalar")},
@@ -542,6 +558,8 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "bucketize.Tensor": places.bucketize,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
+    "item.default": item,
+    "_local_scalar_dense.default": item,
 }
 
 

@@ -14,7 +14,14 @@ import numpy as np
 from needle.backend_ndarray.dtypes import is_floating
 from needle.ops import _te
 from needle_tvm._tvm.names import TE_NAMESPACE, Constant, relax, te, tirx
-from needle_tvm.frontend.torch.nodes import alike, arguments, broadcast, extents_of, shape_of
+from needle_tvm.frontend.torch.nodes import (
+    alike,
+    arguments,
+    broadcast,
+    extents_of,
+    result_dtype,
+    shape_of,
+)
 
 _op = relax.op
 
@@ -231,7 +238,18 @@ def scatter_reduce(node: Any, importer: Any) -> Any:
     options |= dict(zip(("reduce", "include_self"), node.args[4:], strict=False))
     options |= dict(node.kwargs)
     how, dtype = str(options["reduce"]), str(x.ty.dtype)
-    own = bool(options["include_self"])
+    if dtype == "bool":  # any of them, or all
+        how, dtype = {"sum": "amax", "prod": "amin"}.get(how, how), "int8"
+        x, source = (emit(_op.astype(each, dtype)) for each in (x, source))
+    total = _reduced(emit, x, flat, source, how, bool(options["include_self"]))
+    return emit(_op.astype(total, result_dtype(node)))
+
+
+def _reduced(
+    emit: Callable[[Any], Any], x: Any, flat: Any, source: Any, how: str, own: bool
+) -> Any:
+    """x with the elements of `source` combined at flat indices, and with its own if `own`."""
+    dtype = str(x.ty.dtype)
     reduction, alone = {
         "sum": ("add", 0),
         "mean": ("add", 0),

@@ -1,6 +1,6 @@
-"""All steps of an LSTM over a sequence as one kernel, written as explicit loops.
+"""All steps of a recurrence over a sequence as one kernel, written as explicit loops; an LSTM's.
 
-The recurrent weight is packed so that one panel holds all four gates of the same units: a tile of
+The recurrent weight is packed so that one panel holds all gates of the same units: a tile of
 gate sums turns directly into those units' next state, and only the state is written. Each thread
 keeps its own panels, which stay in its cache from step to step. Within one parallel region, the
 threads synchronise after every step (as in Diamos et al., "Persistent RNNs", ICML 2016).
@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
+from needle.ops import _te
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx
 from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
 from needle_tvm.kernels.variants import covers_best
@@ -20,21 +22,54 @@ from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
 
 GATES = 4  # i, f, g, o, side by side
 
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What a kernel of all steps reads and writes. `inputs` names the buffers that it reads, in
+    order. `states` pairs the buffer of a state's initial values (B, H) with that of its values
+    after each step (T, B, H). `sums` names the result (T, B, n H) that is written only if it is
+    read, and gives its n; a step passes on (`passed`, B, H) to its own second product."""
+
+    name: str
+    inputs: tuple[str, ...]
+    states: tuple[tuple[str, str], ...] = (("h", "hiddens"),)
+    sums: tuple[str, int] | None = None
+    passed: int = 0
+
+    def results(self, sizes: tuple[Any, Any, Any], with_sums: bool) -> dict[str, tuple[Any, ...]]:
+        """The shapes of the results by name, in order."""
+        steps, batch, hidden = sizes
+        shapes = {after: sizes for _, after in self.states}
+        if self.sums is not None and with_sums:
+            name, count = self.sums
+            shapes[name] = (steps, batch, count * hidden)
+        if self.passed:
+            shapes["passed"] = (self.passed, batch, hidden)
+        return shapes
+
+
+LSTM = Recurrence(
+    "lstm_steps",
+    ("projected", "h", "c", "panels"),
+    states=(("h", "hiddens"), ("c", "cells")),
+    sums=("sums", GATES),
+)
+
 # TVM's code generator keeps one parallel region around the loops inside it, and has the threads
 # wait for each other after a loop.
 _REGION, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 
 
 @dataclass(frozen=True)
-class LstmTile:
-    """The register tile: the four gates of `units` units for `rows` rows of the batch."""
+class StepsTile:
+    """The register tile: all gates of `units` units for `rows` rows of the batch."""
 
     rows: int
     units: int
     is_parallel: bool  # whether a step has enough work for more than one thread
 
 
-def lstm_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int = GATES) -> LstmTile:
+def steps_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> StepsTile:
     """One vector of units, and as many rows as registers allow beside the weights of the gates and
     a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
     most = _most_rows(target, gates)
@@ -42,16 +77,16 @@ def lstm_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int = 
     units = vector_registers(target)[1] // item_bytes(dtype)
     # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
     shared = int(target.attrs["num-cores"]) > 1 and hidden > units
-    return LstmTile(
+    return StepsTile(
         rows=-(-batch // blocks),
         units=units,
         is_parallel=shared and batch * hidden * gates * hidden >= PARALLEL_WORK,
     )
 
 
-def lstm_tiles(
-    least: int, most: int, hidden: int, dtype: str, target: Target, gates: int = GATES
-) -> list[LstmTile]:
+def steps_tiles(
+    least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
+) -> list[StepsTile]:
     """The tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
     of their own number, and more the one that covers them with the fewest to spare."""
     largest = _most_rows(target, gates)
@@ -60,7 +95,7 @@ def lstm_tiles(
     useful = [each for each in fitting if least <= each] or [largest]
     # Tiles of more rows than the first that holds the most are never picked.
     useful = useful[: next((at for at, each in enumerate(useful, 1) if each >= most), len(useful))]
-    return [replace(lstm_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
+    return [replace(steps_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
 
 
 def _most_rows(target: Target, gates: int) -> int:
@@ -85,58 +120,58 @@ def pack_gates(w: te.Tensor, units: int, gates: range | None = None) -> te.Tenso
 
 
 def lstm_steps(
-    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+    inputs: Sequence[te.Tensor], tiles: Sequence[StepsTile], *, with_sums: bool
 ) -> list[te.Tensor]:
     """Return the states h' and c' after each step (T, B, H), and if `with_sums` also the sums that
     the gates are computed from (T, B, 4 H). Inputs: projected (T, B, 4 H), h and c (B, H), and the
     panels of `pack_gates`. The code picks among `tiles`, fewest rows first, by the batch."""
-    steps, batch, hidden = steps_sizes(inputs)
-    shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
-    return extern_steps("lstm_steps", inputs, shapes, tiles, _Writer)
+    return extern_steps(LSTM, inputs, tiles, with_sums, _Writer)
 
 
 State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
-def states_after(carried: Sequence[tuple[Any, Any]], before: Any | None) -> tuple[State, ...]:
-    """The states after the step `before`; None for the initial ones. Each of `carried` is the
-    buffer of a state's initial values (B, H) and that of its values after all steps (T, B, H)."""
+def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[State, ...]:
+    """The states after the step `before`; None for the initial ones."""
 
-    def state(initial: Any, after: Any) -> State:
+    def state(initial: str, after: str) -> State:
         if before is None:
-            return lambda row, unit: initial[row, unit]
-        return lambda row, unit: after[before, row, unit]
+            return lambda row, unit: getattr(buffers, initial)[row, unit]
+        return lambda row, unit: getattr(buffers, after)[before, row, unit]
 
-    return tuple(state(*each) for each in carried)
+    return tuple(state(*each) for each in kind.states)
 
 
 def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[Any, Any, Any]:
-    """Steps, batch and hidden size, from projected and h."""
+    """Steps, batch and hidden size, from projected and h: ints, or expressions of symbolic ones."""
     steps, batch, hidden = exprs_of(map(extent_of, (inputs[0].shape[0], *inputs[1].shape)))
     return steps, batch, hidden
 
 
 def extern_steps(
-    name: str,
+    kind: Recurrence,
     inputs: Sequence[te.Tensor],
-    shapes: Sequence[tuple[Any, ...]],
-    tiles: Sequence[LstmTile],
+    tiles: Sequence[StepsTile],
+    with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
-    """The results, of these shapes, of all steps that `writer(s, tile, sizes, *buffers)` writes.
-    The code picks among `tiles`, fewest rows first, by the batch."""
+    """The results of all steps, which `writer(kind, s, tile, sizes, buffers)` writes. The code
+    picks among `tiles`, fewest rows first, by the batch."""
     sizes = steps_sizes(inputs)
+    shapes = kind.results(sizes, with_sums)
 
     def body(ins: list[Any], outs: list[Any]) -> Any:
-        return pick_tile(tiles, sizes[1], lambda s, tile: writer(s, tile, sizes, *ins, *outs))
+        named = dict(zip((*kind.inputs, *shapes), (*ins, *outs), strict=True))
+        buffers = SimpleNamespace(**named)
+        return pick_tile(tiles, sizes[1], lambda s, tile: writer(kind, s, tile, sizes, buffers))
 
     dtypes = [inputs[0].dtype] * len(shapes)
-    results = te.extern(shapes, list(inputs), body, dtype=dtypes, name=name)
+    results = te.extern(list(shapes.values()), list(inputs), body, dtype=dtypes, name=kind.name)
     return list(results) if len(shapes) > 1 else [results]
 
 
 def pick_tile(
-    tiles: Sequence[LstmTile], batch: Any, writer: Callable[[Any, LstmTile], StepsWriter]
+    tiles: Sequence[StepsTile], batch: Any, writer: Callable[[Any, StepsTile], StepsWriter]
 ) -> Any:
     """The statement that picks among `tiles` by the batch, and computes all steps with it."""
 
@@ -158,19 +193,15 @@ def pick_tile(
 
 
 class StepsWriter:
-    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. `carried` are
-    the states that a step gets from the one before (`states_after`). Subclasses write a tile."""
+    """Writes the loops over steps, panels and rows with TVM's statement builder `s`. `buffers` has
+    those that `kind` names as attributes. Subclasses write a tile."""
 
     def __init__(
-        self,
-        s: Any,
-        tile: LstmTile,
-        sizes: tuple[Any, Any, Any],
-        panels: Any,
-        carried: Sequence[tuple[Any, Any]],
+        self, kind: Recurrence, s: Any, tile: StepsTile, sizes: tuple[Any, Any, Any], buffers: Any
     ) -> None:
-        self._s, self._tile, self._panels, self._carried = s, tile, panels, carried
+        self._kind, self._s, self._tile, self._buffers = kind, s, tile, buffers
         self._steps, self._batch, self._hidden = sizes
+        self._dtype = str(buffers.h.dtype)
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         """Compute the panel's units after step t, in rows from `first` on."""
@@ -180,9 +211,9 @@ class StepsWriter:
         s = self._s
         with self._when_parallel(_REGION), s.serial(0, self._steps) as t, s.If(t == 0):
             with s.Then():
-                self._step(t, states_after(self._carried, None))
+                self._step(t, states_after(self._kind, self._buffers, None))
             with s.Else():
-                self._step(t, states_after(self._carried, t - 1))
+                self._step(t, states_after(self._kind, self._buffers, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
@@ -210,7 +241,7 @@ class StepsWriter:
         self, sums: Any, panel: Any, rows: list[Any], h: State, gates: int, panels: Any = None
     ) -> None:
         """Add h's products with the panel to the tile's sums. Other `panels` may be given."""
-        s, panels = self._s, self._panels if panels is None else panels
+        s, panels = self._s, self._buffers.panels if panels is None else panels
         with s.serial(0, self._hidden) as k, s.vectorized(0, self._tile.units) as lane:
             for r, row in enumerate(rows):
                 for gate in range(gates):
@@ -246,25 +277,9 @@ class StepsWriter:
 class _Writer(StepsWriter):
     """Writes the steps of an LSTM."""
 
-    def __init__(
-        self,
-        s: Any,
-        tile: LstmTile,
-        sizes: tuple[Any, Any, Any],
-        projected: Any,
-        h: Any,
-        c: Any,
-        panels: Any,
-        hiddens: Any,
-        cells: Any,
-        sums: Any = None,
-    ) -> None:
-        super().__init__(s, tile, sizes, panels, [(h, hiddens), (c, cells)])
-        self._projected, self._hiddens, self._cells, self._sums = projected, hiddens, cells, sums
-
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         h, c = states
-        s, units, dtype = self._s, self._tile.units, self._panels.dtype
+        s, units, dtype, buffers = self._s, self._tile.units, self._dtype, self._buffers
         rows = range(self._tile.rows)
         sums = s.alloc_buffer((len(rows), GATES, units), dtype, scope="local")
         cell, hidden = (s.alloc_buffer((len(rows), units), dtype, scope="local") for _ in "ch")
@@ -273,18 +288,18 @@ class _Writer(StepsWriter):
         def load(unit: Any, lane: Any) -> None:
             for r in rows:
                 for gate in range(GATES):
-                    share = self._projected[t, row[r], gate * self._hidden + unit]
+                    share = buffers.projected[t, row[r], gate * self._hidden + unit]
                     s.buffer_store(sums, share, [r, gate, lane])
                 s.buffer_store(cell, c(row[r], unit), [r, lane])
 
         def store(unit: Any, lane: Any) -> None:
             for r in rows:
                 at = [t, row[r], unit]
-                s.buffer_store(self._hiddens, hidden[r, lane], at)
-                s.buffer_store(self._cells, cell[r, lane], at)
-                for gate in range(GATES if self._sums is not None else 0):
+                s.buffer_store(buffers.hiddens, hidden[r, lane], at)
+                s.buffer_store(buffers.cells, cell[r, lane], at)
+                for gate in range(GATES if hasattr(buffers, "sums") else 0):
                     at = [t, row[r], gate * self._hidden + unit]
-                    s.buffer_store(self._sums, sums[r, gate, lane], at)
+                    s.buffer_store(buffers.sums, sums[r, gate, lane], at)
 
         self._each_unit(panel, load)
         self._multiply(sums, panel, row, h, GATES)
@@ -298,5 +313,5 @@ class _Writer(StepsWriter):
 
 
 def tanh_or_nan(x: Any) -> Any:
-    """tanh that propagates NaN, like the op's own."""
-    return tirx.Select(tirx.isnan(x), x, tirx.tanh(x))
+    """tanh that propagates NaN, the op's own."""
+    return _te.tanh_or_nan(TE_NAMESPACE, x)

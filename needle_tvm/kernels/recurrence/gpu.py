@@ -1,9 +1,8 @@
-"""The steps of an LSTM on a GPU: a kernel per step, launched by a loop on the host.
+"""The steps of a recurrence on a GPU: a kernel per step, launched by a loop on the host; an LSTM's.
 
 dlight knows no such steps: it ran them all in one thread. A step is a matmul of few rows (see
-`dense.gpu_few_rows`) whose epilogue is the next state. A block has all four gates of a few units,
-from a panel of the packed weight (`recurrence.pack_gates`), and its threads share the reduction
-axis:
+`dense.gpu_few_rows`) whose epilogue is the next state. A block has all gates of a few units, from a
+panel of the packed weight (`recurrence.pack_gates`), and its threads share the reduction axis:
 
     for step (on the host; a CUDA graph can hold the launches):
         for units (blockIdx.x), rows (blockIdx.y):
@@ -23,10 +22,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 from needle_tvm._tvm.names import statements, te, tirx
-from needle_tvm.kernels.recurrence.cpu import GATES, State, states_after, tanh_or_nan
+from needle_tvm.kernels.recurrence.cpu import (
+    LSTM,
+    Recurrence,
+    State,
+    states_after,
+    steps_sizes,
+    tanh_or_nan,
+)
 from needle_tvm.tir import nests
 
 _THREADS = 256
@@ -37,14 +44,14 @@ _VECTOR = 4  # neighbouring terms per thread: one load of the state
 
 
 @dataclass(frozen=True)
-class LstmThreads:
+class StepsThreads:
     """A block's units and rows, the slices of its terms, and a thread's neighbouring terms."""
 
     units: int
     rows: int
     slices: int
     terms: int
-    gates: int = GATES
+    gates: int
 
     @property
     def columns(self) -> int:
@@ -52,7 +59,7 @@ class LstmThreads:
         return self.gates * self.units
 
 
-def lstm_threads(batch: int, hidden: int, gates: int = GATES) -> LstmThreads:
+def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
     """Few enough units per block to leave enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
@@ -62,80 +69,69 @@ def lstm_threads(batch: int, hidden: int, gates: int = GATES) -> LstmThreads:
     slices = _THREADS // (gates * units)
     while slices > 1 and hidden < slices * terms:
         slices //= 2
-    return LstmThreads(units, -(-batch // row_blocks), slices, terms, gates)
+    return StepsThreads(units, -(-batch // row_blocks), slices, terms, gates)
 
 
 def lstm_steps(
-    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+    inputs: Sequence[te.Tensor], threads: StepsThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
-    """Like `recurrence.lstm_steps`, as GPU kernels: return the states h' and c' after each step
-    (T, B, H), and if `with_sums` also the sums that the gates are computed from (T, B, 4 H).
-    Inputs: projected (T, B, 4 H), h and c (B, H), and the panels of `pack_gates`."""
-    steps, batch, hidden = sizes = steps_sizes(inputs)
-    shapes = [(steps, batch, hidden)] * 2 + [(steps, batch, GATES * hidden)] * with_sums
-    names = ("projected", "h", "c", "panels", "hiddens", "cells", "sums")
-    return extern_steps(
-        "lstm_steps",
-        inputs,
-        shapes,
-        names,
-        lambda s, dtype, *proxies: _Writer(s, threads, sizes, dtype, *proxies),
-    )
-
-
-def steps_sizes(inputs: Sequence[te.Tensor]) -> tuple[int, int, int]:
-    """Steps, batch and hidden size, from projected and h."""
-    return int(inputs[0].shape[0]), int(inputs[1].shape[0]), int(inputs[1].shape[1])
+    """Like `recurrence.cpu.lstm_steps`, as GPU kernels."""
+    return extern_steps(LSTM, inputs, threads, with_sums, _Writer)
 
 
 def extern_steps(
-    name: str,
+    kind: Recurrence,
     inputs: Sequence[te.Tensor],
-    shapes: Sequence[tuple[int, ...]],
-    names: Sequence[str],
+    threads: StepsThreads,
+    with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
-    """The results, of these shapes, of all steps that `writer(s, dtype, *buffers)` writes."""
-    dtype = str(inputs[0].dtype)
+    """The results of all steps, which `writer(kind, s, threads, sizes, buffers)` writes."""
+    dtype, sizes = str(inputs[0].dtype), steps_sizes(inputs)
+    shapes = kind.results(sizes, with_sums)
 
     # Without these, buffers could begin anywhere in memory, and kernels would be told where.
     given = [
-        tirx.decl_buffer(each.shape, dtype, name) for name, each in zip(names, inputs, strict=False)
+        tirx.decl_buffer(each.shape, dtype, name)
+        for name, each in zip(kind.inputs, inputs, strict=True)
     ]
-    made = [
-        nests.buffer(name, shape, dtype)
-        for name, shape in zip(names[len(given) :], shapes, strict=False)
-    ]
+    made = [nests.buffer(name, shape, dtype) for name, shape in shapes.items()]
 
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Any:
+        named = dict(zip((*kind.inputs, *shapes), (*ins, *outs), strict=True))
+
         def write(s: Any) -> None:
-            proxies = [s.buffer_proxy(each) for each in (*ins, *outs)]
-            writer(s, dtype, *proxies).all_steps()
+            proxies = {name: s.buffer_proxy(each) for name, each in named.items()}
+            writer(kind, s, threads, sizes, SimpleNamespace(**proxies)).all_steps()
 
         return statements(write)
 
-    results = te.extern(shapes, list(inputs), body, name=name, in_buffers=given, out_buffers=made)
+    results = te.extern(
+        list(shapes.values()),
+        list(inputs),
+        body,
+        name=kind.name,
+        in_buffers=given,
+        out_buffers=made,
+    )
     return list(results) if len(shapes) > 1 else [results]
 
 
 class StepsWriter:
-    """Writes the loops with TVM's statement builder `s`. `carried` are the states that a step gets
-    from the one before (`cpu.states_after`), h first. Subclasses say what sums begin with, and what
-    comes of them."""
+    """Writes the loops with TVM's statement builder `s`. `buffers` has those that `kind` names as
+    attributes. Subclasses say what sums begin with, and what comes of them."""
 
     def __init__(
         self,
+        kind: Recurrence,
         s: Any,
-        threads: LstmThreads,
+        threads: StepsThreads,
         sizes: tuple[int, int, int],
-        dtype: str,
-        panels: Any,
-        carried: Sequence[tuple[Any, Any]],
+        buffers: Any,
     ) -> None:
-        self._s, self._threads, self._dtype, self._panels = s, threads, dtype, panels
-        self._steps, self._batch, self._hidden = sizes
-        self._carried = carried
-        self._sums: Any = None
+        self._kind, self._s, self._threads, self._buffers = kind, s, threads, buffers
+        self._steps, self._batch, self._hidden = self._sizes = sizes
+        self._dtype = str(buffers.h.dtype)
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         """What a sum begins with."""
@@ -146,11 +142,11 @@ class StepsWriter:
         raise NotImplementedError
 
     def all_steps(self) -> None:
-        with self._s.sblock("lstm_steps"):
-            self._step(0, states_after(self._carried, None))
+        with self._s.sblock("steps"):
+            self._step(0, states_after(self._kind, self._buffers, None))
             if self._steps > 1:
                 with self._s.serial(1, self._steps) as t:
-                    self._step(t, states_after(self._carried, t - 1))
+                    self._step(t, states_after(self._kind, self._buffers, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
         """Compute the states after step t from those before it."""
@@ -161,7 +157,7 @@ class StepsWriter:
             s.thread_binding(0, blocks, "blockIdx.y") as block,
             s.thread_binding(0, own.slices, "threadIdx.y") as self._slice,
             s.thread_binding(0, own.columns, "threadIdx.x") as self._column,
-            s.sblock("lstm_step"),
+            s.sblock("step"),
         ):
             self._panel, self._first = panel, block * own.rows
             self._allocate()
@@ -186,9 +182,10 @@ class StepsWriter:
         """The index of the block's row r; past the end, the last row again."""
         return tirx.min(self._first + r, self._batch - 1)
 
-    def _multiply(self, h: State) -> None:
-        """Sum this thread's slice of the terms for all rows."""
+    def _multiply(self, h: State, panels: Any = None) -> None:
+        """Sum this thread's slice of the terms for all rows. Other `panels` may be given."""
         s, own = self._s, self._threads
+        panels = self._buffers.panels if panels is None else panels
         gate, lane = self._column // own.units, self._column % own.units
         with s.unroll(0, own.rows) as r:
             self._own[r] = tirx.const(0, self._dtype)
@@ -198,7 +195,7 @@ class StepsWriter:
 
             def add() -> None:
                 with s.unroll(0, own.terms) as k:
-                    self._weights[k] = self._panels[self._panel, first + k, gate, lane]
+                    self._weights[k] = panels[self._panel, first + k, gate, lane]
                 with s.unroll(0, own.rows) as r:
                     with s.vectorized(0, own.terms) as k:
                         self._states[k] = h(self._row(r), first + k)
@@ -225,11 +222,11 @@ class StepsWriter:
                 at = (part * own.rows + r) * own.columns + self._column
                 self._total[0] = self._total[0] + self._parts[at]
             self._totals[r * own.columns + self._column] = self._total[0]
-            if self._sums is not None:
+            if hasattr(self._buffers, "sums"):
                 self._where([*inside, *self._is_row(r)], lambda: store(r))
 
         def store(r: Any) -> None:
-            self._sums[t, self._first + r, place] = self._total[0]
+            self._buffers.sums[t, self._first + r, place] = self._total[0]
 
         self._each_row(add)
 
@@ -271,30 +268,13 @@ class StepsWriter:
 class _Writer(StepsWriter):
     """Writes the steps of an LSTM."""
 
-    def __init__(
-        self,
-        s: Any,
-        threads: LstmThreads,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        projected: Any,
-        h: Any,
-        c: Any,
-        panels: Any,
-        hiddens: Any,
-        cells: Any,
-        sums: Any = None,
-    ) -> None:
-        super().__init__(s, threads, sizes, dtype, panels, [(h, hiddens), (c, cells)])
-        self._projected, self._hiddens, self._cells, self._sums = projected, hiddens, cells, sums
-
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
-        return self._projected[t, row, place]
+        return self._buffers.projected[t, row, place]
 
     def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
         _, c = states
         i, f, g, o = totals
         kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * tanh_or_nan(g)
         self._total[0] = kept + added
-        self._cells[t, row, unit] = self._total[0]
-        self._hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])
+        self._buffers.cells[t, row, unit] = self._total[0]
+        self._buffers.hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])

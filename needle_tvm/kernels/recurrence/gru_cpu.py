@@ -8,49 +8,33 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import (
-    LstmTile,
+    Recurrence,
     State,
+    StepsTile,
     StepsWriter,
     extern_steps,
-    steps_sizes,
     tanh_or_nan,
 )
 
 GRU_GATES = 3  # r, z, n, side by side
+GRU = Recurrence("gru_steps", ("projected", "h", "panels", "bias"), sums=("sums", GRU_GATES))
 
 
 def gru_steps(
-    inputs: Sequence[te.Tensor], tiles: Sequence[LstmTile], *, with_sums: bool
+    inputs: Sequence[te.Tensor], tiles: Sequence[StepsTile], *, with_sums: bool
 ) -> list[te.Tensor]:
     """Return the state h' after each step (T, B, H), and if `with_sums` also the state's part of
     the pre-activations (T, B, 3 H). Inputs: projected (T, B, 3 H), h (B, H), the panels of
     `pack_gates`, and the bias of the state's part (3 H,)."""
-    steps, batch, hidden = steps_sizes(inputs)
-    shapes = [(steps, batch, hidden)] + [(steps, batch, GRU_GATES * hidden)] * with_sums
-    return extern_steps("gru_steps", inputs, shapes, tiles, _Writer)
+    return extern_steps(GRU, inputs, tiles, with_sums, _Writer)
 
 
 class _Writer(StepsWriter):
     """Writes the steps of a GRU."""
 
-    def __init__(
-        self,
-        s: Any,
-        tile: LstmTile,
-        sizes: tuple[Any, Any, Any],
-        projected: Any,
-        h: Any,
-        panels: Any,
-        bias: Any,
-        hiddens: Any,
-        sums: Any = None,
-    ) -> None:
-        super().__init__(s, tile, sizes, panels, [(h, hiddens)])
-        self._projected, self._bias, self._hiddens, self._sums = projected, bias, hiddens, sums
-
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
         (h,) = states
-        s, units, dtype = self._s, self._tile.units, self._panels.dtype
+        s, units, dtype, buffers = self._s, self._tile.units, self._dtype, self._buffers
         row, rows = self._rows(first), range(self._tile.rows)
         # `given` is the input's part, `sums` the state's.
         sums, given = (
@@ -61,22 +45,22 @@ class _Writer(StepsWriter):
         def load_bias(unit: Any, lane: Any) -> None:
             for r in rows:
                 for gate in range(GRU_GATES):
-                    share = self._bias[gate * self._hidden + unit]
+                    share = buffers.bias[gate * self._hidden + unit]
                     s.buffer_store(sums, share, [r, gate, lane])
 
         def load_given(unit: Any, lane: Any) -> None:
             for r in rows:
                 for gate in range(GRU_GATES):
-                    share = self._projected[t, row[r], gate * self._hidden + unit]
+                    share = buffers.projected[t, row[r], gate * self._hidden + unit]
                     s.buffer_store(given, share, [r, gate, lane])
                 s.buffer_store(state, h(row[r], unit), [r, lane])
 
         def store(unit: Any, lane: Any) -> None:
             for r in rows:
-                s.buffer_store(self._hiddens, state[r, lane], [t, row[r], unit])
-                for gate in range(GRU_GATES if self._sums is not None else 0):
+                s.buffer_store(buffers.hiddens, state[r, lane], [t, row[r], unit])
+                for gate in range(GRU_GATES if hasattr(buffers, "sums") else 0):
                     at = [t, row[r], gate * self._hidden + unit]
-                    s.buffer_store(self._sums, sums[r, gate, lane], at)
+                    s.buffer_store(buffers.sums, sums[r, gate, lane], at)
 
         self._each_unit(panel, load_bias)
         self._multiply(sums, panel, row, h, GRU_GATES)

@@ -8,58 +8,28 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import tanh_or_nan
-from needle_tvm.kernels.recurrence.gpu import (
-    LstmThreads,
-    State,
-    StepsWriter,
-    extern_steps,
-    steps_sizes,
-)
-from needle_tvm.kernels.recurrence.gru_cpu import GRU_GATES
+from needle_tvm.kernels.recurrence.gpu import State, StepsThreads, StepsWriter, extern_steps
+from needle_tvm.kernels.recurrence.gru_cpu import GRU, GRU_GATES
 
 
 def gru_steps(
-    inputs: Sequence[te.Tensor], threads: LstmThreads, *, with_sums: bool
+    inputs: Sequence[te.Tensor], threads: StepsThreads, *, with_sums: bool
 ) -> list[te.Tensor]:
     """Like `recurrence.gru_cpu.gru_steps`, as GPU kernels."""
-    steps, batch, hidden = sizes = steps_sizes(inputs)
-    shapes = [(steps, batch, hidden)] + [(steps, batch, GRU_GATES * hidden)] * with_sums
-    names = ("projected", "h", "panels", "bias", "hiddens", "sums")
-    return extern_steps(
-        "gru_steps",
-        inputs,
-        shapes,
-        names,
-        lambda s, dtype, *proxies: _Writer(s, threads, sizes, dtype, *proxies),
-    )
+    return extern_steps(GRU, inputs, threads, with_sums, _Writer)
 
 
 class _Writer(StepsWriter):
     """Writes the steps of a GRU. The sums are the state's part alone."""
 
-    def __init__(
-        self,
-        s: Any,
-        threads: LstmThreads,
-        sizes: tuple[int, int, int],
-        dtype: str,
-        projected: Any,
-        h: Any,
-        panels: Any,
-        bias: Any,
-        hiddens: Any,
-        sums: Any = None,
-    ) -> None:
-        super().__init__(s, threads, sizes, dtype, panels, [(h, hiddens)])
-        self._projected, self._bias, self._hiddens, self._sums = projected, bias, hiddens, sums
-
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
-        return self._bias[place]
+        return self._buffers.bias[place]
 
     def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
         (h,) = states
-        given = [self._projected[t, row, gate * self._hidden + unit] for gate in range(GRU_GATES)]
+        projected = self._buffers.projected
+        given = [projected[t, row, gate * self._hidden + unit] for gate in range(GRU_GATES)]
         reset, keep = (tirx.sigmoid(given[gate] + totals[gate]) for gate in range(2))
         self._total[0] = tanh_or_nan(given[2] + reset * totals[2])
         new = self._total[0]
-        self._hiddens[t, row, unit] = new + keep * (h(row, unit) - new)
+        self._buffers.hiddens[t, row, unit] = new + keep * (h(row, unit) - new)

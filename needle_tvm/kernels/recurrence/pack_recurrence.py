@@ -33,9 +33,9 @@ from needle_tvm.kernels.recurrence import gru_gpu, gru_reset_gpu, rnn_gpu
 from needle_tvm.kernels.recurrence.cpu import (
     GATES,
     lstm_steps,
-    lstm_tile,
-    lstm_tiles,
     pack_gates,
+    steps_tile,
+    steps_tiles,
 )
 from needle_tvm.kernels.recurrence.gru_cpu import GRU_GATES, gru_steps
 from needle_tvm.kernels.recurrence.gru_reset_cpu import RESET_GATES, gru_reset_steps
@@ -159,14 +159,14 @@ class _Packer(Rewriter):
         """The units per panel, a function that computes the steps, and the kernel's attributes."""
         gates = max(map(len, kind.packed))
         if self.on_gpu:
-            threads = gpu_recurrence.lstm_threads(batch, hidden, gates)
+            threads = gpu_recurrence.steps_threads(batch, hidden, gates)
             steps = partial(kind.on_gpu, threads=threads, with_sums=with_sums)
             return threads.units, steps, {SCHEDULED: True}
         if isinstance(batch, int):
-            tiles = [lstm_tile(batch, hidden, dtype, self.target, gates)]
+            tiles = [steps_tile(batch, hidden, dtype, self.target, gates)]
         else:
             bounds = self.least(batch), self.most(batch)
-            tiles = lstm_tiles(*bounds, hidden, dtype, self.target, gates)
+            tiles = steps_tiles(*bounds, hidden, dtype, self.target, gates)
         return tiles[0].units, partial(kind.on_cpu, tiles=tiles, with_sums=with_sums), {}
 
     def _reads_sums(self, kind: _Kind) -> set[Any]:

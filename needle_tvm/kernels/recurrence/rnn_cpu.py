@@ -9,13 +9,15 @@ from typing import Any
 
 from needle_tvm._tvm.names import te, tirx
 from needle_tvm.kernels.recurrence.cpu import (
-    LstmTile,
+    Recurrence,
     State,
+    StepsTile,
     StepsWriter,
     extern_steps,
-    steps_sizes,
     tanh_or_nan,
 )
+
+RNN = Recurrence("rnn_steps", ("projected", "h", "panels"))
 
 
 def nonlinear(name: str, x: Any, dtype: str) -> Any:
@@ -25,7 +27,7 @@ def nonlinear(name: str, x: Any, dtype: str) -> Any:
 
 def rnn_steps(
     inputs: Sequence[te.Tensor],
-    tiles: Sequence[LstmTile],
+    tiles: Sequence[StepsTile],
     *,
     with_sums: bool = False,
     nonlinearity: str,
@@ -33,38 +35,28 @@ def rnn_steps(
     """Return the state after each step (T, B, H). Inputs: projected (T, B, H), h (B, H), and the
     panels of `pack_gates`. An RNN has no results beside its states, so `with_sums` is False."""
     writer = functools.partial(_Writer, nonlinearity)
-    return extern_steps("rnn_steps", inputs, [steps_sizes(inputs)], tiles, writer)
+    return extern_steps(RNN, inputs, tiles, with_sums, writer)
 
 
 class _Writer(StepsWriter):
     """Writes the steps of an RNN."""
 
-    def __init__(
-        self,
-        nonlinearity: str,
-        s: Any,
-        tile: LstmTile,
-        sizes: tuple[Any, Any, Any],
-        projected: Any,
-        h: Any,
-        panels: Any,
-        hiddens: Any,
-    ) -> None:
-        super().__init__(s, tile, sizes, panels, [(h, hiddens)])
-        self._projected, self._hiddens, self._nonlinearity = projected, hiddens, nonlinearity
+    def __init__(self, nonlinearity: str, *others: Any) -> None:
+        super().__init__(*others)
+        self._nonlinearity = nonlinearity
 
     def _tile_of_states(self, t: Any, panel: Any, first: Any, *states: State) -> None:
-        s, units, dtype = self._s, self._tile.units, str(self._panels.dtype)
+        s, units, dtype, buffers = self._s, self._tile.units, self._dtype, self._buffers
         row, rows = self._rows(first), range(self._tile.rows)
         sums = s.alloc_buffer((len(rows), 1, units), dtype, scope="local")
 
         def load(unit: Any, lane: Any) -> None:
             for r in rows:
-                s.buffer_store(sums, self._projected[t, row[r], unit], [r, 0, lane])
+                s.buffer_store(sums, buffers.projected[t, row[r], unit], [r, 0, lane])
 
         def store(unit: Any, lane: Any) -> None:
             for r in rows:
-                s.buffer_store(self._hiddens, sums[r, 0, lane], [t, row[r], unit])
+                s.buffer_store(buffers.hiddens, sums[r, 0, lane], [t, row[r], unit])
 
         self._each_unit(panel, load)
         self._multiply(sums, panel, row, states[0], 1)

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from needle_tvm.errors import RemoteError
 from needle_tvm.lower import libraries
-from needle_tvm.process.processes import die_with_parent
+from needle_tvm.process.processes import die_with_parent, signals_held
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tune.remote.door import Door
 from needle_tvm.tune.remote.protocol import (
@@ -37,6 +37,7 @@ _PING_SECONDS = 2.0  # how often a free server checks that the tracker still kno
 _UNUSED_SECONDS = 8.0  # after this long, an offer that a client took but has not used is made anew
 _LEAVING_SECONDS = 2.0  # how long a session may take to end once its client has gone
 _RETRY_SECONDS = 1.0  # between attempts to reach the tracker
+_STOPPING = signal.SIGINT, signal.SIGTERM
 
 
 class Server:
@@ -132,22 +133,23 @@ class Server:
     def _session(self, connection: socket.socket, seconds: float, scratch: Path) -> None:
         """Serve one client in a process of its own, and make sure that it ends."""
         with tempfile.TemporaryDirectory(dir=scratch) as folder:
-            parent = os.getpid()
-            child = os.fork()
-            if child == 0:
-                self._serve(connection, folder, parent)
-            with suppress(OSError):  # the child does the same; one of them is first
-                os.setpgid(child, child)
-            ended = False
+            parent, child, ended = os.getpid(), 0, False
             try:
+                with signals_held(*_STOPPING):
+                    child = os.fork()
+                    if child == 0:
+                        self._serve(connection, folder, parent)
+                    with suppress(OSError):  # the child does the same; one of them is first
+                        os.setpgid(child, child)
                 ended = _wait(child, connection, seconds)
-            except BaseException:  # told to stop: the client must no longer find us listening
+            except (KeyboardInterrupt, SystemExit):  # the client must no longer find us listening
                 self._listener.close()
                 raise
             finally:
-                with suppress(ProcessLookupError):
-                    os.killpg(child, signal.SIGKILL)
-                _, status = os.waitpid(child, 0)
+                if child:
+                    with suppress(ProcessLookupError):
+                        os.killpg(child, signal.SIGKILL)
+                    _, status = os.waitpid(child, 0)
             code = os.waitstatus_to_exitcode(status)
             if not ended:
                 said = "RPCSessionTimeoutError: the session was ended after {seconds:g} s"
@@ -161,7 +163,7 @@ class Server:
         """Run the child's side of a session."""
         try:
             os.setpgid(0, 0)
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in _STOPPING:
                 signal.signal(number, signal.SIG_DFL)
             die_with_parent(parent)
             self._listener.close()

@@ -130,6 +130,24 @@ def test_an_operand_is_a_result(own, stage, dtype):
     np.testing.assert_array_equal(executable(x).numpy(), x.numpy() + 1)
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_clamp_may_stand_under_a_select_that_asks_for_values(own, x, stage):
+    def emit_te(self, k, x):
+        def element(i, j):
+            return k.tirx.Select(x[i, j] > 0.0, x[k.te.max(i - 1, 0), j], x[i, j])
+
+        return k.te.compute(x.shape, element)
+
+    def above(self, x):
+        values = x.numpy()
+        return np.where(values > 0, values[np.maximum(np.arange(len(values)) - 1, 0)], values)
+
+    wanted = above(None, x)
+    op = own(compute=lambda self, x: type(x)(above(self, x)), emit_te=emit_te)
+    executable = needle_tvm.compile(lambda x: op(x), x, stage=stage, check=False)
+    np.testing.assert_array_equal(executable(x).numpy(), wanted)
+
+
 class Both(Op):
     """y = (x, x)."""
 

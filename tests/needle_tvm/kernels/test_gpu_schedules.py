@@ -14,7 +14,7 @@ from needle_tvm.kernels import gpu
 from needle_tvm.kernels.conv.gpu import per_result
 from needle_tvm.kernels.dense import gpu_product, gpu_tiles
 from needle_tvm.kernels.dense.gpu_few_rows import narrow
-from needle_tvm.kernels.recurrence.gpu import lstm_threads
+from needle_tvm.kernels.recurrence.gpu import steps_threads
 from needle_tvm.kernels.reduce.gpu import shared_reductions
 from needle_tvm.lower import build, pipeline
 from needle_tvm.stages import STAGES
@@ -148,7 +148,7 @@ def test_other_reductions_are_left_to_others(function):
     ],
 )
 def test_a_step_of_an_lstm_has_enough_blocks_and_no_slices_without_terms(batch, hidden, expected):
-    threads = lstm_threads(batch, hidden)
+    threads = steps_threads(batch, hidden, 4)
     assert (threads.units, threads.rows, threads.slices, threads.terms) == expected
 
 

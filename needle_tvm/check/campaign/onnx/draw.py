@@ -31,7 +31,7 @@ INTEGERS = ("int64", "int64", "int32", "int8", "uint8", "int16")
 MICROSOFT = "com.microsoft"
 
 # ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
-_NOT_OF_NAN = {
+NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "DynamicQuantizeLinear", "GRU", "GlobalMaxPool", "HardSigmoid",
     "Hardmax", "InstanceNormalization", "LSTM", "LogSoftmax", "Max", "MaxPool", "Min",
     "NegativeLogLikelihoodLoss", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin", "Resize",
@@ -105,7 +105,7 @@ class Drawer:
         made = {name for node in self.nodes for name in node.outputs if name}
         sinks = [v for v in self.values if v.name in made and v.name not in read]
         chosen = sinks[: rng.randint(1, 5)]
-        if rng.random() < 0.2:  # one that is also read, or an input
+        if rng.random() < 0.2:  # one that is also read
             chosen += [v for v in rng.sample(self.values, 1) if v not in chosen and v.name in made]
         chosen = chosen or [v for v in self.values if v.name in made][-1:]
         rng.shuffle(chosen)
@@ -227,7 +227,7 @@ class Drawer:
         **attributes: Any,
     ) -> list[Made]:
         """Add a node and return its results. Raises Unfit if it is refused."""
-        if self.special and op in _NOT_OF_NAN:
+        if self.special and op in NOT_OF_NAN:
             raise Unfit
         if self.dtype == "float64" and op in _IN_FLOAT32:
             raise Unfit

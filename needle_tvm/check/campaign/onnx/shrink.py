@@ -13,11 +13,16 @@ from needle_tvm.check.campaign.onnx.graphs import INPUT, GraphProgram, Leaf
 Fails = Callable[[GraphProgram], bool]
 
 
-def shrunk(program: GraphProgram, fails: Fails) -> GraphProgram:
-    """Return the smallest graph found that still `fails`, as `program` does."""
+def shrunk(program: GraphProgram, fails: Fails, computed: bool = True) -> GraphProgram:
+    """Return the smallest graph found that still `fails`, as `program` does.
+
+    ONNX Runtime computes the graph here, so that values can be read in the place of nodes, unless
+    `computed` says that it refused the graph or may have ended the process that ran it.
+    """
     changed = True
     while changed:
-        candidates = (each for each in _smaller(program) if _size(each) < _size(program))
+        values = _values(program) if computed else {}
+        candidates = (each for each in _smaller(program, values) if _size(each) < _size(program))
         smaller = next((each for each in candidates if fails(each)), program)
         changed, program = smaller != program, smaller
     return program
@@ -27,9 +32,12 @@ def _size(program: GraphProgram) -> int:
     return len(program.nodes) + len(program.outputs)
 
 
-def _smaller(program: GraphProgram) -> Iterator[GraphProgram]:
+def _smaller(program: GraphProgram, values: dict[str, np.ndarray]) -> Iterator[GraphProgram]:
     """Yield graphs with fewer parts, the boldest changes first."""
-    values = _values(program)
+    if not values:
+        for output in program.outputs if len(program.outputs) > 1 else ():
+            yield program.pruned([output])
+        return
     made = [(name, values[name].dtype.name) for n in program.nodes for name in n.outputs]
     for node in program.nodes if len(program.nodes) > 1 else ():
         outputs = [each for each in made if each[0] in node.outputs]

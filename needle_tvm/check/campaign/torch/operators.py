@@ -38,6 +38,9 @@ _FUNCTIONS = (
     "torch.special.expit({})", "torch.logit({}.clamp(0.1, 0.9))", "torch.heaviside({}, {})",
     "torch.fft.rfft({}.float()).abs()", "{}.round().to(torch.int64)", "torch.rad2deg({} * 0.1)",
     "torch.searchsorted(torch.linspace(-1, 1, 5).to({0}.dtype), {0})",
+    "torch.erfc({})", "torch.lgamma({}.abs() + 0.1)", "torch.digamma({}.abs() + 0.2)",
+    "torch.erfinv({}.clamp(-0.9, 0.9))", "torch.special.i0e({})", "torch.special.i1({})",
+    "torch.angle({})", "{0}.masked_scatter({0} > 0, {0} * 2)", "{0}.as_strided({0}.shape, {0}.stride())",
 )  # fmt: skip
 
 _COMPARED = (
@@ -95,7 +98,7 @@ def integers(d: Drawer) -> None:
             "torch.maximum({}, {})", "{}.amax(-1)", "{}.to(torch.float32).mean()", "{}.any()", "{}.all()",
             "torch.sqrt({}.abs())", "torch.exp({} * 0.1)", "{}.prod(-1)", "torch.sign({})",
             "torch.div({}, 2, rounding_mode='trunc')", "torch.div({}, -3, rounding_mode='floor')",
-            "torch.fmod({}, 3)", "F.one_hot({}.long().abs() % 5, 5)", "{}.argmax(-1)", "{}.max(-1)[0]",
+            "torch.fmod({}, 3)", "{} << 2", "{} >> 1", "torch.ldexp({}.float(), {}.clamp(-3, 3))", "F.one_hot({}.long().abs() % 5, 5)", "{}.argmax(-1)", "{}.max(-1)[0]",
             "torch.sigmoid({})", "torch.relu({})", "{}.logical_not()", "{}.any(-1)", "{}.all(0)", "{} == 1", "{} > -0.5", "{} < 1.5", "{} == 0.5",
         ]
     )  # fmt: skip
@@ -176,6 +179,8 @@ def reduction(d: Drawer) -> None:
         f"{x}.kthvalue(1, {dim})[0]",
         f"{x}.diff(dim={dim})",
     ]
+    one += [f"{x}.cummax({dim})[{rng.choice([0, 1])}]", f"{x}.cummin({dim})[0]"]
+    one += [f"{x}.logcumsumexp({dim})", f"{x}.nanmedian({dim})[0]"]
     one += [f"{x}.median({dim})[0]", f"{x}.count_nonzero({dim})"]
     one += [f"{x}.aminmax(dim={dim}{keep})[0]", f"{x}.nansum({dim})"]
     many = [

@@ -16,19 +16,21 @@ from needle_tvm.frontend.torch.taken import take
 __all__ = ["serve"]
 
 
-def _meet_late_imports() -> None:
-    """Import the thousand modules that `torch.export` imports late.
-
-    Each export looks up all operators there are, 52 times: here once.
-    """
+def _look_operators_up_once() -> None:
+    """Keep what each export looks up 52 times, all operators there are, for this process."""
     utils = importlib.import_module("torch._export.utils")
     looks_up = "_materialize_cpp_cia_ops"
     if hasattr(utils, looks_up):
         setattr(utils, looks_up, functools.cache(getattr(utils, looks_up)))
+
+
+def _meet_late_imports() -> None:
+    """Import the thousand modules that `torch.export` imports late."""
     torch.set_num_threads(1)
     model, x = torch.nn.Linear(3, 4).eval(), torch.ones(2, 3)
     reference = Reference(take(model, (x,), {}), [array(x)])
     reference.difference([array(model(x))])
 
 
+_look_operators_up_once()
 _meet_late_imports()

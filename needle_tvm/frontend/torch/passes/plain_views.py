@@ -5,10 +5,12 @@ Before:
 - `permute_dims` that moves only axes of extent 1,
 - `broadcast_to` the operand's own shape,
 - `take` of one constant position inside an axis of static extent,
-- a field of `split` along an axis of static extent.
+- a field of `split` along an axis of static extent,
+- a sum, mean, product, maximum or minimum of a tensor without axes.
 
 After: `reshape`, nothing, or `strided_slice`. Passes that read through views then recognise all of
-them. TVM's `ConvertLayout` crashes on a `squeeze` of a negative axis.
+them. TVM's `ConvertLayout` crashes on a `squeeze` of a negative axis and on a reduction of a tensor
+without axes.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ from needle_tvm.graph.views import order_of
 from needle_tvm.tir.extents import Size, exprs_of, shape_of
 
 _RESHAPES = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("squeeze", "expand_dims", "flatten"))
+_REDUCTIONS = tuple(
+    tvm.ir.Op.get(f"relax.{name}") for name in ("sum", "mean", "prod", "max", "min")
+)
 
 
 def plain_views(module: IRModule, target: Target) -> IRModule:
@@ -46,6 +51,8 @@ class _Rewriter(Rewriter):
             return relax.op.reshape(call.args[0], exprs_of(after))
         if is_op(call, "relax.broadcast_to"):
             return call.args[0] if before == after else call
+        if call.op in _REDUCTIONS and before == () and call.ty.dtype == call.args[0].ty.dtype:
+            return call.args[0]
         if is_op(call, "relax.take"):
             return self._taken(call, before, after)
         return call

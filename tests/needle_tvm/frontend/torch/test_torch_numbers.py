@@ -34,11 +34,41 @@ def test_buffers_that_decide_are_numbers():
     models = torch.nn.Sequential(Padded(3), torch.nn.BatchNorm1d(3)).eval(), Padded(2).eval()
     x = torch.randn(1, 2, 12)
     for model in models:
-        before = dict(model.named_buffers())
+        before, order = dict(model.named_buffers()), list(model.state_dict())
         compiled = needle_tvm.compile_torch(model, x, stage="noopt")
         with torch.no_grad():
             np.testing.assert_allclose(compiled(x).numpy(), model(x), rtol=1e-5, atol=1e-6)
         assert all(after is before[name] for name, after in model.named_buffers())
+        assert list(model.state_dict()) == order
+
+
+def test_a_buffer_of_two_modules_and_of_one_axis_is_a_number():
+    class Strided(torch.nn.Module):
+        def __init__(self, step):
+            super().__init__()
+            self.register_buffer("step", step)
+
+        def forward(self, x):
+            return x[:, :: int(self.step)] * self.step.item()
+
+    step, x = torch.tensor([2]), torch.randn(2, 12)
+    model = torch.nn.Sequential(Strided(step), Strided(step)).eval()
+    compiled = needle_tvm.compile_torch(model, x, stage="noopt")
+    np.testing.assert_allclose(compiled(x).numpy(), model(x), rtol=1e-6)
+
+
+def test_numbers_of_inputs_in_arithmetic():
+    class Scaled(torch.nn.Module):
+        def forward(self, x, count, scale):
+            return (x + count.item()) * scale.item(), x.int() // (count.item() + 1)
+
+    x, given = torch.randn(4, 3), (torch.tensor(2), torch.tensor([0.5]))
+    compiled = needle_tvm.compile_torch(Scaled().eval(), x, *given, stage="noopt")
+    for count in (2, 5):
+        given = torch.tensor(count), torch.tensor([count / 4])
+        for found, want in zip(compiled(x, *given), Scaled()(x, *given), strict=True):
+            assert str(want.dtype) == f"torch.{found.dtype}"
+            np.testing.assert_allclose(found.numpy(), want, rtol=1e-6)
 
 
 def _added(model):
@@ -49,7 +79,13 @@ def _replaced(model):
     model.stride = model.stride + 1
 
 
-@pytest.mark.parametrize("change", [_added, _replaced, lambda model: model.stride.mul_(2)])
+def _written_out(model):
+    torch.add(model.stride, 1, out=model.stride)
+
+
+@pytest.mark.parametrize(
+    "change", [_added, _replaced, _written_out, lambda model: model.stride.mul_(2)]
+)
 def test_buffers_that_decide_and_change_are_refused(change):
     model, x = Padded(2, change).eval(), torch.randn(1, 2, 12)
     with pytest.raises(TranslationError, match="writes to its buffer 'stride'"):

@@ -348,3 +348,85 @@ def test_integer_powers_wrap_as_pytorch_s_do(dtype, stage):
     compiled = needle_tvm.compile_torch(model, torch.ones_like(x), torch.ones_like(y), stage=stage)
     for found, expected in zip(compiled(x, y), model(x, y), strict=True):
         np.testing.assert_array_equal(found.numpy().astype(expected.numpy().dtype), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_special_functions(dtype):
+    """Also where a series changes to another one, and far from it."""
+    inputs = np.array([-30, -3.5, -0.25, 0.0, 0.3, 1.4, 8, 19.9, 20.1, 60, INF, NAN])
+    x = torch.tensor(inputs, dtype=dtype)
+    names = "erfc erfcx i0e i1e gammaln digamma log_ndtr"
+
+    def function(x, y):
+        found = [getattr(torch.special, name)(x) for name in names.split()]
+        bessel = [getattr(torch.special, f"bessel_{each}")(x.float()) for each in ("j0", "j1")]
+        return (
+            *found,
+            y.i0(),
+            torch.special.i1(y),
+            torch.nextafter(x, x.flip(0)),
+            y.erfinv(),
+            *bessel,
+        )
+
+    y = torch.linspace(-0.9, 0.9, 7, dtype=dtype)
+    check(function, [x, y], steps=400, atol=float(8 * torch.finfo(dtype).eps))
+
+
+def test_running_orders_and_bits():
+    def function(x, i, rows):
+        running = *x.cummax(1), *x.cummin(0), x.logcumsumexp(1), *(x > 0).max(1), *x[0, 0].cummax(0)
+        odd = x.where(x < 0, NAN)
+        middle = *odd.nanmedian(1), odd.nanmedian()
+        sorter = rows.argsort(-1)
+        found = torch.searchsorted(rows, x, sorter=sorter), torch.searchsorted(rows[0] * 0, 0.0)
+        bits = (
+            i << 2,
+            i >> torch.tensor([1, 0, 64, 70, -1]),
+            i << i,
+            torch.bitwise_right_shift(9, i),
+        )
+        return *running, *middle, *found, *bits, torch.ldexp(x[0], i)
+
+    x, rows = numbers((3, 5)), numbers((3, 5), seed=1)
+    check(function, [x, torch.tensor([-5, 0, 3, 62, 1]), rows], steps=16)
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_places_in_memory_and_of_masks():
+    def function(x, mask, i):
+        strided = (
+            x.as_strided((3, 2), (1, 5), 2),
+            torch.as_strided_scatter(x, x[:2], (2, 5), (1, 2)),
+        )
+        diagonals = torch.diagonal_scatter(x, x[:, 0] * 9, 1), x.unfold(1, 2, 3)
+        masked = x.masked_scatter(mask, x.flip(0)), x.masked_scatter(mask[:, :1], x)
+        reduced = [
+            x.index_reduce(0, i % 2, x[:3], kind, include_self=False)
+            for kind in ("prod", "mean", "amax")
+        ]
+        flat = x.take(i), x.take(i[0]), x.put(i, x[0, :3]), x.put(i % 2, x[0, :3], accumulate=True)
+        return *strided, *diagonals, *masked, *reduced, *flat
+
+    x = numbers((4, 5))
+    check(function, [x, x > 0, torch.tensor([0, -1, 7])])
+
+
+def test_products_distances_and_windows():
+    def function(x, y):
+        sums = (
+            torch.addmv(x[:, 0], x, y[0], beta=2, alpha=3),
+            torch.addmv(y[0], y.T, x[0, :3], beta=0),
+        )
+        batches = torch.addbmm(x, x[None, :, :3].expand(2, -1, -1), y.expand(2, 3, 5), alpha=0.5)
+        apart = F.pdist(x), F.pdist(x, 1.0), torch.dist(x[:3], y, 3), torch.angle(x)
+        windows = torch.kaiser_window(5), torch.tril_indices(3, 4), torch.bartlett_window(4)
+        return *sums, batches, *apart, *windows
+
+    check(function, [numbers((4, 5)), numbers((3, 5), seed=1)], steps=32)
+
+
+def test_average_pooling_of_integers_is_refused():
+    with pytest.raises(needle_tvm.errors.TranslationError, match="pooling of torch"):
+        model = Applied(lambda x: F.avg_pool2d(x, 2, divisor_override=3)).eval()
+        needle_tvm.compile_torch(model, torch.arange(16).reshape(1, 1, 4, 4))

@@ -4,6 +4,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm.errors import TranslationError
+from needle_tvm.frontend.torch.taken import take
 from tests.needle_tvm.frontend.torch.torch_checks import Applied, check
 
 torch = pytest.importorskip("torch")
@@ -40,6 +41,26 @@ def test_bags_of_embeddings():
         )
 
     check(bags, [index, starts], atol=1e-6)
+
+
+def test_reductions_of_a_tensor_without_axes_beside_a_convolution():
+    """TVM's `ConvertLayout` fails on them."""
+    weight = torch.randn(4, 3, 3, 3)
+
+    def reduced(x, image):
+        m = x.mean(0)
+        whole = F.l1_loss(m, m + 1), m.sum(), m.prod(), m.amax(), m.amin(), m.var(unbiased=False)
+        return *whole, m.sum(dtype=torch.float64), F.conv2d(image, weight)
+
+    check(reduced, [torch.randn(2), torch.randn(1, 3, 6, 6)], atol=1e-5)
+
+
+def test_bilinear_layers_never_hold_all_products():
+    layer = torch.nn.Bilinear(40, 30, 5)
+    x, y = torch.randn(2, 60, 40), torch.randn(2, 60, 30)
+    check(lambda x, y: layer(x, y), [x, y], atol=1e-5)
+    graph = take(Applied(layer).eval(), (x, y), {}).functional.graph
+    assert max(node.meta["val"].numel() for node in graph.nodes if "val" in node.meta) < 120 * 400
 
 
 @pytest.mark.slow

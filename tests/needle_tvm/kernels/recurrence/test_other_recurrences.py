@@ -8,7 +8,7 @@ import pytest
 from needle.ops.gru_reset_first import GruResetFirst
 from needle.ops.rnn_sequence import RnnSequence
 from needle_tvm._tvm.names import te, tvm
-from needle_tvm.kernels.recurrence.cpu import lstm_tile, pack_gates
+from needle_tvm.kernels.recurrence.cpu import pack_gates, steps_tile
 from needle_tvm.kernels.recurrence.gru_reset_cpu import gru_reset_steps
 from needle_tvm.kernels.recurrence.rnn_cpu import rnn_steps
 from needle_tvm.runtime.memory import aligned_copy
@@ -36,7 +36,7 @@ def test_the_kernel_is_the_op(rng, kind, shape):
     target = resolve("cpu", threads).to_tvm()
     shapes = ((steps, batch, gates * hidden), (batch, hidden), (hidden, gates * hidden))
     projected, h, w = (te.placeholder(extents, dtype) for extents in shapes)
-    tile = lstm_tile(batch, hidden, dtype, target, len(packed[0]))
+    tile = steps_tile(batch, hidden, dtype, target, len(packed[0]))
     panels = [pack_gates(w, tile.units, group) for group in packed]
     outputs = steps_of([projected, h, *panels], [tile], with_sums=kind == "reset")
     function = te.create_prim_func([projected, h, w, *outputs])

@@ -6,7 +6,7 @@ from needle import ops
 from needle_tvm._tvm.names import OP_PATTERN, relax, te, transform
 from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence import gpu
-from needle_tvm.kernels.recurrence.cpu import lstm_steps, lstm_tile, pack_gates
+from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, pack_gates, steps_tile
 from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
 from tests.needle_tvm.modules import (
     AVX512,
@@ -41,13 +41,13 @@ def sequence(*numbers, types):
 def packed(*numbers, types, target, with_sums):
     def function(x, h, c, w):
         if target is SM_90:
-            threads = gpu.lstm_threads(BATCH, HIDDEN)
+            threads = gpu.steps_threads(BATCH, HIDDEN, GATES)
             units, marks = threads.units, {SCHEDULED: True}
 
             def steps(*tensors):
                 return gpu.lstm_steps(tensors, threads=threads, with_sums=with_sums)
         else:
-            tile = lstm_tile(BATCH, HIDDEN, types[0].dtype, target)
+            tile = steps_tile(BATCH, HIDDEN, types[0].dtype, target, GATES)
             units, marks = tile.units, {}
 
             def steps(*tensors):

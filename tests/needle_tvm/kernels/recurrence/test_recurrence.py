@@ -8,7 +8,7 @@ from needle.ops.recurrent import LstmSequence
 from needle.trace import trace
 from needle_tvm._tvm.names import te, tvm
 from needle_tvm.frontend import lowering
-from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, lstm_tile, lstm_tiles, pack_gates
+from needle_tvm.kernels.recurrence.cpu import GATES, lstm_steps, pack_gates, steps_tile, steps_tiles
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import write_object
 from needle_tvm.runtime.memory import aligned_copy
@@ -33,7 +33,7 @@ def test_weights_are_packed_at_load(target):
 def kernel(steps, batch, hidden, dtype, target, with_sums):
     """A function of projected, h, c and w, that packs w and carries out the steps."""
     shapes = ((steps, batch, GATES * hidden), (batch, hidden), (batch, hidden))
-    tile = lstm_tile(batch, hidden, dtype, target)
+    tile = steps_tile(batch, hidden, dtype, target, GATES)
     inputs = [te.placeholder(shape, dtype) for shape in shapes]
     w = te.placeholder((hidden, GATES * hidden), dtype)
     panels = pack_gates(w, tile.units)
@@ -45,9 +45,9 @@ def kernel(steps, batch, hidden, dtype, target, with_sums):
 @pytest.mark.parametrize(("least", "most"), [(1, 1), (1, 2), (1, 256), (3, 5), (2, 7), (64, 64)])
 def test_tiles_of_a_symbolic_batch(least, most, target):
     """Fewest rows first, none for fewer than the least or more than hold the most."""
-    rows = [tile.rows for tile in lstm_tiles(least, most, 128, "float32", target)]
+    rows = [tile.rows for tile in steps_tiles(least, most, 128, "float32", target, GATES)]
     assert rows == sorted(set(rows))
-    largest = lstm_tiles(1, 1 << 20, 128, "float32", target)[-1].rows
+    largest = steps_tiles(1, 1 << 20, 128, "float32", target, GATES)[-1].rows
     assert rows[0] >= min(least, largest)
     assert all(each < most for each in rows[:-1])
     assert rows[-1] == largest or rows[-1] >= most

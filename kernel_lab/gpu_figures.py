@@ -1,0 +1,247 @@
+"""What is known of a GPU rung without running it on a GPU.
+
+Registers, spills and shared memory are ptxas' own figures. Occupancy follows from them and the
+threads of a block (`occupancy`). Sectors and banks are counted in a trace (`trace.gpu`), with the
+loads of shared memory joined where nvcc joined all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernel_lab import ir_views
+from kernel_lab.cross_compile import Kernel, compile_together
+from kernel_lab.errors import LabError, LabUsageError
+from kernel_lab.occupancy import Occupancy, occupancy
+from kernel_lab.results import RungResult
+from kernel_lab.rung import Ladder
+from kernel_lab.scaled import scaled_trace
+from kernel_lab.trace import Trace, gpu
+from kernel_lab.workload import Case, describe
+from needle_tvm.errors import NeedleTVMError
+from needle_tvm.process.timing import Progress
+
+_JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's access in PTX, beside those of one element
+
+
+@dataclass(frozen=True)
+class KernelFigures:
+    """A compiled kernel: the threads of a block, registers of a thread, bytes spilled and bytes of
+    shared memory of a block; `occupancy` is None for a GPU whose limits are not known here."""
+
+    kernel: str
+    threads: int
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    shared: int
+    occupancy: Occupancy | None
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What warps ask for, counted in a trace at `size`.
+
+    `loads` and `stores` are sectors of 32 bytes per request, by buffer of global memory.
+    `load_degree` and `store_degree` are the most turns that the banks of shared memory take for a
+    request; 1 is no conflict, None no such access.
+    """
+
+    size: dict[str, Any]
+    loads: Mapping[str, float]
+    stores: Mapping[str, float]
+    load_degree: int | None
+    store_degree: int | None
+
+
+@dataclass(frozen=True)
+class GpuFigures:
+    """The static figures of a rung. Without `kernels` or `requests`, `missing` says why."""
+
+    arch: str
+    kernels: tuple[KernelFigures, ...] = ()
+    requests: Requests | None = None
+    missing: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        kernels = [
+            {
+                **{name: value for name, value in vars(one).items() if name != "occupancy"},
+                "occupancy": {**vars(one.occupancy), "limits": list(one.occupancy.limits)}
+                if one.occupancy
+                else None,
+            }
+            for one in self.kernels
+        ]
+        requests = None
+        if self.requests is not None:
+            requests = {
+                "size": dict(self.requests.size),
+                "sectors_per_load": dict(self.requests.loads),
+                "sectors_per_store": dict(self.requests.stores),
+                "bank_degree_of_loads": self.requests.load_degree,
+                "bank_degree_of_stores": self.requests.store_degree,
+            }
+        return {
+            "arch": self.arch,
+            "kernels": kernels,
+            "requests": requests,
+            "missing": list(self.missing),
+        }
+
+
+def add_figures(
+    ladder: Ladder, entries: Sequence[RungResult], case: Case, arch: str, say: Progress
+) -> None:
+    """Fill in `static` of the entries that have a module, all compiled by one call of nvcc.
+
+    Where nvcc is missing or refuses the code, or no trace is small enough, the figures say so.
+    """
+    scheduled = [entry for entry in entries if entry.module is not None]
+    say(0, len(scheduled), f"compiling for {arch}")
+    compiled: dict[str, list[Kernel]] = {}
+    uncompiled: tuple[str, ...] = ()
+    try:
+        sources = {entry.name: ir_views.cuda_source(entry.module, arch) for entry in scheduled}
+        compiled = compile_together(sources, arch)
+    except NeedleTVMError as error:
+        uncompiled = (str(error),)
+    for number, entry in enumerate(scheduled):
+        say(number, len(scheduled), f"{entry.name}: counting")
+        kernels = compiled.get(entry.name, [])
+        requests: Requests | None = None
+        untraced: tuple[str, ...] = ()
+        try:
+            traced = scaled_trace(ladder.workload, ladder[entry.name], case, ignore=("local",))
+            requests = requests_of(traced.trace, traced.size, kernels)
+        except LabError as error:
+            untraced = (str(error),)
+        entry.static = GpuFigures(
+            arch,
+            tuple(kernel_figures(kernel, arch) for kernel in kernels),
+            requests,
+            (*uncompiled, *untraced),
+        )
+
+
+def kernel_figures(kernel: Kernel, arch: str) -> KernelFigures:
+    """The figures of one compiled kernel."""
+    used = kernel.resources
+    try:
+        held = occupancy(arch, kernel.threads, used.registers, used.shared)
+    except LabUsageError:  # a GPU that is not in the table
+        held = None
+    return KernelFigures(
+        used.kernel,
+        kernel.threads,
+        used.registers,
+        used.spill_stores,
+        used.spill_loads,
+        used.shared,
+        held,
+    )
+
+
+def requests_of(trace: Trace, size: Mapping[str, Any], kernels: Sequence[Kernel]) -> Requests:
+    """The requests of a trace made at `size`; `kernels` say which loads nvcc joined, if any."""
+    sectors: dict[bool, dict[str, list[int]]] = {False: {}, True: {}}
+    degree: dict[bool, int] = {}
+    widths = {False: _width(kernels, "ld.shared"), True: _width(kernels, "st.shared")}
+    for report in gpu.site_reports(trace):
+        if report.scope == "global":
+            totals = sectors[report.is_store].setdefault(report.buffer, [0, 0])
+            totals[0] += report.moved // gpu.SECTOR
+            totals[1] += report.requests
+        else:
+            found = gpu.joined_degree(trace, report, widths[report.is_store])
+            degree[report.is_store] = max(found, degree.get(report.is_store, 0))
+    loads, stores = (
+        {name: moved / asked for name, (moved, asked) in sectors[is_store].items()}
+        for is_store in (False, True)
+    )
+    return Requests(dict(size), loads, stores, degree.get(False), degree.get(True))
+
+
+def _width(kernels: Sequence[Kernel], access: str) -> int:
+    """The bytes that each thread accesses at once in PTX if all such accesses are vectors of one
+    width; 0 if they are not: then those of the schedule's own loops count."""
+    found = {width for kernel in kernels for width in kernel.counts.accesses.get(access, {})}
+    return _JOINED.get(found.pop(), 0) if len(found) == 1 else 0
+
+
+HEADINGS = (
+    "",
+    "threads",
+    "regs",
+    "spills",
+    "shared",
+    "warps/SM",
+    "limit",
+    "banks",
+    "sectors/load",
+    "sectors/store",
+)
+
+
+def figure_rows(entries: Sequence[RungResult]) -> list[list[str]]:
+    """A row of cells under HEADINGS for each kernel of the rungs that have figures."""
+    rows = []
+    for entry in entries:
+        if entry.static is None:
+            continue
+        asked = entry.static.requests
+        last = ("", "", "")
+        if asked is not None:
+            last = (_degrees(asked), _sectors(asked.loads), _sectors(asked.stores))
+        if not entry.static.kernels:
+            rows.append([entry.name, *[""] * 6, *last])
+        for number, one in enumerate(entry.static.kernels):
+            name = entry.name if number == 0 else f"  {one.kernel.removeprefix('main_')}"
+            rows.append([name, *_cells(one), *(last if number == 0 else ("", "", ""))])
+    return rows
+
+
+def notes(entries: Sequence[RungResult]) -> list[str]:
+    """What the columns mean, where requests were counted, and what is missing and why."""
+    by_size: dict[str, list[str]] = {}
+    missing: dict[str, None] = {}
+    for entry in entries:
+        if entry.static is not None:
+            missing.update(dict.fromkeys(entry.static.missing))
+            if entry.static.requests is not None:
+                by_size.setdefault(describe(entry.static.requests.size), []).append(entry.name)
+    counted = "; ".join(f"{', '.join(names)} at {size}" for size, names in by_size.items())
+    said = [
+        "Nothing of this was measured on a GPU. Registers of a thread, bytes spilled (stored and"
+        " loaded) and bytes of shared memory of a block are ptxas' figures; the warps that an SM"
+        " holds, and what limits them, follow from these and a block's threads.",
+        "Banks: the most turns of one load/store of shared memory; 1 is no conflict. Sectors: of 32"
+        " bytes, for each request of a warp. One element for all threads is 1 sector; neighbours"
+        " that access neighbours are 4 sectors at 4 bytes each, and 16 at 16 bytes.",
+    ]
+    return [*said, *([f"Counted in traces: {counted}."] if counted else []), *missing]
+
+
+def _cells(one: KernelFigures) -> tuple[str, ...]:
+    held = one.occupancy
+    return (
+        f"{one.threads:,}",
+        str(one.registers),
+        f"{one.spill_stores:,}/{one.spill_loads:,}",
+        f"{one.shared:,}",
+        f"{held.warps}/{held.most} {held.share:.0%}" if held else "unknown",
+        ", ".join(name.removesuffix(" memory") for name in held.limits) if held else "",
+    )
+
+
+def _degrees(asked: Requests) -> str:
+    if asked.load_degree is None and asked.store_degree is None:
+        return ""
+    return f"{asked.load_degree or '-'}/{asked.store_degree or '-'}"
+
+
+def _sectors(found: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {number:.3g}" for name, number in found.items())

@@ -1,0 +1,73 @@
+"""The guide's tables of static figures are those that the lab computes."""
+
+import re
+
+import pytest
+
+pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
+
+from kernel_lab.run import Request, run
+from needle_tvm.target import nvcc
+from tests import ROOT
+
+pytestmark = pytest.mark.slow
+
+NVCC = "13.0"  # whose registers the tables have
+
+
+def tables(name):
+    """The rows of the tables of a ladder's figures, as dicts by heading, a kernel each."""
+    guide = ROOT / "docs" / "guide"
+    first = (guide / "04-gpu.md").read_text()
+    whole = (guide / "16-gpu-rungs.md").read_text()
+    sections = dict(
+        zip(
+            ("gemm", *re.findall(r"^## (\w+)$", whole, re.M)),
+            re.split(r"^## \w+$", whole, flags=re.M),
+            strict=True,
+        )
+    )
+    texts = [first, sections["gemm"]] if name == "gemm" else [sections[name]]
+    rows = []
+    for table in re.findall(r"(?:^\|.*\n)+", "\n".join(texts), re.M):
+        head, _, *lines = [
+            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+        ]
+        if "registers" in head:
+            rows += [dict(zip(head, line, strict=True)) for line in lines]
+    return rows
+
+
+def counted(text):
+    """ "A 32, B 1" as {"A": "32", "B": "1"}."""
+    return dict(pair.split(" ") for pair in text.split(", ")) if text else {}
+
+
+@pytest.mark.skipif(not nvcc.version().startswith(NVCC), reason=f"nvcc is not {NVCC}")
+@pytest.mark.parametrize("name", ["gemm", "conv1d", "depthwise", "gelu_matmul"])
+def test_a_table_has_the_figures_of_its_ladder(name):
+    result = run(Request(name, "cuda", timed=False, arch="sm_80", static=True))
+    kernels = [(entry, one) for entry in result.rungs for one in entry.static.kernels]
+    rows = tables(name)
+    order = {entry.name: number for number, entry in enumerate(result.rungs)}
+    assert len(rows) == len(kernels) >= len(order)
+    for row, (entry, one) in zip(rows, kernels, strict=True):
+        named = re.search(r"`(\w+)`", row["rung"])
+        assert named is None or named[1] == entry.name
+        held = one.occupancy
+        found = {
+            "threads": str(one.threads),
+            "registers": str(one.registers),
+            "shared, bytes": f"{one.shared:,}",
+            "warps of 64": str(held.warps),
+            "limit": ", ".join(held.limits),
+        }
+        assert {key: row[key] for key in found} == found, entry.name
+        assert (one.spill_stores, one.spill_loads) == (0, 0)
+        asked = entry.static.requests
+        for key, exact in (("sectors a load", asked.loads), ("a store", asked.stores)):
+            told = counted(row[key])
+            assert told == {buffer: f"{exact[buffer]:.3g}" for buffer in told}, entry.name
+        if row.get("bank degree, load/store"):
+            degrees = f"{asked.load_degree}/{asked.store_degree}"
+            assert row["bank degree, load/store"] == degrees, entry.name
