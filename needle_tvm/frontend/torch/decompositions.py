@@ -130,18 +130,6 @@ def _inner(x: Any, y: Any) -> Any:
     return rows.reshape((*x.shape[:-1], *y.shape[:-1]))
 
 
-def _slice_scatter(
-    x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Any:
-    """`slice_scatter` with its bounds clamped to the axis, which TVM's operator does not do."""
-    import torch
-
-    first, last, _ = slice(start, end, step).indices(x.shape[dim])
-    if (first, last) == (start, end):
-        return NotImplemented
-    return torch.slice_scatter(x, source, dim, first, max(first, last), step)
-
-
 def _resized(name: str) -> Callable[..., Any]:
     """PyTorch's own decomposition, where TVM's operator is not equal: it always takes the scale
     from the sizes, computes positions in float32, and divides by 0 for one position between aligned
@@ -400,7 +388,6 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "addbmm.default": _addbmm,
     "inner.default": _inner,
     "cat.default": _joined,
-    "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "linalg_vector_norm.default": _vector_norm,
     "_cdist_forward.default": _cdist,
