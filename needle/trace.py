@@ -20,7 +20,8 @@ from .dims import Expression
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .inputs import symbolic_specs
-from .nn.module import Module, Parameter
+from .nn.module import Module
+from .nn.parameter import Parameter
 from .node import Node
 from .op import Op
 from .place import place
