@@ -19,7 +19,17 @@ from ...tensor import Tensor
 from ..execute import Scope
 from ..graph import Graph, Node
 from ..registry import converter
-from ..values import Value, is_known, known, known_integer, known_number, normal_axis, tensor
+from ..values import (
+    Value,
+    dtype_of,
+    is_known,
+    known,
+    known_integer,
+    known_number,
+    normal_axis,
+    tensor,
+)
+from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
 
@@ -85,6 +95,10 @@ def loop(
     if most is not None and is_symbolic((most,)):
         raise node.unsupported(f"the trip count {most}, which a Dim leaves open")
     again = condition is None or bool(known_number(node, condition, "the condition"))
+    if again and most is not None:
+        made = _counted(body, scope, states, most, condition is not None)
+        if made is not None:
+            return tuple(made)
     collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
     done = 0
     while again and (most is None or done < most):
@@ -101,6 +115,30 @@ def loop(
     return *states, *[
         _collected(node, body, count + 1 + i, values) for i, values in enumerate(collected)
     ]
+
+
+def _counted(
+    body: Graph, scope: Scope, states: Sequence[Value], trips: int, conditional: bool
+) -> list[Value] | None:
+    """The last states and whole outputs of a Loop that ends by its count alone and that needle has
+    an op for, else None."""
+    number, again, *names = [each.name for each in body.inputs]
+    outer = {**scope.values, again: np.array(True)}
+    try:
+        if trips < 1:
+            raise Unfit
+        plan = Plan(
+            body,
+            dict(zip(names, states, strict=True)),
+            {number: "int64"},
+            outer,
+            [each.name for each in body.outputs[1:]],
+        )
+        if conditional and not plan.is_true(body.outputs[0].name):
+            raise Unfit
+        return plan.run([np.arange(trips)], trips)
+    except Unfit:
+        return None
 
 
 def _check_count(node: Node, count: int) -> None:
@@ -133,20 +171,53 @@ def scan(node: Node, scope: Scope, *inputs: Value) -> tuple[Value, ...]:
     axes = node.integers("scan_input_axes", (0,) * count)
     backward = node.integers("scan_input_directions", (0,) * count)
     _check_lengths(node, count, scan_input_axes=axes, scan_input_directions=backward)
-    sequences = [
-        _elements(node, source, axis, bool(back))
-        for source, axis, back in zip(sources, axes, backward, strict=True)
-    ]
-    states, made = _scanned(node, scope, body, states, sequences)
-    kept = len(made)
+    axes = tuple(normal_axis(node, a, x.ndim) for a, x in zip(axes, sources, strict=True))
+    kept = len(body.outputs) - len(states)
     into = node.integers("scan_output_axes", (0,) * kept)
     reverse = node.integers("scan_output_directions", (0,) * kept)
     _check_lengths(node, kept, scan_output_axes=into, scan_output_directions=reverse)
+    made = _at_once(node, scope, states, sources, axes, backward)
+    if made is None:
+        sequences = [
+            _elements(node, source, axis, bool(back))
+            for source, axis, back in zip(sources, axes, backward, strict=True)
+        ]
+        states, lists = _scanned(node, scope, body, states, sequences)
+        made = [*states, *(_stacked(values, 0) for values in lists)]
     outputs = []
-    for values, axis, back in zip(made, into, reverse, strict=True):
-        at = normal_axis(node, axis, values[0].ndim + 1)
-        outputs.append(_stacked(values[::-1] if back else values, at))
-    return *states, *outputs
+    for value, axis, back in zip(made[len(states) :], into, reverse, strict=True):
+        to = normal_axis(node, axis, value.ndim)
+        outputs.append(moved(turned(value) if back else value, 0, to))
+    return *made[: len(states)], *outputs
+
+
+def _at_once(
+    node: Node,
+    scope: Scope,
+    states: Sequence[Value],
+    sources: Sequence[Value],
+    axes: Sequence[int],
+    backward: Sequence[int],
+) -> list[Value] | None:
+    """The last states and whole outputs of a Scan that needle has an op for, else None."""
+    lengths = [source.shape[axis] for source, axis in zip(sources, axes, strict=True)]
+    if not all(same(n, lengths[0]) for n in lengths) or same(lengths[0], 0):
+        return None
+    body = node.graph("body")
+    names = [each.name for each in body.inputs]
+    try:
+        plan = Plan(
+            body,
+            dict(zip(names, states, strict=False)),
+            dict(zip(names[len(states) :], map(dtype_of, sources), strict=True)),
+            scope.values,
+            [each.name for each in body.outputs],
+        )
+        sequences = [moved(x, axis, 0) for x, axis in zip(sources, axes, strict=True)]
+        turns = zip(sequences, backward, strict=True)
+        return plan.run([turned(x) if back else x for x, back in turns], lengths[0])
+    except Unfit:
+        return None
 
 
 def _divided(
