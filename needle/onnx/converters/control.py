@@ -32,6 +32,7 @@ from ..values import (
 from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
+_MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 
 
 @converter("If", since=1, scoped=True, known=(0,))
@@ -125,7 +126,7 @@ def _counted(
     number, again, *names = [each.name for each in body.inputs]
     outer = {**scope.values, again: np.array(True)}
     try:
-        if trips < 1:
+        if not 1 <= trips <= _MOST_STEPS:
             raise Unfit
         plan = Plan(
             body,
@@ -134,7 +135,7 @@ def _counted(
             outer,
             [each.name for each in body.outputs[1:]],
         )
-        if conditional and not plan.is_true(body.outputs[0].name):
+        if conditional and not plan.terms.is_true(body.outputs[0].name):
             raise Unfit
         return plan.run([np.arange(trips)], trips)
     except Unfit:
