@@ -1,8 +1,9 @@
 """Converters of control flow: If, Loop and Scan.
 
-Tracing unrolls loops, so that their conditions and trip counts must be known then, and takes the
-branch of a known condition. Subgraphs see outer values. Values that a body computes from known
-ones are known in the next iteration, so that counters and shapes are.
+Loops whose states needle has an op for are that op (`scans.py`). Tracing unrolls all others, so
+that their conditions and trip counts must be known then, and takes the branch of a known condition.
+Subgraphs see outer values. Values that a body computes from known ones are known in the next
+iteration, so that counters and shapes are.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ..._state import state
 from ...errors import ModelError
 from ...extents import is_symbolic, same
 from ...tensor import Tensor
@@ -21,6 +23,7 @@ from ..graph import Graph, Node
 from ..registry import converter
 from ..values import (
     Value,
+    along,
     dtype_of,
     is_known,
     known,
@@ -32,6 +35,8 @@ from ..values import (
 from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
+LARGEST_UNROLLED = 4000  # operations of all iterations of a loop, those of inner loops included
+_PARTS = 32  # into which one op divides a sequence: a kernel of many results compiles slowly
 _MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 
 
@@ -102,6 +107,7 @@ def loop(
             return tuple(made)
     collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
     done = 0
+    room = _Room(node)
     while again and (most is None or done < most):
         _check_count(node, done + 1 if condition is not None or most is None else most)
         given = np.array(again if condition is not None else True)
@@ -110,6 +116,7 @@ def loop(
         for values, value in zip(collected, made[count:], strict=True):
             values.append(value)
         done += 1
+        room.check(done, done if condition is not None or most is None else most)
         if condition is not None:
             what = f"the condition after iteration {done}"
             again = bool(known_number(node, after, what))
@@ -145,6 +152,30 @@ def _counted(
 def _check_count(node: Node, count: int) -> None:
     if count > LARGEST_COUNT:
         raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
+
+
+class _Room:
+    """Bounds the operations that a loop's iterations record while tracing: the time and memory that
+    compiling them takes grow with their number."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._first = self._last = self._recorded()
+
+    def _recorded(self) -> int:
+        return 0 if state.trace is None else int(state.trace.recorded)
+
+    def check(self, done: int, count: int) -> None:
+        """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
+        now = self._recorded()
+        each, self._last = now - self._last, now
+        total = now - self._first + each * (count - done)
+        if total > LARGEST_UNROLLED:
+            raise self._node.unsupported(
+                f"{count} iterations of {each} operations, unrolled, are {total}, and at most "
+                f"{LARGEST_UNROLLED} are compiled; give it fewer steps, or a body whose states are "
+                "running sums, products, extremes or linear recurrences, which are not unrolled"
+            )
 
 
 def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Value:
@@ -254,7 +285,9 @@ def _elements(node: Node, source: Value, axis: int, backward: bool) -> list[Valu
     if isinstance(source, np.ndarray):
         found: list[Value] = list(np.moveaxis(source, axis, 0))
     else:
-        found = list(ops.split(source, axis))
+        starts = range(0, steps, _PARTS)
+        groups = [source[along(axis, slice(i, i + _PARTS))] for i in starts]
+        found = [x for group in groups for x in ops.split(group, axis)]
     return found[::-1] if backward else found
 
 
@@ -271,8 +304,10 @@ def _scanned(
         raise node.invalid(f"its sequences have different lengths: {sorted(lengths)}")
     now, count = list(states), len(states)
     made: list[list[Value]] = [[] for _ in body.outputs[count:]]
-    for elements in zip(*sequences, strict=True):
+    room, (steps,) = _Room(node), lengths
+    for done, elements in enumerate(zip(*sequences, strict=True), 1):
         outputs = scope.run(body, *now, *elements)
+        room.check(done, steps)
         now = list(outputs[:count])
         for values, value in zip(made, outputs[count:], strict=True):
             values.append(value)

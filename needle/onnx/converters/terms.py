@@ -21,7 +21,7 @@ from ..emit import Value as Symbol
 from ..emit import Writer
 from ..execute import applied, run_node
 from ..graph import Graph, Node
-from ..values import Value, is_known, normal_axis, tensor
+from ..values import Value, normal_axis, tensor
 from .elementwise import ELEMENTWISE
 
 _MOST_NODES = 1000  # of a body; a longer one is not looked at
@@ -222,9 +222,11 @@ def moved(value: Value, source: int, to: int) -> Value:
     """A value with an axis moved."""
     if source == to:
         return value
-    return np.moveaxis(value, source, to) if is_known(value) else ops.moveaxis(value, source, to)
+    if isinstance(value, np.ndarray):
+        return np.moveaxis(value, source, to)
+    return ops.moveaxis(value, source, to)
 
 
 def turned(value: Value) -> Value:
     """A value from the end of axis 0."""
-    return value[::-1] if is_known(value) else ops.flip(value, 0)
+    return value[::-1] if isinstance(value, np.ndarray) else ops.flip(value, 0)
