@@ -36,7 +36,9 @@ from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
 LARGEST_UNROLLED = 4000  # operations of all iterations of a loop, those of inner loops included
-_PARTS = 32  # into which one op divides a sequence: a kernel of many results compiles slowly
+_PARTS = (
+    32  # that one op divides or joins: a kernel of many compiles slowly, of thousands not at all
+)
 _MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 
 
@@ -193,7 +195,10 @@ def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Val
 def _stacked(values: Sequence[Value], axis: int) -> Value:
     if all(is_known(value) for value in values):
         return np.stack(values, axis)
-    return ops.stack([tensor(value) for value in values], axis)
+    parts = [tensor(value) for value in values]
+    groups = [parts[i : i + _PARTS] for i in range(0, len(parts), _PARTS)]
+    stacks = [ops.stack(group, axis) for group in groups]
+    return stacks[0] if len(stacks) == 1 else ops.concat(stacks, axis)
 
 
 @converter("Scan", since=9, scoped=True)
