@@ -35,7 +35,8 @@ from ..values import (
 from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
-LARGEST_UNROLLED = 4000  # operations of all iterations of a loop, those of inner loops included
+LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: two minutes
+_OWN_COST = 2  # that an iteration counts for besides: a part of each sequence and of each result
 _PARTS = (
     32  # that one op divides or joins: a kernel of many compiles slowly, of thousands not at all
 )
@@ -158,11 +159,11 @@ def _check_count(node: Node, count: int) -> None:
 
 class _Room:
     """Bounds the operations that a loop's iterations record while tracing: the time and memory that
-    compiling them takes grow with their number."""
+    compiling them takes grow faster than their number."""
 
     def __init__(self, node: Node) -> None:
-        self._node = node
-        self._first = self._last = self._recorded()
+        self._node, self._cost = node, 0
+        self._last = self._recorded()
 
     def _recorded(self) -> int:
         return 0 if state.trace is None else int(state.trace.recorded)
@@ -171,12 +172,13 @@ class _Room:
         """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
         now = self._recorded()
         each, self._last = now - self._last, now
-        total = now - self._first + each * (count - done)
-        if total > LARGEST_UNROLLED:
+        cost = each + _OWN_COST if each else 0
+        self._cost += cost
+        if self._cost + cost * (count - done) > LARGEST_COST:
             raise self._node.unsupported(
-                f"{count} iterations of {each} operations, unrolled, are {total}, and at most "
-                f"{LARGEST_UNROLLED} are compiled; give it fewer steps, or a body whose states are "
-                "running sums, products, extremes or linear recurrences, which are not unrolled"
+                f"{count} iterations of {each} operations, of which at most "
+                f"{LARGEST_COST // cost} are unrolled and compiled; give it fewer steps, or a body "
+                "whose states are running sums, products, extremes or linear recurrences"
             )
 
 
