@@ -388,6 +388,28 @@ def test_faults_of_files_are_found_where_they_are(monkeypatch):
     assert [serve(asked)[key] for key in ("verdict", "where")] == ["wrong", "import"]
 
 
+def test_a_nan_that_onnx_runtime_loses_is_no_fault_of_the_file(monkeypatch):
+    """It takes a NaN of which it seeks the largest for a number; the file read again is judged."""
+    pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    from needle.onnx.emit import RULES
+    from needle_tvm.check.campaign.onnx import programs
+
+    def verdict(special):
+        leaf = Leaf("input", (40, 3), "float32", 0, -2, 2, special)
+        program = Program((leaf,), (Step("ops.max({0}, 1)", (0,)),), (1,))
+        made = programs.serve({"program": program.to_json(), "variants": []})
+        return made["verdict"], made["where"]
+
+    assert verdict(special=True) == ("right", "")
+    with monkeypatch.context() as patched:
+        patched.setattr(programs, "NOT_OF_NAN", ())
+        assert verdict(special=True) == ("wrong", "onnxruntime")
+    monkeypatch.setitem(RULES, ndl.ops.Max, lambda s, x: s.w.reduce("ReduceMin", x, (1,), False))
+    assert verdict(special=False) == ("wrong", "onnxruntime")
+    assert verdict(special=True) == ("wrong", "import")
+
+
 def test_faults_of_graphs_are_found_and_made_small(monkeypatch):
     pytest.importorskip("onnx")
     pytest.importorskip("onnxruntime")

@@ -31,7 +31,7 @@ INTEGERS = ("int64", "int64", "int32", "int8", "uint8", "int16")
 MICROSOFT = "com.microsoft"
 
 # ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
-_NOT_OF_NAN = {
+NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "DynamicQuantizeLinear", "GRU", "GlobalMaxPool", "HardSigmoid",
     "Hardmax", "InstanceNormalization", "LSTM", "LogSoftmax", "Max", "MaxPool", "Min",
     "NegativeLogLikelihoodLoss", "QuantizeLinear", "RNN", "ReduceMax", "ReduceMin", "Resize",
@@ -41,7 +41,7 @@ _NOT_OF_NAN = {
 # ONNX Runtime computes these in float32 also in float64.
 _IN_FLOAT32 = {
     "Attention", "BlackmanWindow", "FastGelu", "Gelu", "GroupNormalization", "HammingWindow",
-    "HannWindow", "QuickGelu", "RMSNormalization", "Shrink",
+    "HannWindow", "HardSwish", "QuickGelu", "RMSNormalization", "Shrink",
 }  # fmt: skip
 
 
@@ -227,7 +227,7 @@ class Drawer:
         **attributes: Any,
     ) -> list[Made]:
         """Add a node and return its results. Raises Unfit if it is refused."""
-        if self.special and op in _NOT_OF_NAN:
+        if self.special and op in NOT_OF_NAN:
             raise Unfit
         if self.dtype == "float64" and op in _IN_FLOAT32:
             raise Unfit

@@ -9,7 +9,7 @@ agree. Both are compiled.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +22,7 @@ from needle.onnx.emit import find
 from needle_tvm.check.campaign import judge, verdicts
 from needle_tvm.check.campaign.draw import draw
 from needle_tvm.check.campaign.onnx import layers
-from needle_tvm.check.campaign.onnx.draw import run
+from needle_tvm.check.campaign.onnx.draw import NOT_OF_NAN, run
 from needle_tvm.check.campaign.onnx.graphs import GraphProgram, element_type
 from needle_tvm.check.campaign.program import Program
 
@@ -92,7 +92,7 @@ def _of_own(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
                 where = "export"
                 ndl.onnx.export(program.load()[0], tuple(arrays), path)
                 where = "onnxruntime"
-                found = _by_runtime(path, arrays)
+                found = _by_runtime(path, arrays, any(leaf.special for leaf in program.leaves))
                 wrong = found and wanted.difference(found)
                 if wrong:
                     return where, verdicts.WRONG, wrong
@@ -126,15 +126,17 @@ def _of_graph(program: GraphProgram, variants: Sequence[tuple[str, int]]) -> tup
         return verdicts.raised(where, error)
 
 
-def _by_runtime(model: Any, arrays: Sequence[Array]) -> list[Any] | None:
+def _by_runtime(model: Any, arrays: Sequence[Array], has_nan: bool = False) -> list[Any] | None:
     """The results of ONNX Runtime for a path or a ModelProto, or None if it has no kernel for some
-    operator and dtype, or takes no input of a dtype."""
+    operator and dtype, takes no input of a dtype, or may lose a NaN (see NOT_OF_NAN)."""
     import onnx
     import onnxruntime as ort
 
     if isinstance(model, Path):
         onnx.checker.check_model(model, full_check=True)
         model = onnx.load(model)
+    if has_nan and any(node.op_type in NOT_OF_NAN for node in _nodes_of(model.graph)):
+        return None
     untold = {element_type(dtype) for dtype in _UNTOLD}
     shown = [*model.graph.input, *model.graph.output]
     if any(each.type.tensor_type.elem_type in untold for each in shown):
@@ -145,3 +147,12 @@ def _by_runtime(model: Any, arrays: Sequence[Array]) -> list[Any] | None:
         return run(model, dict(zip(names, arrays, strict=True)))
     except ort.capi.onnxruntime_pybind11_state.NotImplemented:
         return None
+
+
+def _nodes_of(graph: Any) -> Iterator[Any]:
+    """The nodes of a GraphProto and of the graphs within them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _nodes_of(attribute.g)

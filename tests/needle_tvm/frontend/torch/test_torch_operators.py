@@ -386,7 +386,7 @@ def test_running_orders_and_bits():
             i << i,
             torch.bitwise_right_shift(9, i),
         )
-        return *running, *middle, *found, *bits, torch.ldexp(x[0], i)
+        return *running, *middle, *found, *bits, torch.ldexp(x[0], i), sorter + 1
 
     x, rows = numbers((3, 5)), numbers((3, 5), seed=1)
     check(function, [x, torch.tensor([-5, 0, 3, 62, 1]), rows], steps=16)
