@@ -35,8 +35,8 @@ from ..values import (
 from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
-LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: two minutes
-_OWN_COST = 2  # that an iteration counts for besides: a part of each sequence and of each result
+LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
+_OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
 _PARTS = (
     32  # that one op divides or joins: a kernel of many compiles slowly, of thousands not at all
 )
