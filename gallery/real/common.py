@@ -27,6 +27,7 @@ from needle_tvm import runtime
 from needle_tvm.process.timing import Contestant, contest, load_arrays, save_arrays
 
 TOLERANCE = 1e-4  # of each output, relative to its largest magnitude, or absolute below 1
+ROUNDINGS = 5  # times the error of float32 itself, where that is more: see `Real.rounding`
 Arrays = dict[str, np.ndarray]
 
 
@@ -77,20 +78,35 @@ class Real:
         self.difference = 0.0
 
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
-        """The compiled model's outputs. SystemExit if one is not within 1e-4 of ONNX Runtime's."""
+        """The compiled model's outputs. SystemExit if one is not within 1e-4 of ONNX Runtime's, or
+        within five times what float32 costs."""
         found = self.compiled(*[inputs[name] for name in self.example])
         found = found if isinstance(found, (tuple, list)) else [found]
         ours = [tensor.numpy() for tensor in found]
-        for mine, theirs in zip(
-            ours, self.session.run(None, {**inputs, **self.fixed}), strict=True
-        ):
-            if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
-                raise SystemExit(f"{self.name}: {mine.dtype} {mine.shape}, not {theirs.shape}")
-            apart = float(np.abs(mine - theirs).max()) / max(1.0, float(np.abs(theirs).max()))
-            if not apart <= TOLERANCE:
-                raise SystemExit(f"{self.name}: an output differs by {apart:.3g}")
-            self.difference = max(self.difference, apart)
+        theirs = self.session.run(None, {**inputs, **self.fixed})
+        for mine, other in zip(ours, theirs, strict=True):
+            if mine.shape != other.shape or mine.dtype != other.dtype:
+                raise SystemExit(f"{self.name}: {mine.dtype} {mine.shape}, not {other.shape}")
+        apart = max(map(_apart, ours, theirs))
+        if not apart <= TOLERANCE and not apart <= ROUNDINGS * self.rounding(inputs, theirs):
+            raise SystemExit(f"{self.name}: an output differs by {apart:.3g}")
+        self.difference = max(self.difference, apart)
         return ours
+
+    def rounding(self, inputs: Arrays, theirs: Sequence[np.ndarray]) -> float:
+        """How far ONNX Runtime's outputs are from those of the model in float64: a softmax of large
+        scores makes more of each rounding than 1e-4."""
+        from needle import Tensor
+        from needle.onnx import load
+
+        model = load(self.path, fixed=self.fixed).to("float64")
+        wide = [inputs[name] for name in self.example]
+        wide = [x.astype("float64") if x.dtype == "float32" else x for x in wide]
+        exact = model(*[Tensor(x, requires_grad=False) for x in wide])
+        exact = exact if isinstance(exact, (tuple, list)) else [exact]
+        return max(
+            _apart(other, tensor.numpy()) for other, tensor in zip(theirs, exact, strict=True)
+        )
 
     def report(self, out: Path, times: bool, answer: str, right: bool) -> None:
         """Export the model, time it beside ONNX Runtime, and write and print what was found."""
@@ -123,6 +139,10 @@ class Real:
             theirs = {"path": str(self.path), "names": [*self.example, *self.fixed], **shared}
             results = contest([ours, Contestant("ONNX Runtime", f"{here}:theirs", theirs)])
         return {result.name: round(1e3 * result.median, 3) for result in results}
+
+
+def _apart(mine: np.ndarray, theirs: np.ndarray) -> float:
+    return float(np.abs(mine - theirs).max()) / max(1.0, float(np.abs(theirs).max()))
 
 
 # The two sides of a contest: each in a child process.
