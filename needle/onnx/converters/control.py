@@ -197,10 +197,7 @@ def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Val
 def _stacked(values: Sequence[Value], axis: int) -> Value:
     if all(is_known(value) for value in values):
         return np.stack(values, axis)
-    parts = [tensor(value) for value in values]
-    groups = [parts[i : i + _PARTS] for i in range(0, len(parts), _PARTS)]
-    stacks = [ops.stack(group, axis) for group in groups]
-    return stacks[0] if len(stacks) == 1 else ops.concat(stacks, axis)
+    return ops.stack([tensor(value) for value in values], axis)
 
 
 @converter("Scan", since=9, scoped=True)

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
+from needle.ops.tuples import WIDEST
 from needle_tvm.frontend.torch.nodes import pairs
 
 
@@ -203,10 +204,14 @@ def _power(x: Any, exponent: float) -> Any:
 
 
 def _joined(tensors: Any, dim: int = 0) -> Any:
-    """Concatenate tensors of several dtypes in their common dtype. PyTorch takes a tensor of shape
-    (0,) beside tensors of any shape, and leaves it out."""
+    """Concatenate tensors of several dtypes in their common dtype, and many in groups, as
+    `needle.ops.concat` does. PyTorch takes a tensor of shape (0,) beside tensors of any shape, and
+    leaves it out."""
     import torch
 
+    if len(tensors) > WIDEST:
+        groups = [tensors[i : i + WIDEST] for i in range(0, len(tensors), WIDEST)]
+        return torch.cat([torch.cat(group, dim) for group in groups], dim)
     dtypes = [tensor.dtype for tensor in tensors]
     some = [each for each in tensors if list(each.shape) != [0]] or tensors[:1]
     if len(set(dtypes)) == 1 and len(some) == len(tensors):
