@@ -139,10 +139,11 @@ Calls = tuple[Callable[[], Any], Callable[[], list[Any]]]
 
 
 def artifact(path: str, inputs: str) -> Calls:
-    """An exported model in needle's runtime."""
+    """An exported model in needle's runtime, called with arrays by name."""
     program = runtime.load(path)
-    arrays = load_arrays(inputs)[: len(program.inputs)]
-    return lambda: program.run(arrays), lambda: []
+    names = [spec["name"] for spec in program.inputs]
+    feeds = dict(zip(names, load_arrays(inputs), strict=False))
+    return lambda: program(**feeds), lambda: []
 
 
 def pytorch(group: str, name: str, inputs: str) -> Calls:

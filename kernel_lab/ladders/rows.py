@@ -10,7 +10,6 @@ from kernel_lab.workload import Case
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Schedule
 
-TASKS = 32  # into which rows are cut, so that all threads finish at about the same time
 CHAINS = 4  # vectors of partial results, so that no addition waits for the one before
 
 # exp(r) = 1 + r + r^2 p(r) for |r| <= ln(2) / 2, with p as in S. Moshier's Cephes (expf).
@@ -20,15 +19,14 @@ _LEAST = -87.0  # e^-87 is near the smallest normal float32
 
 
 def shared_out(sch: Schedule, row: Any, case: Case) -> None:
-    """Share the rows out to the threads, in tasks of several rows each.
+    """Share the rows out to the threads, in 16 tasks of several rows for each core.
 
     What a row keeps for itself is allocated anew in each iteration of the parallel loop, by a call
     of TVM's runtime: in a loop over tasks that happens once for all rows of a task.
     """
-    count = case["M"]
-    tasks = next(n for n in range(min(count, TASKS), count + 1) if count % n == 0)
-    task, _ = sch.split(row, [tasks, None])
-    sch.parallel(task)
+    from needle_tvm.kernels.blocks import in_tasks
+
+    sch.parallel(in_tasks(sch, row, case.processor.cores)[0])
 
 
 def polynomial_exp(x: Any) -> Any:

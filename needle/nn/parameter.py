@@ -11,7 +11,7 @@ from ..tensor import Tensor
 
 class Parameter(Tensor):
     """A Tensor that is a learned part of a Module: the arguments are those of Tensor. TypeError for
-    integers and bools, which have no gradient: a Tensor of them in an attribute is a buffer.
+    integers and bools, which have no gradient, unless `requires_grad` is False.
 
     >>> class Scale(nn.Module):
     ...     def __init__(self):
@@ -35,5 +35,5 @@ class Parameter(Tensor):
         requires_grad: bool = True,
     ) -> None:
         super().__init__(array, device=device, dtype=dtype, requires_grad=requires_grad)
-        if not is_floating(self.dtype):
+        if requires_grad and not is_floating(self.dtype):
             raise TypeError(f"Parameter: {self.spec} is not floating point, so it cannot learn")

@@ -37,9 +37,7 @@ from .scans import Plan, Unfit, moved, turned
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
 LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
 _OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
-_PARTS = (
-    32  # that one op divides or joins: a kernel of many compiles slowly, of thousands not at all
-)
+_PARTS = 32  # that one op divides a sequence into: a kernel of many results compiles slowly
 _MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 
 

@@ -124,6 +124,7 @@ def test_weights_are_floating(dtype):
             layer(dtype=dtype)
     with pytest.raises(TypeError, match=f"Parameter: {dtype}.* not floating point"):
         nn.Parameter(ndl.ones(2, dtype=dtype))
+    assert nn.Parameter(ndl.ones(2, dtype=dtype), requires_grad=False).dtype == dtype
     layer = nn.Linear(2, 3)
     before = layer.weight.numpy()
     with pytest.raises(TypeError, match=f"Linear.to: {dtype} is not floating point"):
