@@ -172,6 +172,7 @@ help:
 	@echo "reference        a page for each module, with every public name, in out/reference"
 	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
+	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
 	@echo "gpu-bundle       TVM for a GPU host without a network, into .gpu/"

@@ -6,9 +6,9 @@
 Each model runs in a process of its own, with a limit, and gives a line of JSON; models that have a
 line without an error are left out, so that an interrupted run goes on. A result may differ from
 PyTorch's by 1e-4 of the largest element. The ONNX file is written by PyTorch's exporter `dynamo`
-(its default; needs onnxscript) or `torchscript`. Times are of calls with one set of inputs, in
-rounds that take turns: `compile_torch`'s with PyTorch tensors, PyTorch's own, and ONNX Runtime's
-and `compile_onnx`'s of the ONNX file with arrays.
+(its default; needs onnxscript) or `torchscript`. Times are of whole calls with one set of inputs,
+each side in a process of its own, in blocks that take turns: the exported artifacts in needle's
+runtime, PyTorch's model, and ONNX Runtime's of the ONNX file.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 import needle_tvm
+from needle_tvm import runtime
+from needle_tvm.process.timing import Contestant, contest, load_arrays, save_arrays
 
 MOST = 1e-4  # difference, relative to the largest element
-ROUNDS = 15
+ROUNDS = 5
+BLOCK_SECONDS = 0.15
 WAYS = ("torch", "onnx")
 TIMED = ("needle", "PyTorch", "needle, from ONNX", "ONNX Runtime")
 
@@ -49,52 +51,47 @@ def measured(group: str, name: str, exporter: str, rounds: int = ROUNDS) -> dict
     tensors = [tensor for _, tensor in flat.tensors]
     arrays = [each.numpy() for each in tensors]
     wanted = [each.numpy() for each in flat.module(*tensors)]
-    calls: dict[str, Callable[[], Any]] = {"PyTorch": lambda: model(*args, **kwargs)}
     row: dict[str, Any] = {"exporter": exporter}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
 
         def through_torch() -> dict[str, Any]:
-            compiled, found = _compiled(
+            return _compiled(
                 lambda: needle_tvm.compile_torch(model, *args, kwargs=kwargs, recompile=True),
                 arrays, wanted, Path(folder) / "torch",
             )  # fmt: skip
-            calls["needle"] = lambda: compiled(*args, **kwargs)
-            return found
 
         def through_onnx() -> dict[str, Any]:
             _export(flat.module, tensors, file, exporter)
-            session, names = _onnx_runtime(file)
-            feeds = dict(zip(names, arrays, strict=False))
-            calls["ONNX Runtime"] = lambda: session.run(None, feeds)
-            given = list(feeds.values())  # those that the results need
-            compiled, found = _compiled(
+            given = arrays[: len(_onnx_runtime(file)[1])]  # those that the results need
+            return _compiled(
                 lambda: needle_tvm.compile_onnx(file, *given, recompile=True),
                 given, wanted, Path(folder) / "onnx",
             )  # fmt: skip
-            calls["needle, from ONNX"] = lambda: compiled(*given)
-            return found
 
         for way, run in (("torch", through_torch), ("onnx", through_onnx)):
             try:
                 row[way] = run()
             except Exception as error:  # whatever it is, it is what the line says
                 row[way] = {"fails": f"{type(error).__name__}: {error}".splitlines()[0][:400]}
-        row["ms"] = _times(calls, rounds)
+        inputs = str(Path(folder) / "inputs.npz")
+        save_arrays(inputs, {str(i): array for i, array in enumerate(arrays)})
+        row["ms"] = _times(Path(folder), file, inputs, group, name, rounds)
     return row
 
 
 def _compiled(
     compile: Callable[[], Any], arrays: Sequence[Any], wanted: Sequence[Any], folder: Path
-) -> tuple[Any, dict[str, Any]]:
-    """What is compiled, and how it does: seconds, the error, and if its export gives the same."""
+) -> dict[str, Any]:
+    """How what is compiled does: seconds, the error, and if its export, in `folder`, gives the
+    same."""
     began = time.perf_counter()
     compiled = compile()
     seconds = time.perf_counter() - began
     found = compiled.program.run(arrays)
     compiled.export(folder)
     reloaded = needle_tvm.load(folder).program.run(arrays)
-    return compiled, {
+    return {
         "compile_s": round(seconds, 1),
         "error": difference(wanted, found),
         "reloads": difference(found, reloaded) == 0.0,
@@ -117,16 +114,54 @@ def _onnx_runtime(file: Path) -> tuple[Any, list[str]]:
     return session, [each.name for each in session.get_inputs()]
 
 
-def _times(calls: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """The median of each, in milliseconds, in rounds that take turns."""
-    seen: dict[str, list[float]] = {name: [] for name in calls}
-    for number in range(rounds + 2):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            call()
-            if number > 1:  # the first two warm up
-                seen[name].append(1e3 * (time.perf_counter() - began))
-    return {name: round(median(each), 3) for name, each in seen.items()}
+def _times(
+    folder: Path, file: Path, inputs: str, group: str, name: str, rounds: int
+) -> dict[str, float]:
+    """The median of each side that there is, in milliseconds."""
+    sides = {
+        "needle": (folder / "torch", "artifact", {"path": str(folder / "torch")}),
+        "PyTorch": (folder, "pytorch", {"group": group, "name": name}),
+        "needle, from ONNX": (folder / "onnx", "artifact", {"path": str(folder / "onnx")}),
+        "ONNX Runtime": (file, "onnx_runtime", {"path": str(file)}),
+    }
+    there = [
+        Contestant(side, f"bench.zoo:{factory}", {**kwargs, "inputs": inputs})
+        for side, (needed, factory, kwargs) in sides.items()
+        if needed.exists()
+    ]
+    results = contest(there, rounds=rounds, block_seconds=BLOCK_SECONDS)
+    return {result.name: round(1e3 * result.median, 3) for result in results}
+
+
+# The sides of a contest: each in a child process.
+
+Calls = tuple[Callable[[], Any], Callable[[], list[Any]]]
+
+
+def artifact(path: str, inputs: str) -> Calls:
+    """An exported model in needle's runtime, called with arrays by name."""
+    program = runtime.load(path)
+    names = [spec["name"] for spec in program.inputs]
+    feeds = dict(zip(names, load_arrays(inputs), strict=False))
+    return lambda: program(**feeds), lambda: []
+
+
+def pytorch(group: str, name: str, inputs: str) -> Calls:
+    """The model in PyTorch, called with its own arguments."""
+    import torch
+
+    from bench.zoo_models import GROUPS
+
+    torch.set_grad_enabled(False)
+    model, args, kwargs = GROUPS[group][name]()
+    return lambda: model(*args, **kwargs), lambda: []
+
+
+def onnx_runtime(path: str, inputs: str) -> Calls:
+    """The ONNX file in ONNX Runtime."""
+    session, names = _onnx_runtime(Path(path))
+    feeds = dict(zip(names, load_arrays(inputs), strict=False))
+    return lambda: session.run(None, feeds), lambda: []
 
 
 def difference(wanted: Sequence[Any], found: Sequence[Any]) -> float:
@@ -174,7 +209,7 @@ def _known(path: Path) -> dict[str, dict[str, Any]]:
 def table(rows: dict[str, dict[str, Any]]) -> str:
     """The rows as a table in Markdown, with counts at the end."""
     heads = ["model", "torch: compile s", "error", "ONNX: compile s", "error"]
-    heads += [f"{who} ms" for who in TIMED]
+    heads += [*(f"{who} ms" for who in TIMED), "faster peer / needle"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for name, row in rows.items():
         cells = [name]
@@ -185,7 +220,11 @@ def table(rows: dict[str, dict[str, Any]]) -> str:
             else:
                 lost = "" if found["reloads"] else " (reloaded otherwise)"
                 cells += [str(found["compile_s"]), f"{found['error']:.1e}{lost}"]
-        cells += [str(row.get("ms", {}).get(who, "")) for who in TIMED]
+        times = row.get("ms", {})
+        cells += [str(times.get(who, "")) for who in TIMED]
+        peers = [times[who] for who in ("PyTorch", "ONNX Runtime") if who in times]
+        known = peers and "needle" in times
+        cells.append(f"{min(peers) / times['needle']:.2f}" if known else "")
         lines.append(f"| {' | '.join(cells)} |")
     for way in WAYS:
         right = sum(is_right(row[way]) for row in rows.values())
@@ -197,7 +236,7 @@ def main() -> int:
     """Run the models that are asked for and have no result yet."""
     from bench.zoo_models import GROUPS
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="bench.zoo", description=__doc__.splitlines()[0])
     parser.add_argument("which", nargs="*", metavar="GROUP|MODEL", help=", ".join(GROUPS))
     parser.add_argument("--out", type=Path, default=Path("out/zoo.jsonl"))
     parser.add_argument("--limit", type=float, default=900, help="seconds for one model")

@@ -6,6 +6,7 @@ functions of the registry. Site builders take the pages as they are; examples ar
 
 from __future__ import annotations
 
+import argparse
 import functools
 import importlib
 import inspect
@@ -240,6 +241,6 @@ def write(out: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
-        sys.exit(__doc__)
-    write(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="folder to write to")
+    write(parser.parse_args().out)

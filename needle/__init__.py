@@ -109,4 +109,8 @@ def __getattr__(name: str) -> object:
         import importlib
 
         return importlib.import_module(f"{__name__}.onnx")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import sys
+
+    from ._names import missing
+
+    raise missing(sys.modules[__name__], f"module {__name__!r}", name)

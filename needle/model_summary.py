@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import ops, tree
-from .nn.module import Module, Parameter
+from .nn.module import Module
+from .nn.parameter import Parameter
 from .node import Node
 from .tensor import Tensor
 from .trace import trace

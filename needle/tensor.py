@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import backend_ndarray as nd
+from ._names import missing
 from ._state import note_replaced, state
 from .backend_ndarray import Device, DeviceLike, NDArray
 from .backend_ndarray.dtypes import is_floating
@@ -141,6 +142,11 @@ class Tensor(Value, TensorMethods):
         self._node = (
             Node(spec_of(data), True) if requires_grad and is_floating(data.dtype) else None
         )
+
+    if not TYPE_CHECKING:  # mypy would take every attribute for one
+
+        def __getattr__(self, name):
+            raise missing(self, f"{type(self).__name__!r} object", name)
 
     # Properties
 

@@ -20,7 +20,8 @@ from .dims import Expression
 from .errors import TraceError
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .inputs import symbolic_specs
-from .nn.module import Module, Parameter
+from .nn.module import Module
+from .nn.parameter import Parameter
 from .node import Node
 from .op import Op
 from .place import place
@@ -45,6 +46,7 @@ class Trace:
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
         self._has_dims = has_dims
+        self.recorded = 0  # ops, also those that nothing reads
 
     def adopt(self, model: Module, prefix: str) -> None:
         """Make the parameters and buffers of `model` leaves, and note its modules' paths."""
@@ -90,6 +92,7 @@ class Trace:
             spec = op.infer(*specs)
         except TraceError as error:  # it needs the number of a size
             raise TraceError(f"{op.name}: {error}") from None
+        self.recorded += 1
         node = Node(spec, False, self.where)
         if self._has_dims:
             for each in node.specs:

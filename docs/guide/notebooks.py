@@ -11,6 +11,7 @@ Python of this environment and is installed there, so that JupyterLab finds it.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
@@ -203,11 +204,11 @@ def write(folder: Path) -> dict[Path, NotebookNode]:
     return made
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str] | None = None) -> None:
     """Write the notebooks into the folder of the command line, and say where each is."""
-    if len(arguments) != 1:
-        sys.exit("usage: python docs/guide/notebooks.py OUT")
-    folder = Path(arguments[0])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="folder to write to")
+    folder = parser.parse_args(arguments).out
     try:
         made = write(folder)
     except ImportError as error:
@@ -219,4 +220,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -111,9 +111,12 @@ def _shared(sch: Schedule, block: Any, kernel: Any) -> None:
         sch.bind(thread, "threadIdx.x")
 
 
-@ladder.rung(expected=(1.05, 1.6))
+@ladder.rung(expected=(0.95, 1.6))
 def unroll(sch: Schedule, case: Case) -> None:
-    """Unroll the taps, up to 64 of them (v5): no counters or jumps, addresses known."""
+    """Unroll the taps, up to 64 of them (v5): no counters or jumps, addresses known.
+
+    nvcc 13 unrolls 32 taps by itself and makes the same PTX without this step; it leaves 64 a loop.
+    """
     kernel = _kernel_copy(sch)
     block, _ = _blocks(sch, THREADS)
     _shared(sch, block, kernel)

@@ -18,6 +18,17 @@ _LOG2_E, _LN2_HIGH, _LN2_LOW = 1.44269504088896341, 0.693359375, -2.12194440e-4
 _LEAST = -87.0  # e^-87 is near the smallest normal float32
 
 
+def shared_out(sch: Schedule, row: Any, case: Case) -> None:
+    """Share the rows out to the threads, in 16 tasks of several rows for each core.
+
+    What a row keeps for itself is allocated anew in each iteration of the parallel loop, by a call
+    of TVM's runtime: in a loop over tasks that happens once for all rows of a task.
+    """
+    from needle_tvm.kernels.blocks import in_tasks
+
+    sch.parallel(in_tasks(sch, row, case.processor.cores)[0])
+
+
 def polynomial_exp(x: Any) -> Any:
     """e^x of a float32 that is not positive, in arithmetic that LLVM puts in vectors.
 

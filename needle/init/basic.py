@@ -13,8 +13,9 @@ import numpy as np
 from .. import backend_ndarray as nd
 from .. import ops, rng
 from .._state import state
-from ..backend_ndarray import DeviceLike
+from ..backend_ndarray import DeviceLike, dtype_name
 from ..backend_ndarray.arguments import count, finite, not_negative, share
+from ..backend_ndarray.dtypes import is_floating
 from ..extents import is_symbolic
 from ..spec import as_shape
 from ..tensor import Tensor, Value
@@ -138,12 +139,13 @@ def rand(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Uniform on [low, high). TraceError while tracing.
+    """Uniform on [low, high). TraceError while tracing; TypeError for a dtype that is not floating.
 
     >>> ndl.manual_seed(0)
     >>> bool((ndl.rand(100, low=2.0, high=3.0) >= 2.0).all())
     True
     """
+    _check_floating("rand", dtype)
     low, high = finite("rand", "low", low), finite("rand", "high", high)
     values = rng.uniform(as_shape("rand", shape), low, high)
     return _tensor(values, device, dtype, requires_grad)
@@ -158,11 +160,12 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed, with this mean and standard deviation `std`, which is not negative.
-    TraceError while tracing.
+    TraceError while tracing; TypeError for a dtype that is not floating.
 
     >>> ndl.randn(2, 3, std=0.1).shape
     (2, 3)
     """
+    _check_floating("randn", dtype)
     mean, std = finite("randn", "mean", mean), not_negative("randn", "std", std)
     values = rng.normal(as_shape("randn", shape), mean, std)
     return _tensor(values, device, dtype, requires_grad)
@@ -199,6 +202,11 @@ def one_hot(
     if device is not None and device is not out.device:
         out = out.to(device)
     return Tensor(out, requires_grad=True) if requires_grad else out
+
+
+def _check_floating(name: str, dtype: Any) -> None:
+    if not is_floating(dtype_name(dtype)):
+        raise TypeError(f"{name}: dtype is {dtype!r}, not floating point; randint draws integers")
 
 
 def _check_tensor(name: str, array: Any) -> None:

@@ -64,7 +64,7 @@ from .loss import (
     SoftmaxLoss,
     TripletMarginLoss,
 )
-from .module import Module, Parameter
+from .module import Module
 from .norm import (
     BatchNorm1d,
     BatchNorm2d,
@@ -77,6 +77,7 @@ from .norm import (
     LayerNorm1d,
     RMSNorm,
 )
+from .parameter import Parameter
 from .pool import (
     AdaptiveAvgPool1d,
     AdaptiveAvgPool2d,

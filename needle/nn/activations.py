@@ -12,7 +12,8 @@ from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, finite
 from ..tensor import Tensor
 from . import functional as F
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 class ReLU(Module):

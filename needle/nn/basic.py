@@ -11,7 +11,8 @@ from ..backend_ndarray.arguments import counts, finite, fraction
 from ..tensor import Tensor
 from . import functional as F
 from .layout import Form, Layout, transposed
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 class Identity(Module):

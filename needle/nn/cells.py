@@ -15,7 +15,8 @@ from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
 from ..tensor import Tensor
 from .layout import Form, Layout, transposed
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 

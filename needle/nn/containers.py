@@ -7,7 +7,8 @@ from typing import Any
 
 from ..tensor import Tensor
 from .layout import Layout
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 def check_module(owner: str, what: str, module: Any) -> None:

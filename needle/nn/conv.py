@@ -14,7 +14,8 @@ from . import functional as F
 from .functional.border import PADDING_MODES, border
 from .functional.conv import numbers, same_padding, transposed_window
 from .layout import Form, Layout
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 class Conv(Module):

@@ -8,7 +8,8 @@ from ..backend_ndarray.arguments import counts
 from ..tensor import Tensor
 from . import functional as F
 from .functional.basic import check_dense, check_norm, row_number
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 class Embedding(Module):

@@ -13,23 +13,7 @@ from ..destination import destination
 from ..tensor import Tensor
 from . import hooks
 from .layout import Entry, Layout, check_layout, torch_entries
-
-
-class Parameter(Tensor):
-    """A Tensor that is a learned part of a Module: the arguments are those of Tensor.
-
-    >>> class Scale(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.scale = nn.Parameter(ndl.ones(3))
-    ...
-    ...     def forward(self, x):
-    ...         return x * self.scale
-    >>> [name for name, _ in Scale().named_parameters()]
-    ['scale']
-    """
-
-    __slots__ = ()
+from .parameter import Parameter
 
 
 class Module:
@@ -315,12 +299,16 @@ class Module:
 
     def to(self, *to: Any, device: Any = None, dtype: Any = None) -> Module:
         """Move parameters and buffers to a device, and floating ones to a dtype: `to("cuda")`,
-        `to("float16")`, or both. Returns self. TypeError for a value that is neither.
+        `to("float16")`, or both. Returns self. TypeError for a value that is neither, and for a
+        dtype of integers or bool.
 
         >>> nn.Linear(2, 2).to("float16").weight.dtype
         'float16'
         """
-        place, name = destination(f"{type(self).__name__}.to", to, device, dtype)
+        owner = f"{type(self).__name__}.to"
+        place, name = destination(owner, to, device, dtype)
+        if name is not None and not is_floating(name):
+            raise TypeError(f"{owner}: {name} is not floating point, as parameters are")
         new = []
         for _, tensor in _once([*self.named_tensors(), *self.named_buffers()], Tensor):
             data = tensor.realize_cached_data()

@@ -12,7 +12,8 @@ from ..errors import ShapeError
 from ..tensor import Tensor
 from . import functional as F
 from .functional.norm import normalized_axes
-from .module import Module, Parameter
+from .module import Module
+from .parameter import Parameter
 
 
 class LayerNorm1d(Module):

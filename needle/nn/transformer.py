@@ -18,8 +18,9 @@ from .basic import Dropout, Linear
 from .containers import ModuleList
 from .functional.attention import is_later, with_masks
 from .layout import Layout, transposed
-from .module import Module, Parameter
+from .module import Module
 from .norm import LayerNorm
+from .parameter import Parameter
 
 _ACTIVATIONS = {"relu": F.relu, "gelu": F.gelu}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,11 @@ class Scope:
 
     def __init__(self, values: Mapping[str, Value]) -> None:
         self._values = values
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """The outer values by name."""
+        return self._values
 
     def run(self, graph: Graph, *inputs: Value) -> tuple[Value, ...]:
         """The outputs of a subgraph for these inputs, which may take outer values by name."""
@@ -80,6 +85,14 @@ def _computed(
     with _untraced(), no_grad():
         outputs = _as_tuple(node, found.function(node, *inputs))
         return tuple([x.numpy() if isinstance(x, Tensor) else x for x in outputs])
+
+
+def applied(function: Callable[..., Tensor], *values: Value) -> Value:
+    """What a function of Tensors makes of values: computed at once if all are known."""
+    if not all(isinstance(value, np.ndarray) for value in values):
+        return function(*map(tensor, values))
+    with _untraced(), no_grad():
+        return function(*map(tensor, values)).numpy()
 
 
 @contextlib.contextmanager

@@ -11,7 +11,8 @@ import numpy as np
 from .._state import no_grad
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ModelError
-from ..nn.module import Module, Parameter
+from ..nn.module import Module
+from ..nn.parameter import Parameter
 from ..tensor import Tensor
 from . import registry
 from .execute import as_tensors, run, run_node

@@ -35,23 +35,6 @@ def dtype_of(x: TeTensor) -> str:
     return str(x.dtype)
 
 
-WIDEST = 64  # parts that one expression chooses from
-
-
-def joined(k: TeNamespace, parts: Sequence[TeTensor], axis: int) -> TeTensor:
-    """Tensors of one dtype, one behind the other along an axis.
-
-    TVM asks for each part in turn, one question inside of the other, and its passes and LLVM's are
-    recursive: thousands end the process. So many parts are joined in groups, and groups in groups.
-    """
-    while len(parts) > WIDEST:
-        parts = [
-            k.topi.concatenate(list(parts[i : i + WIDEST]), axis)
-            for i in range(0, len(parts), WIDEST)
-        ]
-    return k.topi.concatenate(list(parts), axis)
-
-
 def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
     """x in another dtype; a cast to bool compares with zero, so that NaN is true."""
     old = dtype_of(x)

@@ -57,7 +57,7 @@ class _Running(Along):
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, ...]:
         dtype = _te.dtype_of(x)
-        source = _te.cast(k, x, "int32") if dtype == "bool" else x
+        source = _te.cast(k, x, {"bool": "int32", "bfloat16": "float32"}.get(dtype, dtype))
         kinds = [_te.dtype_of(source), "int64"]
         axis = self.axis % len(x.shape)
         inner = prod(x.shape[axis + 1 :], start=k.tirx.const(1, "int64"))

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import numpy as np
 
+from .._state import state
 from ..apply import apply
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import result_type
@@ -22,6 +23,8 @@ from ..tensor import Tensor, TensorTuple
 from . import _te
 from .scalar import AddScalar
 from .slicing import slice as get_slice
+
+WIDEST = 64  # parts of a stack or concatenation that one kernel writes
 
 _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
@@ -162,10 +165,7 @@ class Stack(Op):
         for part in parts:
             dtype = result_type(dtype, _te.dtype_of(part))
         axis = self.axis % (len(parts[0].shape) + 1)
-        rows = [_te.cast(k, part, dtype) for part in parts]
-        width = _te.WIDEST
-        groups = [k.topi.stack(rows[i : i + width], axis) for i in range(0, len(rows), width)]
-        return groups[0] if len(groups) == 1 else _te.joined(k, groups, axis)
+        return k.topi.stack([_te.cast(k, part, dtype) for part in parts], axis)
 
 
 @register
@@ -290,7 +290,7 @@ class Concat(Op):
         some = [part for part in cast if not _te.is_zero(part.shape[axis])]
         if len(some) < 2:
             return k.topi.identity(some[0] if some else cast[0])
-        return _te.joined(k, some, axis)
+        return k.topi.concatenate(some, axis)
 
 
 @register
@@ -340,7 +340,7 @@ def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
     >>> ndl.stack([ndl.zeros(3), ndl.ones(3)], axis=1).shape
     (3, 2)
     """
-    return apply(Stack(axis), tuple(parts))
+    return _in_groups(Stack(axis), tuple(parts))
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
@@ -358,7 +358,16 @@ def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
     >>> ndl.concat([ndl.zeros(2, 3), ndl.ones(1, 3)]).shape
     (3, 3)
     """
-    return apply(Concat(as_int(axis)), tuple(parts))
+    return _in_groups(Concat(as_int(axis)), tuple(parts))
+
+
+def _in_groups(op: Stack | Concat, parts: tuple[Tensor, ...]) -> Tensor:
+    """The op of the parts. While a model is traced, that of many is made of groups of them: TVM's
+    passes and LLVM's are recursive, and a kernel of 2,000 parts ends the process."""
+    if state.trace is None or len(parts) <= WIDEST:
+        return apply(op, parts)
+    groups = [parts[i : i + WIDEST] for i in range(0, len(parts), WIDEST)]
+    return concat([apply(op, group) for group in groups], op.axis)
 
 
 def fused_add_scalars(a: Tensor, c0: float, c1: float) -> TensorTuple:

@@ -1,1 +1,1 @@
-"""`compile` and `compile_torch`: from a model to checked and cached code."""
+"""`compile`, `compile_torch`, `compile_onnx` and `jit`: from a model to checked and cached code."""

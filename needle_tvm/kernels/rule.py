@@ -3,7 +3,7 @@
 A rule is a decorated function in a file of a kernel's folder (a package, with an `__init__.py`).
 It is found by living there:
 
-    @rule("cuda", order=30, knobs=tiles)
+    @rule(GPU, order=30, knobs=tiles)
     def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None: ...
 
     @annotated(CONV, knobs=CONV_VARIANTS)

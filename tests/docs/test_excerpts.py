@@ -14,16 +14,22 @@ from tests import ROOT
 
 GUIDE = ROOT / "docs" / "guide"
 CHAPTERS = {
-    "vector_add": "02-schedules",
-    "gemm": "03-cpu",
-    "softmax": "13-rows",
-    "layer_norm": "13-rows",
-    "attention": "14-attention-and-bytes",
-    "int8_gemm": "14-attention-and-bytes",
-    "conv1d": "15-convolutions",
-    "depthwise": "15-convolutions",
-    "separable": "15-convolutions",
-    "gelu_matmul": "06-kernel-to-model",
+    ("vector_add", "cpu"): ["02-schedules"],
+    ("gemm", "cpu"): ["03-cpu"],
+    ("softmax", "cpu"): ["13-rows"],
+    ("layer_norm", "cpu"): ["13-rows"],
+    ("attention", "cpu"): ["14-attention-and-bytes"],
+    ("int8_gemm", "cpu"): ["14-attention-and-bytes"],
+    ("conv1d", "cpu"): ["15-convolutions"],
+    ("depthwise", "cpu"): ["15-convolutions"],
+    ("separable", "cpu"): ["15-convolutions"],
+    ("gelu_matmul", "cpu"): ["06-kernel-to-model"],
+    ("vector_add", "cuda"): ["04-gpu"],
+    ("gemm", "cuda"): ["04-gpu", "16-gpu-rungs"],
+    ("conv1d", "cuda"): ["16-gpu-rungs"],
+    ("depthwise", "cuda"): ["16-gpu-rungs"],
+    ("separable", "cuda"): ["16-gpu-rungs"],
+    ("gelu_matmul", "cuda"): ["16-gpu-rungs"],
 }
 
 
@@ -47,16 +53,30 @@ def test_excerpts_are_the_ladders_code():
         assert len(blocks) == len(found), chapter.name
 
 
-def test_every_cpu_ladder_has_a_chapter():
-    assert set(CHAPTERS) == {name for name, device in registry.LADDERS if device == "cpu"}
+def _sections(chapters):
+    """The sections of chapters, each from its heading to the next one."""
+    texts = [(GUIDE / f"{chapter}.md").read_text() for chapter in chapters]
+    return [part for text in texts for part in re.split(r"^##+ ", text, flags=re.M)[1:]]
 
 
-@pytest.mark.parametrize("name", CHAPTERS)
-def test_every_rung_has_a_section_with_its_code(name):
-    text = (GUIDE / f"{CHAPTERS[name]}.md").read_text()
-    for rung in registry.ladder(name, "cpu").rungs:
-        assert re.search(rf"^### {rung.name}\b", text, re.M), rung.name
-        assert f"{name}/cpu/{rung.name} -->" in text, rung.name
+def test_every_ladder_has_a_chapter():
+    assert set(CHAPTERS) == set(registry.LADDERS)
+
+
+@pytest.mark.parametrize(("name", "device"), CHAPTERS)
+def test_every_rung_has_a_section_with_its_code_and_an_exercise(name, device):
+    sections = _sections(CHAPTERS[name, device])
+    for rung in registry.ladder(name, device).rungs:
+        marker = f"{name}/{device}/{rung.name} -->"
+        (own,) = {part for part in sections if marker in part}
+        assert re.match(rf"{rung.name}\b", own), rung.name
+        assert re.search(r"^\*\*Exercise \d+\.\*\*", own, re.M), rung.name
+
+
+def test_exercises_are_numbered_from_1_in_every_chapter():
+    for chapter in sorted(GUIDE.glob("[0-9][0-9]-*.md")):
+        numbers = re.findall(r"^\*\*Exercise (\d+)\.\*\*", chapter.read_text(), re.M)
+        assert list(map(int, numbers)) == list(range(1, len(numbers) + 1)), chapter.name
 
 
 def test_a_changed_excerpt_is_written_again():

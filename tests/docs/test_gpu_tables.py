@@ -6,6 +6,7 @@ import pytest
 
 pytest.importorskip("tvm", reason="the guide needs the [tvm] extra")
 
+from kernel_lab import registry
 from kernel_lab.run import Request, run
 from needle_tvm.target import nvcc
 from tests import ROOT
@@ -15,27 +16,29 @@ pytestmark = pytest.mark.slow
 NVCC = "13.0"  # whose registers the tables have
 
 
-def tables(name):
-    """The rows of the tables of a ladder's figures, as dicts by heading, a kernel each."""
-    guide = ROOT / "docs" / "guide"
-    first = (guide / "04-gpu.md").read_text()
-    whole = (guide / "16-gpu-rungs.md").read_text()
-    sections = dict(
-        zip(
-            ("gemm", *re.findall(r"^## (\w+)$", whole, re.M)),
-            re.split(r"^## \w+$", whole, flags=re.M),
-            strict=True,
-        )
-    )
-    texts = [first, sections["gemm"]] if name == "gemm" else [sections[name]]
-    rows = []
-    for table in re.findall(r"(?:^\|.*\n)+", "\n".join(texts), re.M):
+TABLES = {  # the chapters, sections and places of a ladder's tables
+    "vector_add": [("04-gpu", "The table of a ladder", 0)],
+    "gemm": [("04-gpu", "The table of a ladder", 1), ("16-gpu-rungs", None, 0)],
+    "conv1d": [("16-gpu-rungs", "conv1d", 0)],
+    "depthwise": [("16-gpu-rungs", "depthwise", 0)],
+    "separable": [("16-gpu-rungs", "separable", 0)],
+    "gelu_matmul": [("16-gpu-rungs", "gelu_matmul", 0)],
+}
+
+
+def table(chapter, section, number):
+    """The rows of a table of figures, as dicts by heading, a kernel each."""
+    text = (ROOT / "docs" / "guide" / f"{chapter}.md").read_text()
+    if section is not None:
+        (text,) = re.findall(rf"^## {section}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    found = []
+    for one in re.findall(r"(?:^\|.*\n)+", text, re.M):
         head, _, *lines = [
-            [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()
+            [cell.strip() for cell in line.strip("|").split("|")] for line in one.splitlines()
         ]
         if "registers" in head:
-            rows += [dict(zip(head, line, strict=True)) for line in lines]
-    return rows
+            found.append([dict(zip(head, line, strict=True)) for line in lines])
+    return found[number]
 
 
 def counted(text):
@@ -43,12 +46,16 @@ def counted(text):
     return dict(pair.split(" ") for pair in text.split(", ")) if text else {}
 
 
+def test_every_gpu_ladder_has_a_table():
+    assert set(TABLES) == {name for name, device in registry.LADDERS if device == "cuda"}
+
+
 @pytest.mark.skipif(not nvcc.version().startswith(NVCC), reason=f"nvcc is not {NVCC}")
-@pytest.mark.parametrize("name", ["gemm", "conv1d", "depthwise", "gelu_matmul"])
+@pytest.mark.parametrize("name", TABLES)
 def test_a_table_has_the_figures_of_its_ladder(name):
     result = run(Request(name, "cuda", timed=False, arch="sm_80", static=True))
     kernels = [(entry, one) for entry in result.rungs for one in entry.static.kernels]
-    rows = tables(name)
+    rows = [row for place in TABLES[name] for row in table(*place)]
     order = {entry.name: number for number, entry in enumerate(result.rungs)}
     assert len(rows) == len(kernels) >= len(order)
     for row, (entry, one) in zip(rows, kernels, strict=True):

@@ -1,10 +1,11 @@
-"""The models that packages ship: within 1e-4 of ONNX Runtime, and their answers are right."""
+"""The models that packages ship: near ONNX Runtime, and their answers are right."""
 
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,7 +62,34 @@ def test_a_real_model_gives_the_right_answer(script, tmp_path):
     assert done.returncode == 0, done.stderr
     found = [json.loads(path.read_text()) for path in tmp_path.glob("*.json")]
     assert len(found) == (3 if script == "words" else 1)
-    assert all(each["right"] and each["difference"] <= 1e-4 for each in found)
+    assert all(each["right"] and each["difference"] <= each["limit"] for each in found)
+    # One model has a softmax of scores up to 47, in which float32 itself costs more than 1e-4.
+    assert all(each["limit"] == 1e-4 or each["model"] == "words_read" for each in found)
+    assert all(each["limit"] < 1e-3 for each in found)
+
+
+def fake(real, difference):
+    """A model of which two outputs differ from ONNX Runtime's by so much."""
+    model = object.__new__(real)
+    model.name, model.example, model.fixed = "fake", {"x": None}, {}
+    model.difference, model.limit = 0.0, 1e-4
+    theirs = [np.ones(3, np.float32), np.ones(3, np.float32)]
+    ours = [theirs[0], theirs[1] + np.float32(difference)]
+    model.compiled = lambda x: [SimpleNamespace(numpy=lambda y=y: y) for y in ours]
+    model.session = SimpleNamespace(run=lambda names, feeds: theirs)
+    return model
+
+
+@pytest.mark.parametrize("rounding, limit", [(0.0, 1e-4), (1e-3, 4e-3)])
+def test_what_differs_by_more_is_refused(load, monkeypatch, rounding, limit):
+    common = load("common")
+    monkeypatch.setattr(common.Real, "rounding", lambda *arguments: rounding)
+    near = fake(common.Real, 0.9 * limit)
+    near(x=0)
+    assert near.difference == pytest.approx(0.9 * limit, rel=1e-2)
+    for difference in (1.1 * limit, np.nan):
+        with pytest.raises(SystemExit, match="fake: an output differs by"):
+            fake(common.Real, difference)(x=0)
 
 
 def test_the_package_that_is_absent_is_named(load):

@@ -1,8 +1,9 @@
 """Converters of control flow: If, Loop and Scan.
 
-Tracing unrolls loops, so that their conditions and trip counts must be known then, and takes the
-branch of a known condition. Subgraphs see outer values. Values that a body computes from known
-ones are known in the next iteration, so that counters and shapes are.
+Loops whose states needle has an op for are that op (`scans.py`). Tracing unrolls all others, so
+that their conditions and trip counts must be known then, and takes the branch of a known condition.
+Subgraphs see outer values. Values that a body computes from known ones are known in the next
+iteration, so that counters and shapes are.
 """
 
 from __future__ import annotations
@@ -13,15 +14,31 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ..._state import state
 from ...errors import ModelError
 from ...extents import is_symbolic, same
 from ...tensor import Tensor
 from ..execute import Scope
 from ..graph import Graph, Node
 from ..registry import converter
-from ..values import Value, is_known, known, known_integer, known_number, normal_axis, tensor
+from ..values import (
+    Value,
+    along,
+    dtype_of,
+    is_known,
+    known,
+    known_integer,
+    known_number,
+    normal_axis,
+    tensor,
+)
+from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled
+LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
+_OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
+_PARTS = 32  # that one op divides a sequence into: a kernel of many results compiles slowly
+_MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 
 
 @converter("If", since=1, scoped=True, known=(0,))
@@ -85,8 +102,13 @@ def loop(
     if most is not None and is_symbolic((most,)):
         raise node.unsupported(f"the trip count {most}, which a Dim leaves open")
     again = condition is None or bool(known_number(node, condition, "the condition"))
+    if again and most is not None:
+        made = _counted(body, scope, states, most, condition is not None)
+        if made is not None:
+            return tuple(made)
     collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
     done = 0
+    room = _Room(node)
     while again and (most is None or done < most):
         _check_count(node, done + 1 if condition is not None or most is None else most)
         given = np.array(again if condition is not None else True)
@@ -95,6 +117,7 @@ def loop(
         for values, value in zip(collected, made[count:], strict=True):
             values.append(value)
         done += 1
+        room.check(done, done if condition is not None or most is None else most)
         if condition is not None:
             what = f"the condition after iteration {done}"
             again = bool(known_number(node, after, what))
@@ -103,9 +126,58 @@ def loop(
     ]
 
 
+def _counted(
+    body: Graph, scope: Scope, states: Sequence[Value], trips: int, conditional: bool
+) -> list[Value] | None:
+    """The last states and whole outputs of a Loop that ends by its count alone and that needle has
+    an op for, else None."""
+    number, again, *names = [each.name for each in body.inputs]
+    outer = {**scope.values, again: np.array(True)}
+    try:
+        if not 1 <= trips <= _MOST_STEPS:
+            raise Unfit
+        plan = Plan(
+            body,
+            dict(zip(names, states, strict=True)),
+            {number: "int64"},
+            outer,
+            [each.name for each in body.outputs[1:]],
+        )
+        if conditional and not plan.terms.is_true(body.outputs[0].name):
+            raise Unfit
+        return plan.run([np.arange(trips)], trips)
+    except Unfit:
+        return None
+
+
 def _check_count(node: Node, count: int) -> None:
     if count > LARGEST_COUNT:
         raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
+
+
+class _Room:
+    """Bounds the operations that a loop's iterations record while tracing: the time and memory that
+    compiling them takes grow faster than their number."""
+
+    def __init__(self, node: Node) -> None:
+        self._node, self._cost = node, 0
+        self._last = self._recorded()
+
+    def _recorded(self) -> int:
+        return 0 if state.trace is None else int(state.trace.recorded)
+
+    def check(self, done: int, count: int) -> None:
+        """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
+        now = self._recorded()
+        each, self._last = now - self._last, now
+        cost = each + _OWN_COST if each else 0
+        self._cost += cost
+        if self._cost + cost * (count - done) > LARGEST_COST:
+            raise self._node.unsupported(
+                f"{count} iterations of {each} operations, of which at most "
+                f"{LARGEST_COST // cost} are unrolled and compiled; give it fewer steps, or a body "
+                "whose states are running sums, products, extremes or linear recurrences"
+            )
 
 
 def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Value:
@@ -133,20 +205,53 @@ def scan(node: Node, scope: Scope, *inputs: Value) -> tuple[Value, ...]:
     axes = node.integers("scan_input_axes", (0,) * count)
     backward = node.integers("scan_input_directions", (0,) * count)
     _check_lengths(node, count, scan_input_axes=axes, scan_input_directions=backward)
-    sequences = [
-        _elements(node, source, axis, bool(back))
-        for source, axis, back in zip(sources, axes, backward, strict=True)
-    ]
-    states, made = _scanned(node, scope, body, states, sequences)
-    kept = len(made)
+    axes = tuple(normal_axis(node, a, x.ndim) for a, x in zip(axes, sources, strict=True))
+    kept = len(body.outputs) - len(states)
     into = node.integers("scan_output_axes", (0,) * kept)
     reverse = node.integers("scan_output_directions", (0,) * kept)
     _check_lengths(node, kept, scan_output_axes=into, scan_output_directions=reverse)
+    made = _at_once(node, scope, states, sources, axes, backward)
+    if made is None:
+        sequences = [
+            _elements(node, source, axis, bool(back))
+            for source, axis, back in zip(sources, axes, backward, strict=True)
+        ]
+        states, lists = _scanned(node, scope, body, states, sequences)
+        made = [*states, *(_stacked(values, 0) for values in lists)]
     outputs = []
-    for values, axis, back in zip(made, into, reverse, strict=True):
-        at = normal_axis(node, axis, values[0].ndim + 1)
-        outputs.append(_stacked(values[::-1] if back else values, at))
-    return *states, *outputs
+    for value, axis, back in zip(made[len(states) :], into, reverse, strict=True):
+        to = normal_axis(node, axis, value.ndim)
+        outputs.append(moved(turned(value) if back else value, 0, to))
+    return *made[: len(states)], *outputs
+
+
+def _at_once(
+    node: Node,
+    scope: Scope,
+    states: Sequence[Value],
+    sources: Sequence[Value],
+    axes: Sequence[int],
+    backward: Sequence[int],
+) -> list[Value] | None:
+    """The last states and whole outputs of a Scan that needle has an op for, else None."""
+    lengths = [source.shape[axis] for source, axis in zip(sources, axes, strict=True)]
+    if not all(same(n, lengths[0]) for n in lengths) or same(lengths[0], 0):
+        return None
+    body = node.graph("body")
+    names = [each.name for each in body.inputs]
+    try:
+        plan = Plan(
+            body,
+            dict(zip(names, states, strict=False)),
+            dict(zip(names[len(states) :], map(dtype_of, sources), strict=True)),
+            scope.values,
+            [each.name for each in body.outputs],
+        )
+        sequences = [moved(x, axis, 0) for x, axis in zip(sources, axes, strict=True)]
+        turns = zip(sequences, backward, strict=True)
+        return plan.run([turned(x) if back else x for x, back in turns], lengths[0])
+    except Unfit:
+        return None
 
 
 def _divided(
@@ -182,7 +287,9 @@ def _elements(node: Node, source: Value, axis: int, backward: bool) -> list[Valu
     if isinstance(source, np.ndarray):
         found: list[Value] = list(np.moveaxis(source, axis, 0))
     else:
-        found = list(ops.split(source, axis))
+        starts = range(0, steps, _PARTS)
+        groups = [source[along(axis, slice(i, i + _PARTS))] for i in starts]
+        found = [x for group in groups for x in ops.split(group, axis)]
     return found[::-1] if backward else found
 
 
@@ -199,8 +306,10 @@ def _scanned(
         raise node.invalid(f"its sequences have different lengths: {sorted(lengths)}")
     now, count = list(states), len(states)
     made: list[list[Value]] = [[] for _ in body.outputs[count:]]
-    for elements in zip(*sequences, strict=True):
+    room, (steps,) = _Room(node), lengths
+    for done, elements in enumerate(zip(*sequences, strict=True), 1):
         outputs = scope.run(body, *now, *elements)
+        room.check(done, steps)
         now = list(outputs[:count])
         for values, value in zip(made, outputs[count:], strict=True):
             values.append(value)

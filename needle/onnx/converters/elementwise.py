@@ -50,6 +50,15 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Tanh": ops.tanh,
 }
 
+# All operators of this file whose results at an element depend on their operands at that element
+# alone, and whose operands broadcast from opset 7 on.
+ELEMENTWISE = frozenset(
+    {"And", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Cast", "CastLike", "Celu", "Clip",
+     "Div", "Add", "Elu", "Equal", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid", "Identity",
+     "IsInf", "LeakyRelu", "Less", "LessOrEqual", "Max", "Mean", "Min", "Mod", "Mul", "Or", "PRelu",
+     "Pow", "Selu", "Shrink", "Sub", "Sum", "Swish", "ThresholdedRelu", "Where", "Xor", *_UNARY}
+)  # fmt: skip
+
 
 @converter(*_UNARY)
 def unary(node: Node, x: Value) -> Tensor:

@@ -118,10 +118,11 @@ def cumprod(s: Site, x: Value) -> Value:
 
 @rule(ops.LogCumSumExp)
 def logcumsumexp(s: Site, x: Value) -> Value:
-    return rounded(s, _running(s, -np.inf, [_wide(s, x)], _logaddexp))
+    return rounded(s, _running(s, -np.inf, [_wide(s, x)], logaddexp))
 
 
-def _logaddexp(w: Writer, a: Value, b: Value) -> Value:
+def logaddexp(w: Writer, a: Value, b: Value) -> Value:
+    """log(exp(a) + exp(b)): a step of logcumsumexp."""
     top, low = w.op("Max", a, b), w.op("Min", a, b)
     small = w.op("Exp", w.op("Sub", low, top))
     total = w.op("Add", top, w.op("Log", w.op("Add", small, like(w, small, 1))))
@@ -155,6 +156,14 @@ def cummin(s: Site, x: Value) -> tuple[Value, Value]:
     return _extremes(s, x, "LessOrEqual")
 
 
+def takes(w: Writer, beats: str, best: Value, x: Value) -> Value:
+    """Whether x is the best from its place on: a step of cummax and cummin."""
+    taken = w.op(beats, x, best, dtype="bool")
+    if is_floating(x.dtype):
+        taken = w.op("Or", taken, w.op("IsNaN", x, dtype="bool"))
+    return taken
+
+
 def _extremes(s: Site, x: Value, beats: str) -> tuple[Value, Value]:
     w, axis, shape = s.w, s.op.axis % x.ndim, x.extents
     rest = [n for a, n in enumerate(shape) if a != axis]
@@ -165,9 +174,7 @@ def _extremes(s: Site, x: Value, beats: str) -> tuple[Value, Value]:
     def step(
         w: Writer, best: Value, place: Value, at: Value, x: Value
     ) -> tuple[list[Value], list[Value]]:
-        taken = w.op(beats, x, best, dtype="bool")
-        if is_floating(x.dtype):
-            taken = w.op("Or", taken, w.op("IsNaN", x, dtype="bool"))
+        taken = takes(w, beats, best, x)
         best, place = w.op("Where", taken, x, best), w.op("Where", taken, at, place)
         return [best, place, w.op("Add", at, like(w, at, 1))], [best, place]
 

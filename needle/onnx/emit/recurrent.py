@@ -1,4 +1,4 @@
-"""Recurrent layers: ONNX's LSTM and GRU where they say the same, and else a Scan of steps.
+"""Recurrent layers: ONNX's LSTM, GRU and RNN where they say the same, and else a Scan of steps.
 
 ONNX's operators hold the weights of the input as well, and give the states of all steps for h, but
 of the last step alone for c. So the product that made `projected` is taken in, if it is one, and

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 
 from ... import ops
+from ...extents import same
 from ...spec import normalize_axes
 from ._rules import Site, rule
 from ._writer import Value
@@ -23,8 +24,10 @@ def summation(s: Site, x: Value) -> Value:
 
 @rule(ops.Mean)
 def mean(s: Site, x: Value) -> Value:
-    x = s.w.cast(x, s.out.dtype)
-    return s.w.reduce("ReduceMean", x, _axes(s, x), s.op.keepdims)
+    x, axes = s.w.cast(x, s.out.dtype), _axes(s, x)
+    if any(same(x.extents[a], 0) for a in axes):  # ONNX leaves open what it is
+        return s.w.full(nan, s.out.dtype, s.out.shape)
+    return s.w.reduce("ReduceMean", x, axes, s.op.keepdims)
 
 
 @rule(ops.Var)

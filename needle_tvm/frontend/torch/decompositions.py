@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 from needle.backend_ndarray.dtypes import HALVES
+from needle.ops.tuples import WIDEST
 from needle_tvm.frontend.torch.nodes import pairs
 
 
@@ -130,18 +131,6 @@ def _inner(x: Any, y: Any) -> Any:
     return rows.reshape((*x.shape[:-1], *y.shape[:-1]))
 
 
-def _slice_scatter(
-    x: Any, source: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Any:
-    """`slice_scatter` with its bounds clamped to the axis, which TVM's operator does not do."""
-    import torch
-
-    first, last, _ = slice(start, end, step).indices(x.shape[dim])
-    if (first, last) == (start, end):
-        return NotImplemented
-    return torch.slice_scatter(x, source, dim, first, max(first, last), step)
-
-
 def _resized(name: str) -> Callable[..., Any]:
     """PyTorch's own decomposition, where TVM's operator is not equal: it always takes the scale
     from the sizes, computes positions in float32, and divides by 0 for one position between aligned
@@ -215,10 +204,14 @@ def _power(x: Any, exponent: float) -> Any:
 
 
 def _joined(tensors: Any, dim: int = 0) -> Any:
-    """Concatenate tensors of several dtypes in their common dtype. PyTorch takes a tensor of shape
-    (0,) beside tensors of any shape, and leaves it out."""
+    """Concatenate tensors of several dtypes in their common dtype, and many in groups, as
+    `needle.ops.concat` does. PyTorch takes a tensor of shape (0,) beside tensors of any shape, and
+    leaves it out."""
     import torch
 
+    if len(tensors) > WIDEST:
+        groups = [tensors[i : i + WIDEST] for i in range(0, len(tensors), WIDEST)]
+        return torch.cat([torch.cat(group, dim) for group in groups], dim)
     dtypes = [tensor.dtype for tensor in tensors]
     some = [each for each in tensors if list(each.shape) != [0]] or tensors[:1]
     if len(set(dtypes)) == 1 and len(some) == len(tensors):
@@ -400,7 +393,6 @@ DECOMPOSITIONS: dict[str, Callable[..., Any]] = {
     "addbmm.default": _addbmm,
     "inner.default": _inner,
     "cat.default": _joined,
-    "slice_scatter.default": _slice_scatter,
     "constant_pad_nd.default": _padded,
     "linalg_vector_norm.default": _vector_norm,
     "_cdist_forward.default": _cdist,

@@ -162,7 +162,7 @@ def from_exported_program(
             finally:
                 self.env.update(given)
                 node.args = args
-            if isinstance(result, relax.Call):
+            if isinstance(result, (relax.Call, relax.TupleGetItem)):  # TVM's rules ask for Vars
                 result = self.block_builder.emit(result)
             if wide and _dtype(result) == wide != dtype and dtype:
                 result = self.block_builder.emit(relax.op.astype(result, dtype))

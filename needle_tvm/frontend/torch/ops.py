@@ -509,6 +509,7 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "argsort.default": places.argsort,
     "topk.default": places.topk,
     "slice.Tensor": places.sliced,
+    "slice_scatter.default": places.slice_scatter,
     "amin.default": _extreme(_op.min),
     "any.default": any_,
     "any.dim": any_,

@@ -81,6 +81,42 @@ def _sort_keys(x: te.Tensor) -> te.Tensor:
     return _te.elementwise(TE_NAMESPACE, key, _te.cast(TE_NAMESPACE, x, wide))
 
 
+def slice_scatter(node: Any, importer: Any) -> Any:
+    """x with a slice of an axis replaced. TVM's operator reads behind the end of a replacement that
+    is shorter than the axis."""
+    source, dim, *bounds = arguments(node, source=None, dim=0, start=None, end=None, step=1)
+    x, source = importer.env[node.args[0]], importer.env[source]
+    axis = dim % len(extents_of(x))
+    if extents_of(source)[axis] == 0:
+        return x
+    return importer.block_builder.emit_te(
+        _slice_scattered, x, source, axis, *bounds, primfunc_name_hint="scattered"
+    )
+
+
+def _slice_scattered(
+    x: te.Tensor, source: te.Tensor, axis: int, start: Any, end: Any, step: int
+) -> te.Tensor:
+    first, last = _bounds(x.shape[axis], start, end)
+
+    def element(*place: Any) -> Any:
+        i = place[axis]
+        inside = tirx.all(i >= first, i < last, tirx.floormod(i - first, step) == 0)
+        taken = source(*place[:axis], tirx.floordiv(i - first, step), *place[axis + 1 :])
+        return tirx.if_then_else(inside, taken, x(*place))
+
+    return te.compute(x.shape, element, name="scattered")
+
+
+def _bounds(extent: Any, start: Any, end: Any) -> tuple[Any, Any]:
+    """Where a slice of an axis begins and ends; the extent may be symbolic, the slice not."""
+    if isinstance(extent, tirx.IntImm):
+        return slice(start, end).indices(int(extent))[:2]
+    given = (0 if start is None else start), (extent if end is None else end)
+    first, last = (te.max(extent + n, 0) if isinstance(n, int) and n < 0 else n for n in given)
+    return first, last
+
+
 def index(node: Any, importer: Any) -> Any:
     """x[i, :, j] with integer tensors that broadcast, and whole axes. The axes of the tensors'
     shape come where the tensors stood, or first if an axis stood between them."""

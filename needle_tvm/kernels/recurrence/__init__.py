@@ -1,1 +1,1 @@
-"""The steps of an LSTM or a GRU as one kernel."""
+"""The steps of an LSTM, a GRU or a plain RNN as one kernel."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import init, rng
+from needle import init, nn, rng
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +110,23 @@ def test_one_hot(device):
         np.testing.assert_array_equal(made.numpy(), np.eye(3)[classes])
     with pytest.raises(IndexError, match=r"0\.\.2"):
         init.one_hot(3, np.array([3]), device=device)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "bool"])
+def test_weights_are_floating(dtype):
+    """A draw of few values rounded to integers would be all zeros, and integers do not learn."""
+    draws = (ndl.rand, ndl.randn, lambda *shape, **o: ndl.init.kaiming_normal(2, 3, **o))
+    for draw in draws:
+        with pytest.raises(TypeError, match=f"{dtype}.* not floating point"):
+            draw(2, 3, dtype=dtype)
+    for layer in (lambda **o: nn.Linear(2, 3, **o), lambda **o: nn.LayerNorm(2, **o)):
+        with pytest.raises(TypeError, match=f"{dtype}.* not floating point"):
+            layer(dtype=dtype)
+    with pytest.raises(TypeError, match=f"Parameter: {dtype}.* not floating point"):
+        nn.Parameter(ndl.ones(2, dtype=dtype))
+    assert nn.Parameter(ndl.ones(2, dtype=dtype), requires_grad=False).dtype == dtype
+    layer = nn.Linear(2, 3)
+    before = layer.weight.numpy()
+    with pytest.raises(TypeError, match=f"Linear.to: {dtype} is not floating point"):
+        layer.to(dtype)
+    assert np.array_equal(layer.weight.numpy(), before)

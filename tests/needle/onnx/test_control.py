@@ -119,8 +119,14 @@ def test_loops_that_cannot_be_unrolled_are_named() -> None:
     model = model_of([node("Loop", "most - x", "y all", body=_loop())], inputs, ["y"])
     with pytest.raises(UnsupportedError, match=r"Loop\): the trip count depends on values.*fixed="):
         by_needle(model, inputs)
+    still = _loop()
+    still.node[1].op_type = "Pow"
+    model = model_of([node("Loop", "most - x", "y all", body=still)], inputs, ["y"])
     with pytest.raises(UnsupportedError, match="20000 iterations; at most 10000"):
         by_needle(model, inputs, {"most": np.array(20000)})
+    given = needle.onnx.load(model, fixed={"most": np.array(3000)})
+    with pytest.raises(UnsupportedError, match=r"3000 iterations of 2 operations.* at most 1000 "):
+        trace(given, ndl.Tensor(X), ndl.Tensor(X[0]))
     going = body(
         [
             node("ReduceSum", "s", "total", keepdims=0),
@@ -137,9 +143,26 @@ def test_loops_that_cannot_be_unrolled_are_named() -> None:
         by_needle(model, {"x": X})
 
 
-def test_a_scan_in_all_directions() -> None:
+def test_iterations_of_loops_in_loops_count_in_all() -> None:
+    inner = _loop()
+    inner.node[1].op_type = "Pow"
+    outer = body(
+        [number("few", 50), node("Loop", "few - z", "more all", body=inner)],
+        "j:int64:0 keep2:bool:0 z:float32:2",
+        "keep2:bool:0 more:float32:2",
+    )
+    model = model_of([number("most", 90), node("Loop", "most - x", "y", body=outer)],
+                     {"x": X, "w": X[0]}, ["y"])  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"Loop\): 90 iterations of 10\d operations"):
+        trace(needle.onnx.load(model), ndl.Tensor(X), ndl.Tensor(X[0]))
+
+
+@pytest.mark.parametrize("kept", ["Abs", "Identity"])
+def test_a_scan_in_all_directions(kept: str) -> None:
+    """Unrolled, and as one op."""
     nodes = [
-        node("Mul", "s a", "t"),
+        node(kept, "s", "r"),
+        node("Mul", "r a", "t"),
         node("Add", "t b", "next"),
         node("Identity", "next", "kept"),
         node("Sub", "next a", "shown"),
@@ -165,6 +188,9 @@ def test_a_scan_in_all_directions() -> None:
         )
     )
     dims = {1: {0: ndl.Dim("t", min=2, max=9)}}
+    if kept == "Identity":
+        assert trace(module, *map(ndl.Tensor, inputs.values()), dims=dims).outputs
+        return
     with pytest.raises(UnsupportedError, match="t iterations, which a Dim leaves open"):
         trace(module, *map(ndl.Tensor, inputs.values()), dims=dims)
 

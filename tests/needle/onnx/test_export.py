@@ -162,6 +162,16 @@ def test_layers(exported, layer, shape):
 # Sizes
 
 
+def test_a_mean_of_nothing_is_nan(exported):
+    """ONNX leaves it open, and ONNX Runtime's ReduceMean gives 0."""
+
+    class Means(nn.Module):
+        def forward(self, x):
+            return x.mean((0,)), x.mean(), x.mean((1,)), x.mean((0, 1), keepdims=True)
+
+    exported(Means(), drawn(0, 3))
+
+
 def test_sizes_have_names(exported):
     class Model(nn.Module):
         def forward(self, x, y):

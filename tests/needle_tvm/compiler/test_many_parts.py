@@ -1,41 +1,64 @@
-"""Tensors of more parts than one expression chooses from."""
+"""Stacks and concatenations of more parts than one kernel takes."""
 
 import numpy as np
 import pytest
 
 import needle_tvm
 from needle import ops
-from needle.ops._te import WIDEST
-from needle.ops.tuples import Concat, Stack
-from needle_tvm._tvm import names
+from needle.errors import ShapeError
+from needle.ops.tuples import WIDEST
+from needle.trace import trace
 from tests.needle_tvm.conftest import tensor
 
+FACTORS = range(1, 2 * WIDEST + 3)
 
-def test_no_expression_chooses_from_more():
-    """TVM nests one question for each part, and is recursive."""
-    te, count = names.te, 20 * WIDEST
-    parts = [te.placeholder((3, 4), name=f"part{i}") for i in range(count)]
-    for op, shape in ((Stack(1), [3, count, 4]), (Concat(0), [3 * count, 4])):
-        waiting = [op.emit_te(names.TE_NAMESPACE, *parts)]
-        assert [int(n) for n in waiting[0].shape] == shape
-        while waiting:
-            inputs = list(waiting.pop().op.input_tensors)
-            assert len(inputs) <= WIDEST
-            waiting += inputs
+
+def joined(x):
+    made = [x * float(factor) for factor in FACTORS]
+    return ops.stack(made, -2), ops.concat(made, 0)
+
+
+def test_no_op_of_a_trace_takes_more(rng):
+    graph = trace(joined, tensor(rng.standard_normal((3, 4), dtype=np.float32)))
+    widths = [len(node.input_nodes) for node in graph.nodes if node.op is not None]
+    assert max(widths) == WIDEST and len(widths) == len(FACTORS) + 2 * (3 + 1)
+
+
+def test_parts_that_do_not_fit_are_refused_in_every_group(rng):
+    x = tensor(rng.standard_normal((3, 4), dtype=np.float32))
+
+    def ragged(x):
+        return ops.stack([*[x] * (2 * WIDEST), x[:2]], 0)
+
+    with pytest.raises(ShapeError):
+        trace(ragged, x)
+    with pytest.raises(ShapeError):
+        ragged(x)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["noopt", "tuned"])
 def test_many_parts_are_joined_in_groups(stage, rng):
-    factors = range(1, 2 * WIDEST + 3)
     x = rng.standard_normal((3, 4), dtype=np.float32)
-    parts = [x * np.float32(factor) for factor in factors]
-    wanted = np.stack(parts, 1), np.concatenate(parts, 0)
-
-    def joined(x):
-        made = [x * float(factor) for factor in factors]
-        return ops.stack(made, 1), ops.concat(made, 0)
-
+    parts = [x * np.float32(factor) for factor in FACTORS]
+    wanted = np.stack(parts, -2), np.concatenate(parts, 0)
     found = needle_tvm.compile(joined, tensor(x), stage=stage, check=False)(tensor(x))
-    for one, want in zip(found, wanted, strict=True):
+    for one, want, eager in zip(found, wanted, joined(tensor(x)), strict=True):
         np.testing.assert_array_equal(one.numpy(), want)
+        np.testing.assert_array_equal(eager.numpy(), want)
+
+
+@pytest.mark.slow
+@pytest.mark.peer
+def test_many_parts_of_pytorch():
+    torch = pytest.importorskip("torch")
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            made = [x * factor for factor in FACTORS]
+            return torch.stack(made, -2), torch.cat(made, 0)
+
+    x = torch.rand(3, 4)
+    found = needle_tvm.compile_torch(Model().eval(), x)(x)
+    for one, want in zip(found, Model()(x), strict=True):
+        np.testing.assert_array_equal(one.numpy(), want.numpy())

@@ -41,7 +41,7 @@ NOT_OF_NAN = {
 # ONNX Runtime computes these in float32 also in float64.
 _IN_FLOAT32 = {
     "Attention", "BlackmanWindow", "FastGelu", "Gelu", "GroupNormalization", "HammingWindow",
-    "HannWindow", "QuickGelu", "RMSNormalization", "Shrink",
+    "HannWindow", "HardSwish", "QuickGelu", "RMSNormalization", "Shrink",
 }  # fmt: skip
 
 

@@ -48,7 +48,9 @@ class Leaf:
 
 @dataclass(frozen=True)
 class OnnxNode:
-    """An operator on named tensors; "" stands for an input or output that is left out."""
+    """An operator on named tensors; "" stands for an input or output that is left out. An attribute
+    that is a dict is a body: inputs and outputs as (name, dtype, rank), and nodes as (operator,
+    inputs, outputs)."""
 
     op: str
     inputs: tuple[str, ...]
@@ -119,7 +121,13 @@ def model_of(
 
     graph = helper.make_graph(
         [
-            helper.make_node(n.op, n.inputs, n.outputs, domain=n.domain, **n.attributes)
+            helper.make_node(
+                n.op,
+                n.inputs,
+                n.outputs,
+                domain=n.domain,
+                **{key: _body(v) if isinstance(v, dict) else v for key, v in n.attributes.items()},
+            )
             for n in nodes
         ],
         "drawn",
@@ -134,6 +142,20 @@ def model_of(
     domains = {"": opset, **{node.domain: 1 for node in nodes if node.domain}}
     imports = [helper.make_opsetid(domain, version) for domain, version in domains.items()]
     return helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+
+
+def _body(fields: dict[str, Any]) -> Any:
+    from onnx import helper
+
+    def info(name: str, dtype: str, rank: int) -> Any:
+        return helper.make_tensor_value_info(name, element_type(dtype), [None] * rank)
+
+    return helper.make_graph(
+        [helper.make_node(op, ins, outs) for op, ins, outs in fields["nodes"]],
+        "body",
+        [info(*each) for each in fields["inputs"]],
+        [info(*each) for each in fields["outputs"]],
+    )
 
 
 def element_type(dtype: str) -> int:

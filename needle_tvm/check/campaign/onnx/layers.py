@@ -357,6 +357,7 @@ _RECIPES: Recipes = (
     ((recipes.reduction, recipes.along), 12),
     ((views.view,), 16),
     ((recipes.places,), 10),
+    ((recipes.scan,), 3),
     ((recipes.sizes,), 4),
     ((recipes.product,), 8),
     ((convolution, convolution, pooling), 12),

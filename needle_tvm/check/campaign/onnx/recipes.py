@@ -186,6 +186,49 @@ def along(d: Drawer) -> None:
         d.one(op, x, **d.some({"axis": (axis,)}))
 
 
+# Bodies of Scans: of the state s, slices x and factors f, they make the next state n and y. Those
+# with a Tanh of the state are unrolled.
+_BODIES: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "linear": (("Mul", "s f", "t"), ("Add", "t x", "n"), ("Identity", "n", "y")),
+    "scaled": (("Add", "x s", "t"), ("Mul", "f t", "n"), ("Sub", "n s", "y")),
+    "sum": (("Tanh", "x", "t"), ("Sub", "s t", "n"), ("Mul", "s f", "y")),
+    "product": (("Mul", "s f", "n"), ("Add", "n x", "y")),
+    "Max": (("Max", "s x", "n"), ("Mul", "n f", "y")),
+    "Min": (("Min", "x s f", "n"), ("Identity", "s", "y")),
+    "unrolled": (("Mul", "s f", "t"), ("Add", "t x", "u"), ("Tanh", "u", "n"), ("Neg", "n", "y")),
+}
+
+
+def scan(d: Drawer) -> None:
+    """Add a Scan, from either end and along different axes."""
+    rng, x = d.rng, d.floating(1, 2, 3)
+    kind = rng.choice(sorted(_BODIES))
+    if 0 in x.shape or (d.special and kind in ("Max", "Min")):
+        raise Unfit
+    axis, other = rng.randrange(x.rank), rng.randrange(x.rank)
+    rest = [n for i, n in enumerate(x.shape) if i != axis]
+    factors = [*rest[:other], x.shape[axis], *rest[other:]]
+    typed = {name: (name, x.dtype, len(rest)) for name in "sxfny"}
+    body = {
+        "inputs": [typed[name] for name in "sxf"],
+        "outputs": [typed[name] for name in "ny"],
+        "nodes": [(op, tuple(ins.split()), (out,)) for op, ins, out in _BODIES[kind]],
+    }
+    d.node(
+        "Scan",
+        d.weight(rest),
+        x,
+        d.weight(factors, None, 0.3, 0.95),
+        outputs=2,
+        body=body,
+        num_scan_inputs=2,
+        scan_input_axes=[axis, other - x.rank],
+        scan_input_directions=[rng.choice([0, 1]), rng.choice([0, 1])],
+        scan_output_axes=[rng.randint(-x.rank, x.rank - 1)],
+        scan_output_directions=[rng.choice([0, 1])],
+    )
+
+
 def places(d: Drawer) -> None:
     """Add an operator that reads or writes at places given by integers."""
     x = d.any(1, 2, 3, 4)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from needle_tvm.check.campaign.torch.draw import Drawer, Made, Recipe
+from needle_tvm.check.campaign.torch.draw import Drawer, Made, Recipe, size_of
 from needle_tvm.check.campaign.torch.operators import ACTIVATIONS, filled
 
 _POINTWISE = (
@@ -15,6 +15,8 @@ _POINTWISE = (
     "({0} - {1}).abs()", "torch.where({0} > {1}, {0}, {1})", "{0} <= {1}", "{0} / ({1}.abs() + 1)",
     "(-({0} - {1}) ** 2).exp()", "{0}.minimum({1})",
 )  # fmt: skip
+
+_MOST_PAIRS = 1 << 24  # elements of every one with every other
 
 
 def _rows(d: Drawer, rank: int) -> Made:
@@ -37,6 +39,8 @@ def views(d: Drawer) -> None:
     x = first
     for _ in range(rng.randint(1, 3)):
         other = first if rng.random() < 0.8 else d.floating(1, 2, 3)
+        if size_of(x.shape) * size_of(other.shape) > _MOST_PAIRS:
+            return
         text = rng.choice(_POINTWISE).replace("{0}", _view(d, x)).replace("{1}", _view(d, other))
         made = d.step(text)
         if made and made[0].dtype == d.dtype:
@@ -65,6 +69,8 @@ def pairs(d: Drawer) -> None:
     """Combine every row with every other row, or with the rows of another tensor."""
     x, rng = _rows(d, d.rng.choice([2, 3])), d.rng
     other = x if rng.random() < 0.6 else d.parameter(x.shape)
+    if size_of(x.shape) * size_of(other.shape) > _MOST_PAIRS:
+        return
     lead = ":, " * (len(x.shape) - 2)
     one, two = rng.choice([
         ("{0}.unsqueeze(-2)", "{1}.unsqueeze(-3)"), ("{0}[..., None, :]", "{1}[..., None, :, :]"),

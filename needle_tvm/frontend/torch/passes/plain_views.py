@@ -8,6 +8,8 @@ Before:
 - a field of `split` along an axis of static extent,
 - a sum, mean, product, maximum or minimum of a tensor without axes.
 
+Their results have elements.
+
 After: `reshape`, nothing, or `strided_slice`. Passes that read through views then recognise all of
 them. TVM's `ConvertLayout` crashes on a `squeeze` of a negative axis and on a reduction of a tensor
 without axes.
@@ -40,7 +42,7 @@ class _Rewriter(Rewriter):
         call = self.visit_expr_post_order(call)
         after = shape_of(call)
         before = shape_of(call.args[0]) if after is not None else None
-        if before is None or after is None:
+        if before is None or after is None or 0 in after:  # TVM's reshape takes 0 for "as before"
             return call
         if call.op in _RESHAPES:
             return relax.op.reshape(call.args[0], exprs_of(after))

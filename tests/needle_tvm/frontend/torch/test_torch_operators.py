@@ -105,6 +105,34 @@ def test_values_are_put_where_indices_say(capfd):
     assert "pragma" not in capfd.readouterr().err
 
 
+def test_a_slice_is_replaced_by_what_is_shorter_than_the_axis():
+    """Nothing behind the replacement's end is read; this process would end."""
+    from needle_tvm.check.campaign.fenced import fenced
+    from needle_tvm.lower.libraries import unoptimized
+
+    def function(x, row, rows, none):
+        one, every, last, nothing = x.clone(), x.clone(), x.clone(), x.clone()
+        one[3:4] = row
+        every[:, 1::7] = rows
+        last[..., -2:] = rows[:, :2]
+        nothing[:, 5:5] = none
+        return one, every, last, nothing
+
+    class Model(torch.nn.Module):
+        def forward(self, *args):
+            return function(*args)
+
+    shapes = (40, 30), (1, 30), (40, 5), (40, 0)
+    given = [numbers(shape, seed=i).numpy() for i, shape in enumerate(shapes)]
+    tensors = [torch.from_numpy(x) for x in given]
+    with unoptimized():
+        compiled = needle_tvm.compile_torch(Model().eval(), *tensors, recompile=True)
+    for at_end in (True, False):
+        found = compiled(*[fenced(x, at_end) for x in given[:3]], given[3])
+        for part, expected in zip(found, function(*tensors), strict=True):
+            np.testing.assert_array_equal(part.numpy(), expected.numpy())
+
+
 def test_norms_of_numbers_far_from_zero():
     def function(x):
         return F.group_norm(x, 2), F.instance_norm(x), F.batch_norm(x, None, None, training=True)
@@ -386,7 +414,7 @@ def test_running_orders_and_bits():
             i << i,
             torch.bitwise_right_shift(9, i),
         )
-        return *running, *middle, *found, *bits, torch.ldexp(x[0], i)
+        return *running, *middle, *found, *bits, torch.ldexp(x[0], i), sorter + 1
 
     x, rows = numbers((3, 5)), numbers((3, 5), seed=1)
     check(function, [x, torch.tensor([-5, 0, 3, 62, 1]), rows], steps=16)
