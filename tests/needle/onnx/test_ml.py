@@ -65,7 +65,8 @@ def test_linear_classifier():
             model, expected = _classified("LinearClassifier", x, attributes)
     for found, each in zip(compiled(model, (x,)), expected, strict=True):
         np.testing.assert_allclose(found, each, 1e-5, 1e-5)
-    model = model_of("LinearClassifier", (x,), {**attributes, "intercepts": [0.5]}, 1, 2, _ML)
+    attributes["intercepts"] = [0.5]
+    model = model_of("LinearClassifier", (x,), attributes, 1, 2, _ML, ["int64", "float32"])
     with pytest.raises(ModelError, match="9 coefficients for 1 scores"):
         by_needle(model, (x,))
 
@@ -108,7 +109,7 @@ def test_support_vector_machines():
         probable |= {"prob_a": [-1.5] * pairs, "prob_b": _numbers(rng, pairs)}
         _classified("SVMClassifier", x, probable)
     probable = _machine(rng, [1] * 11, "RBF") | {"prob_a": [-1.0] * 55, "prob_b": [0.0] * 55}
-    model = model_of("SVMClassifier", (x,), probable, 1, 2, _ML)
+    model = model_of("SVMClassifier", (x,), probable, 1, 2, _ML, ["int64", "float32"])
     with pytest.raises(UnsupportedError, match="of 11 classes; at most 10"):
         by_needle(model, (x,))
     for kernel in kernels:
