@@ -50,8 +50,8 @@ def _matrix(numbers: tuple[float, ...], rows: int) -> Tensor:
 
 
 def _labels(node: Node) -> np.ndarray:
-    if not node.has("classlabels_ints"):
-        raise node.unsupported("labels that are strings, or none")
+    if node.has("classlabels_strings"):
+        raise node.unsupported("labels that are strings (a model of integer labels is taken)")
     return np.array(node.integers("classlabels_ints"), "int64")
 
 

@@ -142,14 +142,18 @@ def _listed(node: Node, what: str) -> tuple[np.ndarray, str]:
 
 @converter("OneHotEncoder", domain=_ML)
 def one_hot_encoder(node: Node, data: Value) -> Tensor:
+    """1 at the category of each value. One that is no category has zeros or, if the file wants an
+    error for it (`zeros` = 0), NaN: compiled code cannot raise."""
     if not node.has("cats_int64s"):
         raise node.unsupported("categories that are strings")
-    if not node.flag("zeros", True):
-        raise node.unsupported("an error for values that are no category (zeros = 0)")
     x = tensor(data)
     x = x if x.dtype == "int64" else ops.cast(x, "int64")
     classes = make_const(np.array(node.integers("cats_int64s"), "int64"))
-    return ops.cast(ops.equal(ops.unsqueeze(x, x.ndim), classes), "float32")
+    found = ops.equal(ops.unsqueeze(x, x.ndim), classes)
+    made = ops.cast(found, "float32")
+    if node.flag("zeros", True):
+        return made
+    return ops.where(ops.any(found, x.ndim, keepdims=True), made, math.nan)
 
 
 @converter("FeatureVectorizer", domain=_ML)

@@ -39,6 +39,11 @@ def test_of_numbers():
         attributes = {"coefficients": x[:2].ravel().tolist(), "intercepts": [0.1, 0.2]}
         _alike("LinearRegressor", (x,), {**attributes, "targets": 2, "post_transform": post})
     _alike("OneHotEncoder", (rng.integers(0, 5, 9),), {"cats_int64s": [3, 0, 2]})
+    attributes = {"cats_int64s": [3, 0, 2], "zeros": 0}
+    model = model_of("OneHotEncoder", (np.array([0, 7, 3]),), attributes, 1, 1, _ML, ["float32"])
+    nan = float("nan")
+    expected = [[0, 1, 0], [nan, nan, nan], [1, 0, 0]]
+    np.testing.assert_array_equal(by_needle(model, (np.array([0, 7, 3]),))[0], expected)
     _alike("FeatureVectorizer", (x, x[:, :2]), {"inputdimensions": [5, 2]})
 
 
