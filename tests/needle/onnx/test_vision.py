@@ -115,6 +115,19 @@ def test_compiled_as_eager():
     )
 
 
+def test_pools_of_four_axes_of_which_some_have_windows_of_one():
+    """As Keras's exporter writes them for jax, with the batch among the axes."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 6, 7, 4)).astype("float32")
+    attributes = {"kernel_shape": [1, 2, 3, 1], "strides": [1, 2, 1, 1]}
+    attributes["pads"] = [0, 1, 0, 0, 0, 0, 1, 0]
+    for op_type in ("MaxPool", "AveragePool"):
+        model = model_of(op_type, (x,), attributes)
+        found, expected = by_needle(model, (x,))[0], by_reference(model, (x,))[0]
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+    with pytest.raises(UnsupportedError, match="needle pools over 1, 2 or 3 axes"):
+        by_needle(model_of("MaxPool", (x,), {"kernel_shape": [2, 2, 2, 2]}), (x,))
+
+
 def test_non_max_suppression_of_known_boxes():
     rng = np.random.default_rng(0)
     for centre in (0, 1):
