@@ -43,3 +43,32 @@ def test_sizes_are_numbers_and_ends() -> None:
         assert numbers.outputs[0].spec.shape == (batch, length, 4)
         with ndl.no_grad():
             assert_same([module(ndl.Tensor(inputs["x"])).numpy()], by_runtime(model, inputs))
+
+
+def test_ranges_of_floats_up_to_a_size() -> None:
+    """The grid of a detector: as many places as the input is wide, and their middles."""
+    helper = pytest.importorskip("onnx.helper")
+    weights = {"zero": np.array(0.0, "float32"), "one": np.array(1.0, "float32")}
+    weights |= {"half": np.array(0.5, "float32"), "last": np.array(1)}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "last"], ["width"]),
+        helper.make_node("Cast", ["width"], ["number"], to=1),
+        helper.make_node("Range", ["zero", "number", "one"], ["places"]),
+        helper.make_node("Add", ["places", "half"], ["middles"]),
+        helper.make_node("Mul", ["x", "middles"], ["y"]),
+        helper.make_node("Range", ["zero", "number", "half"], ["finer"]),
+    ]
+    x = np.random.default_rng(0).normal(size=(2, 5)).astype("float32")
+    model = model_of(nodes[:-1], {"x": x}, ["y"], weights, free=True)
+    module = needle.onnx.load(model)
+    graph = trace(module, ndl.Tensor(x), dims={0: {1: ndl.Dim("t", max=12)}})
+    assert str(graph.outputs[0].spec.shape) == "(2, t)"
+    for width in (1, 5, 12):
+        x = np.random.default_rng(width).normal(size=(2, width)).astype("float32")
+        with ndl.no_grad():
+            assert_same([module(ndl.Tensor(x)).numpy()], by_runtime(model, {"x": x}))
+    model = model_of(nodes, {"x": x}, ["y", "finer"], weights, free=True)
+    with ndl.no_grad():
+        made = [each.numpy() for each in needle.onnx.load(model)(ndl.Tensor(x))]
+    assert_same(made, by_runtime(model, {"x": x}))
