@@ -20,6 +20,7 @@ from ..geometry import Sides, Windows, padded, windows
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, known_integers, tensor
+from .index import counting
 
 _MAX: dict[int, Callable[..., Any]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _MEAN: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -130,9 +131,8 @@ def _flat_places(node: Node, places: Tensor, x: Tensor, filled: Tensor, over: Wi
     for axis in order:
         at = ops.subtract(found[axis], over.pads[axis][0])
         total = ops.add(at, ops.multiply(total, extents[axis]) if isinstance(total, Tensor) else 0)
-    images = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[0], x.shape[1])
-    first = images.reshape(*images.shape, *(1,) * len(extents)) * prod(extents)
-    return ops.add(total, Tensor(first, requires_grad=False))
+    images = ops.reshape(counting(x.shape[0] * x.shape[1]), (*x.shape[:2], *(1,) * len(extents)))
+    return ops.add(total, ops.multiply(images, prod(extents)))
 
 
 @converter("AveragePool", since=1)
