@@ -51,7 +51,7 @@ def _matrix(numbers: tuple[float, ...], rows: int) -> Tensor:
 
 def _labels(node: Node) -> np.ndarray:
     if node.has("classlabels_strings"):
-        raise node.unsupported("labels that are strings (a model of integer labels is taken)")
+        raise node.unsupported("labels that are strings; needle takes integers")
     return np.array(node.integers("classlabels_ints"), "int64")
 
 
