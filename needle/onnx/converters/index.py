@@ -65,7 +65,8 @@ def _same(n: Any, m: Any) -> bool:
 def counting(n: Any, behind: int = 0) -> Tensor:
     """0, 1, ... below a size, with so many axes of one behind."""
     if isinstance(n, Expression):
-        return ops.reshape(ops.arange(n, dtype="int64"), (n, *(1,) * behind))
+        shape: tuple[Any, ...] = (n, *(1,) * behind)
+        return ops.reshape(ops.arange(n, dtype="int64"), shape)
     return Tensor(np.arange(n).reshape(-1, *(1,) * behind), requires_grad=False)
 
 
