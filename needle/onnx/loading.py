@@ -189,7 +189,8 @@ def _checked(onnx: Any, work: Any) -> Any:
     for node in deprecated:  # the checker refuses them, and it does not look at other domains
         node.domain = _UNCHECKED
     if deprecated:
-        work.opset_import.add(domain=_UNCHECKED, version=1)
+        for each in (work, *work.functions):
+            each.opset_import.add(domain=_UNCHECKED, version=1)
     try:
         onnx.checker.check_model(work, skip_opset_compatibility_check=True)
     except onnx.checker.ValidationError as error:
@@ -200,9 +201,16 @@ def _checked(onnx: Any, work: Any) -> Any:
         node.domain = ""
     for kind in shapeless:
         kind.ClearField("shape")
+    taken_off = {name for node in work.graph.node if _is_zip_map(node) for name in node.output}
     for info in infos:
-        _check_type(onnx, info)
+        if info.name not in taken_off:
+            _check_type(onnx, info)
     return work
+
+
+def _is_zip_map(node: Any) -> bool:
+    """Whether a node makes maps of a classifier's scores; its converter leaves them an array."""
+    return node.op_type == "ZipMap" and node.domain == "ai.onnx.ml"
 
 
 def _is_deprecated(onnx: Any, node: Any, work: Any) -> bool:
@@ -245,6 +253,14 @@ def _expanded(onnx: Any, work: Any) -> Any:
     }
     if not own and not missing:
         return work
+    others = [
+        entry.version
+        for function in work.functions
+        for entry in function.opset_import
+        if _domain(entry.domain) == "" and entry.version != opsets.get("", entry.version)
+    ]
+    if others:
+        work, own = _of_one_opset(onnx, work, others[0], opsets[""]), set()
     for node in _nodes(work):
         if (node.domain, node.op_type) in missing:
             _add_defaults(onnx, node, opsets)
@@ -257,6 +273,18 @@ def _expanded(onnx: Any, work: Any) -> Any:
             raise ModelError(f"its functions cannot be put in: {_first_line(error)}") from None
     # Some bodies depend on types that onnx does not find: those operators are refused by name.
     return onnx.inliner.inline_local_functions(work) if own else work
+
+
+def _of_one_opset(onnx: Any, work: Any, other: int, own: int) -> Any:
+    """The proto with its functions in their places, of which some are of another opset."""
+    try:
+        typed = onnx.shape_inference.infer_shapes(work)
+        return onnx.inliner.inline_local_functions(typed, convert_version=True)
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+        raise UnsupportedError(
+            f"a function of the model is of opset {other} and the model of {own}, which the "
+            f"installed onnx {onnx.__version__} cannot bring together"
+        ) from None
 
 
 def _add_defaults(onnx: Any, node: Any, opsets: dict[str, int]) -> None:

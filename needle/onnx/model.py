@@ -18,6 +18,7 @@ from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
 from .guards import without_guards
+from .ranges import whole_ranges
 from .reading import Model, read
 from .values import Value
 
@@ -65,7 +66,7 @@ class OnnxModel(Module):
             else:
                 known[name] = array
         folded, known = _folded(graph, known)
-        self._graph = without_guards(folded, known)
+        self._graph = whole_ranges(without_guards(folded, known), known)
         for name, array in known.items():
             if not isinstance(array, np.ndarray):  # a sequence
                 continue

@@ -328,6 +328,22 @@ def _place(
     return {value.key: begin for begin, _, value in placed}, size
 
 
+@dataclass(frozen=True)
+class _Placed:
+    """A value between two offsets in a workspace of symbolic sizes.
+
+    `high` and `length` are its end and size at the most that sizes may be; `below` are the
+    positions of values that are known to end at or before its end, its own among them.
+    """
+
+    value: _Value
+    begin: Any
+    end: Any
+    high: int
+    below: frozenset[int]
+    length: int = 0
+
+
 def _place_symbolic(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
@@ -339,33 +355,46 @@ def _place_symbolic(
     unit = max(1, _CACHE_LINE // itemsize)
     most = {v: extents.UNBOUNDED if high is None else high for v, (_, high) in bounds.items()}
     analyzer = extents.analyzer_of(bounds)
-    placed: list[tuple[Any, Any, _Value]] = []  # begin, end
+    zero = tirx.const(0, "int64")
+    placed: list[_Placed] = []
 
     def number(expr: Any) -> int:
         return _at_sizes(expr, most)
 
     def precedes(one: Any, other: Any) -> bool:
-        return bool(analyzer.can_prove(tirx.const(0, "int64") + one <= other))
+        return bool(analyzer.can_prove(zero + one <= other))
 
     for value in sorted(values, key=lambda each: -number(_size(each))):
         extent = simplified(
             tirx.floordiv(_size(value) + (unit - 1), tirx.const(unit, "int64")) * unit
         )
-        beside = [(b, e) for b, e, v in placed if v.first <= value.last and value.first <= v.last]
-        places = sorted([tirx.const(0, "int64"), *(end for _, end, _ in placed)], key=number)
-        for begin in places:
-            end = simplified(begin + extent)
-            if all(precedes(e, begin) or precedes(end, b) for b, e in beside):
+        length = number(extent)
+        beside = [
+            (i, each)
+            for i, each in enumerate(placed)
+            if each.value.first <= value.last and value.first <= each.value.last
+        ]
+        start = _Placed(value, zero, zero, 0, frozenset())
+        for at in sorted([start, *placed], key=lambda each: each.high):
+            begin, end = at.end, simplified(at.end + extent)
+            # Proofs take long: most are settled by the numbers, or by what was proved before.
+            if all(
+                i in at.below
+                or (each.high <= at.high and precedes(each.end, begin))
+                or (at.high + length <= each.high - each.length and precedes(end, each.begin))
+                for i, each in beside
+            ):
+                below = at.below
                 break
         else:  # behind everything
-            begin = simplified(sum((e - b for b, e, _ in placed), tirx.const(0, "int64")))
-            end = simplified(begin + extent)
-        placed.append((begin, end, value))
+            begin = simplified(sum((e.end - e.begin for e in placed), zero))
+            end, below = simplified(begin + extent), frozenset(range(len(placed)))
+        placed.append(_Placed(value, begin, end, number(end), below | {len(placed)}, length))
     ends: list[Any] = []
-    for _, end, _ in sorted(placed, key=lambda each: -number(each[1])):
+    for end in (each.end for each in sorted(placed, key=lambda each: -each.high)):
         if not any(precedes(end, other) for other in ends):
             ends.append(end)
     size = ends[0] if ends else tirx.const(0, "int64")
     for end in ends[1:]:
         size = tirx.max(size, end)
-    return {value.key: begin for begin, _, value in placed}, size
+    return {each.value.key: each.begin for each in placed}, size

@@ -62,6 +62,14 @@ def _same(n: Any, m: Any) -> bool:
     return n is m or (isinstance(n, int) and isinstance(m, int) and n == m) or n == m
 
 
+def counting(n: Any, behind: int = 0) -> Tensor:
+    """0, 1, ... below a size, with so many axes of one behind."""
+    if isinstance(n, Expression):
+        shape: tuple[Any, ...] = (n, *(1,) * behind)
+        return ops.reshape(ops.arange(n, dtype="int64"), shape)
+    return Tensor(np.arange(n).reshape(-1, *(1,) * behind), requires_grad=False)
+
+
 @converter("GatherND", since=11)
 def gather_nd(node: Node, data: Value, indices: Value) -> Tensor:
     x, index = tensor(data), index_tensor(indices)
@@ -73,13 +81,7 @@ def _places(x: Tensor, index: Tensor, batch: int) -> tuple[Any, ...]:
     """The key that takes the rows of `index` (the last axis) of `x`, after `batch` shared axes."""
     count = index.shape[-1]
     lead = index.ndim - 1
-    grids = [
-        Tensor(
-            np.arange(index.shape[axis]).reshape(-1, *(1,) * (lead - 1 - axis)),
-            requires_grad=False,
-        )
-        for axis in range(batch)
-    ]
+    grids = [counting(index.shape[axis], lead - 1 - axis) for axis in range(batch)]
     return (*grids, *(index[..., i] for i in range(count)))
 
 
@@ -105,10 +107,7 @@ def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) ->
         return _of_flags(scatter_elements, node, x, index, source)
     if index.shape != source.shape:
         raise node.invalid(f"indices {index.spec} and updates {source.spec} differ in shape")
-    key = list(
-        Tensor(np.arange(n).reshape(-1, *(1,) * (x.ndim - 1 - i)), requires_grad=False)
-        for i, n in enumerate(index.shape)
-    )
+    key = [counting(n, x.ndim - 1 - i) for i, n in enumerate(index.shape)]
     if how != "mul":
         if all(
             i == axis or _same(n, m)
@@ -268,7 +267,7 @@ def reverse_sequence(node: Node, data: Value, lengths: Value) -> Tensor:
     time, batch = node.integer("time_axis"), node.integer("batch_axis")
     if {time, batch} != {0, 1}:
         raise node.invalid(f"time_axis {time} and batch_axis {batch} are not 0 and 1")
-    steps = Tensor(np.arange(x.shape[time]), requires_grad=False)
+    steps = counting(x.shape[time])
     length = ops.unsqueeze(index_tensor(lengths), 1)  # (batch, time)
     at = ops.where(ops.less(steps, length), ops.subtract(ops.subtract(length, 1), steps), steps)
     at = at if batch == 0 else ops.transpose(at)

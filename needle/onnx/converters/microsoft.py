@@ -12,10 +12,11 @@ from ... import ops
 from ...backend_ndarray.dtypes import is_half
 from ...nn import functional as F
 from ...tensor import Tensor
+from ..execute import applied
 from ..geometry import windows
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, normal_axis, tensor
+from ..values import Value, dtype_of, normal_axis, tensor
 from .conv import convolved
 from .dense import scaled
 from .norm import standardized
@@ -142,19 +143,24 @@ def matmul_nbits(
     length, width = node.integer("K"), node.integer("N")
     if bits not in (2, 4, 8):
         raise node.unsupported(f"{bits} bits; needle has 2, 4 and 8")
-    x, blocks = tensor(data), -(-length // size)
-    levels = _unpacked(tensor(packed), bits, (width, blocks, size))
-    factors = ops.reshape(tensor(scales), (width, blocks, 1))
-    middle: Any = float(1 << (bits - 1))
-    if zeros is not None:
-        given = tensor(zeros)
-        if given.dtype == "uint8":
-            row = -(-blocks * bits // 8) * 8 // bits
-            given = ops.cast(_unpacked(given, bits, (width, row))[:, :blocks], factors.dtype)
-        middle = ops.reshape(given, (width, blocks, 1))
     if groups is not None:
         raise node.unsupported("g_idx, columns that are ordered by their groups")
-    values = ops.multiply(ops.subtract(ops.cast(levels, factors.dtype), middle), factors)
+    x, blocks = tensor(data), -(-length // size)
+    dtype, middle = dtype_of(scales), float(1 << (bits - 1))
+
+    def centred(q: Tensor, *centre: Tensor) -> Tensor:
+        levels = ops.cast(_unpacked(q, bits, (width, blocks, size)), dtype)
+        if not centre:
+            return ops.subtract(levels, middle)
+        given = centre[0]
+        if given.dtype == "uint8":
+            row = -(-blocks * bits // 8) * 8 // bits
+            given = ops.cast(_unpacked(given, bits, (width, row))[:, :blocks], dtype)
+        return ops.subtract(levels, ops.reshape(given, (width, blocks, 1)))
+
+    # What is known is unpacked now: compiling these ops only to fold them takes seconds a node.
+    levels = applied(centred, packed, *([] if zeros is None else [zeros]))
+    values = ops.multiply(tensor(levels), ops.reshape(tensor(scales), (width, blocks, 1)))
     w = ops.reshape(values, (width, blocks * size))[:, :length]
     made = ops.matmul(x, ops.transpose(ops.cast(w, x.dtype)))
     return made if bias is None else ops.add(made, tensor(bias))

@@ -33,23 +33,24 @@ def array_feature_extractor(node: Node, data: Value, indices: Value) -> Tensor:
 
 @converter("Scaler", domain=_ML)
 def scaler(node: Node, data: Value) -> Tensor:
-    x = _floats(data)
-    moved = ops.subtract(x, _row(node.numbers("offset", (0.0,))))
-    return ops.multiply(moved, _row(node.numbers("scale", (1.0,))))
+    x = floats(data)
+    moved = ops.subtract(x, row(node.numbers("offset", (0.0,))))
+    return ops.multiply(moved, row(node.numbers("scale", (1.0,))))
 
 
-def _floats(value: Value) -> Tensor:
+def floats(value: Value) -> Tensor:
     """A value as float32, the dtype of what these operators compute."""
     return ops.cast(tensor(value), "float32")
 
 
-def _row(numbers: Any) -> Tensor:
+def row(numbers: Any) -> Tensor:
+    """Numbers that a node lists as a constant of float32."""
     return make_const(np.array(numbers, "float32"))
 
 
 @converter("Normalizer", domain=_ML)
 def normalizer(node: Node, data: Value) -> Tensor:
-    x, norm = _floats(data), node.text("norm", "MAX")
+    x, norm = floats(data), node.text("norm", "MAX")
     axis = x.ndim - 1
     if norm == "MAX":  # not of magnitudes: as ONNX Runtime and the specification
         by = ops.max(x, axis, keepdims=True)
@@ -76,7 +77,7 @@ def imputer(node: Node, data: Value) -> Tensor:
 
 @converter("LinearRegressor", domain=_ML)
 def linear_regressor(node: Node, data: Value) -> Tensor:
-    return transformed(node, _linear(node, _floats(data), node.integer("targets", 1)))
+    return transformed(node, _linear(node, floats(data), node.integer("targets", 1)))
 
 
 def _linear(node: Node, x: Tensor, targets: int) -> Tensor:
@@ -86,7 +87,7 @@ def _linear(node: Node, x: Tensor, targets: int) -> Tensor:
     matrix = np.array(numbers, "float32").reshape(targets, x.shape[1]).T
     made = ops.matmul(x, make_const(np.ascontiguousarray(matrix)))
     shift = node.numbers("intercepts", ())
-    return ops.add(made, _row(shift)) if shift else made
+    return ops.add(made, row(shift)) if shift else made
 
 
 def transformed(node: Node, scores: Tensor) -> Tensor:
@@ -141,21 +142,25 @@ def _listed(node: Node, what: str) -> tuple[np.ndarray, str]:
 
 @converter("OneHotEncoder", domain=_ML)
 def one_hot_encoder(node: Node, data: Value) -> Tensor:
+    """1 at the category of each value. One that is no category has zeros or, if the file wants an
+    error for it (`zeros` = 0), NaN: compiled code cannot raise."""
     if not node.has("cats_int64s"):
         raise node.unsupported("categories that are strings")
-    if not node.flag("zeros", True):
-        raise node.unsupported("an error for values that are no category (zeros = 0)")
     x = tensor(data)
     x = x if x.dtype == "int64" else ops.cast(x, "int64")
     classes = make_const(np.array(node.integers("cats_int64s"), "int64"))
-    return ops.cast(ops.equal(ops.unsqueeze(x, x.ndim), classes), "float32")
+    found = ops.equal(ops.unsqueeze(x, x.ndim), classes)
+    made = ops.cast(found, "float32")
+    if node.flag("zeros", True):
+        return made
+    return ops.where(ops.any(found, x.ndim, keepdims=True), made, math.nan)
 
 
 @converter("FeatureVectorizer", domain=_ML)
 def feature_vectorizer(node: Node, *inputs: Value) -> Tensor:
     parts = []
     for value, width in zip(inputs, node.integers("inputdimensions"), strict=True):
-        x = _floats(value)
+        x = floats(value)
         x = ops.unsqueeze(x, 1) if x.ndim == 1 else x
         more = width - x.shape[1]
         parts.append(ops.pad(x, ((0, 0), (0, more))) if more > 0 else x[:, :width])
@@ -196,7 +201,7 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
             raise node.invalid(f"{len(weights)} weights for {len(places)} n-grams")
         of_place = np.ones(width)
         of_place[places] = weights  # they are listed as the n-grams are
-        made = ops.multiply(made, _row(of_place))
+        made = ops.multiply(made, row(of_place))
     return ops.reshape(made, (width,)) if x.ndim == 1 else made
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from math import prod
@@ -19,6 +20,7 @@ from ..geometry import Sides, Windows, padded, windows
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, known_integers, tensor
+from .index import counting
 
 _MAX: dict[int, Callable[..., Any]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _MEAN: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -29,6 +31,36 @@ def _spatial(node: Node, data: Value) -> Tensor:
     if not 3 <= x.ndim <= 5:
         raise node.unsupported(f"pooling of {x.spec}; needle pools over 1, 2 or 3 axes")
     return x
+
+
+def _in_few_axes(node: Node, data: Value, pool: Callable[[Node, Tensor], Any]) -> Any:
+    """A pool over more axes than needle has pools for, some of whose windows are single elements:
+    these axes become part of the first."""
+    x = tensor(data)
+    if x.ndim <= 5 or node.wants(1):
+        return pool(node, x)
+    over = windows(node, x.shape[2:])
+    parts = list(zip(over.kernel, over.strides, over.pads, strict=True))
+    still = [i for i, part in enumerate(parts) if part == (1, 1, (0, 0))]
+    moving = [i for i in range(len(parts)) if i not in still]
+    if not still or not moving:
+        return pool(node, x)
+    order = [0, *(2 + i for i in still), 1, *(2 + i for i in moving)]
+    turned = ops.permute(x, order)
+    lead, rest = turned.shape[: 1 + len(still)], turned.shape[1 + len(still) :]
+    sides = [over.pads[i] for i in moving]
+    attributes = {
+        **node.attributes,
+        **{"kernel_shape": tuple(over.kernel[i] for i in moving)},
+        **{"strides": tuple(over.strides[i] for i in moving)},
+        **{"dilations": tuple(over.dilations[i] for i in moving)},
+        **{"pads": (*(low for low, _ in sides), *(high for _, high in sides))},
+        "auto_pad": "NOTSET",
+    }
+    alike = dataclasses.replace(node, attributes=attributes)
+    made = pool(alike, ops.reshape(turned, (prod(lead), *rest)))
+    made = ops.reshape(made, (*lead, *made.shape[1:]))
+    return ops.permute(made, [order.index(axis) for axis in range(len(order))])
 
 
 def _counted(node: Node, x: Tensor, over: Windows) -> list[Any]:
@@ -58,6 +90,10 @@ def _filled(x: Tensor, over: Windows, counts: list[Any], value: float) -> Tensor
 
 @converter("MaxPool", since=1)
 def max_pool(node: Node, data: Value) -> Any:
+    return _in_few_axes(node, data, _max_pool)
+
+
+def _max_pool(node: Node, data: Tensor) -> Any:
     x = _spatial(node, data)
     over = windows(node, x.shape[2:])
     function = _MAX[len(over.kernel)]
@@ -95,13 +131,16 @@ def _flat_places(node: Node, places: Tensor, x: Tensor, filled: Tensor, over: Wi
     for axis in order:
         at = ops.subtract(found[axis], over.pads[axis][0])
         total = ops.add(at, ops.multiply(total, extents[axis]) if isinstance(total, Tensor) else 0)
-    images = np.arange(x.shape[0] * x.shape[1]).reshape(x.shape[0], x.shape[1])
-    first = images.reshape(*images.shape, *(1,) * len(extents)) * prod(extents)
-    return ops.add(total, Tensor(first, requires_grad=False))
+    images = ops.reshape(counting(x.shape[0] * x.shape[1]), (*x.shape[:2], *(1,) * len(extents)))
+    return ops.add(total, ops.multiply(images, prod(extents)))
 
 
 @converter("AveragePool", since=1)
 def average_pool(node: Node, data: Value) -> Tensor:
+    return _in_few_axes(node, data, _average_pool)
+
+
+def _average_pool(node: Node, data: Tensor) -> Tensor:
     x = _spatial(node, data)
     over = windows(node, x.shape[2:])
     counts = _counted(node, x, over)
@@ -151,6 +190,10 @@ def _taken(node: Node, x: Tensor, over: Windows, counts: list[Any]) -> np.ndarra
 
 @converter("LpPool", since=2)
 def lp_pool(node: Node, data: Value) -> Tensor:
+    return _in_few_axes(node, data, _lp_pool)
+
+
+def _lp_pool(node: Node, data: Tensor) -> Tensor:
     x = _spatial(node, data)
     over, p = windows(node, x.shape[2:]), node.integer("p")
     powered = ops.power_scalar(ops.abs(x), float(p))

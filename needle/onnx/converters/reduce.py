@@ -88,7 +88,10 @@ _OF_NOTHING: dict[str, float] = {
 }
 
 
-@converter(*_REDUCTIONS, since=1, known=(1,))
+REDUCTIONS = tuple(_REDUCTIONS)
+
+
+@converter(*REDUCTIONS, since=1, known=(1,))
 def reduce(node: Node, data: Value, axes: Value | None = None) -> Any:
     x = tensor(data)
     if axes is not None:

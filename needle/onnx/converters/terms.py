@@ -2,7 +2,8 @@
 
 A term is a value of the body. Equal operators of equal values are one term, so that states and
 forms are found however a file names its values. What is computed of sequences, whose steps are on
-axis 0, must be elementwise, or a Gather from a value that is the same in all steps.
+axis 0, must be elementwise, a reduction along known axes, or a Gather from a value that is the same
+in all steps.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from ..emit import Value as Symbol
 from ..emit import Writer
 from ..execute import applied, run_node
 from ..graph import Graph, Node
-from ..values import Value, normal_axis, tensor
+from ..values import Value, known_integers, normal_axes, normal_axis, tensor
 from .elementwise import ELEMENTWISE
+from .reduce import REDUCTIONS
 
 _MOST_NODES = 1000  # of a body; a longer one is not looked at
 _MOST_ELEMENTS = 1 << 27  # that a value is repeated to, for all steps
@@ -146,7 +148,8 @@ class Terms:
             if number in self.free or term.node is None or not inputs <= self.free:
                 continue
             gathers = term.op == "Gather" and term.inputs[0] not in self.varying
-            if term.elementwise or gathers or not inputs & self.varying:
+            reduces = term.op in REDUCTIONS and not self.varying.intersection(term.inputs[1:])
+            if term.elementwise or gathers or reduces or not inputs & self.varying:
                 self._note(number, inputs)
 
     def below(self, numbers: Iterable[int], known: Collection[int]) -> set[int]:
@@ -190,11 +193,30 @@ class Terms:
             rank = max(value.ndim - varies for value, varies in given if value is not None)
             inputs = [x if x is None else _aligned(x, varies, rank) for x, varies in given]
             return run_node(node, inputs, {})[0], True
+        if term.op in REDUCTIONS:
+            return _reduced(node, *(x for x, _ in given)), True
         (data, _), (places, _) = given  # of a Gather
         if data is None or places is None or places.ndim != 1:
             raise Unfit
         axis = normal_axis(node, node.integer("axis", 0), data.ndim)
         return moved(run_node(node, [data, places], {})[0], axis, 0), True
+
+
+def _reduced(node: Node, data: Value | None, axes: Value | None = None) -> Value:
+    """A reduction of a value with an axis of steps in front, along the axes of a step."""
+    if data is None:
+        raise Unfit
+    given = node.attributes.get("axes", ())
+    given = known_integers(node, axes, "the axes") if axes is not None else given
+    if not given and node.flag("noop_with_empty_axes", False):
+        raise Unfit
+    rank = data.ndim - 1
+    over = normal_axes(node, given, rank) if given else range(rank)
+    if not over:  # no axes would be all of them
+        raise Unfit
+    attributes = {**node.attributes, "axes": tuple(axis + 1 for axis in over)}
+    alike = dataclasses.replace(node, inputs=node.inputs[:1], attributes=attributes)
+    return run_node(alike, [data], {})[0]
 
 
 def in_all_steps(value: Value, varies: bool, shape: Sequence[Any], count: Any) -> Value:

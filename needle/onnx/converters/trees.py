@@ -249,7 +249,7 @@ def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
     """(label of each row, scores (rows, classes)). Two classes of which leaves name one are as in
     ONNX Runtime: the leaves give the score of the second class."""
     if not node.has("classlabels_int64s"):
-        raise node.unsupported("labels that are strings")
+        raise node.unsupported("labels that are strings; needle takes integers")
     labels = np.array(node.integers("classlabels_int64s"), "int64")
     x = ops.cast(tensor(data), "float32")
     trees = _listed(node, "class", len(labels))

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+import needle as ndl
+import needle.onnx
 from needle.errors import UnsupportedError
+from needle.trace import trace
 from tests.needle.onnx.peers import assert_same, by_needle, by_runtime, model_of
 
 B, L, N, E = 2, 5, 4, 16  # batch, length, heads, features of a head
@@ -287,6 +290,14 @@ def test_operator(name: str) -> None:
     count = CASES[name].compared
     found = by_needle(model, inputs, fixed)
     assert_same(found[:count], by_runtime(model, inputs)[:count], 3e-5)
+
+
+def test_packed_weights_are_unpacked_once() -> None:
+    """While reading, and not by compiling the ops that unpack them only to fold them."""
+    model, inputs = model_from(CASES["matmul of 4 bits in 16 of 32, zeros"])
+    graph = trace(needle.onnx.load(model), *map(ndl.Tensor, inputs.values()))
+    names = {each.op.name for each in graph.nodes if each.op is not None}
+    assert "matmul" in names and not {name for name in names if "shift" in name or "bit" in name}
 
 
 def model_from(case: Case) -> tuple[Any, dict[str, np.ndarray]]:

@@ -39,7 +39,123 @@ def test_of_numbers():
         attributes = {"coefficients": x[:2].ravel().tolist(), "intercepts": [0.1, 0.2]}
         _alike("LinearRegressor", (x,), {**attributes, "targets": 2, "post_transform": post})
     _alike("OneHotEncoder", (rng.integers(0, 5, 9),), {"cats_int64s": [3, 0, 2]})
+    attributes = {"cats_int64s": [3, 0, 2], "zeros": 0}
+    model = model_of("OneHotEncoder", (np.array([0, 7, 3]),), attributes, 1, 1, _ML, ["float32"])
+    nan = float("nan")
+    expected = [[0, 1, 0], [nan, nan, nan], [1, 0, 0]]
+    np.testing.assert_array_equal(by_needle(model, (np.array([0, 7, 3]),))[0], expected)
     _alike("FeatureVectorizer", (x, x[:, :2]), {"inputdimensions": [5, 2]})
+
+
+def _classified(op_type, x, attributes):
+    """Labels and scores of a classifier by needle, ONNX Runtime's being the expected ones."""
+    model = model_of(op_type, (x,), attributes, 1, 2, _ML, ["int64", "float32"])
+    found, expected = by_needle(model, (x,)), by_onnxruntime(model, (x,))
+    np.testing.assert_array_equal(found[0], expected[0], f"{op_type} {attributes}")
+    np.testing.assert_allclose(found[1], expected[1], 1e-5, 1e-5, err_msg=f"{attributes}")
+    return model, expected
+
+
+def _numbers(rng, *shape):
+    return rng.standard_normal(shape).astype("float32").ravel().tolist()
+
+
+def test_linear_classifier():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((7, 3)).astype("float32")
+    for labels, rows in (([5, 9], 1), ([5, 9], 2), ([4, 2, 8], 3)):
+        for post in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
+            attributes = {"coefficients": _numbers(rng, rows, 3), "classlabels_ints": labels}
+            attributes |= {"intercepts": _numbers(rng, rows), "post_transform": post}
+            model, expected = _classified("LinearClassifier", x, attributes)
+    for found, each in zip(compiled(model, (x,)), expected, strict=True):
+        np.testing.assert_allclose(found, each, 1e-5, 1e-5)
+    attributes["intercepts"] = [0.5]
+    model = model_of("LinearClassifier", (x,), attributes, 1, 2, _ML, ["int64", "float32"])
+    with pytest.raises(ModelError, match="9 coefficients for 1 scores"):
+        by_needle(model, (x,))
+
+
+def _machine(rng, counts, kernel, post="NONE"):
+    """Attributes of a support vector machine of so many vectors of each class."""
+    classes, vectors = len(counts), sum(counts)
+    return {
+        "kernel_type": kernel,
+        "kernel_params": [0.5, 0.25, 3.0],
+        "support_vectors": _numbers(rng, vectors, 3),
+        "coefficients": _numbers(rng, classes - 1, vectors),
+        "vectors_per_class": list(counts),
+        "rho": _numbers(rng, classes * (classes - 1) // 2),
+        "classlabels_ints": list(range(4, 4 + classes)),
+        "post_transform": post,
+    }
+
+
+def test_support_vector_machines():
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((7, 3)).astype("float32")
+    kernels = ("LINEAR", "POLY", "RBF", "SIGMOID")
+    for counts in ((2, 4), (3, 2, 4), (2, 1, 3, 2)):
+        for kernel in kernels:
+            model, expected = _classified("SVMClassifier", x, _machine(rng, counts, kernel))
+        for post in ("LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
+            _classified("SVMClassifier", x, _machine(rng, counts, "RBF", post))
+    for found, each in zip(compiled(model, (x,)), expected, strict=True):
+        np.testing.assert_allclose(found, each, 1e-5, 1e-5)
+    positive = _machine(rng, (2, 4), "RBF")
+    positive["coefficients"] = np.abs(positive["coefficients"]).tolist()
+    _classified("SVMClassifier", x, positive | {"rho": [-1.0]})
+    for shift in (-4.0, 4.0):  # votes decide, and not the probabilities
+        probable = _machine(rng, (2, 4), "RBF") | {"prob_a": [-1.5], "prob_b": [shift]}
+        _classified("SVMClassifier", x, probable)
+    for count in (3, 5):
+        pairs = count * (count - 1) // 2
+        probable = _machine(rng, [2] * count, "RBF")
+        probable |= {"prob_a": [-1.5] * pairs, "prob_b": _numbers(rng, pairs)}
+        _classified("SVMClassifier", x, probable)
+    probable = _machine(rng, [1] * 11, "RBF") | {"prob_a": [-1.0] * 55, "prob_b": [0.0] * 55}
+    model = model_of("SVMClassifier", (x,), probable, 1, 2, _ML, ["int64", "float32"])
+    with pytest.raises(UnsupportedError, match="of 11 classes; at most 10"):
+        by_needle(model, (x,))
+    for kernel in kernels:
+        for one_class in (0, 1):
+            attributes = {"support_vectors": _numbers(rng, 5, 3), "n_supports": 5}
+            attributes |= {"coefficients": _numbers(rng, 5), "rho": [0.25], "kernel_type": kernel}
+            attributes |= {"kernel_params": [0.5, 0.25, 3.0], "one_class": one_class}
+            _alike("SVMRegressor", (x,), attributes)
+    linear = {"coefficients": _numbers(rng, 3), "rho": [0.25], "kernel_params": [0.0, 0.0, 0.0]}
+    _alike("SVMRegressor", (x,), linear)
+
+
+def test_maps_of_scores_are_their_array():
+    from onnx import TensorProto, helper
+
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((5, 3)).astype("float32")
+    attributes = {"coefficients": _numbers(rng, 2, 3), "intercepts": [0.5, -0.5]}
+    scores = helper.make_node(
+        "LinearClassifier", ["x0"], ["label", "scores"], domain=_ML,
+        classlabels_ints=[3, 4], post_transform="SOFTMAX", **attributes,
+    )  # fmt: skip
+    maps = helper.make_node("ZipMap", ["scores"], ["maps"], domain=_ML, classlabels_int64s=[3, 4])
+    kind = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    )
+    graph = helper.make_graph(
+        [scores, maps],
+        "zipped",
+        [helper.make_tensor_value_info("x0", TensorProto.FLOAT, [None, 3])],
+        [
+            helper.make_tensor_value_info("label", TensorProto.INT64, [None]),
+            helper.make_value_info("maps", helper.make_sequence_type_proto(kind)),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(_ML, 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    expected = by_onnxruntime(model, (x,))
+    label, found = by_needle(model, (x,))
+    np.testing.assert_array_equal(label, expected[0])
+    np.testing.assert_allclose(found, [list(each.values()) for each in expected[1]], 1e-5)
 
 
 def test_label_encoder():

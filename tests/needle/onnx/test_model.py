@@ -122,6 +122,22 @@ def test_functions_of_the_model_are_put_in_their_places():
     assert outputs(needle.onnx.load(proto), np.array([1, 2], "float32"))[0].tolist() == [6, 42]
 
 
+def test_functions_of_another_opset_are_brought_to_that_of_the_model():
+    body = [helper.make_node("ReduceSum", ["v"], ["w"], axes=[0], keepdims=0)]
+    imports = [helper.make_opsetid("", 11), helper.make_opsetid("own", 1)]
+    function = helper.make_function("own", "F", ["v"], ["w"], body, imports[:1])
+    node = helper.make_node("F", ["x"], ["y"], domain="own")
+    proto = model([node], [("x", 1, [2, 2])], [("y", 1, [2])], {}, functions=[function])
+    proto.opset_import.append(imports[1])
+    x = np.array([[1, 2], [3, 4]], "float32")
+    assert outputs(needle.onnx.load(proto), x)[0].tolist() == [4, 6]
+    body = [helper.make_node("Upsample", ["v"], ["w"], scales=[1.0, 2.0])]  # no longer in ONNX
+    function = helper.make_function("own", "F", ["v"], ["w"], body, [helper.make_opsetid("", 7)])
+    proto.functions[0].CopyFrom(function)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert outputs(needle.onnx.load(proto), x)[0].tolist() == [[1, 1, 2, 2], [3, 3, 4, 4]]
+
+
 def test_operators_without_a_converter_have_the_body_that_onnx_defines():
     nodes = [helper.make_node("HannWindow", ["n"], ["y"])]
     proto = model(nodes, [("x", 1, [1])], [("y", 1, None)], {"n": np.array(6)})

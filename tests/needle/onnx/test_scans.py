@@ -199,7 +199,7 @@ OTHERS = {
     "divided": [node("Div", "s a", "n")],
     "a sum and an extreme": [node("Add", "s b", "t1"), node("Max", "t1 a", "n")],
     "chosen": [node("Greater", "a b", "t1"), node("Where", "t1 a s", "n")],
-    "a reduction": [node("ReduceMax", "a", "t1"), node("Add", "s t1", "n")],
+    "a product of rows": [node("MatMul", "a b", "t1"), node("Add", "s t1", "n")],
     "a cast": [node("Cast", "s", "t1", to=11), node("Cast", "t1", "t2", to=1),
                node("Add", "t2 a", "n")],
 }  # fmt: skip
@@ -208,6 +208,29 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_bodies_are_unrolled(name: str) -> None:
     compared([*OTHERS[name], same_value()], None)
+
+
+def test_reductions() -> None:
+    """Along all axes of a step, those of an input and those of an attribute."""
+    compared([node("ReduceMax", "a", "t1"), node("Add", "s t1", "n"), same_value()], {"cumsum"})
+    step = body(
+        [
+            node("Identity", "x", "again"),
+            node("Sub", "x c", "apart"),
+            node("ReduceSumSquare", "apart features", "squares", keepdims=0),
+            node("Softmax", "apart", "unused"),
+            node("ReduceMin", "apart last", "least"),
+            node("ReduceL1", "apart", "whole", keepdims=0),
+        ],
+        "x:float32:2 c:float32:1",
+        "again:float32:2 squares:float32:1 least:float32:2 whole:float32:0",
+    )
+    made = node("Scan", "x0 centres", "x9 squares least whole", body=step, num_scan_inputs=1)
+    inputs = {"x0": A[:7], "centres": B}
+    model = model_of([made], inputs, ["x9", "squares", "least", "whole"],
+                     weights={"features": np.array([1]), "last": np.array([-1])})  # fmt: skip
+    assert_same(by_needle(model, inputs), by_runtime(model, inputs), 1e-5)
+    assert used(model, *inputs.values())[1] < 30
 
 
 def test_states_that_depend_on_each_other_are_unrolled() -> None:

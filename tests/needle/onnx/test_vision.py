@@ -115,6 +115,22 @@ def test_compiled_as_eager():
     )
 
 
+def test_pools_of_four_axes_of_which_some_have_windows_of_one():
+    """As Keras's exporter writes them for jax, with the batch among the axes."""
+    x = np.random.default_rng(0).standard_normal((1, 2, 3, 6, 7, 4)).astype("float32")
+    attributes = {"kernel_shape": [1, 2, 3, 1], "strides": [1, 2, 1, 1]}
+    attributes["pads"] = [0, 1, 0, 0, 0, 0, 1, 0]
+    images = x.transpose(0, 2, 5, 1, 3, 4).reshape(12, 2, 6, 7)  # ONNX Runtime pools these
+    two_axes = {"kernel_shape": [2, 3], "strides": [2, 1], "pads": [1, 0, 0, 1]}
+    for op_type in ("MaxPool", "AveragePool"):
+        found = by_needle(model_of(op_type, (x,), attributes), (x,))[0]
+        expected = by_onnxruntime(model_of(op_type, (images,), two_axes), (images,))[0]
+        expected = expected.reshape(1, 3, 4, 2, *expected.shape[2:]).transpose(0, 3, 1, 4, 5, 2)
+        np.testing.assert_allclose(found, expected, 1e-5, 1e-6)
+    with pytest.raises(UnsupportedError, match="needle pools over 1, 2 or 3 axes"):
+        by_needle(model_of("MaxPool", (x,), {"kernel_shape": [2, 2, 2, 2]}), (x,))
+
+
 def test_non_max_suppression_of_known_boxes():
     rng = np.random.default_rng(0)
     for centre in (0, 1):

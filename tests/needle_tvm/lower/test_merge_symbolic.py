@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import numpy as np
 import pytest
 
 from needle_tvm._tvm.names import relax, tirx
+from needle_tvm.lower import region
 from needle_tvm.tir.functions import nodes_in, prim_funcs
 from tests.needle_tvm import symbolic
 from tests.needle_tvm.symbolic import Compiled, module_of, normal, variable
@@ -57,6 +61,19 @@ def test_values_of_several_sizes_do_not_overlap_in_the_workspace(tmp_path):
         wide = softmax(both)
         top = wide.max(0) + a.sum(0) + b.sum(0) + both.sum(0)
         np.testing.assert_allclose(compiled(x, y), (wide + both) * top, rtol=1e-4)
+
+
+def test_many_values_that_live_together_are_placed_in_seconds():
+    """The proofs about 150 values of one size must not grow with their cube."""
+    values = [region._Value(i, [N, 16 * (1 + i % 3)], "float32", 0, 200) for i in range(150)]
+    began = time.process_time()
+    offsets, size = region._place(values, 4, {N: (1, 64)})
+    assert time.process_time() - began < 5
+    for n in (1, 5, 64):
+        at = {key: region._at_sizes(each, {N: n}) for key, each in offsets.items()}
+        spans = sorted((at[v.key], at[v.key] + n * int(v.shape[1])) for v in values)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        assert spans[-1][1] <= region._at_sizes(size, {N: n})
 
 
 @pytest.mark.parametrize("stage", ["fused", "tuned"])

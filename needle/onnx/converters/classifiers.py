@@ -1,0 +1,199 @@
+"""Converters of linear models and support vector machines (domain ai.onnx.ml), and ZipMap."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from ... import ops
+from ...tensor import Tensor, make_const
+from ..graph import Node
+from ..registry import converter
+from ..values import Value, tensor
+from .ml import floats, row, transformed
+
+_ML = "ai.onnx.ml"
+_MOST_PROBABLE = 10  # classes: their probabilities take some hundred operations
+_PROBABLE_STEPS = 8
+
+Pairs = list[tuple[int, int]]
+
+
+@converter("ZipMap", domain=_ML)
+def zip_map(node: Node, data: Value) -> Tensor:
+    """The scores themselves: needle has no maps, and the columns are the classes in their order."""
+    return tensor(data)
+
+
+@converter("LinearClassifier", domain=_ML)
+def linear_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
+    """(label of each row, scores (rows, classes))."""
+    labels, x = _labels(node), floats(data)
+    shift = node.numbers("intercepts", ())
+    count = len(shift) or len(labels)
+    numbers = node.numbers("coefficients")
+    if x.ndim != 2 or len(numbers) != count * x.shape[1]:
+        raise node.invalid(f"{len(numbers)} coefficients for {count} scores of {x.spec}")
+    scores = ops.matmul(x, _matrix(numbers, count))
+    scores = ops.add(scores, row(shift)) if shift else scores
+    if count == 1 and len(labels) == 2:
+        return _sign(scores, labels), _both(node, scores, is_probable=True)
+    if count != len(labels):
+        raise node.invalid(f"{count} scores for {len(labels)} labels")
+    return ops.take(make_const(labels), ops.argmax(scores, 1), 0), transformed(node, scores)
+
+
+def _matrix(numbers: tuple[float, ...], rows: int) -> Tensor:
+    """Numbers that a node lists row by row, as the transposed matrix."""
+    return make_const(np.ascontiguousarray(np.array(numbers, "float32").reshape(rows, -1).T))
+
+
+def _labels(node: Node) -> np.ndarray:
+    if node.has("classlabels_strings"):
+        raise node.unsupported("labels that are strings; needle takes integers")
+    return np.array(node.integers("classlabels_ints"), "int64")
+
+
+def _sign(score: Tensor, labels: np.ndarray) -> Tensor:
+    """The second of two labels for each row whose score (rows, 1) is above 0, else the first."""
+    return ops.take(make_const(labels), ops.cast(ops.greater(score, 0.0)[:, 0], "int64"), 0)
+
+
+def _both(node: Node, score: Tensor, is_probable: bool) -> Tensor:
+    """The scores of both classes, from that of the second (rows, 1): as ONNX Runtime, which takes
+    a score to be a probability unless LOGISTIC makes it one."""
+    kind = node.text("post_transform", "NONE")
+    if kind == "PROBIT":
+        raise node.unsupported("PROBIT of one score for two classes")
+    if kind == "LOGISTIC":
+        return ops.sigmoid(ops.concat([ops.negate(score), score], 1))
+    other = ops.subtract(1.0, score) if is_probable else ops.negate(score)
+    return ops.concat([other, score], 1)
+
+
+@converter("SVMRegressor", domain=_ML)
+def svm_regressor(node: Node, data: Value) -> Tensor:
+    if node.text("post_transform", "NONE") != "NONE":
+        raise node.unsupported(f"the post_transform {node.text('post_transform')}")
+    x, count = floats(data), node.integer("n_supports", 0)
+    weighted = _kernel(node, x, count) if count else x
+    numbers = node.numbers("coefficients")
+    if weighted.ndim != 2 or len(numbers) != weighted.shape[1]:
+        raise node.invalid(f"{len(numbers)} coefficients for {weighted.spec}")
+    score = ops.add(ops.matmul(weighted, _matrix(numbers, 1)), row(node.numbers("rho")[:1]))
+    if node.flag("one_class", False):
+        return ops.where(ops.greater(score, 0.0), row([1.0]), row([-1.0]))
+    return score
+
+
+def _kernel(node: Node, x: Tensor, count: int) -> Tensor:
+    """The kernel of each row with each of `count` support vectors: (rows, count)."""
+    vectors = np.array(node.numbers("support_vectors"), "float32")
+    if x.ndim != 2 or len(vectors) != count * x.shape[1]:
+        raise node.invalid(f"support_vectors are {len(vectors)} numbers for {count} of {x.spec}")
+    kind = node.text("kernel_type", "LINEAR")
+    gamma, shift, degree = node.numbers("kernel_params", (0.0, 0.0, 0.0))[:3]
+    vectors = vectors.reshape(count, -1)
+    if kind == "RBF":  # by differences: squares of the parts would cancel
+        apart = ops.subtract(ops.unsqueeze(x, 1), make_const(vectors[None]))
+        return ops.exp(ops.mul_scalar(ops.sum(ops.multiply(apart, apart), 2), -gamma))
+    products = ops.matmul(x, make_const(np.ascontiguousarray(vectors.T)))
+    if kind == "LINEAR":
+        return products
+    inner = ops.add_scalar(ops.mul_scalar(products, gamma), shift)
+    if kind == "POLY":
+        return ops.power(inner, row([degree]))
+    if kind == "SIGMOID":
+        return ops.tanh(inner)
+    raise node.invalid(f"kernel_type {kind!r} is none of LINEAR, POLY, RBF, SIGMOID")
+
+
+@converter("SVMClassifier", domain=_ML)
+def svm_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
+    """(label of each row, scores): probabilities (rows, classes) if the node has prob_a, else what
+    each pair of classes decides by (rows, pairs), for two classes (rows, 2)."""
+    labels, x = _labels(node), floats(data)
+    counts = node.integers("vectors_per_class", ())
+    if len(counts) != len(labels) or len(labels) < 2 or not sum(counts):
+        raise node.unsupported(f"vectors_per_class {list(counts)} for {len(labels)} labels")
+    pairs = list(itertools.combinations(range(len(labels)), 2))
+    shift = node.numbers("rho")
+    if len(shift) != len(pairs):
+        raise node.invalid(f"rho has {len(shift)} numbers for {len(pairs)} pairs of classes")
+    decided = ops.matmul(_kernel(node, x, sum(counts)), _of_pairs(node, counts, pairs))
+    decided = ops.add(decided, row(shift))
+    label = ops.take(make_const(labels), ops.argmax(_votes(decided, len(labels), pairs), 1), 0)
+    if node.numbers("prob_a", ()):
+        return label, transformed(node, _probabilities(node, decided, len(labels), pairs))
+    if len(labels) == 2:
+        return label, _both(node, decided, node.text("post_transform", "NONE") != "NONE")
+    return label, transformed(node, decided)
+
+
+def _of_pairs(node: Node, counts: tuple[int, ...], pairs: Pairs) -> Tensor:
+    """What each support vector adds to the decision of each pair of classes: (vectors, pairs)."""
+    ends = np.cumsum(counts)
+    numbers = np.array(node.numbers("coefficients"), "float32")
+    if len(numbers) != (len(counts) - 1) * ends[-1]:
+        raise node.invalid(f"{len(numbers)} coefficients for vectors_per_class {list(counts)}")
+    numbers = numbers.reshape(-1, ends[-1])
+    made = np.zeros((ends[-1], len(pairs)), "float32")
+    for k, (i, j) in enumerate(pairs):
+        for own, other in ((i, j - 1), (j, i)):  # the vectors of a class have no row of its own
+            at = slice(ends[own] - counts[own], ends[own])
+            made[at, k] = numbers[other, at]
+    return make_const(made)
+
+
+def _votes(decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
+    """How many pairs decide for each class: (rows, classes)."""
+    first, second = np.eye(classes, dtype="float32")[np.array(pairs).T]
+    is_first = ops.cast(ops.greater(decided, 0.0), "float32")
+    return ops.add(ops.matmul(is_first, make_const(first - second)), row(second.sum(0)))
+
+
+def _probabilities(node: Node, decided: Tensor, classes: int, pairs: Pairs) -> Tensor:
+    """The probability of each class (rows, classes), from what decides each pair (rows, pairs):
+    the second approach of Wu, Lin and Weng (2004), in steps as LIBSVM takes them until a row is
+    close enough. Rows need up to four steps; LIBSVM's own limit is 100."""
+    if classes > _MOST_PROBABLE:
+        raise node.unsupported(
+            f"probabilities (prob_a) of {classes} classes; at most {_MOST_PROBABLE}"
+        )
+    slopes, shifts = (row(node.numbers(name)) for name in ("prob_a", "prob_b"))
+    inner = ops.add(ops.multiply(decided, slopes), shifts)
+    of_first = ops.clip(ops.sigmoid(ops.negate(inner)), 1e-7, 1 - 1e-7)
+    i, j = np.array(pairs).T
+    places = np.zeros((len(pairs), classes, classes), "float32")
+    places[range(len(pairs)), i, j], places[range(len(pairs)), j, i] = 1.0, -1.0
+    lower = np.zeros((classes, classes), "float32")
+    lower[j, i] = 1.0
+    flat = ops.matmul(of_first, make_const(places.reshape(len(pairs), -1)))
+    won = ops.add(ops.reshape(flat, (decided.shape[0], classes, classes)), make_const(lower))
+    squares = ops.sum(ops.multiply(won, won), 1)
+    apart = ops.negate(ops.multiply(won, ops.transpose(won, (1, 2))))
+    is_own = make_const(np.eye(classes, dtype=bool))
+    matrix = ops.where(is_own, ops.unsqueeze(squares, 2), apart)
+    found = ops.add_scalar(ops.mul_scalar(squares, 0.0), 1.0 / classes)
+    for _ in range(_PROBABLE_STEPS):
+        found = _closer(matrix, found, classes)
+    return found
+
+
+def _closer(matrix: Tensor, found: Tensor, classes: int) -> Tensor:
+    """One step towards the probabilities, for rows that are not close enough."""
+    pulls = ops.sum(ops.multiply(matrix, ops.unsqueeze(found, 1)), 2)
+    level = ops.sum(ops.multiply(found, pulls), 1, keepdims=True)
+    error = ops.max(ops.abs(ops.subtract(pulls, level)), 1, keepdims=True)
+    moved = found
+    for t in range(classes):
+        own, unit = matrix[:, t, :], make_const(np.eye(classes, dtype="float32")[t])
+        weight, pull = own[:, t : t + 1], pulls[:, t : t + 1]
+        by = ops.divide(ops.subtract(level, pull), weight)
+        total = ops.add_scalar(by, 1.0)
+        rise = ops.multiply(by, ops.add(ops.multiply(by, weight), ops.mul_scalar(pull, 2.0)))
+        level = ops.divide(ops.add(level, rise), ops.multiply(total, total))
+        moved = ops.divide(ops.add(moved, ops.multiply(by, unit)), total)
+        pulls = ops.divide(ops.add(pulls, ops.multiply(by, own)), total)
+    return ops.where(ops.less(error, 0.005 / classes), found, moved)
