@@ -40,7 +40,28 @@ def functional_program(
         table[operator(name)] = function
     for name in kept:
         table.pop(operator(name), None)
-    return program.run_decompositions(table)
+    return _without_assertions(program.run_decompositions(table))
+
+
+def _without_assertions(program: Any) -> Any:
+    """The program without the assertions about a tensor's values, which compiled code does not
+    check, and without what was computed for them alone."""
+    import torch
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    aten = torch.ops.aten
+    asserting = (
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    )
+    graph = program.graph_module.graph
+    for node in reversed(graph.nodes):
+        what = node.args[0] if node.target in asserting else None
+        if isinstance(what, torch.fx.Node) and free_unbacked_symbols(what.meta.get("val")):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    return program
 
 
 def from_exported_program(

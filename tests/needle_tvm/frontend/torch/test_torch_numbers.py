@@ -57,6 +57,22 @@ def test_a_buffer_of_two_modules_and_of_one_axis_is_a_number():
     np.testing.assert_allclose(compiled(x).numpy(), model(x), rtol=1e-6)
 
 
+def test_assertions_about_values_are_left_out():
+    """As XLM asserts that no length is above the number of its tokens."""
+
+    class Asserting(torch.nn.Module):
+        def forward(self, x, lengths):
+            torch._check(lengths.max().item() <= 16)  # pytest rewrites an assert
+            torch._check(lengths.min().item() >= 0)
+            return x * 2
+
+    given = torch.randn(3), torch.tensor([2, 3, 1])
+    n = torch.export.Dim("n", max=8)
+    for dims in (None, ({0: n}, {0: n})):
+        compiled = needle_tvm.compile_torch(Asserting().eval(), *given, dims=dims, stage="noopt")
+        np.testing.assert_array_equal(compiled(*given).numpy(), given[0] * 2)
+
+
 def test_numbers_of_inputs_in_arithmetic():
     class Scaled(torch.nn.Module):
         def forward(self, x, count, scale):
