@@ -44,21 +44,27 @@ def functional_program(
 
 
 def _without_assertions(program: Any) -> Any:
-    """The program without the assertions about a tensor's values, which compiled code does not
-    check, and without what was computed for them alone."""
+    """The program without the assertions about tensors, and without what was computed for them
+    alone: dtypes are as they were recorded, and compiled code does not check values."""
     import torch
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     aten = torch.ops.aten
-    asserting = (
+    of_numbers = (
         aten._assert_scalar.default,
         aten.sym_constrain_range.default,
         aten.sym_constrain_range_for_size.default,
     )
+    of_tensors = (
+        aten._assert_async.default,
+        aten._assert_async.msg,
+        aten._assert_tensor_metadata.default,
+    )
     graph = program.graph_module.graph
     for node in reversed(graph.nodes):
-        what = node.args[0] if node.target in asserting else None
-        if isinstance(what, torch.fx.Node) and free_unbacked_symbols(what.meta.get("val")):
+        what = node.args[0] if node.target in of_numbers else None
+        of_a_value = isinstance(what, torch.fx.Node) and free_unbacked_symbols(what.meta["val"])
+        if of_a_value or node.target in of_tensors:
             graph.erase_node(node)
     graph.eliminate_dead_code()
     return program
