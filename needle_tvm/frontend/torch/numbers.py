@@ -1,9 +1,10 @@
-"""Numbers in the buffers of a PyTorch model, on which its Python code may decide.
+"""What a PyTorch model's Python code may decide on: numbers in its buffers, and constants.
 
 To `torch.export` the values of buffers are unknown, and a model that pads by a number of its
 buffers (EnCodec) or branches on one would be refused. Buffers are constants of the code, so while
 such a model is recorded, its integers and booleans of one element are plain attributes, and each
-use of one is a constant that PyTorch follows through computations.
+use of one is a constant that PyTorch follows through computations. The same can be done with
+tensors that the model makes of nothing, such as the mask of a Longformer that is given none.
 """
 
 from __future__ import annotations
@@ -13,10 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from needle_tvm.errors import TranslationError
+from needle_tvm.frontend.torch.graph import bound
 
 # The (module, name) at which a buffer is registered, once or more, by the buffer's identity. The
 # modules' entries keep the buffers, and so their identities, alive.
 Numbers = Mapping[int, Sequence[tuple[Any, str]]]
+
+_MOST = 1 << 16  # elements of a constant that is followed
+_FILLED = {"zeros": 0, "ones": 1, "zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
 
 _IN_PLACE = frozenset(
     f"__i{name}__"
@@ -86,6 +91,78 @@ def knowing(numbers: Numbers) -> Iterator[None]:
         for module, buffers in before.items():  # in their order, which `state_dict` has, too
             module._buffers.clear()
             module._buffers.update(buffers)
+
+
+@contextlib.contextmanager
+def following() -> Iterator[None]:
+    """While this is active, PyTorch follows constants (`torch.ones`, `torch.arange` and the like)
+    of up to 65536 elements through computations; by itself, only those of one element that were
+    numbers. What it knows is wrong for a program with constants that are `overwritten`.
+    """
+    import torch
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental import proxy_tensor
+
+    class Following(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            known = _made_of_nothing(function, result, args, kwargs or {})
+            return result if known is None else torch.ops.aten.lift_fresh_copy.default(known)
+
+    holders = [fake_tensor, proxy_tensor]
+    before = [each.CONSTANT_NUMEL_LIMIT for each in holders]
+    for each in holders:
+        each.CONSTANT_NUMEL_LIMIT = _MOST
+    try:
+        with Following():
+            yield
+    finally:
+        for each, limit in zip(holders, before, strict=True):
+            each.CONSTANT_NUMEL_LIMIT = limit
+
+
+def _made_of_nothing(function: Any, result: Any, args: Any, kwargs: Any) -> Any:
+    """The value of a constant that a call of PyTorch's makes; None if it does not."""
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    name = getattr(function, "__name__", "")
+    if name not in _FILLED and function not in (torch.full, torch.full_like, torch.arange):
+        return None
+    if any(type(extent) is not int for extent in result.shape) or result.numel() > _MOST:
+        return None
+    with unset_fake_temporarily():
+        if function is torch.arange:
+            return torch.arange(*args, **kwargs).to(result.dtype)
+        value = _FILLED[name] if name in _FILLED else kwargs.get("fill_value", [*args, None][1])
+        if type(value) not in (bool, int, float):
+            return None
+        return torch.full(result.shape, value, dtype=result.dtype)
+
+
+def overwritten(program: Any) -> bool:
+    """Whether a program writes something that is not constant into a constant."""
+    constants = program.graph_signature.inputs_to_lifted_tensor_constants
+    varying = set()
+    for node in program.graph.nodes:
+        is_input = node.op == "placeholder" and node.name not in constants
+        if is_input or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+            if any(each not in varying for each in _written_by(node)):
+                return True
+    return False
+
+
+def _written_by(node: Any) -> list[Any]:
+    """The nodes whose tensors an operator's call changes."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return []
+    given = bound(node.target, node.args, node.kwargs)
+    changed = [each for each in schema.arguments if each.alias_info and each.alias_info.is_write]
+    return [given[each.name] for each in changed if hasattr(given[each.name], "users")]
 
 
 def _changed(function: Any, args: Any, kwargs: Any) -> list[Any]:
