@@ -47,7 +47,6 @@ def _without_assertions(program: Any) -> Any:
     """The program without the assertions about tensors, and without what was computed for them
     alone: dtypes are as they were recorded, and compiled code does not check values."""
     import torch
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     aten = torch.ops.aten
     of_numbers = (
@@ -60,11 +59,14 @@ def _without_assertions(program: Any) -> Any:
         aten._assert_async.msg,
         aten._assert_tensor_metadata.default,
     )
+    read = aten.item.default, aten._local_scalar_dense.default
     graph = program.graph_module.graph
+    values = set()  # numbers that depend on one that was read from a tensor
+    for node in graph.nodes:
+        if node.target in read or not values.isdisjoint(node.all_input_nodes):
+            values.add(node)
     for node in reversed(graph.nodes):
-        what = node.args[0] if node.target in of_numbers else None
-        of_a_value = isinstance(what, torch.fx.Node) and free_unbacked_symbols(what.meta["val"])
-        if of_a_value or node.target in of_tensors:
+        if node.target in of_tensors or (node.target in of_numbers and node in values):
             graph.erase_node(node)
     graph.eliminate_dead_code()
     return program
