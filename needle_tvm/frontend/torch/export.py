@@ -207,8 +207,9 @@ def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
         decides = bool(known) and numbers.decides(exported)
         return recorded(numbers.knowing(known)) if decides else exported
     except GuardOnDataDependentSymNode:
-        exported = recorded(numbers.knowing(known), numbers.following())
-        if numbers.overwritten(exported):
+        with numbers.following() as outdated:
+            exported = recorded(numbers.knowing(known))
+        if outdated:
             raise
         return exported
 

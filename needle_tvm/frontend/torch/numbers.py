@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from needle_tvm.errors import TranslationError
-from needle_tvm.frontend.torch.graph import bound
 
 # The (module, name) at which a buffer is registered, once or more, by the buffer's identity. The
 # modules' entries keep the buffers, and so their identities, alive.
@@ -22,6 +21,8 @@ Numbers = Mapping[int, Sequence[tuple[Any, str]]]
 
 _MOST = 1 << 16  # elements of a constant that is followed
 _FILLED = {"zeros": 0, "ones": 1, "zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
+
+_ASKING = frozenset("item tolist __bool__ __int__ __float__ __index__ __complex__".split())
 
 _IN_PLACE = frozenset(
     f"__i{name}__"
@@ -94,20 +95,28 @@ def knowing(numbers: Numbers) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def following() -> Iterator[None]:
+def following() -> Iterator[list[Any]]:
     """While this is active, PyTorch follows constants (`torch.ones`, `torch.arange` and the like)
     of up to 65536 elements through computations; by itself, only those of one element that were
-    numbers. What it knows is wrong for a program with constants that are `overwritten`.
+    numbers. Gives a list of the numbers that PyTorch took from what was a constant before something
+    else was written to it: with any of these, the program is wrong.
     """
     import torch
     from torch._subclasses import fake_tensor
     from torch.fx.experimental import proxy_tensor
 
+    outdated: list[Any] = []
+    symbols = torch.SymInt, torch.SymFloat, torch.SymBool
+
     class Following(torch.overrides.TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
+            name = getattr(function, "__name__", "")
+            unknown = name in _ASKING and getattr(args[0], "constant", None) is None
             result = function(*args, **(kwargs or {}))
+            if unknown and not isinstance(result, symbols):
+                outdated.append(result)
             known = _made_of_nothing(function, result, args, kwargs or {})
             return result if known is None else torch.ops.aten.lift_fresh_copy.default(known)
 
@@ -117,7 +126,7 @@ def following() -> Iterator[None]:
         each.CONSTANT_NUMEL_LIMIT = _MOST
     try:
         with Following():
-            yield
+            yield outdated
     finally:
         for each, limit in zip(holders, before, strict=True):
             each.CONSTANT_NUMEL_LIMIT = limit
@@ -140,29 +149,6 @@ def _made_of_nothing(function: Any, result: Any, args: Any, kwargs: Any) -> Any:
         if type(value) not in (bool, int, float):
             return None
         return torch.full(result.shape, value, dtype=result.dtype)
-
-
-def overwritten(program: Any) -> bool:
-    """Whether a program writes something that is not constant into a constant."""
-    constants = program.graph_signature.inputs_to_lifted_tensor_constants
-    varying = set()
-    for node in program.graph.nodes:
-        is_input = node.op == "placeholder" and node.name not in constants
-        if is_input or not varying.isdisjoint(node.all_input_nodes):
-            varying.add(node)
-            if any(each not in varying for each in _written_by(node)):
-                return True
-    return False
-
-
-def _written_by(node: Any) -> list[Any]:
-    """The nodes whose tensors an operator's call changes."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None or not schema.is_mutable:
-        return []
-    given = bound(node.target, node.args, node.kwargs)
-    changed = [each for each in schema.arguments if each.alias_info and each.alias_info.is_write]
-    return [given[each.name] for each in changed if hasattr(given[each.name], "users")]
 
 
 def _changed(function: Any, args: Any, kwargs: Any) -> list[Any]:

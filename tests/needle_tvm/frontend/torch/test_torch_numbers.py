@@ -79,6 +79,7 @@ class Masked(torch.nn.Module):
         lambda mask, x: None,
         lambda mask, x: mask[:, 1:].zero_(),
         lambda mask, x: x[0].add_(mask[0, 0]),
+        lambda mask, x: torch.zeros(2)[0].copy_(x[0, 0, 0]).view(1).exp_(),
     ],
 )
 def test_constants_that_decide(change):
