@@ -113,6 +113,8 @@ def following() -> Iterator[list[Any]]:
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             name = getattr(function, "__name__", "")
+            if name == "where":  # whose numbers PyTorch does not follow
+                args = [torch.tensor(x) if isinstance(x, (int, float)) else x for x in args]
             unknown = name in _ASKING and getattr(args[0], "constant", None) is None
             result = function(*args, **(kwargs or {}))
             if unknown and not isinstance(result, symbols):

@@ -68,6 +68,7 @@ class Masked(torch.nn.Module):
         mask, steps = torch.ones(x.shape[:2]), torch.arange(x.shape[1])
         self.change(mask, x)
         hidden = torch.full_like(mask, 2.0) * (1 - mask) + x.new_zeros(1)
+        hidden = torch.where(hidden > 0, hidden, -1.0)
         if (hidden[:, None] > 0).flatten().any().item() or int(steps.max()) > 3:
             return x * 2
         return x + mask[..., None]
