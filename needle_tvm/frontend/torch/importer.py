@@ -174,6 +174,8 @@ def from_exported_program(
                 return complexes.convert(node, self, lambda: convert(node, *importer))
             if _is_nothing(known):  # without elements there is nothing to loop over
                 return self.block_builder.emit(_each(self._zeros, known))
+            if _is_constant(node) and known.ndim == 0:  # of numbers alone
+                return self.block_builder.emit(_constant(node.target(*node.args, **node.kwargs)))
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
             given = {each: self.env[each] for each in node.all_input_nodes}
