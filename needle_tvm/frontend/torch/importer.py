@@ -61,7 +61,7 @@ def _without_assertions(program: Any) -> Any:
     )
     read = aten.item.default, aten._local_scalar_dense.default
     graph = program.graph_module.graph
-    values = set()  # numbers that depend on one that was read from a tensor
+    values = set[Any]()  # numbers that depend on one that was read from a tensor
     for node in graph.nodes:
         if node.target in read or not values.isdisjoint(node.all_input_nodes):
             values.add(node)

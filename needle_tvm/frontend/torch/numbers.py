@@ -122,7 +122,7 @@ def following() -> Iterator[list[Any]]:
             known = _made_of_nothing(function, result, args, kwargs or {})
             return result if known is None else torch.ops.aten.lift_fresh_copy.default(known)
 
-    holders = [fake_tensor, proxy_tensor]
+    holders: list[Any] = [fake_tensor, proxy_tensor]
     before = [each.CONSTANT_NUMEL_LIMIT for each in holders]
     for each in holders:
         each.CONSTANT_NUMEL_LIMIT = _MOST
