@@ -77,7 +77,7 @@ def interpolate(
         elif mode in _NEAREST:
             x = _nearest(x, axis, m, factor, mode)
         else:
-            kind = _Filter(mode == "bicubic", bool(align_corners), antialias)
+            kind = Filter(mode == "bicubic", bool(align_corners), antialias)
             x = _blended(x, axis, m, factor, kind)
     return x
 
@@ -167,7 +167,7 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
 
 
 @dataclass(frozen=True)
-class _Filter:
+class Filter:
     """How an element of an axis is made of those around it."""
 
     is_cubic: bool
@@ -195,8 +195,16 @@ class _Filter:
             (place.astype("int64"), weight) for place, weight in zip(places, weights, strict=True)
         ]
 
+    def table(self, n: int, m: int, factor: float | None) -> tuple[Any, Any]:
+        """(places, weights), each (taps, m), of what m elements among n are made of."""
+        ratio = self.ratio(n, m, factor)
+        if self.antialias:
+            return _wide_taps(n, m, ratio, self.is_cubic)
+        places, weights = zip(*self.taps(np, np.arange(m), n, ratio), strict=True)
+        return np.stack(places), np.stack(weights)
 
-def wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
+
+def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
     """(places, weights), each (taps, m), of the elements that m elements among n are made of by an
     antialiasing filter: it is as wide as the distance of the m elements, `ratio`, if that is above
     1. Places that a filter does not reach have the weight 0."""
@@ -229,27 +237,22 @@ def _cubic(distance: Any, a: float, is_near: bool) -> Any:
     return ((distance - 5) * distance + 8) * distance * a - 4 * a
 
 
-def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: _Filter) -> Tensor:
+def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -> Tensor:
     n = x.shape[axis]
     if same(n, m) and (kind.align_corners or factor in (None, 1)):
         return x
     if isinstance(n, Expression):
         return _by_takes(x, axis, m, factor, kind)
-    tables = _tables(kind, n, m, kind.ratio(n, m, factor), x.dtype, x.device)
+    tables = _tables(kind, n, m, factor, x.dtype, x.device)
     return apply(Resample(axis), (x, *map(make_const, tables)))
 
 
 @functools.lru_cache(maxsize=64)
 def _tables(
-    kind: _Filter, n: int, m: int, ratio: float, dtype: str, device: Device
+    kind: Filter, n: int, m: int, factor: float | None, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
     """The places and weights that Resample takes: of m elements among n, and the other way."""
-    if kind.antialias:
-        places, weights = wide_taps(n, m, ratio, kind.is_cubic)
-    else:
-        taps = kind.taps(np, np.arange(m), n, ratio)
-        places, weights = (np.stack(each) for each in zip(*taps, strict=True))
-    return resample_tables(places, weights, n, dtype, device)
+    return resample_tables(*kind.table(n, m, factor), n, dtype, device)
 
 
 def resample_tables(
@@ -276,7 +279,7 @@ def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
     return out, factors
 
 
-def _by_takes(x: Tensor, axis: int, m: int, factor: float | None, kind: _Filter) -> Tensor:
+def _by_takes(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -> Tensor:
     """The blend along an axis of symbolic extent, whose places are computed at the call."""
     n = x.shape[axis]
     if kind.align_corners or kind.antialias:

@@ -132,17 +132,20 @@ def _inner(x: Any, y: Any) -> Any:
 
 
 def _resized(name: str) -> Callable[..., Any]:
-    """PyTorch's own decomposition, where TVM's operator is not equal: it always takes the scale
-    from the sizes, computes positions in float32, and divides by 0 for one position between aligned
-    corners."""
+    """PyTorch's own decomposition, where TVM's operator would be used (`resizes.blended`) and is
+    not equal: it always takes the scale from the sizes, computes positions in float32, and divides
+    by 0 for one position between aligned corners."""
 
     def of(x: Any, size: Any, align: bool, scales: Any) -> Any:
         import torch
 
+        extents = x.shape[2:]
+        sizes = size or [int(n * scale) for n, scale in zip(extents, scales, strict=True)]
+        if all(type(n) is int for n in (*extents, *sizes)) and x.is_floating_point():
+            return NotImplemented
         exact = scales is None or all(
-            (extent * scale).is_integer() for extent, scale in zip(x.shape[2:], scales, strict=True)
+            (extent * scale).is_integer() for extent, scale in zip(extents, scales, strict=True)
         )
-        sizes = size or [int(n * scale) for n, scale in zip(x.shape[2:], scales, strict=True)]
         alone = align and 1 in sizes
         if exact and not alone and x.dtype != torch.float64:
             return NotImplemented

@@ -1,4 +1,4 @@
-"""PyTorch's resizes whose positions or weights TVM's operators do not have."""
+"""PyTorch's resizes, of which TVM's operators have other positions, or take longer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from needle.backend_ndarray.dtypes import is_floating
-from needle.nn.functional.resize import wide_taps
+from needle.nn.functional.resize import Filter
 from needle.ops.resample import Resample
 from needle_tvm._tvm.names import TE_NAMESPACE, relax
 from needle_tvm.frontend.torch.nodes import extents_of
@@ -32,27 +32,40 @@ def nearest(node: Any, importer: Any) -> Any:
     return out
 
 
-def antialiased(is_cubic: bool) -> Callable[[Any, Any], Any]:
-    """A converter for bilinear or bicubic resizes by filters as wide as the steps between the new
-    pixels (`antialias=True`), one axis after the other."""
+def blended(
+    is_cubic: bool, antialias: bool = False, otherwise: str | None = None
+) -> Callable[[Any, Any], Any]:
+    """A converter for bilinear or bicubic resizes: needle's own, one axis after the other.
+
+    TVM's operator looks for each element's place again, takes the scale from the sizes, and divides
+    by 0 for one position between aligned corners. Its converter, named `otherwise`, takes those of
+    open extents and of integers.
+    """
 
     def convert(node: Any, importer: Any) -> Any:
         x, sizes, align, *scales = node.args
         out, builder = importer.env[x], importer.block_builder
         shape, dtype = extents_of(out), str(out.ty.dtype)
+        factors = (*scales, None, None)[:2] if antialias else (*scales, None)[0] or (None, None)
+        if sizes is None:
+            sizes = [
+                int(n * by) if isinstance(n, int) else None
+                for n, by in zip(shape[2:], factors, strict=True)
+            ]
+        is_open = not all(isinstance(n, int) for n in (*shape[2:], *sizes))
+        if otherwise is not None and (is_open or not is_floating(dtype)):
+            return getattr(importer, otherwise)(node)
         if not is_floating(dtype):
             raise ValueError(f"{node.target} of {dtype}, which PyTorch rounds in its own way")
-        for axis in (3, 2):
-            extent, size, scale = shape[axis], sizes[axis - 2], (*scales, None, None)[axis - 2]
-            if not isinstance(extent, int):
-                raise ValueError("a resize of an axis whose size is open")
-            if align:
-                ratio = (extent - 1) / (size - 1) if size > 1 else 0.0
-            else:
-                ratio = 1 / scale if scale else extent / size
-            if ratio == 1 and extent == size:
+        if is_open:
+            raise ValueError("a resize of an axis whose size is open")
+        kind = Filter(is_cubic, align, antialias)
+        resized = zip((2, 3), shape[2:], sizes, factors, strict=True)
+        # As in needle: the less there is, the less there is to do; rows are vectors.
+        for axis, n, m, factor in sorted(resized, key=lambda each: (each[2] / each[1], -each[0])):
+            if n == m and (align or factor in (None, 1)):
                 continue
-            places, weights = wide_taps(extent, size, ratio, is_cubic)
+            places, weights = kind.table(n, m, factor)
             rule = partial(Resample(axis).emit_te, TE_NAMESPACE)
             tables = relax.const(places, "int64"), relax.const(weights, dtype)
             out = builder.emit_te(rule, out, *tables, primfunc_name_hint="resample")
@@ -63,6 +76,8 @@ def antialiased(is_cubic: bool) -> Callable[[Any, Any], Any]:
 
 CONVERTERS: dict[str, Callable[[Any, Any], Any]] = {
     "upsample_nearest2d.vec": nearest,
-    "_upsample_bilinear2d_aa.default": antialiased(is_cubic=False),
-    "_upsample_bicubic2d_aa.default": antialiased(is_cubic=True),
+    "upsample_bilinear2d.vec": blended(is_cubic=False, otherwise="_upsample_bilinear2d"),
+    "upsample_bicubic2d.vec": blended(is_cubic=True, otherwise="_upsample_bicubic2d"),
+    "_upsample_bilinear2d_aa.default": blended(is_cubic=False, antialias=True),
+    "_upsample_bicubic2d_aa.default": blended(is_cubic=True, antialias=True),
 }
