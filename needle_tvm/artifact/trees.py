@@ -16,6 +16,7 @@ from needle_tvm.errors import InputError
 LEAF = "*"
 
 
+_PLAIN = (bool, int, float, str, type(None))
 _NAMED = ("dict", "fields")  # kinds of trees with parts by name
 
 
@@ -102,7 +103,8 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
     ((kind, parts),) = tree.items()
     if kind == "static":
         if not _is_same(value, parts):
-            raise InputError(f"{where} is {value!r}, the model was compiled for {parts!r}")
+            given = repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+            raise InputError(f"{where} is {given}, the model was compiled for {parts!r}")
     elif kind in ("dict", "numbered"):
         known = dict(items(kind, parts))
         if not isinstance(value, Mapping) or set(value) != set(known):
@@ -134,7 +136,7 @@ def _is_same(value: Any, compiled: Any) -> bool:
 
     2.0 is not 2, nor is 1 True: the results would have another dtype. NaN equals NaN.
     """
-    for kind in (bool, int, float, str):  # NumPy's float64 is a float
+    for kind in _PLAIN:  # NumPy's float64 is a float
         if isinstance(value, kind) != isinstance(compiled, kind):
             return False
     return bool(value == compiled) or (value != value and compiled != compiled)

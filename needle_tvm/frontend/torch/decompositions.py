@@ -162,6 +162,8 @@ def _sign(x: Any) -> Any:
 
 
 def _divided(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+    if isinstance(x, (int, float)):  # a constant, of two numbers
+        return NotImplemented
     if rounding_mode == "floor":
         return x // y
     if rounding_mode is None or x.is_floating_point() or isinstance(y, float):

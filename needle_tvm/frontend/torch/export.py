@@ -189,22 +189,29 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, A
 
 def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
     """A model's exported program. One that depends on values is recorded again with the numbers in
-    its buffers known."""
+    its buffers, and then its constants, known."""
     import torch
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     from needle_tvm.frontend.torch import numbers, replaced
 
+    def recorded(*known: Any) -> Any:
+        with contextlib.ExitStack() as active:
+            for each in (*known, replaced.replacing()):
+                active.enter_context(each)
+            return torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+
     known = numbers.numbers_of(model)
     try:
-        with replaced.replacing():
-            exported = torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
-        if not known or not numbers.decides(exported):
-            return exported
-    except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode:
-        if not known:
+        exported = recorded()
+        decides = bool(known) and numbers.decides(exported)
+        return recorded(numbers.knowing(known)) if decides else exported
+    except GuardOnDataDependentSymNode:
+        with numbers.following() as outdated:
+            exported = recorded(numbers.knowing(known))
+        if outdated:
             raise
-    with numbers.knowing(known), replaced.replacing():
-        return torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+        return exported
 
 
 def _hints(asked: Asked) -> Any:

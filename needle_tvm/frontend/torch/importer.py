@@ -40,7 +40,36 @@ def functional_program(
         table[operator(name)] = function
     for name in kept:
         table.pop(operator(name), None)
-    return program.run_decompositions(table)
+    return _without_assertions(program.run_decompositions(table))
+
+
+def _without_assertions(program: Any) -> Any:
+    """The program without the assertions about tensors, and without what was computed for them
+    alone: dtypes are as they were recorded, and compiled code does not check values."""
+    import torch
+
+    aten = torch.ops.aten
+    of_numbers = (
+        aten._assert_scalar.default,
+        aten.sym_constrain_range.default,
+        aten.sym_constrain_range_for_size.default,
+    )
+    of_tensors = (
+        aten._assert_async.default,
+        aten._assert_async.msg,
+        aten._assert_tensor_metadata.default,
+    )
+    read = aten.item.default, aten._local_scalar_dense.default
+    graph = program.graph_module.graph
+    values = set[Any]()  # numbers that depend on one that was read from a tensor
+    for node in graph.nodes:
+        if node.target in read or not values.isdisjoint(node.all_input_nodes):
+            values.add(node)
+    for node in reversed(graph.nodes):
+        if node.target in of_tensors or (node.target in of_numbers and node in values):
+            graph.erase_node(node)
+    graph.eliminate_dead_code()
+    return program
 
 
 def from_exported_program(
@@ -145,6 +174,8 @@ def from_exported_program(
                 return complexes.convert(node, self, lambda: convert(node, *importer))
             if _is_nothing(known):  # without elements there is nothing to loop over
                 return self.block_builder.emit(_each(self._zeros, known))
+            if _is_constant(node) and known.ndim == 0:  # of numbers alone
+                return self.block_builder.emit(_constant(node.target(*node.args, **node.kwargs)))
             first = known[0] if isinstance(known, (tuple, list)) else known
             dtype = str(getattr(first, "dtype", "")).partition(".")[2]
             given = {each: self.env[each] for each in node.all_input_nodes}

@@ -1,9 +1,10 @@
-"""Numbers in the buffers of a PyTorch model, on which its Python code may decide.
+"""What a PyTorch model's Python code may decide on: numbers in its buffers, and constants.
 
 To `torch.export` the values of buffers are unknown, and a model that pads by a number of its
 buffers (EnCodec) or branches on one would be refused. Buffers are constants of the code, so while
 such a model is recorded, its integers and booleans of one element are plain attributes, and each
-use of one is a constant that PyTorch follows through computations.
+use of one is a constant that PyTorch follows through computations. The same can be done with
+tensors that the model makes of nothing, such as the mask of a Longformer that is given none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from needle_tvm.errors import TranslationError
 # The (module, name) at which a buffer is registered, once or more, by the buffer's identity. The
 # modules' entries keep the buffers, and so their identities, alive.
 Numbers = Mapping[int, Sequence[tuple[Any, str]]]
+
+_MOST = 1 << 16  # elements of a constant that is followed
+_FILLED = {"zeros": 0, "ones": 1, "zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
+
+_ASKING = frozenset("item tolist __bool__ __int__ __float__ __index__ __complex__".split())
 
 _IN_PLACE = frozenset(
     f"__i{name}__"
@@ -86,6 +92,65 @@ def knowing(numbers: Numbers) -> Iterator[None]:
         for module, buffers in before.items():  # in their order, which `state_dict` has, too
             module._buffers.clear()
             module._buffers.update(buffers)
+
+
+@contextlib.contextmanager
+def following() -> Iterator[list[Any]]:
+    """While this is active, PyTorch follows constants (`torch.ones`, `torch.arange` and the like)
+    of up to 65536 elements through computations; by itself, only those of one element that were
+    numbers. Gives a list of the numbers that PyTorch took from what was a constant before something
+    else was written to it: with any of these, the program is wrong.
+    """
+    import torch
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental import proxy_tensor
+
+    outdated: list[Any] = []
+    symbols = torch.SymInt, torch.SymFloat, torch.SymBool
+
+    class Following(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            name = getattr(function, "__name__", "")
+            if name == "where":  # whose numbers PyTorch does not follow
+                args = [torch.tensor(x) if isinstance(x, (int, float)) else x for x in args]
+            unknown = name in _ASKING and getattr(args[0], "constant", None) is None
+            result = function(*args, **(kwargs or {}))
+            if unknown and not isinstance(result, symbols):
+                outdated.append(result)
+            known = _made_of_nothing(function, result, args, kwargs or {})
+            return result if known is None else torch.ops.aten.lift_fresh_copy.default(known)
+
+    holders: list[Any] = [fake_tensor, proxy_tensor]
+    before = [each.CONSTANT_NUMEL_LIMIT for each in holders]
+    for each in holders:
+        each.CONSTANT_NUMEL_LIMIT = _MOST
+    try:
+        with Following():
+            yield outdated
+    finally:
+        for each, limit in zip(holders, before, strict=True):
+            each.CONSTANT_NUMEL_LIMIT = limit
+
+
+def _made_of_nothing(function: Any, result: Any, args: Any, kwargs: Any) -> Any:
+    """The value of a constant that a call of PyTorch's makes; None if it does not."""
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    name = getattr(function, "__name__", "")
+    if name not in _FILLED and function not in (torch.full, torch.full_like, torch.arange):
+        return None
+    if any(type(extent) is not int for extent in result.shape) or result.numel() > _MOST:
+        return None
+    with unset_fake_temporarily():
+        if function is torch.arange:
+            return torch.arange(*args, **kwargs).to(result.dtype)
+        value = _FILLED[name] if name in _FILLED else kwargs.get("fill_value", [*args, None][1])
+        if type(value) not in (bool, int, float):
+            return None
+        return torch.full(result.shape, value, dtype=result.dtype)
 
 
 def _changed(function: Any, args: Any, kwargs: Any) -> list[Any]:

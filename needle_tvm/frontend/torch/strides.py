@@ -6,16 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-def _places(x: Any, size: Sequence[int], stride: Sequence[int], offset: int | None) -> Any:
-    """The flat index in x of each element that these strides show.
+def _in_memory(x: Any) -> tuple[Any, list[int]]:
+    """x with its axes in the order in which it lies in memory, and that order.
 
-    Raises ValueError for an x that does not lie in memory in the order of its axes: its strides are
-    of another tensor, which is not known here.
+    Raises ValueError for an x that has gaps there, or does not begin its memory: its strides are of
+    another tensor, which is not known here.
     """
+    order = sorted(range(x.ndim), key=x.stride, reverse=True)
+    lying = x.permute(order)
+    if not lying.is_contiguous() or x.storage_offset():
+        raise ValueError("as_strided of a tensor that is a part of another is not taken")
+    return lying, order
+
+
+def _places(size: Sequence[int], stride: Sequence[int], offset: int | None) -> Any:
+    """The place in memory of each element that these strides show."""
     import torch
 
-    if not x.is_contiguous() or x.storage_offset():
-        raise ValueError("as_strided of a tensor that is a view itself is not taken")
     places = torch.full((), offset or 0)
     for extent, step in zip(size, stride, strict=True):
         places = places.unsqueeze(-1) + torch.arange(extent) * step
@@ -23,15 +30,18 @@ def _places(x: Any, size: Sequence[int], stride: Sequence[int], offset: int | No
 
 
 def as_strided(x: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
-    places = _places(x, size, stride, storage_offset)
-    return x.reshape(-1).index_select(0, places.reshape(-1)).reshape(size)
+    lying, _ = _in_memory(x)
+    places = _places(size, stride, storage_offset)
+    return lying.reshape(-1).index_select(0, places.reshape(-1)).reshape(size)
 
 
 def as_strided_scatter(
     x: Any, source: Any, size: Any, stride: Any, storage_offset: int | None = None
 ) -> Any:
-    places = _places(x, size, stride, storage_offset)
-    return x.reshape(-1).index_put((places.reshape(-1),), source.reshape(-1)).reshape(x.shape)
+    lying, order = _in_memory(x)
+    places = _places(size, stride, storage_offset)
+    written = lying.reshape(-1).index_put((places.reshape(-1),), source.reshape(-1))
+    return written.reshape(lying.shape).permute([order.index(axis) for axis in range(x.ndim)])
 
 
 def diagonal_scatter(x: Any, source: Any, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:

@@ -6,7 +6,8 @@ this package, into the trees of `artifact.trees`:
 
 - tuples, lists and mappings;
 - dataclasses (`ModelOutput`) as their fields;
-- other objects that hold tensors (a cache of keys and values) as their public attributes that do;
+- other objects that hold tensors (a cache of keys and values) as their public attributes that do,
+  and empty objects among these (a layer of the cache that holds nothing yet) as their numbers;
 - None, numbers and strings, which are fixed when the model is compiled.
 """
 
@@ -148,10 +149,13 @@ def _identifiers(names: Iterator[str]) -> Iterator[str]:
         yield found
 
 
-def _taken_apart(value: Any, leaf: Any, where: str, within: tuple[int, ...] = ()) -> Any:
+def _taken_apart(
+    value: Any, leaf: Any, where: str, within: tuple[int, ...] = (), held: bool = False
+) -> Any:
     """(tree, value), with dicts in the place of other objects that have named parts.
 
-    Raises TranslationError for a value that is no tensor and holds none.
+    Raises TranslationError for a value that is no tensor and holds none, unless it is `held` by an
+    object that holds some.
     """
     if isinstance(value, leaf):
         return trees.LEAF, value
@@ -161,11 +165,15 @@ def _taken_apart(value: Any, leaf: Any, where: str, within: tuple[int, ...] = ()
         raise TranslationError(f"{where} holds itself: {_ONLY}")
     within = (*within, id(value))
     if isinstance(value, (tuple, list)):
-        parts = [_taken_apart(part, leaf, f"{where}[{i}]", within) for i, part in enumerate(value)]
+        parts = [
+            _taken_apart(part, leaf, f"{where}[{i}]", within, held) for i, part in enumerate(value)
+        ]
         kind = "tuple" if isinstance(value, tuple) else "list"
         return {kind: [tree for tree, _ in parts]}, [part for _, part in parts]
     named = _fields(value, leaf)
     kind = "dict" if isinstance(value, Mapping) and not _is_record(value) else "fields"
+    if held and kind == "fields" and named is not None and not named:
+        named = {name: part for name, part in _attributes(value) if isinstance(part, _PLAIN)}
     if named is None or (not named and kind == "fields"):
         raise TranslationError(f"{where} is a value of type {type(value).__name__}: {_ONLY}")
     for name in named:
@@ -173,8 +181,10 @@ def _taken_apart(value: Any, leaf: Any, where: str, within: tuple[int, ...] = ()
             raise TranslationError(
                 f"{where} has the key {name!r}: only strings and whole numbers are taken"
             )
+    held = held or (kind == "fields" and not _is_record(value))
     found = {
-        name: _taken_apart(part, leaf, f"{where}[{name!r}]", within) for name, part in named.items()
+        name: _taken_apart(part, leaf, f"{where}[{name!r}]", within, held)
+        for name, part in named.items()
     }
     described: Any = {name: tree for name, (tree, _) in found.items()}
     if any(type(name) is int for name in named):  # which JSON would make strings of
@@ -194,11 +204,12 @@ def _fields(value: Any, leaf: Any) -> Mapping[Any, Any] | None:
         return value
     if not hasattr(value, "__dict__") or isinstance(value, type) or callable(value):
         return None
-    return {
-        name: part
-        for name, part in vars(value).items()
-        if not name.startswith("_") and _holds(part, leaf, (id(value),))
-    }
+    return {name: part for name, part in _attributes(value) if _holds(part, leaf, (id(value),))}
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """The public attributes of an object."""
+    return [each for each in vars(value).items() if not each[0].startswith("_")]
 
 
 def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:

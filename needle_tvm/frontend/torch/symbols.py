@@ -189,8 +189,11 @@ def check_guards(program: Any, symbols: Symbols) -> None:
 
 
 def _asserted(env: Any) -> Iterator[Any]:
+    """What is asserted of sizes alone: that of values is not checked."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
     for each in env.deferred_runtime_asserts.values():
-        yield from each
+        yield from (found for found in each if not free_unbacked_symbols(found.expr))
 
 
 def _is_torchs(site: Any) -> bool:

@@ -2,7 +2,7 @@
 
 Before:
 - `squeeze`, `expand_dims` and `flatten`,
-- `permute_dims` that moves only axes of extent 1,
+- `permute_dims` that moves only axes of extent 1, or has negative axes,
 - `broadcast_to` the operand's own shape,
 - `take` of one constant position inside an axis of static extent,
 - a field of `split` along an axis of static extent,
@@ -10,9 +10,9 @@ Before:
 
 Their results have elements.
 
-After: `reshape`, nothing, or `strided_slice`. Passes that read through views then recognise all of
-them. TVM's `ConvertLayout` crashes on a `squeeze` of a negative axis and on a reduction of a tensor
-without axes.
+After: `reshape`, nothing, `permute_dims` of axes from 0 on, or `strided_slice`. Passes that read
+through views then recognise all of them. TVM's `ConvertLayout` crashes on a `squeeze` or a
+`permute_dims` of a negative axis and on a reduction of a tensor without axes.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ class _Rewriter(Rewriter):
         if call.op in _RESHAPES:
             return relax.op.reshape(call.args[0], exprs_of(after))
         if is_op(call, "relax.permute_dims"):
-            moved = [axis for axis in order_of(call) if before[axis] != 1]
+            order = order_of(call)
+            moved = [axis for axis in order if before[axis] != 1]
             if moved != sorted(moved):
-                return call
+                return relax.op.permute_dims(call.args[0], order)
             return relax.op.reshape(call.args[0], exprs_of(after))
         if is_op(call, "relax.broadcast_to"):
             return call.args[0] if before == after else call

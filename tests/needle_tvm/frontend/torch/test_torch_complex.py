@@ -33,7 +33,7 @@ def mixed(x):
 
 def rotated(x):
     angles = torch.arange(10.0)[:, None] * torch.tensor([1.0, 0.1, 0.01])
-    turns = torch.polar(torch.ones(10, 3), angles)
+    turns = torch.polar(torch.ones(10, 3), angles).to(x.device)  # asserts what it is
     return torch.view_as_real(torch.view_as_complex(x.reshape(2, 10, 3, 2)) * turns).flatten(-2)
 
 

@@ -57,6 +57,69 @@ def test_a_buffer_of_two_modules_and_of_one_axis_is_a_number():
     np.testing.assert_allclose(compiled(x).numpy(), model(x), rtol=1e-6)
 
 
+class Masked(torch.nn.Module):
+    """Branches on a mask of its own, as Longformer does, after `change` wrote to it."""
+
+    def __init__(self, change=lambda mask, x: None):
+        super().__init__()
+        self.change = change
+
+    def forward(self, x):
+        mask, steps = torch.ones(x.shape[:2]), torch.arange(x.shape[1])
+        self.change(mask, x)
+        hidden = torch.full_like(mask, 2.0) * (1 - mask) + x.new_zeros(1)
+        hidden = torch.where(hidden > 0, hidden, -1.0)
+        if (hidden[:, None] > 0).flatten().any().item() or int(steps.max()) > 3:
+            return x * 2
+        return x + mask[..., None]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda mask, x: None,
+        lambda mask, x: mask[:, 1:].zero_(),
+        lambda mask, x: x[0].add_(mask[0, 0]),
+        lambda mask, x: torch.zeros(2)[0].copy_(x[0, 0, 0]).view(1).exp_(),
+    ],
+)
+def test_constants_that_decide(change):
+    model = Masked(lambda mask, x: change(mask, x.clone())).eval()
+    for x in (torch.randn(2, 3, 4), torch.randn(2, 6, 4)):
+        compiled = needle_tvm.compile_torch(model, x, stage="noopt")
+        np.testing.assert_allclose(compiled(x).numpy(), model(x), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda mask, x: mask[0].copy_(x[0, :, 0]),
+        lambda mask, x: mask.mul_(x[:, :, 0] > 0),
+        lambda mask, x: mask.__setitem__(x[:, :, 0] > 9, 0.0),
+    ],
+)
+def test_a_constant_that_becomes_a_variable_is_refused(change):
+    with pytest.raises(TranslationError, match="depends on a tensor's values"):
+        needle_tvm.compile_torch(Masked(change).eval(), torch.zeros(2, 3, 4))
+
+
+def test_assertions_about_values_are_left_out():
+    """As XLM asserts that no length is above the number of its tokens."""
+
+    class Asserting(torch.nn.Module):
+        def forward(self, x, lengths):
+            torch._check(lengths.max().item() <= 16)  # pytest rewrites an assert
+            torch._check(lengths.min().item() >= 0)
+            torch._check_tensor_all(lengths < 9)
+            return x * 2
+
+    given = torch.randn(3), torch.tensor([2, 3, 1])
+    n = torch.export.Dim("n", max=8)
+    for dims in (None, ({0: n}, {0: n})):
+        compiled = needle_tvm.compile_torch(Asserting().eval(), *given, dims=dims, stage="noopt")
+        np.testing.assert_array_equal(compiled(*given).numpy(), given[0] * 2)
+
+
 def test_numbers_of_inputs_in_arithmetic():
     class Scaled(torch.nn.Module):
         def forward(self, x, count, scale):

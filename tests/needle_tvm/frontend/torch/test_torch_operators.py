@@ -425,6 +425,9 @@ def test_places_in_memory_and_of_masks():
     def function(x, mask, i):
         strided = (
             x.as_strided((3, 2), (1, 5), 2),
+            x.t().as_strided((2, 3), (4, 1), 1),
+            torch.as_strided_scatter(x.t(), x[:2], (2, 5), (1, 2)),
+            x * torch.div(x.shape[0], 2, rounding_mode="trunc") / torch.div(7, 2),
             torch.as_strided_scatter(x, x[:2], (2, 5), (1, 2)),
         )
         diagonals = torch.diagonal_scatter(x, x[:, 0] * 9, 1), x.unfold(1, 2, 3)

@@ -201,6 +201,34 @@ def test_dicts_with_whole_numbers_as_keys(tmp_path):
         compiled({"0": given[0], "last": given["last"]})
 
 
+def test_a_layer_of_a_cache_that_holds_nothing(tmp_path):
+    """As MiniMax's layers of linear attention keep theirs elsewhere."""
+
+    def cached(x, cache):
+        cache.update(x, x * 2, 1)
+        return cache
+
+    def empty():
+        cache = Cache()
+        cache.layers.append(CacheLayer())
+        return cache
+
+    before, x = empty(), torch.rand(1, 2, 3)
+    before.update(x, x, 1)
+    wanted = cached(x, copy.deepcopy(before)).layers[1].values
+    compiled = needle_tvm.compile_torch(Applied(cached).eval(), x, before, stage="noopt")
+    compiled.export(tmp_path / "cached")
+    for call in (compiled, runtime.load(tmp_path / "cached")):
+        found = call(x, before).layers
+        assert found[0].keys is None
+        close(found[1].values, wanted)
+        other = empty()
+        other.update(x, x, 1)
+        other.layers[0].keys = x
+        with pytest.raises(InputError, match=r"layers\[0\]\.keys is a Tensor, .*compiled for None"):
+            call(x, other)
+
+
 def test_results_that_hold_no_tensor_are_refused():
     for function, match in (
         (lambda x: (x, {1, 2}), r"output\[1\] is a value of type set"),

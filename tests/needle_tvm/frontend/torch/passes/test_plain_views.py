@@ -31,6 +31,10 @@ BECOME = {
         lambda x: op.permute_dims(x, [0, 2, 1, 3]),
         lambda x: op.reshape(x, (3, 5, 1, 4)),
     ),
+    "a permutation by negative axes": (  # on which ConvertLayout crashes
+        lambda x: op.permute_dims(x, [0, -1, 1, -2]),
+        lambda x: op.permute_dims(x, [0, 3, 1, 2]),
+    ),
     "a broadcast to its own shape": (
         lambda x: op.negative(op.broadcast_to(x, (3, 1, 5, 4))),
         lambda x: op.negative(x),
