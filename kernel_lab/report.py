@@ -142,7 +142,13 @@ def _static(result: LabResult) -> str:
         return ""
     lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in gpu_figures.HEADINGS) + "</tr>"]
     for row in rows:
-        lines.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>")
+        cells = (
+            f'<td class="list">{_unbroken(cell)}</td>'
+            if ", " in cell
+            else f"<td>{escape(cell)}</td>"
+            for cell in row
+        )
+        lines.append(f"<tr>{''.join(cells)}</tr>")
     arch = next(entry.static.arch for entry in result.rungs if entry.static)
     return (
         f"<h2>Static figures for {escape(arch)}</h2>\n"
@@ -151,8 +157,13 @@ def _static(result: LabResult) -> str:
     )
 
 
+def _unbroken(items: str) -> str:
+    """A list that a browser breaks only between items."""
+    return items.replace(" ", "&nbsp;").replace(",&nbsp;", ", ")
+
+
 def _cells(entry: RungResult, doubt: str | None) -> list[str]:
-    name = f'{escape(entry.name)} <span class="kind">{entry.described_kind}</span>'
+    name = escape(entry.name) + _kind(entry)
     if entry.refused is not None:
         return [name, f'<span class="muted">refused: {escape(entry.refused)}</span>', *[""] * 6]
     time = entry.seconds
@@ -172,6 +183,12 @@ def _cells(entry: RungResult, doubt: str | None) -> list[str]:
         expected_text(entry),
         f"{entry.check.error:.0e}" if entry.check else "",
     ]
+
+
+def _kind(entry: RungResult) -> str:
+    """What kind of rung it is, to stand behind its name; empty if that says it already."""
+    kind = entry.described_kind
+    return "" if kind == entry.name else f' <span class="kind">{kind}</span>'
 
 
 def expected_text(entry: RungResult) -> str:
@@ -275,7 +292,7 @@ def _rungs(result: LabResult, pictures: Path) -> str:
 
 
 def _headline(entry: RungResult) -> str:
-    parts = [f"<b>{escape(entry.name)}</b>", f'<span class="kind">{entry.described_kind}</span>']
+    parts = [f"<b>{escape(entry.name)}</b>{_kind(entry)}"]
     if entry.refused is not None:
         parts.append(f'<span class="muted">refused: {escape(entry.refused)}</span>')
     elif entry.seconds is None:

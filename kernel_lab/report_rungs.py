@@ -119,10 +119,8 @@ def pictures(trace: Trace, title: str, note: str) -> dict[str, Any]:
 
 
 def _verdict(scaled: ScaledTrace) -> str:
-    said = [
-        f"The interpreter's result differs from NumPy in float64 by {scaled.error:.0e} of the"
-        " largest value."
-    ]
+    differs = f"differs from NumPy's in float64 by {scaled.error:.0e} of the largest value"
+    said = [f"The interpreter's result {differs if scaled.error else 'equals that of NumPy'}."]
     trace = scaled.trace
     if trace.device == "gpu":
         found = gpu.findings(trace)

@@ -60,7 +60,8 @@ def buffer_colours(trace: Trace) -> dict[str, str]:
     """The colour of each buffer by name, the same in every picture of a ladder.
 
     Arguments have the palette's colours in their order. A copy of an argument (A_shared) has that
-    one's colour, greyer; any other buffer has one of the colours left over, chosen by its name.
+    one's colour, greyer; any other buffer has one of the colours left over, chosen by its name. If
+    another has that one already, it has the next that is free, perhaps not in every picture.
     """
     colours = dict(zip(trace.arrays, itertools.cycle(PALETTE), strict=False))
     rest = PALETTE[len(colours) :] or PALETTE
@@ -69,7 +70,10 @@ def buffer_colours(trace: Trace) -> dict[str, str]:
         if buffer.name not in colours and origin in trace.arrays:
             colours[buffer.name] = blend(colours[origin], MUTED, 0.5)
         elif buffer.name not in colours:
-            colours[buffer.name] = rest[zlib.crc32(buffer.name.encode()) % len(rest)]
+            first = zlib.crc32(buffer.name.encode()) % len(rest)
+            liked = [*rest[first:], *rest[:first]]
+            taken = set(colours.values())
+            colours[buffer.name] = next((one for one in liked if one not in taken), liked[0])
     return colours
 
 

@@ -296,6 +296,15 @@ def item_bytes(dtype: str) -> int:
     return max(1, int(digits or 8) // 8)
 
 
+def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:
+    """The side of a square tile along an axis: a divisor of its length if that exceeds half a
+    vector, so that no tile has to check where the axis ends."""
+    if extent(sch, loop) <= lanes:
+        return extent(sch, loop)
+    most = next(part for part in range(lanes, 0, -1) if divides(sch, loop, part))
+    return most if 2 * most > lanes else lanes
+
+
 def sums_along_rows(sch: Schedule, block: Any) -> bool:
     """Whether a reduction reads its terms along rows: every operand that differs between terms has
     a reduction axis in its last index."""

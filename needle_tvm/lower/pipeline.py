@@ -32,7 +32,12 @@ from needle_tvm.graph.passes.own_outputs import own_outputs
 from needle_tvm.graph.passes.reduce_as_stored import reduce_as_stored
 from needle_tvm.graph.passes.round_bfloat16 import round_bfloat16
 from needle_tvm.graph.passes.share_norms import share_norms
-from needle_tvm.graph.passes.sink_views import reshape_permutes, sink_permutes, sink_reshapes
+from needle_tvm.graph.passes.sink_views import (
+    reshape_permutes,
+    sink_permutes,
+    sink_reshapes,
+    sink_volumes,
+)
 from needle_tvm.graph.passes.view_reshapes import view_reshapes
 from needle_tvm.graph.passes.wrap_integers import wrap_integers
 from needle_tvm.kernels import cpu, gpu
@@ -42,6 +47,7 @@ from needle_tvm.kernels.conv.merge_groups import merge_groups
 from needle_tvm.kernels.conv.pack_conv import pack_conv
 from needle_tvm.kernels.conv.trim_taps import trim_taps
 from needle_tvm.kernels.conv.winograd import winograd
+from needle_tvm.kernels.conv.write_planes import fuse_planes, write_planes
 from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
 from needle_tvm.kernels.dense.narrow_products import narrow_products
 from needle_tvm.kernels.dense.pack_pairs import pack_pairs
@@ -87,6 +93,7 @@ _FUSE = (
     _CLEAN,
     _legalize_ops,
     _plain(transform.AnnotateTIROpPattern),
+    fuse_planes,
     _plain(transform.FoldConstant),
     keep_fields_apart,
     _plain(transform.FuseOps),
@@ -153,6 +160,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 fuse_attention,
                 _DROP_DEAD,
                 sink_permutes,
+                sink_volumes,
                 _CLEAN,
                 reduce_as_stored,
                 _DROP_DEAD,
@@ -162,6 +170,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 conv_as_matmul,
                 winograd,
                 pack_conv,
+                write_planes,
                 pack_pairs,
                 pack_weights,
                 pack_recurrence,

@@ -88,9 +88,9 @@ class Executor:
         here as the code takes them."""
         transform = self.main.transform
         if transform is not None and tensors:
-            self.bound = tuple(self._machine()[transform](tensors))
-        else:
-            self.bound = tuple(tensors)
+            tensors = self._machine()[transform](tensors)
+        self.memory.use_large_pages(tensors)
+        self.bound = tuple(tensors)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a list of arrays, one per input; NumPy arrays back.

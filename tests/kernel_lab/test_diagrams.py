@@ -3,6 +3,7 @@
 import itertools
 import re
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,6 +89,14 @@ def test_a_buffer_has_one_colour_in_all_rungs():
     colours = [buffer_colours(trace(s.mod)) for s in (kernels.gemm(4, 4, 4), shared())]
     assert [colours[0][name] for name in "ABC"] == [colours[1][name] for name in "ABC"]
     assert len(set(colours[1].values())) == 6  # A_shared, B_shared and C_local as well
+
+
+def test_buffers_have_different_colours_while_there_are_any_left():
+    buffers = [
+        SimpleNamespace(name=name) for name in ("x", "y", "top", "e", "total", "more", "x_0")
+    ]
+    softmax = SimpleNamespace(arrays={"x": None, "y": None}, buffers=buffers)
+    assert len(set(buffer_colours(softmax).values())) == len(buffers)
 
 
 def shared():

@@ -5,9 +5,9 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
 - for a permutation: a permutation in the same order; a tensor whose permutation by the inverse
   order exists already, for another reader; or a tensor of the same rank that varies along at most
   one axis, which is reshaped;
-- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N): a tensor of no
-  more axes that varies along the last one only, or any tensor of the view's own shape, which is
-  reshaped to the rows.
+- for a reshape of rows (M, N) to (..., N), of images (B, 1, W, N) to (B, W, N), or of images
+  (B * D, H, W, N) to volumes (B, D, H, W, N): a tensor of no more axes that varies along the last
+  one only, or any tensor of the view's own shape, which is reshaped to the rows.
 All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
@@ -33,11 +33,11 @@ def _operators(*names: str) -> tuple[Any, ...]:
 
 
 (_PERMUTE, _RESHAPE) = _operators("permute_dims", "reshape")
-_UNARY = _operators(
+UNARY = _operators(
     *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
     *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
 )
-_BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
+BINARY = _operators("add", "subtract", "multiply", "divide", "maximum", "minimum", "power")
 
 
 class _View(Protocol):
@@ -130,6 +130,16 @@ class _Units(_Rows):
         return after == (before[0], *before[2:])
 
 
+class _Volumes(_Rows):
+    def is_view(self, call: Any) -> bool:
+        if call.op != _RESHAPE:
+            return False
+        before, after = shape_of(call.args[0]), shape_of(call)
+        if before is None or after is None or len(before) != 4 or len(after) != 5:
+            return False
+        return before[1:] == after[2:]
+
+
 def _moves_units_alone(source: Any, order: list[int]) -> bool:
     """Whether a permutation leaves every element where it is in memory."""
     shape = shape_of(source)
@@ -162,6 +172,11 @@ def sink_permutes(module: IRModule, target: Target) -> IRModule:
 def sink_reshapes(module: IRModule, target: Target) -> IRModule:
     """Sink every reshape of rows that meets the preconditions, in every Relax function."""
     return _sink(module, target, _Rows)
+
+
+def sink_volumes(module: IRModule, target: Target) -> IRModule:
+    """Sink every reshape of the images that a convolution makes to volumes."""
+    return _sink(module, target, _Volumes)
 
 
 def sink_units(module: IRModule, target: Target) -> IRModule:
@@ -227,11 +242,11 @@ class _Sinker(expr_functor.PyExprMutator):
             inner = self._viewed(call.args[0])
             twice = inner is not None and inner.op == _PERMUTE
             return _permuted_once(call, inner) if twice else call
-        if call.op in _UNARY:
+        if call.op in UNARY:
             view = self._viewed(call.args[0])
             operands = [] if view is None else [view.args[0], *call.args[1:]]
             return call if view is None else self._sunk(call, view, operands)
-        if call.op in _BINARY:
+        if call.op in BINARY:
             return self._binary(call)
         return call
 

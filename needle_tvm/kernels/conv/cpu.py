@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import Schedule, Target, tirx
+from needle_tvm.kernels import blocks
 from needle_tvm.kernels.blocks import (
     PARALLEL_WORK,
     after,
     block_work,
+    blocks_of,
     can_fuse,
     extent,
     is_symbolic,
@@ -27,6 +29,7 @@ from needle_tvm.kernels.blocks import (
     least_extent,
     share_out,
     sum_in_registers,
+    vector_side,
     write_back,
 )
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile, Copied, tasks
@@ -37,6 +40,7 @@ CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of t
 DEPTHWISE = "needle.depthwise"  # the same for a depthwise convolution
 ROWS = "needle.rows"  # on the same block: [input rows per output row, input rows in a window]
 GROUP = "needle.group"  # on the same block, if channels form groups: [panels per group]
+PLANES = "needle.planes"  # on the block that permutes the result to channels first (`write_planes`)
 ALIKE = "needle.alike"  # on the padded input: neighbours that are all inside the image or all out
 
 _LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
@@ -62,7 +66,11 @@ DEPTHWISE_VARIANTS = tuple(ConvKnobs(strips=strips) for strips in (None, 1, 2, 4
 @annotated(CONV, CONV_VARIANTS)
 def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule a convolution of `kernels.conv.pack_conv` with its fused epilogue."""
-    _around_tiles(sch, tiles, target, knobs, CONV)
+    planes = blocks.annotated(sch, PLANES)
+    if planes is None:
+        _around_tiles(sch, tiles, target, knobs, CONV)
+    else:
+        _into_planes(sch, tiles, planes, target, knobs)
     pixel, vector, taps = _loops_of(sch, tiles)
     around, unrolled = _innermost(sch, taps, knobs.unroll)
     sch.reorder(*around, *unrolled, *pixel, vector)
@@ -146,6 +154,68 @@ def _around_tiles(
     for block in copies:
         sch.compute_at(block, panel if grouped else task, preserve_unit_loops=True)
         _vectorize_copy(sch, block, target)
+
+
+def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: ConvKnobs) -> None:
+    """Schedule the tasks, their copies and the loops over tiles of a convolution whose result is
+    permuted to channels first (`write_planes`). A task computes rows of tiles one by one, and
+    permutes each while it is in the cache."""
+    tile = ConvTile(*(int(size) for size in sch.get(tiles).annotations[CONV]))
+    copies = sch.get_producers(tiles)
+    (result,) = sch.get_producers(planes)
+    others, last = after(sch, [tiles, *copies, result])
+    names = [sch.get(block).name_hint for block in blocks_of(sch)]
+    place = names.index(sch.get(result).name_hint)
+    between = [block for block in others if names.index(sch.get(block).name_hint) < place]
+    work = block_work(sch, tiles)
+
+    batch, channel, *depth, row, column = sch.get_loops(last)
+    row_tile, j = sch.split(row, [None, tile.rows])
+    sch.reorder(batch, *depth, row_tile, j, channel, column)
+    image = sch.fuse(batch, *depth)
+    images, rows = extent(sch, image), extent(sch, row_tile)
+    copied = None
+    for copy in copies:  # one at most
+        copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=False)
+    counts, weights = (1, images, rows), _weights(sch, tiles)
+    cores = int(target.attrs["num-cores"])
+    _, strips = tasks(counts, tile.rows, work, weights, copied, cores, whole_pixels=True)
+    if knobs.strips is not None and rows % knobs.strips == 0:
+        strips = knobs.strips
+    strip, row_tile = sch.split(row_tile, [strips, None])
+    task = sch.fuse(image, strip)
+    share_out(sch, task, tiles, target)
+    for block in reversed([each for each in others if each not in between]):
+        sch.compute_at(block, row_tile, preserve_unit_loops=True)
+        _vectorize_rows(sch, block, target)
+    _in_squares(sch, last, channel, column, target)
+
+    sch.compute_at(result, row_tile, preserve_unit_loops=True)
+    i, j, column, channel = sch.get_loops(result)[-4:]
+    column_tile, k = sch.split(column, [None, tile.columns])
+    panel, lane = sch.split(channel, [None, tile.channels])
+    sch.reorder(panel, column_tile, i, j, k, lane)
+    write_back(sch, tiles, between, result, column_tile, [i, j, k, lane])
+    sch.compute_at(tiles, column_tile, preserve_unit_loops=True)
+    for block in copies:
+        sch.compute_at(block, task, preserve_unit_loops=True)
+        _vectorize_copy(sch, block, target)
+
+
+def _in_squares(sch: Schedule, block: Any, channel: Any, column: Any, target: Target) -> None:
+    """Permute in squares, whose channels LLVM reads together."""
+    lanes = lanes_of(sch, block, target)
+    channel, inner = sch.split(channel, [None, vector_side(sch, channel, lanes)])
+    column, vector = sch.split(column, [None, vector_side(sch, column, lanes)])
+    sch.reorder(channel, column, inner, vector)
+    sch.vectorize(vector)
+
+
+def _vectorize_rows(sch: Schedule, block: Any, target: Target) -> None:
+    """Vectorise a block along the last axis, in parts that divide it if they are long enough."""
+    loop, lanes = sch.get_loops(block)[-1], lanes_of(sch, block, target)
+    _, vector = sch.split(loop, [None, vector_side(sch, loop, lanes)])
+    sch.vectorize(vector)
 
 
 def _inlined(sch: Schedule, copy: Any) -> bool:

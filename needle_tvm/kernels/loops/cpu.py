@@ -22,6 +22,7 @@ from needle_tvm.kernels.blocks import (
     least_extent,
     sums_along_rows,
     vector_registers,
+    vector_side,
     vectors_of_partial,
 )
 from needle_tvm.kernels.loops.pieces import cuts
@@ -106,10 +107,10 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
         return []
-    width = lanes if calls_functions(sch, block) else _side(sch, spatial[-1], lanes)
+    width = lanes if calls_functions(sch, block) else vector_side(sch, spatial[-1], lanes)
     if not lanes // 4 <= width <= extent(sch, spatial[-1]):
         return []
-    outer, inner = sch.split(crossing, [None, _side(sch, crossing, lanes)])
+    outer, inner = sch.split(crossing, [None, vector_side(sch, crossing, lanes)])
     rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
     # The operand's rows are read in their own order: caches prefetch along it.
@@ -117,15 +118,6 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     sch.reorder(*around, inner, vector)
     sch.vectorize(vector)
     return around
-
-
-def _side(sch: Schedule, loop: Any, lanes: int) -> int:
-    """The side of a square tile along an axis: a divisor of its length if that exceeds half a
-    vector, so that no tile has to check where the axis ends."""
-    if extent(sch, loop) <= lanes:
-        return extent(sch, loop)
-    most = next(part for part in range(lanes, 0, -1) if divides(sch, loop, part))
-    return most if 2 * most > lanes else lanes
 
 
 def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:

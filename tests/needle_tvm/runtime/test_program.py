@@ -1,5 +1,8 @@
 """A Program runs: where its artifact cannot, there is none, and nothing has been loaded."""
 
+import mmap
+import platform
+import re
 import shutil
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from needle_tvm.artifact import Artifact, layout
 from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.runtime import executor
+from needle_tvm.runtime.memory import HostMemory
 from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.target import gpu
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -114,6 +118,44 @@ def test_its_parts_give_what_it_gives(exported):
         np.testing.assert_array_equal(found, expected)
     result = parts.new_machine()["main"](*parts.convert(values), *parts.weights)
     np.testing.assert_array_equal(np.from_dlpack(result), expected)
+
+
+def test_the_memory_of_weights_lies_in_large_pages():
+    memory = HostMemory([np.dtype(np.float32)])
+    array = np.random.default_rng(0).random(1 << 22, np.float32)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    small_pages = mmap.mmap(-1, array.nbytes, flags)  # as the virtual machine's memory
+    held = np.frombuffer(small_pages, np.float32)
+    held[:] = array
+    given = memory.shared(held, 64)
+    before = large_pages_at(given.data_ptr())
+    memory.use_large_pages([given, memory.copied(np.zeros((0, 3), np.float32))])
+    np.testing.assert_array_equal(held, array)
+    if before is None or not can_collapse():
+        pytest.skip("this system does not put memory into large pages on request")
+    assert before == 0 and large_pages_at(given.data_ptr()) >= array.nbytes - 2 * (2 << 20)
+
+
+def large_pages_at(address):
+    """The bytes in large pages of the mapping that holds an address; None if Linux does not say."""
+    smaps = Path("/proc/self/smaps")
+    inside = False
+    for line in smaps.read_text().splitlines() if smaps.exists() else ():
+        name, _, rest = line.partition(" ")
+        if name.endswith(":"):
+            if inside and name == "AnonHugePages:":
+                return int(rest.split()[0]) << 10
+        else:
+            begin, end = (int(bound, 16) for bound in name.split("-"))
+            inside = begin <= address < end
+    return None
+
+
+def can_collapse():
+    """Whether the system has large pages, and madvise's MADV_COLLAPSE."""
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+    release = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
+    return enabled.exists() and int(enabled.read_text()) == 2 << 20 and release >= (6, 1)
 
 
 # An executable of code for another machine

@@ -9,6 +9,7 @@ from needle_tvm.graph.passes.sink_views import (
     sink_permutes,
     sink_reshapes,
     sink_units,
+    sink_volumes,
 )
 from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
 
@@ -302,7 +303,7 @@ def test_two_reshapes_are_one_or_none():
         )
 
 
-@pytest.mark.parametrize("graph_pass", [sink_permutes, sink_reshapes, sink_units])
+@pytest.mark.parametrize("graph_pass", [sink_permutes, sink_reshapes, sink_units, sink_volumes])
 def test_a_view_of_anything_but_a_view_like_it_stays(graph_pass):
     """Of a function's result, or of the other kind of view."""
     stays(graph_pass, lambda x: op.reshape(op.exp(x), (2, 3, 4)), ROWS)
@@ -350,6 +351,26 @@ def test_images_one_row_high():
         lambda x, y: op.reshape(op.nn.relu(op.add(x, y)), (2, 6, 4)),
         *(Spec(2, 1, 6, 4), Spec(4)),
     )
+
+
+def test_images_of_volumes():
+    becomes(
+        sink_volumes,
+        lambda x, y, z: op.multiply(op.add(op.reshape(x, (2, 3, 5, 6, 4)), y), z),
+        lambda x, y, z: op.reshape(
+            op.multiply(op.add(x, y), op.reshape(z, (6, 5, 6, 4))), (2, 3, 5, 6, 4)
+        ),
+        *(Spec(6, 5, 6, 4), Spec(4), Spec(2, 3, 5, 6, 4)),
+    )
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [(2, 3, 6, 5, 4), (6, 5, 24), (2, 3, 30, 4), (2, 3, 5, 6, 2, 2)],
+    ids=["other rows", "three axes", "four axes", "six axes"],
+)
+def test_other_volumes_stay(seen):
+    stays(sink_volumes, lambda x: op.negative(op.reshape(x, seen)), Spec(6, 5, 6, 4))
 
 
 @pytest.mark.parametrize(
