@@ -300,9 +300,12 @@ def _of_open_sizes(node: Any, symbols: Symbols, error: Exception) -> str:
         if hasattr(each.meta.get("val"), "shape")
     ]
     dims = ", ".join(dim.described() for dim in symbols.dims)
+    reason = sentence(error)
+    if isinstance(error, TypeError) and "Mismatched type" in reason:  # of a call of TVM's
+        reason = "TVM takes an argument that is a size here as a number alone"
     return (
         f"{node.target} on {', '.join(map(str, shapes))} has no translation with the dims {dims} "
-        f"({sentence(error)}): compile it for one size, without the dim"
+        f"({reason}): compile it for one size, without the dim"
     )
 
 

@@ -322,19 +322,20 @@ def own_statistics(node: Any, importer: Any) -> Any:
     """Batch norm by the statistics of the input; for a batch of one it is instance norm."""
     x, weight, bias, *_, epsilon = node.args
     x, emit = importer.env[x], importer.block_builder.emit
-    shape, dtype = shape_of(x), str(x.ty.dtype)
-    operands = [
-        filled(importer, each, value, shape[1:2], dtype)
-        for each, value in ((weight, 1.0), (bias, 0.0))
-    ]
+    shape, dtype = extents_of(x), str(x.ty.dtype)
+    if not isinstance(shape[0], int):
+        raise ValueError("the batch over which statistics are taken is open")
     order = [1, 0, *range(2, len(shape))]
     turned = emit(_op.permute_dims(x, order))
     ones, zeros = (relax.const(np.full(shape[:1], value), dtype) for value in (1.0, 0.0))
-    rows = (shape[1], math.prod(shape) // shape[1])
+    rows = (shape[1], importer.product((shape[0], *shape[2:])))
     turned = _normalized(importer, turned, rows, ones, zeros, float(epsilon))
     out = emit(_op.permute_dims(turned, order))
-    scale, shift = (emit(_op.reshape(each, (-1, *[1] * (len(shape) - 2)))) for each in operands)
-    return emit(_op.add(emit(_op.multiply(out, scale)), shift))
+    for given, operation in ((weight, _op.multiply), (bias, _op.add)):
+        if given is not None:
+            each = emit(_op.reshape(importer.env[given], (shape[1], *[1] * (len(shape) - 2))))
+            out = emit(operation(out, each))
+    return out
 
 
 def any_(node: Any, importer: Any) -> Any:
@@ -436,15 +437,24 @@ def arange(node: Any, importer: Any) -> Any:
 
 
 def _split(node: Any, importer: Any) -> Any:
-    """Parts along an axis. A single part is not a split, which TVM's passes cannot take."""
+    """Parts along an axis. A single part is not a split, which TVM's passes cannot take, and TVM's
+    operator takes numbers alone."""
     x, emit = importer.env[node.args[0]], importer.block_builder.emit
-    sizes, axis = arguments(node, sizes=1, dim=0)
-    extent = extents_of(x)[axis]
-    if isinstance(sizes, int):
-        ends = list(range(sizes, extent, sizes)) if sizes else []
-    else:
-        ends = [sum(sizes[: i + 1]) for i in range(len(sizes) - 1)]
-    return emit(_op.split(x, ends, axis) if ends else relax.Tuple([x]))
+    _, axis = arguments(node, sizes=1, dim=0)
+    counts = [importer.shape(part)[axis] for part in node.meta["val"]]
+    ends = [importer.added(*counts[: i + 1]) for i in range(len(counts))]
+    if len(counts) == 1:
+        return emit(relax.Tuple([x]))
+    if all(isinstance(count, int) for count in counts):
+        return emit(_op.split(x, ends[:-1], axis))
+    return emit(
+        relax.Tuple(
+            [
+                emit(_op.strided_slice(x, [axis], [begin], [end], [1], assume_inbound=True))
+                for begin, end in zip((0, *ends), ends, strict=False)
+            ]
+        )
+    )
 
 
 def _constants(program: Any) -> Callable[[Any], Any]:
@@ -557,6 +567,8 @@ CONVERTERS: dict[str, Callable[..., Any]] = {
     "full.default": full,
     "arange.start_step": arange,
     "bucketize.Tensor": places.bucketize,
+    **{f"{name}.default": places.viewed for name in ("view", "reshape", "_unsafe_view")},
+    "repeat.default": places.repeated,
     "split.Tensor": _split,
     "split_with_sizes.default": _split,
     "item.default": item,

@@ -201,6 +201,32 @@ def sliced(node: Any, importer: Any) -> Any:
     return emit(_op.strided_slice(x, [axis], [begin], [end], strides, assume_inbound=True))
 
 
+def viewed(node: Any, importer: Any) -> Any:
+    """x with another shape. TVM's front end cannot compare a number with an extent of dims."""
+    x, shape = importer.env[node.args[0]], importer.shape(node.meta["val"])
+    same = alike(extents_of(x), shape)
+    return x if same else importer.block_builder.emit(_op.reshape(x, shape))
+
+
+def repeated(node: Any, importer: Any) -> Any:
+    """x repeated along each axis, with new axes in front. TVM's operator takes numbers alone, so
+    numbers of times that depend on sizes are broadcast."""
+    x, emit = importer.env[node.args[0]], importer.block_builder.emit
+    (times,) = arguments(node, repeats=())
+    if all(isinstance(count, int) for count in times):
+        return emit(_op.tile(x, times))
+    shape = extents_of(x)
+    shape = (*[1] * (len(times) - len(shape)), *shape)
+    apart: list[Any] = []
+    wide: list[Any] = []
+    for count, extent in zip(times, shape, strict=True):
+        both = not alike(count, 1) and not alike(extent, 1)
+        apart += [1, extent] if both else [extent]
+        wide += [count, extent] if both else [extent if alike(count, 1) else count]
+    out = emit(_op.broadcast_to(emit(_op.reshape(x, apart)), wide))
+    return emit(_op.reshape(out, importer.shape(node.meta["val"])))
+
+
 def index_put(node: Any, importer: Any) -> Any:
     """x[i, :, j] = values, or += values, with integer tensors that broadcast, and whole axes.
     Values for the same position are written, or added, one after another."""

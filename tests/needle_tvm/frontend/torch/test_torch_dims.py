@@ -55,9 +55,18 @@ FUNCTIONS = {
         x.roll(1, 0),
         x.reshape(x.shape[0], 2, 5).permute(1, 0, 2) + 1,
         x.repeat(2, 1),
+        x.repeat(2, x.shape[0], 2),
+        torch.ones(1, 2, 3).repeat(x.shape[0], 1, 1) + x[:, :1, None],
     ),
     "parts": lambda x: (x[:1] * 2, x[-1] * 2, x[-1:] + 1, x[::2] * 1, x[:, -3:] * 1),
     "joined": lambda x: (torch.cat([x, x * 2]), functional.pad(x, (1, 1, 2, 0))),
+    "split": lambda x: (
+        *torch.cat([x, x * 2]).chunk(2),
+        *torch.cat([x, x[:1], x + 1]).split([x.shape[0], 1, x.shape[0]]),
+    ),
+    "instance norm": lambda x: functional.instance_norm(
+        x.reshape(x.shape[0], 2, 5), weight=x[0, :2], bias=x[0, 2:4]
+    ),
     "ordered": lambda x: (
         x.sort(0)[0],
         x.topk(1, 0)[0],
@@ -240,6 +249,8 @@ REFUSED = {
     "values": (lambda x: x[x[:, 0] > 0], ROW, "whose shape depends on values"),
     "an operator": (lambda x: x.std(0), ROW, r"aten\.var\.correction on \[n, 10\] has no "
                     "translation with the dims n .*: compile it for one size"),
+    "groups": (lambda x: functional.conv1d(x[None], x[:, None, :3], groups=x.shape[0]), ROW,
+               "TVM takes an argument that is a size here as a number alone.*compile it for one"),
     "no axis": (lambda x: x, {0: {0: 2 * N}}, "n must be the whole size of an axis of an input"),
     "no example": (lambda x: x * 2, {0: {0: Dim("n", min=7, max=9)}}, "the example does not fit"),
 }  # fmt: skip
