@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.backend_ndarray.dtypes import is_floating
+from needle.backend_ndarray.dtypes import compute_dtype, is_floating
 from needle.nn.functional.resize import Filter
 from needle.ops.resample import Resample
 from needle_tvm._tvm.names import TE_NAMESPACE, relax
@@ -59,7 +59,8 @@ def blended(
             raise ValueError(f"{node.target} of {dtype}, which PyTorch rounds in its own way")
         if is_open:
             raise ValueError("a resize of an axis whose size is open")
-        kind = Filter(is_cubic, align, antialias)
+        kind, wide = Filter(is_cubic, align, antialias), compute_dtype(dtype)
+        out = builder.emit(_op.astype(out, wide)) if wide != dtype else out
         resized = zip((2, 3), shape[2:], sizes, factors, strict=True)
         # As in needle: the less there is, the less there is to do; rows are vectors.
         for axis, n, m, factor in sorted(resized, key=lambda each: (each[2] / each[1], -each[0])):
@@ -67,9 +68,9 @@ def blended(
                 continue
             places, weights = kind.table(n, m, factor)
             rule = partial(Resample(axis).emit_te, TE_NAMESPACE)
-            tables = relax.const(places, "int64"), relax.const(weights, dtype)
+            tables = relax.const(places, "int64"), relax.const(weights, wide)
             out = builder.emit_te(rule, out, *tables, primfunc_name_hint="resample")
-        return out
+        return builder.emit(_op.astype(out, dtype)) if wide != dtype else out
 
     return convert
 
