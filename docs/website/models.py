@@ -58,6 +58,12 @@ def examples() -> list[Example]:
             nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 1)).eval(),
             (_x(2, 4, 1, 1),),
         ),
+        Example(
+            "volume",
+            "a 3-D convolution with a large result, and ReLU",
+            nn.Sequential(nn.Conv3d(3, 16, 3, padding=1), nn.ReLU()).eval(),
+            (_x(1, 3, 8, 40, 40),),
+        ),
         Example("lstm", "an LSTM over four steps", nn.LSTM(8, 16).eval(), (_x(4, 2, 8),)),
         Example(
             "broadcast",
