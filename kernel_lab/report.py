@@ -143,10 +143,8 @@ def _static(result: LabResult) -> str:
     lines = ["<tr>" + "".join(f"<th>{head}</th>" for head in gpu_figures.HEADINGS) + "</tr>"]
     for row in rows:
         cells = (
-            f'<td class="list">{_unbroken(cell)}</td>'
-            if ", " in cell
-            else f"<td>{escape(cell)}</td>"
-            for cell in row
+            f'<td class="list">{_unbroken(cell)}</td>' if ", " in cell else f"<td>{cell}</td>"
+            for cell in map(escape, row)
         )
         lines.append(f"<tr>{''.join(cells)}</tr>")
     arch = next(entry.static.arch for entry in result.rungs if entry.static)

@@ -53,12 +53,12 @@ def blended(
                 for n, by in zip(shape[2:], factors, strict=True)
             ]
         is_open = not all(isinstance(n, int) for n in (*shape[2:], *sizes))
+        if is_open and (otherwise is None or None in sizes):
+            raise ValueError("a resize of an axis whose size is open")
         if otherwise is not None and (is_open or not is_floating(dtype)):
             return getattr(importer, otherwise)(node)
         if not is_floating(dtype):
             raise ValueError(f"{node.target} of {dtype}, which PyTorch rounds in its own way")
-        if is_open:
-            raise ValueError("a resize of an axis whose size is open")
         kind, wide = Filter(is_cubic, align, antialias), compute_dtype(dtype)
         out = builder.emit(_op.astype(out, wide)) if wide != dtype else out
         resized = zip((2, 3), shape[2:], sizes, factors, strict=True)
