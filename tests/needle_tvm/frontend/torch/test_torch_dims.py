@@ -249,6 +249,8 @@ REFUSED = {
     "values": (lambda x: x[x[:, 0] > 0], ROW, "whose shape depends on values"),
     "an operator": (lambda x: x.std(0), ROW, r"aten\.var\.correction on \[n, 10\] has no "
                     "translation with the dims n .*: compile it for one size"),
+    "a resize": (lambda x: functional.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+                 ROW, "a resize of an axis whose size is open"),
     "groups": (lambda x: functional.conv1d(x[None], x[:, None, :3], groups=x.shape[0]), ROW,
                "TVM takes an argument that is a size here as a number alone.*compile it for one"),
     "no axis": (lambda x: x, {0: {0: 2 * N}}, "n must be the whole size of an axis of an input"),
