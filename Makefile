@@ -27,7 +27,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle check clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check clean help
 
 build: $(STAMPS)/native
 
@@ -143,16 +143,15 @@ peers: $(STAMPS)/peers
 
 zoo: $(STAMPS)/zoo
 
-# Without .venv, as on a bare GPU host, the system's Python runs these. They install only needle's own
-# modules, in this folder; TVM may come from .gpu/setup.sh.
+# On the GPU host, where its own Python runs them. All else that they need is in the bundle.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
 	@$(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
-# Puts TVM for a GPU host without a network, and for that host's Python, into .gpu/.
-GPU_HOST_PYTHON ?= 3.12
-gpu-bundle: $(STAMPS)/dependencies
-	@bench/gpu/bundle.sh $(PY) $(GPU_HOST_PYTHON)
+# Compiles everything for that host here and packs it into .gpu/; rehearses it on an emulated GPU; makes
+# the page of the archive that gpu-bench wrote (ARGS="FILE").
+gpu-bundle gpu-rehearse gpu-page: build
+	@$(PY) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
 # Removes only what these recipes make; a user's cache of compiled models stays.
 clean:
@@ -175,7 +174,8 @@ help:
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
-	@echo "gpu-bundle       TVM for a GPU host without a network, into .gpu/"
+	@echo "gpu-bundle       what a GPU host needs, compiled here, into .gpu/"
+	@echo "gpu-rehearse     that bundle in small, on an emulated GPU; gpu-page: the page of an archive"
 	@echo "peers            installs what bench compares with    clean      removes .venv, build, out"
 
 # Checked before anything is installed, so that a missing tool is not an error deep in pip's output.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from needle_tvm.process.child import load_function
-from needle_tvm.process.timing import Calls, Outputs, load_arrays
+from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
 CODE = ", code"  # ends the name of a contestant whose inputs are converted or bound before
 SETS = 4  # sets of inputs that the calls of a contestant take in turn
@@ -73,9 +73,23 @@ def calls(
     return lambda: run(next(turns)), lambda: [x for each in sets for x in arrays(run(each))]
 
 
+def on_gpu(
+    run: Callable[[Any], Any],
+    sets: Sequence[Any],
+    wait: Callable[[], object],
+    read: Callable[[Any], Outputs] | None = None,
+) -> ClockedCalls:
+    """Like `calls` for a `run` that only puts work on a GPU: a call also waits for its end, and the
+    GPU's own clock is taken too."""
+    from needle_tvm.runtime import device_clock
+
+    turn, outputs = calls(run, sets, read)
+    return device_clock.contestant(turn, wait, outputs)
+
+
 def eager(
     factory: str, options: Mapping[str, Any], weights: str, inputs: str, device: str
-) -> Calls:
+) -> Calls | ClockedCalls:
     """The needle model itself, without a gradient tape."""
     import needle as ndl
 
@@ -85,11 +99,10 @@ def eager(
 
     def run(tensors: Sequence[Any]) -> object:
         with ndl.no_grad():
-            found = model(*tensors)
-        place.synchronize()
-        return found
+            return model(*tensors)
 
-    return calls(run, [as_tensors(arrays, place) for arrays in fresh(load_arrays(inputs))])
+    sets = [as_tensors(arrays, place) for arrays in fresh(load_arrays(inputs))]
+    return calls(run, sets) if device == "cpu" else on_gpu(run, sets, place.synchronize)
 
 
 def as_tensors(arrays: Sequence[np.ndarray], device: Any = None) -> list[Any]:
@@ -130,7 +143,7 @@ def training(
     labels: str,
     optimizer: str,
     device: str = "cpu",
-) -> Calls:
+) -> Calls | ClockedCalls:
     """A whole training step: forward, cross entropy, backward, `optimizer` ("sgd" or "adam").
 
     `labels` holds a class for each row of the scores. The outputs are those of `step_outputs`.
@@ -170,10 +183,13 @@ def training(
     def call() -> None:
         step(timed)
         timed.reset_grad()
-        place.synchronize()
 
     timed = make(TIMED_RATE)
-    return call, outputs
+    if device == "cpu":
+        return call, outputs
+    from needle_tvm.runtime import device_clock
+
+    return device_clock.contestant(call, place.synchronize, outputs)
 
 
 def step_outputs(
@@ -214,6 +230,18 @@ def executable(
     compiled = needle_tvm.compile(model, *tensors, **choices)
     sets = fresh(load_arrays(inputs))
     return calls(lambda given: compiled(*given), sets if arrays else [*map(as_tensors, sets)])
+
+
+def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:
+    """Code for a GPU that was exported without weights, with the saved ones, called with Tensors on
+    the GPU. Needs no compiler."""
+    import needle as ndl
+    import needle_tvm
+
+    model, place = needle_tvm.load(path), ndl.cuda()
+    model.set_params(load_named(weights))
+    sets = [as_tensors(arrays, place) for arrays in fresh(load_arrays(inputs))]
+    return on_gpu(lambda tensors: model(*tensors), sets, place.synchronize)
 
 
 def program(path: str, inputs: str) -> Calls:

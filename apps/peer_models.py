@@ -338,3 +338,23 @@ class LanguageModel(nn.Module):
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         words, (h, c) = self.lstm(self.embedding(x))
         return self.linear(words.flatten(0, 1)), h, c
+
+
+class Matmul(nn.Module):
+    """a @ b, of no weights."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a @ b
+
+
+class Sdpa(nn.Module):
+    """PyTorch's own attention, of no weights."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__()
+
+    def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(q, k, v)

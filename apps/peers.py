@@ -89,6 +89,15 @@ PEERS = {
         gpu=True,
         slow=True,
     ),
+    "torch-compile-default": Peer(
+        "torch.compile, default mode",
+        "apps.torch_peers:forward",
+        ("torch",),
+        {"compiled": True, "frozen": False, "mode": "default"},
+        programs=("g++",),
+        gpu=True,
+        slow=True,
+    ),
     "onnxruntime": Peer(
         "ONNX Runtime", "apps.onnx_peers:onnxruntime", ("onnxruntime",), binds=True
     ),
@@ -121,6 +130,8 @@ TWINS = {
     "mobilenet": "MobileNet",
     "convnet": "convnet",
     "tiny": "Tiny",
+    "matmul": "Matmul",
+    "attention": "Sdpa",
 }
 
 

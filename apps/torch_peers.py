@@ -14,7 +14,8 @@ import numpy as np
 import torch
 
 from apps import contestants, peer_models
-from needle_tvm.process.timing import Calls, load_arrays
+from needle_tvm.process.timing import Calls, ClockedCalls, load_arrays
+from needle_tvm.runtime import device_clock
 
 # The dtype of weights and activations. "tf32" is float32 with matmul operands that a GPU may round
 # to 11 bits. torch.autocast is not used: in inference it casts weights on each call.
@@ -70,27 +71,26 @@ def load(
     return net.to(device, dtype), sets
 
 
-def forward(compiled: bool = False, frozen: bool = True, **kwargs: Any) -> Calls:
-    """PyTorch in inference mode. `compiled`: through torch.compile with maximum tuning (on a GPU in
-    CUDA graphs); `frozen`: with weights as constants that may be packed. `kwargs` are those of
-    `load`."""
+def forward(
+    compiled: bool = False, frozen: bool = True, mode: str = "max-autotune", **kwargs: Any
+) -> Calls | ClockedCalls:
+    """PyTorch in inference mode. `compiled`: through torch.compile in a `mode` ("max-autotune" uses
+    CUDA graphs on a GPU); `frozen`: with weights as constants that may be packed. `kwargs` are
+    those of `load`."""
     net, sets = load(**kwargs)
     net.eval()
     if compiled:
         torch._inductor.config.freezing = frozen
-        net = torch.compile(net, mode="max-autotune")
+        net = torch.compile(net, mode=mode)
     # Freezing needs no_grad: it does not change graphs in inference mode.
-    mode = torch.no_grad if compiled and frozen else torch.inference_mode
-
-    on_gpu = any(t.is_cuda for t in sets[0])
+    without_tape = torch.no_grad if compiled and frozen else torch.inference_mode
 
     def call(tensors: list[Any]) -> Any:
-        with mode():
-            found = net(*tensors)
-        if on_gpu:
-            torch.cuda.synchronize()
-        return found
+        with without_tape():
+            return net(*tensors)
 
+    if any(tensor.is_cuda for tensor in sets[0]):
+        return contestants.on_gpu(call, sets, torch.cuda.synchronize, _arrays)
     return contestants.calls(call, sets, _arrays)
 
 
@@ -101,7 +101,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
     return [np.asarray(part.cpu().numpy(), order="C") for part in wide]
 
 
-def training(labels: str, optimizer: str, **kwargs: Any) -> Calls:
+def training(labels: str, optimizer: str, **kwargs: Any) -> Calls | ClockedCalls:
     """Like `training` of contestants.py, in PyTorch with the fused optimizer."""
     net, (tensors, *_) = load(**kwargs)
     net.train()
@@ -144,11 +144,11 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Calls:
     def call() -> None:
         step(timed)
         timed.zero_grad(set_to_none=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
 
     timed = make(contestants.TIMED_RATE)
-    return call, outputs
+    if device.type == "cpu":
+        return call, outputs
+    return device_clock.contestant(call, torch.cuda.synchronize, outputs)
 
 
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ import needle_tvm
 from apps.contestants import CODE
 from bench.contests import EAGER, RUNTIME
 from needle.trace import trace
-from needle_tvm.frontend import divergence
+from needle_tvm.frontend.exact import evaluate
 from needle_tvm.process.timing import Contestant, save_arrays
 
 TUNED = "needle tuned"
@@ -70,6 +70,8 @@ MODELS = {
     "encoder": Model(
         "bert", "bert:build", (2,), {"length": 100, "size": 320, "heads": 8, "hidden": 1280}
     ),
+    "matmul": Model("matmul", "matmul:build", ()),
+    "attention": Model("attention", "attention:build", ()),
     "lstm-128": language(128, 20),
     "lstm-256": language(256, 35),
 }
@@ -225,7 +227,7 @@ class Subject:
         graph = trace(self.model, *self.tensors)
         found = []
         for arrays in apps.contestants.fresh(self.inputs):
-            values = divergence.evaluate(graph, arrays)
+            values = evaluate(graph, arrays)
             found += [values[node].numpy() for node in graph.outputs]
         return found
 
@@ -247,6 +249,12 @@ class Subject:
         """The code of an executable as a contestant, exported to an artifact of its own."""
         path = self.folder / f"artifact-{len(list(self.folder.iterdir()))}"
         return self.exported(name, executable.export(path), threads)
+
+    def loaded(self, name: str, path: Path | str) -> Contestant:
+        """The code at `path` on a GPU, as users of `needle_tvm.load` call it: with Tensors there.
+        It gets this subject's weights."""
+        kwargs = {"path": str(path), "weights": self.files.weights, "inputs": self.files.inputs}
+        return Contestant(name, "apps.contestants:loaded", kwargs)
 
     def exported(
         self, name: str, path: Path | str, threads: int, way: str = "artifact"

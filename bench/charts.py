@@ -63,7 +63,8 @@ def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
     axes.set_axisbelow(True)
     ours = " or ".join(dict.fromkeys(str(contests.base(case)) for case in cases))
     axes.set_xlabel(f"time / time of {ours}, log scale; right of the line: ours is faster")
-    figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
+    if names:
+        figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
     axes.set_title(_where(result), loc="left", fontsize=10)
     report.save_figure(figure, path)
 

@@ -4,7 +4,8 @@ A contestant is called as its users call it, unless its name ends with CODE. Tho
 names end with RUNTIME or ARRAYS are further ways to call what the name before that calls.
 
 `options` of a benchmark has `rounds`, `block_seconds` and `threads`; `device` ("cpu" or "cuda"),
-`strict` and `timeout` (seconds that a step of a contestant may take) say how a contest is run.
+`strict`, `timeout` (seconds that a step of a contestant may take) and `alone` (names of contestants
+that start alone) say how a contest is run.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _ALLOWED_ON_GPU = {**_ALLOWED, "float32": 1e-4}
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
     """A parser with the options of every benchmark on a CPU."""
     parser = cli.Parser(prog=f"python -m {program}", description=description, allow_abbrev=False)
-    parser.set_defaults(device="cpu", strict=True, timeout=_STEP_SECONDS)
+    parser.set_defaults(device="cpu", strict=True, timeout=_STEP_SECONDS, alone=())
     add, length = parser.add_argument, "length of each (%(default)s)"
     add("--rounds", type=cli.positive, default=15, metavar="N", help="blocks of each (%(default)s)")
     add("--block-seconds", type=cli.seconds, default=0.2, metavar="S", help=length)
@@ -126,7 +127,7 @@ def run(
                 idle_seconds=timing.IDLE_SECONDS[options.device],
                 check=check,
                 leave_out=leave_out,
-                in_turn=options.device != "cpu",  # torch.compile times candidates on the GPU
+                alone=options.alone,
                 progress=lambda done, total, _: bar(done, total, name),
                 timeout=options.timeout,
             )

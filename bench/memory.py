@@ -32,7 +32,7 @@ def needle_step(**kwargs: Any) -> Calls:
     import needle as ndl
     from apps import contestants
 
-    call, _ = contestants.training(**kwargs)
+    call, *_ = contestants.training(**kwargs)
 
     def measure() -> list[np.ndarray]:
         for _ in range(WARM_UP):
@@ -52,7 +52,7 @@ def torch_step(**kwargs: Any) -> Calls:
 
     from apps import torch_peers
 
-    call, _ = torch_peers.training(**kwargs)
+    call, *_ = torch_peers.training(**kwargs)
 
     def measure() -> list[np.ndarray]:
         for _ in range(WARM_UP):

@@ -23,13 +23,17 @@ def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     called and as code."""
     names = dict.fromkeys(name for case in cases for name in case["ratios"])
     ours = [name for name in names if is_called(name) or name.endswith(CODE)]
-    with_errors = any("error" in entry for case in cases for entry in case["contestants"])
-    rows = [["case", "contestant", "median", "quartiles", *(f"its time / {n}" for n in ours)]]
-    rows[0] += ["error"] * with_errors
+    entries = [entry for case in cases for entry in case["contestants"]]
+    with_errors = any("error" in entry for entry in entries)
+    with_device = any("device" in entry for entry in entries)
+    rows = [["case", "contestant", "median", "quartiles", *["GPU alone"] * with_device]]
+    rows[0] += [f"its time / {name}" for name in ours] + ["error"] * with_errors
     for case in cases:
         for entry in case["contestants"]:
             row = [case["case"], entry["name"], duration(entry["median"])]
             row.append(interval(entry["lower_quartile"], entry["upper_quartile"]))
+            if with_device:
+                row.append(duration(entry["device"]["median"]) if "device" in entry else "")
             ratios = [case["ratios"].get(name, {}).get(entry["name"]) for name in ours]
             row += [report.ratio(ratio) if ratio else "" for ratio in ratios]
             rows.append(row + [_error(entry)] * with_errors)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from needle_tvm.process.timing import Calls, load_arrays
+from needle_tvm.process.timing import Calls, ClockedCalls, load_arrays
 
 
 def library(path: str, inputs: str, output: Sequence[int], dtype: str = "float32") -> Calls:
@@ -33,32 +33,22 @@ def unwritten(shape: Sequence[int], dtype: str) -> np.ndarray[Any, Any]:
 
 
 def device_library(
-    path: str,
-    inputs: str,
-    output: Sequence[int],
-    launches: int,
-    device: str = "cuda",
-    dtype: str = "float32",
-) -> Calls:
-    """A rung's library on a GPU; a call is `launches` launches and one wait for the last.
+    path: str, inputs: str, output: Sequence[int], dtype: str = "float32"
+) -> ClockedCalls:
+    """A rung's library on a GPU: a call is one launch and the wait for it."""
+    from needle_tvm._tvm.ffi import load_cuda_runtime
+    from needle_tvm.runtime.device_clock import contestant
+    from needle_tvm.runtime.memory import CudaMemory
 
-    One launch measures the time that a caller waits. Many in a row measure the device's time, if
-    that exceeds a launch's few microseconds, because each launch is prepared while the one before
-    runs.
-    """
-    from needle_tvm._tvm.names import tvm
-
-    place = tvm.runtime.device(device, 0)
-    function = tvm.runtime.load_module(path)["main"]
+    memory = CudaMemory(0)
+    function = load_cuda_runtime().load_module(path)["main"]
     arrays = [*load_arrays(inputs), unwritten(output, dtype)]
-    tensors = [tvm.runtime.tensor(array, place) for array in arrays]
-
-    def call() -> None:
-        for _ in range(launches):
-            function(*tensors)
-        place.sync()
-
-    return call, lambda: [tensors[-1].numpy()]
+    tensors = [memory.copied(array) for array in arrays]
+    return contestant(
+        lambda: function(*tensors),
+        memory.synchronize,
+        lambda: [memory.to_numpy(tensors[-1])],
+    )
 
 
 def numpy_gemm(inputs: str) -> Calls:
@@ -84,9 +74,8 @@ def torch_peer(
     threads: int,
     mode: str = "full",
     device: str = "cpu",
-    launches: int = 1,
     precision: str = "float32",
-) -> Calls:
+) -> Calls | ClockedCalls:
     """PyTorch computing a workload without autograd. `precision` is "float32" (without TF32),
     "tf32", or the dtype of floating operands; results are float32, or integers."""
     import torch
@@ -101,17 +90,15 @@ def torch_peer(
     tensors = [tensor.to(dtype) if tensor.is_floating_point() else tensor for tensor in tensors]
     compute = _TORCH[work](torch, tensors, mode)
 
-    def call() -> None:
-        for _ in range(launches):
-            compute()
-        if device != "cpu":
-            torch.cuda.synchronize()
-
     def outputs() -> list[Any]:
         result = compute()
         return [(result.float() if result.is_floating_point() else result).cpu().numpy()]
 
-    return call, outputs
+    if device == "cpu":
+        return compute, outputs
+    from needle_tvm.runtime.device_clock import contestant
+
+    return contestant(compute, torch.cuda.synchronize, outputs)
 
 
 def _torch_gemm(torch: Any, tensors: list[Any], mode: str) -> Callable[[], Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,18 +15,11 @@ from kernel_lab.workload import Array, Case, Workload, describe
 from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import CudaCompilerError
 from needle_tvm.process import timing
+from needle_tvm.process.threads import available_cores
 from needle_tvm.words import error_line
 
 if TYPE_CHECKING:
-    from needle_tvm._tvm.names import Target
-
-LAUNCHES = 100  # of a GPU kernel in a row, to measure its own time
-PLACE = "cuda"  # the device of GPU contestants as TVM and PyTorch name it; a test may say "cpu"
-
-
-def one_launch(name: str) -> str:
-    """The name of the contestant that waits for each single launch of a GPU kernel."""
-    return f"{name}, one launch"
+    from needle_tvm._tvm.names import IRModule, Target
 
 
 class Field:
@@ -41,7 +33,7 @@ class Field:
         self,
         workload: Workload,
         case: Case,
-        target: Target,
+        target: Target | None,  # None if all libraries are there
         folder: Path,
         seed: int,
         device: str,
@@ -55,39 +47,29 @@ class Field:
         self.contestants: list[timing.Contestant] = []
         self.entries: list[RungResult] = []
 
-    def add_rung(self, entry: RungResult) -> None:
-        """Compile a rung; raises NotCompiled if nvcc refuses it."""
+    def add_rung(self, entry: RungResult, library: Path | None = None) -> None:
+        """Add a rung: its `library`, compiled here if there is none; raises NotCompiled if nvcc
+        refuses it."""
         shape = list(self.workload.shapes(self.case.size)[-1])
         try:
-            self._add_library(
-                entry.name, entry.module, self.inputs, shape, self.workload.result_dtype
-            )
+            path = library or self._compile(entry.name, entry.module)
         except NotCompiled as error:
             self._refuse(entry, error)
         else:
+            dtype = self.workload.result_dtype
+            self._add_library(entry.name, path, self.inputs, shape, dtype)
             self.entries.append(entry)
 
     def add_peer(self, entry: RungResult) -> None:
         """Add the peer that has this entry."""
         (peer,) = (p for p in peers.of(self.workload, self.device) if p.name == entry.name)
-        self.entries.append(entry)
-        for label, launches in self._calls(entry.name):
-            one = peers.contestant(
-                peer,
-                self.workload,
-                self.inputs,
-                self.case.size,
-                self.case.processor.cores,
-                device="cpu" if self.device == "cpu" else PLACE,
-                launches=launches,
-            )
-            self.contestants.append(replace(one, name=label))
+        threads = self.case.processor.cores if self.device == "cpu" else available_cores()
+        self.add(entry, peers.contestant(peer, self.workload, self.inputs, self.case.size, threads))
 
-    def _calls(self, name: str) -> list[tuple[str, int]]:
-        """A contestant's timed calls: (label, launches per call)."""
-        if self.device == "cpu":
-            return [(name, 1)]
-        return [(name, LAUNCHES), (one_launch(name), 1)]
+    def add(self, entry: RungResult, contestant: timing.Contestant) -> None:
+        """Add a contestant that computes the workload from the saved `inputs`."""
+        self.entries.append(entry)
+        self.contestants.append(contestant)
 
     def add_probes(self) -> dict[str, roofline.Probe]:
         working_set = self.workload.bytes(self.case.size)
@@ -95,32 +77,29 @@ class Field:
         for number, (name, probe) in enumerate(probes.items()):
             inputs = str(self.folder / f"probe{number}.npz")
             _save(inputs, [np.zeros(shape, np.float32) for shape in probe.shapes[:-1]])
-            self._add_library(name, probe.module, inputs, list(probe.shapes[-1]))
+            path = self._compile(name, probe.module)
+            self._add_library(name, path, inputs, list(probe.shapes[-1]))
         return probes
 
-    def _add_library(
-        self, name: str, module: Any, inputs: str, output: list[int], dtype: str = "float32"
-    ) -> None:
+    def _compile(self, name: str, module: Any) -> Path:
         path = self.folder / f"{len(self.contestants)}.so"
-        try:
-            build.write_library(module, self.target, path)
-        except CudaCompilerError as error:
-            raise NotCompiled(f"{self.workload.name}: {name}: {error}", name) from error
-        kwargs: dict[str, Any] = {"path": str(path), "inputs": inputs, "output": output}
-        kwargs["dtype"] = dtype
+        assert self.target is not None  # of a run that compiles
+        compile_rung(self.workload, name, module, self.target, path)
+        return path
+
+    def _add_library(
+        self, name: str, path: Path, inputs: str, output: list[int], dtype: str = "float32"
+    ) -> None:
+        kwargs = {"path": str(path), "inputs": inputs, "output": output, "dtype": dtype}
         factory = "library" if self.device == "cpu" else "device_library"
-        for label, launches in self._calls(name):
-            if self.device != "cpu":
-                kwargs = {**kwargs, "launches": launches, "device": PLACE}
-            self.contestants.append(
-                timing.Contestant(
-                    label,
-                    f"kernel_lab.contestants:{factory}",
-                    kwargs,
-                    threads=self.case.processor.cores,
-                    repeats=launches,
-                )
+        self.contestants.append(
+            timing.Contestant(
+                name,
+                f"kernel_lab.contestants:{factory}",
+                kwargs,
+                threads=self.case.processor.cores,
             )
+        )
 
     def check(self, outputs: Mapping[str, Sequence[Array]]) -> None:
         """Note the error of every entry; WrongResult names the first that is wrong."""
@@ -142,7 +121,7 @@ class Field:
     def leave_out(self, error: timing.TimingError) -> bool:
         """Whether the contest goes on without a contestant that failed."""
         for entry in self.entries:
-            if error.child in (entry.name, one_launch(entry.name)) and self.keep_going:
+            if error.child == entry.name and self.keep_going:
                 entry.refused = entry.refused or error_line(error)
                 return True
         return False
@@ -151,6 +130,16 @@ class Field:
         if not self.keep_going:
             raise error
         entry.refused = error_line(error)
+
+
+def compile_rung(
+    workload: Workload, name: str, module: IRModule, target: Target, path: Path
+) -> None:
+    """Write a rung's library; raises NotCompiled if nvcc refuses it."""
+    try:
+        build.write_library(module, target, path)
+    except CudaCompilerError as error:
+        raise NotCompiled(f"{workload.name}: {name}: {error}", name) from error
 
 
 def compare(result: Array, expected: Array, tolerance: float) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kernel_lab.results import RungResult
@@ -23,6 +23,7 @@ class Peer:
     modules: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     precision: str = "float32"
+    device: str = "cpu"
 
     @property
     def missing(self) -> str | None:
@@ -53,9 +54,24 @@ _TENSOR_CORES = ("gemm", "gelu_matmul")  # where cuBLAS uses tensor cores if it 
 
 
 def of(workload: Workload, device: str) -> tuple[Peer, ...]:
-    """The peers of a workload on a device."""
-    name, found = workload.name, []
-    if device == "cpu" and name in _NUMPY:
+    """The peers of a workload on a device; beside a GPU's ladder also those on the processor."""
+    found = []
+    if device == "cuda" and workload.name in _TORCH:
+        how = _TORCH[workload.name]
+        found.append(Peer("PyTorch", "torch_peer", how, ("torch",), device="cuda"))
+        if workload.name in _TENSOR_CORES:
+            how = f"{how} with TF32 allowed, on tensor cores from sm_80 on"
+            tf32 = replace(found[0], name="PyTorch, TF32", reason=how, precision="tf32")
+            found.append(tf32)
+    on_processor = _on_processor(workload.name)
+    if device == "cuda":
+        on_processor = [replace(peer, name=f"{peer.name}, CPU") for peer in on_processor]
+    return (*found, *on_processor)
+
+
+def _on_processor(name: str) -> list[Peer]:
+    found = []
+    if name in _NUMPY:
         found.append(Peer("NumPy", f"numpy_{name}", f"{_NUMPY[name]}, OpenBLAS as it comes"))
         knowing = host.openblas_environment()
         if name in _USES_BLAS and knowing:
@@ -63,32 +79,16 @@ def of(workload: Workload, device: str) -> tuple[Peer, ...]:
             found.append(Peer("NumPy, tuned", f"numpy_{name}", how, env=knowing))
     if name in _TORCH:
         found.append(Peer("PyTorch", "torch_peer", _TORCH[name], ("torch",)))
-        if device == "cuda" and name in _TENSOR_CORES:
-            how = f"{_TORCH[name]} with TF32 allowed, on tensor cores from sm_80 on"
-            modules = ("torch",)
-            found.append(
-                Peer("PyTorch, TF32", "torch_peer", how, modules=modules, precision="tf32")
-            )
-    return tuple(found)
+    return found
 
 
-def contestant(
-    peer: Peer,
-    workload: Workload,
-    inputs: str,
-    size: Size,
-    threads: int,
-    *,
-    device: str = "cpu",
-    launches: int = 1,
-) -> Contestant:
-    """A peer as a contestant on saved inputs. `device` is PyTorch's name of where it runs, and a
-    call computes the workload `launches` times in a row."""
+def contestant(peer: Peer, workload: Workload, inputs: str, size: Size, threads: int) -> Contestant:
+    """A peer as a contestant on saved inputs."""
     kwargs: dict[str, Any] = {"inputs": inputs}
     if "mode" in size:
         kwargs["mode"] = size["mode"]
     if peer.factory == "torch_peer":
         kwargs |= {"work": workload.name, "threads": threads, "precision": peer.precision}
-        kwargs |= {"device": device, "launches": launches}
+        kwargs |= {"device": peer.device}
     factory = f"kernel_lab.contestants:{peer.factory}"
-    return Contestant(peer.name, factory, kwargs, peer.env, threads, repeats=launches)
+    return Contestant(peer.name, factory, kwargs, peer.env, threads)

@@ -60,6 +60,7 @@ class Roofline:
 class Published:
     """A figure published in a source of the guide, measured on another machine: not comparable 1:1.
 
+    `rung` is the rung or peer of ours that does the same.
     `document` is the source's number in docs/guide/10-figures.md, such as "000".
     """
 
@@ -68,6 +69,7 @@ class Published:
     milliseconds: float
     machine: str
     note: str = ""
+    rung: str = ""
 
 
 @dataclass
@@ -77,10 +79,10 @@ class RungResult:
     Times are seconds per call. Ratios are another's time over ours: above 1, this one is faster.
     `after` names the rung whose time `speedup_previous` compares with and to which `expected`
     (lowest and highest factor) refers. `explained` is the reason given if the measured factor
-    differs from the expected range by more than half. `launch_seconds` is a GPU kernel's time with
-    the launch, where `seconds` is the device's alone. `precision` is what operands are rounded to:
-    below "float32" the arithmetic is not the workload's own. `static` is what is known of a GPU
-    rung without running it, if that was asked for.
+    differs from the expected range by more than half. `launch_seconds` is the time of a whole call
+    on a GPU, launch and wait included, where `seconds` is the device's alone. `precision` is what
+    operands are rounded to: below "float32" the arithmetic is not the workload's own. `static` is
+    what is known of a GPU rung without running it, if that was asked for.
     """
 
     name: str

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kernel_lab import build, peers, registry, roofline, search
-from kernel_lab.errors import LabError, LabUsageError
-from kernel_lab.field import Field, one_launch
+from kernel_lab.errors import LabError, LabUsageError, NotCompiled
+from kernel_lab.field import Field, compile_rung
 from kernel_lab.load import busy_share
 from kernel_lab.results import LabResult, Roofline, RungResult, SweepPoint
 from kernel_lab.rung import Ladder, generation
-from kernel_lab.workload import Case, Size, Workload, describe
+from kernel_lab.workload import Case, Processor, Size, Workload, describe
 from needle_tvm.process import timing
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import available_cores
 from needle_tvm.process.timing import Progress
 from needle_tvm.target import host
-from needle_tvm.words import counted
+from needle_tvm.words import counted, error_line
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
@@ -38,7 +39,9 @@ class Request:
     instead of ending the run. `arch` is the GPU architecture to compile for, such as "sm_75", where
     nothing is timed; None means this machine's GPU, or the newest that the lab knows. With `static`
     the rungs of a GPU are compiled and traced for the figures that need no GPU
-    (`kernel_lab.gpu_figures`).
+    (`kernel_lab.gpu_figures`). `libraries` is a folder that `compile_libraries` has filled: nothing
+    is compiled, and the compiler need not be installed. `others` are further contestants, each made
+    from the path of the saved inputs.
     """
 
     workload: str
@@ -54,6 +57,8 @@ class Request:
     keep_going: bool = False
     arch: str | None = None
     static: bool = False
+    libraries: Path | None = None
+    others: Sequence[tuple[RungResult, Callable[[str], timing.Contestant]]] = ()
 
 
 def run(request: Request, progress: Progress | None = None) -> LabResult:
@@ -70,9 +75,9 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
     points = _sweep_sizes(workload, request, size)
     untimed = _why_untimed(request)
     check_arch(request)
-    target = build.make_target(request.device, request.arch)
-    case = Case(size, build.processor(target))
-    arch = build.architecture(target)
+    target = None if request.libraries else build.make_target(request.device, request.arch)
+    case = Case(size, build.processor(target) if target else Processor())
+    arch = build.architecture(target) if target else build.gpu_architecture()
     entries = []
     for number, rung in enumerate(chosen):
         say(number, len(chosen), f"{rung.name}: scheduling")
@@ -87,13 +92,15 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
             refused=rung.refuses(size, arch),
             source=rung.source,
         )
-        if entry.refused is None:
+        if request.libraries:
+            entry.refused = entry.refused or _why_missing(request.libraries, rung.name)
+        elif entry.refused is None:
             entry.module = rung.module(case)
             entry.script = str(entry.module.script())
         entries.append(entry)
     if request.rungs is not None and all(entry.refused for entry in entries):
         raise LabUsageError(f"{entries[0].name} is refused: {entries[0].refused}")
-    if request.trials and untimed is None:
+    if request.trials and untimed is None and target is not None:
         entries += _searches(ladder, case, target, request, say)
     result = LabResult(
         workload=workload.name,
@@ -121,6 +128,40 @@ def run(request: Request, progress: Progress | None = None) -> LabResult:
         result.sweep.append(_sweep_point(workload, request, point, target, say))
     result.sweep_axis = request.sweep[0] if request.sweep else None
     return result
+
+
+def compile_libraries(request: Request, folder: Path, progress: Progress | None = None) -> None:
+    """Compile the rungs of a request for the GPUs of its `arch` into a folder.
+
+    A rung gets NAME.so there, or NAME.refused with the reason: one that takes no such size, or that
+    nvcc refuses. Raises as `run` for an invalid request.
+    """
+    say = progress or (lambda done, total, text: None)
+    ladder = registry.ladder(request.workload, request.device)
+    case = Case(ladder.workload.size(request.device, request.size))
+    chosen = ladder.select(request.rungs)
+    check_arch(request)
+    target = build.make_target(request.device, request.arch)
+    folder.mkdir(parents=True, exist_ok=True)
+    for number, rung in enumerate(chosen):
+        say(number, len(chosen), f"{rung.name}: compiling")
+        refused = rung.refuses(case.size, request.arch)
+        try:
+            if refused is None:
+                library = folder / f"{rung.name}.so"
+                compile_rung(ladder.workload, rung.name, rung.module(case), target, library)
+        except NotCompiled as error:
+            refused = error_line(error)
+        if refused is not None:
+            (folder / f"{rung.name}.refused").write_text(refused)
+
+
+def _why_missing(libraries: Path, name: str) -> str | None:
+    """Why a folder of `compile_libraries` has no library of a rung; None if it has one."""
+    reason = libraries / f"{name}.refused"
+    if reason.is_file():
+        return reason.read_text()
+    return None if (libraries / f"{name}.so").is_file() else "it was not compiled"
 
 
 OWN_SEARCH, META_SCHEDULE = "own_search", "meta_schedule"
@@ -205,12 +246,12 @@ def _measure(
     result: LabResult,
     workload: Workload,
     case: Case,
-    target: Target,
+    target: Target | None,
     request: Request,
     say: Progress,
 ) -> None:
-    """Time the rungs that have modules, next to peers and the probes of this machine's limits."""
-    runnable = [entry for entry in result.rungs if entry.module is not None]
+    """Time the rungs that are not refused, beside peers and probes of the machine's limits."""
+    runnable = [entry for entry in result.rungs if entry.refused is None]
     if request.peers:
         for peer in peers.of(workload, request.device):
             if peer.missing:
@@ -223,9 +264,13 @@ def _measure(
         )
         for number, entry in enumerate(runnable):
             say(number, len(runnable), f"{entry.name}: compiling")
-            field_.add_rung(entry)
+            library = request.libraries and request.libraries / f"{entry.name}.so"
+            field_.add_rung(entry, library)
         for entry in result.peers:
             field_.add_peer(entry)
+        for entry, make in request.others:
+            result.peers.append(entry)
+            field_.add(entry, make(field_.inputs))
         probes = field_.add_probes() if request.device == "cpu" else {}
         before = busy_share()
         by_name = _contest(field_, request.rounds, _SECONDS_BLOCK, say)
@@ -280,10 +325,11 @@ def _limits(
 
 def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Result]) -> None:
     """Fill in an entry's times and ratios."""
+    if timed[entry.name].device:
+        entry.launch_seconds = timed[entry.name].spread
+    timed = {name: _own_time(each) for name, each in timed.items()}
     outcome = timed[entry.name]
     entry.seconds = outcome.spread
-    if one_launch(entry.name) in timed:
-        entry.launch_seconds = timed[one_launch(entry.name)].spread
     entry.blocks, entry.calls = list(outcome.seconds), outcome.calls
     entry.gigaflops = result.flops / outcome.median / 1e9
     if result.roofline is not None:
@@ -295,6 +341,12 @@ def _fill(entry: RungResult, result: LabResult, timed: Mapping[str, timing.Resul
     if entry.after in sound and entry.after in timed:
         entry.speedup_previous = timing.ratio(outcome, timed[entry.after])
         entry.surprising = surprises(entry.speedup_previous.median, entry.expected)
+
+
+def _own_time(outcome: timing.Result) -> timing.Result:
+    """A GPU's own times of a contestant in place of those with the launch and the wait."""
+    whole = len(outcome.device) == len(outcome.seconds)
+    return replace(outcome, seconds=outcome.device) if whole else outcome
 
 
 def surprises(factor: float, expected: tuple[float, float] | None) -> bool:

@@ -1,5 +1,4 @@
-"""`make gpu-test` and `make gpu-bench`: tests and benchmarks on a machine with a GPU.
+"""Tests and benchmarks on a machine with a GPU, prepared on one without.
 
-They run on a bare host: until TVM is at hand (`.gpu/setup.sh` unpacks it without a network) and
-needle's native modules are built, only the standard library is imported.
+Until the bundle is unpacked (`host.py`), only the standard library is imported.
 """

@@ -1,14 +1,10 @@
-"""`make gpu-test` and `make gpu-bench`: needle and its compiled models on a machine with a GPU.
+"""needle and its compiled models on a GPU, prepared on a machine without one.
 
-Nothing needs to be built or installed beforehand: both build needle's native modules for the GPU
-they find, into this folder, and if TVM cannot be imported and `.gpu/setup.sh` is there, which
-unpacks it without a network, they source that first.
-
-`test` runs the tests marked `gpu`, models and ops compiled for the GPU, the tests of arrays and ops
-on the device, and some of those under compute-sanitizer. `bench` measures models, training, a
-matmul, the search and the lab beside PyTorch, in sections, and writes DATE-gpu-NAME.json, .md and
-.png, again after each section. Sections without time are listed, and `--resume FILE.json` goes on
-there.
+`bundle` compiles everything here and packs it with what the host lacks into .gpu/. On the host,
+`bench` measures the contests of `plan.py` and `test` runs the tests that need a GPU; both unpack
+the bundle and need Python with NumPy, PyTorch, rich and pytest, but no compiler. `page` makes the
+page and its pictures from the archive that `bench` wrote, and `rehearse` does all of it here, on
+an emulated GPU. docs/gpu.md has more.
 """
 
 from __future__ import annotations
@@ -21,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from bench.gpu import host, run, sections, suite
+from bench.gpu import host, plan, suite
 
 _SECONDS = 570.0  # a host that takes a command for ten minutes sees its end
 
@@ -52,17 +48,38 @@ def _seconds(text: str) -> float:
 def make_parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="bench.gpu", description=(__doc__ or "").split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
+    bundled = commands.add_parser("bundle", help="compile and pack, on a machine without a GPU")
+    bundled.add_argument("--arch", default="sm_90", help="the GPU's architecture (%(default)s)")
+    bundled.add_argument("--python", default="3.12", help="the host's Python (%(default)s)")
+    bundled.add_argument("--compiler", action="store_true", help="TVM's compiler, as a second one")
+    bundled.add_argument("--rehearsal", action="store_true", help="small, for the emulated GPU")
+    bundled.add_argument("--out", type=Path, default=host.BUNDLE.parent, help="(%(default)s)")
+    bundled.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
     tests = commands.add_parser("test", help="run the tests; further arguments go to pytest")
+    tests.add_argument("--only", nargs="+", choices=suite.TITLES, metavar="NAME")
     timed = commands.add_parser("bench", help="measure beside PyTorch")
-    for each, names in ((tests, suite.TITLES), (timed, (*sections.GROUPS, *sections.SECTIONS))):
+    timed.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
+    for each in (tests, timed):
         each.add_argument("--seconds", type=_seconds, default=_SECONDS, help="(%(default)s)")
-        told = f"of {', '.join(names)} (all)"
-        each.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=told)
     timed.add_argument("--rounds", type=_rounds, default=7, help="timed blocks each (%(default)s)")
-    out = os.environ.get("OUT") or "docs/results"
-    timed.add_argument("--out", type=Path, default=out, help="folder to write to (%(default)s)")
-    timed.add_argument("--resume", type=Path, metavar="FILE", help="a result to go on with")
-    timed.add_argument("--rehearse", action="store_true", help="on the processor, in small")
+    out = os.environ.get("OUT") or "out/gpu"
+    timed.add_argument("--out", type=Path, default=out, help="folder of the archive (%(default)s)")
+    timed.add_argument(
+        *("--resume",),
+        type=Path,
+        nargs="?",
+        const=host.ROOT / "build/gpu/last.tar.xz",
+        metavar="FILE",
+        help="go on with an archive (this machine's last)",
+    )
+    page = commands.add_parser("page", help="write the page of an archive")
+    page.add_argument("archive", type=Path)
+    page.add_argument("--out", type=Path, default=Path("docs/results"), help="(%(default)s)")
+    rehearsed = commands.add_parser("rehearse", help="bundle, bench and page on an emulated GPU")
+    rehearsed.add_argument("--python", default="3.12", help="(%(default)s)")
+    rehearsed.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
+    rehearsed.add_argument("--out", type=Path, default=Path("out/gpu"), help="(%(default)s)")
+    commands.add_parser("plan", help="list the contests and their limits")
     return parser
 
 
@@ -71,25 +88,67 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, rest = make_parser().parse_known_args(given)
     if rest and options.command != "test":
         make_parser().error(f"unrecognized arguments: {' '.join(rest)}")
-    started = float(os.environ.get(host.STARTED, time.time()))
-    rehearsal = options.command == "bench" and options.rehearse
+    options.given = " ".join(given[1:])
     try:
-        gpu = host.REHEARSAL if rehearsal else host.find_gpu()
-        if not rehearsal:
-            host.need_tools(options.command)
-        host.set_up(given, started)
-        print(f"gpu-{options.command}: {gpu.name}, {gpu.architecture}, driver {gpu.driver}")
-        if not rehearsal:
-            host.build(gpu.architecture)
-        deadline = started + options.seconds
-        if options.command == "test":
-            return suite.run(options.only, rest, deadline)
-        options.given = " ".join(given[1:])
-        return run.run(options, gpu, deadline)
-    except host.Refusal as refusal:
+        if getattr(options, "only", None) and options.command != "test":
+            plan.chosen(options.only, plan.contests())
+        return _COMMANDS[options.command](options, rest, given)
+    except (host.Refusal, ValueError) as refusal:
         sys.stderr.write(f"gpu-{options.command}: {refusal}\n")
         return 1
 
+
+def _on_host(options: argparse.Namespace, rest: list[str], given: list[str]) -> int:
+    started = float(os.environ.get(host.STARTED, time.time()))
+    here = host.find_gpu()
+    manifest = host.read_manifest()
+    host.check_runs(here, manifest)
+    host.set_up(given, started)
+    print(f"gpu-{options.command}: {here.name}, {here.arch}, driver {here.driver}", flush=True)
+    deadline = started + options.seconds
+    if options.command == "test":
+        return suite.run(options.only, rest, deadline)
+    from bench.gpu import run
+
+    return run.run(options, here, manifest, deadline)
+
+
+def _bundle(options: argparse.Namespace, rest: list[str], given: list[str]) -> int:
+    from bench.gpu import bundle
+
+    return bundle.run(options)
+
+
+def _page(options: argparse.Namespace, rest: list[str], given: list[str]) -> int:
+    from bench.gpu import page, run
+
+    return page.write(run.read(options.archive), options.out)
+
+
+def _rehearse(options: argparse.Namespace, rest: list[str], given: list[str]) -> int:
+    from bench.gpu import rehearse
+
+    return rehearse.run(options)
+
+
+def _plan(options: argparse.Namespace, rest: list[str], given: list[str]) -> int:
+    found = plan.contests().values()
+    for step in sorted({contest.step for contest in found}):
+        of_step = [contest for contest in found if contest.step == step]
+        print(f"step {step}: at most {sum(contest.seconds for contest in of_step):.0f} s")
+        for contest in of_step:
+            print(f"  {contest.name}: at most {contest.seconds:.0f} s")
+    return 0
+
+
+_COMMANDS = {
+    "bench": _on_host,
+    "bundle": _bundle,
+    "page": _page,
+    "plan": _plan,
+    "rehearse": _rehearse,
+    "test": _on_host,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

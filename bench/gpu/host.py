@@ -1,26 +1,40 @@
-"""The host: its GPU, tools and versions, and the build of needle's modules for it.
+"""The host: its GPU, its versions, and the bundle that it is given.
 
-Standard library only.
+The bundle (`bundle.py`) is an archive in `.gpu/`. It holds what this host lacks: TVM's runtime
+libraries and tvm-ffi for its Python, needle's native modules, and the compiled contestants. Needs
+the standard library alone.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import hashlib
+import json
+import lzma
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import time
+import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
+
+from needle_tvm.target import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "gpu"
-SETUP = ROOT / ".gpu" / "setup.sh"
-STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set when .gpu/setup.sh is sourced
+BUNDLE = ROOT / ".gpu" / "bundle.tar.xz"
+COMPILER = BUNDLE.with_name("compiler.tar.xz")  # the second bundle, if there is one
+UNPACKED = ROOT / "build" / "gpu" / "bundle"
+STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set once the paths are
+
+# Folders and files of the archive.
+MANIFEST = "bundle.json"
+SITE = "site"  # packages
+TREE = "tree"  # files for the source tree
+CONTESTS = "contests"  # a folder for each contest
 
 _TITLES = {
     "NumPy": "numpy",
@@ -28,7 +42,7 @@ _TITLES = {
     "Triton": "triton",
     "cuBLAS": "nvidia-cublas",
     "cuDNN": "nvidia-cudnn-cu13",
-    "TVM": "apache-tvm",
+    "TVM's ffi": "apache-tvm-ffi",
 }
 
 
@@ -37,12 +51,12 @@ class Refusal(Exception):
 
 
 @dataclass(frozen=True)
-class Gpu:
-    """The first GPU, as nvidia-smi describes it."""
+class Host:
+    """This machine's first GPU, and its driver's version."""
 
     name: str
+    arch: str
     driver: str
-    architecture: str
 
     @property
     def slug(self) -> str:
@@ -51,57 +65,68 @@ class Gpu:
         return "-".join(word for word in words if word != "nvidia") or "gpu"
 
 
-REHEARSAL = Gpu("no GPU, a rehearsal on the processor", "none", "none")
-
-
-def find_gpu() -> Gpu:
+def find_gpu() -> Host:
     """The first GPU. Raises Refusal if there is none."""
-    if shutil.which("nvidia-smi") is None:
-        raise Refusal("there is no GPU here: no nvidia-smi on the PATH")
-    query = "--query-gpu=name,driver_version,compute_cap"
-    done = told(["nvidia-smi", query, "--format=csv,noheader"])
-    lines = done.stdout.strip().splitlines()
-    fields = [field.strip() for field in lines[0].split(",")] if lines else []
-    if done.returncode or len(fields) != 3:
-        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise Refusal(f"there is no GPU here: nvidia-smi says: {said[:200]}")
-    return Gpu(fields[0], fields[1], "sm_" + fields[2].replace(".", ""))
+    found = gpu.gpus()
+    if not found:
+        raise Refusal(f"there is no GPU here: {gpu.why_none()}")
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    lines = run(query).stdout.split()
+    return Host(found[0].name, found[0].arch, lines[0] if lines else "unknown")
 
 
-def need_tools(command: str) -> None:
-    """Raise Refusal if nvcc, cmake or a module is missing that .gpu/setup.sh will not bring."""
-    if shutil.which("nvcc") is None and not can_set_up():
-        raise Refusal("there is no nvcc on the PATH, which compiles code for the GPU")
-    if shutil.which("cmake") is None:
-        raise Refusal("there is no cmake on the PATH, which builds needle's native modules")
-    modules = ["numpy", "ml_dtypes", "rich", "safetensors"]
-    if command == "test":
-        modules += ["pytest", "hypothesis"]
-    if not can_set_up():
-        modules = ["tvm", *modules, "platformdirs"]
-    missing = [name for name in modules if importlib.util.find_spec(name) is None]
-    if missing:
+def read_manifest() -> dict[str, Any]:
+    """Unpack the bundle, if it is not unpacked yet, and return its manifest.
+
+    Raises Refusal without a bundle, for a damaged one, and for one made for another Python.
+    """
+    if not BUNDLE.is_file():
+        raise Refusal(f"{BUNDLE} is missing: make gpu-bundle makes it (docs/gpu.md)")
+    archives = [BUNDLE, *([COMPILER] if COMPILER.is_file() else [])]
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in archives)).hexdigest()
+    mark = UNPACKED / digest
+    if not mark.is_file():
+        shutil.rmtree(UNPACKED, ignore_errors=True)
+        for path in archives:
+            try:
+                with tarfile.open(path, "r:xz") as archive:
+                    archive.extractall(UNPACKED, filter="data")
+            except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
+                raise Refusal(f"{path} cannot be unpacked: {error}") from error
+        mark.touch()
+    manifest: dict[str, Any] = json.loads((UNPACKED / MANIFEST).read_text())
+    here = platform.python_version_tuple()[:2]
+    if manifest["python"].split(".")[:2] != list(here):
         raise Refusal(
-            f"{sys.executable} has no module {', '.join(missing)}: install the project with its"
-            " [tvm] and [test] extras, or unpack TVM's offline bundle as .gpu/"
+            f"the bundle is for Python {manifest['python']}, and {sys.executable} is "
+            f"{platform.python_version()}"
         )
-
-
-def can_set_up() -> bool:
-    """Whether TVM's bundle is there and this run has not unpacked it."""
-    return SETUP.is_file() and STARTED not in os.environ
+    return manifest
 
 
 def set_up(arguments: Sequence[str], started: float) -> None:
-    """Start this program anew with .gpu/setup.sh sourced, if TVM is missing and the bundle
-    there."""
-    if importlib.util.find_spec("tvm") is not None or not can_set_up():
+    """Start this program anew with the bundle's paths, unless that has been done."""
+    if STARTED in os.environ:
         return
+    shutil.copytree(UNPACKED / TREE, ROOT, dirs_exist_ok=True)
     os.environ[STARTED] = str(started)
-    script = '. .gpu/setup.sh && exec "$0" -m bench.gpu "$@"'
+    _prepend("PYTHONPATH", [str(ROOT), str(UNPACKED / SITE)])
+    _prepend("LD_LIBRARY_PATH", [str(UNPACKED / SITE / "tvm" / "lib")])
     os.chdir(ROOT)
     sys.stdout.flush()
-    os.execvp("bash", ["bash", "-c", script, sys.executable, *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "bench.gpu", *arguments])
+
+
+def _prepend(variable: str, paths: Sequence[str]) -> None:
+    before = os.environ.get(variable)
+    os.environ[variable] = os.pathsep.join([*paths, *([before] if before else [])])
+
+
+def check_runs(host: Host, manifest: dict[str, Any]) -> None:
+    """Raise Refusal if the bundle's code does not run on the GPU."""
+    found = gpu.gpus()[0]
+    if not gpu.runs(manifest["arch"], found):
+        raise Refusal(f"the bundle is for {manifest['arch']}, and {host.name} is {host.arch}")
 
 
 def versions() -> dict[str, str]:
@@ -115,44 +140,12 @@ def versions() -> dict[str, str]:
             found[title] = metadata.version(distribution)
         except metadata.PackageNotFoundError:
             found[title] = "not installed"
-    release = [
-        line for line in told(["nvcc", "--version"]).stdout.splitlines() if "release" in line
-    ]
-    found["nvcc"] = release[0].split("release", 1)[1].strip() if release else "unknown"
     return found
 
 
-def told(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command; exit code 1 if it cannot be run or takes a minute."""
+def run(command: list[str], seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a command; exit code 1 if it cannot be run or takes longer than `seconds`."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))
-
-
-def build(architecture: str) -> None:
-    """Build needle's native modules for a GPU into the source tree, as far as they are not built.
-
-    Raises Refusal if that fails.
-    """
-    print(f"building needle's modules for {architecture}", flush=True)
-    start = time.time()
-    options = [
-        "-DNEEDLE_CUDA=ON",
-        f"-DCMAKE_CUDA_ARCHITECTURES={architecture.removeprefix('sm_')}-real",
-        f"-DPython_EXECUTABLE={sys.executable}",
-    ]
-    if shutil.which("ninja") and not (BUILD / "CMakeCache.txt").exists():
-        options += ["-G", "Ninja"]  # a host need not have make
-    for command in (
-        ["cmake", "-S", ".", "-B", str(BUILD), *options],
-        ["cmake", "--build", str(BUILD), "-j", str(len(os.sched_getaffinity(0)))],
-        ["cmake", "--install", str(BUILD), "--prefix", "."],
-    ):
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-        if done.returncode:
-            lines = (done.stdout + done.stderr).splitlines()
-            wrong = [line for line in lines if "error" in line.lower()]
-            reason = " ".join(" ".join((wrong or lines)[-12:]).split())[-600:]
-            raise Refusal(f"needle's native modules cannot be built: {reason}")
-    print(f"built in {time.time() - start:.0f} s", flush=True)

@@ -1,132 +1,150 @@
-"""`make gpu-bench`: the sections one after the other until the deadline, written after each."""
+"""`make gpu-bench`: the contests one after the other until the deadline, written after each."""
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import lzma
+import shutil
+import tarfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import host, sections
-from bench.gpu.host import ROOT, Gpu, Refusal
+from bench.gpu import plan
+from bench.gpu.host import CONTESTS, ROOT, UNPACKED, Host, Refusal, versions
 
-_MOST_SECONDS = 300.0  # of a section
-_LEAST_SECONDS = 20.0  # the processes of a section are not even up within less
+LAST = ROOT / "build" / "gpu" / "last.tar.xz"  # a copy of the newest archive on this machine
+RESULTS = "results.json"  # in the archive
+
+_LEAST_SECONDS = 15.0  # the processes of a contest are not even up within less
 
 
-def run(options: argparse.Namespace, gpu: Gpu, deadline: float) -> int:
-    """Measure the sections that `options` ask for and write the results.
+def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadline: float) -> int:
+    """Measure the contests that `options` ask for and write the archive.
 
-    Returns 1 if nothing was measured. Raises Refusal if the results cannot be written, or those to
-    go on with not be read.
+    Returns 1 if nothing was measured or step 1 found something wrong. Raises Refusal if the archive
+    cannot be written, or one to go on with not be read.
     """
-    from bench.tables import print_rows
-    from needle_tvm.errors import UsageError
-    from needle_tvm.process.child import Child, ChildError
-    from needle_tvm.process.command_line import check_writable
-    from needle_tvm.words import error_line
-
-    result = new_result(options, gpu)
-    out = ROOT / options.out
-    stem = f"{result['date'][:10]}-gpu-{gpu.slug}"
-    try:
-        check_writable(out / f"{stem}.json")
-    except UsageError as error:
-        raise Refusal(f"--out {error}") from error
+    result = new_result(options, here, manifest)
+    path = ROOT / options.out / f"{result['date'][:10]}-gpu-{here.slug}.tar.xz"
     if options.resume:
         take_over(result, options.resume)
-    kept = set(result["sections"])
-    wanted = [name for name in sections.chosen(options.only) if name not in kept]
+    write(result, path)
+    everything = plan.contests(manifest["small"])
+    kept = set(result["contests"])
+    wanted = [name for name in plan.chosen(options.only, everything) if name not in kept]
     result["not_measured"] = dict.fromkeys(wanted, "it was not begun")
-    for name in wanted:
-        seconds = min(deadline - time.time(), _MOST_SECONDS)
+    for number, name in enumerate(wanted):
+        contest = everything[name]
+        seconds = min(deadline - time.time(), contest.seconds)
         if seconds < _LEAST_SECONDS:
             result["not_measured"][name] = "no time was left"
+            write(result, path)
             continue
-        print(f"{name}: up to {seconds:.0f} s", flush=True)
-        setup = {"name": name, "rounds": options.rounds, "rehearse": options.rehearse}
-        try:
-            with Child(name, f"{sections.__name__}:serve", setup, timeout=seconds) as child:
-                result["sections"][name] = child.receive("section")
+        print(f"[{number + 1}/{len(wanted)}] {name}: up to {seconds:.0f} s", flush=True)
+        start = time.time()
+        found = measured(contest, seconds, options.rounds, manifest["small"])
+        if isinstance(found, str):
+            print(f"  not measured: {found}", flush=True)
+            result["not_measured"][name] = found
+        else:
+            found["took"] = time.time() - start
+            result["contests"][name] = found
             del result["not_measured"][name]
-        except ChildError as error:
-            print(error.details)
-            result["not_measured"][name] = error_line(error).removeprefix(f"{name}: ")
-        write(result, out, stem)
-    for title, rows in write(result, out, stem):
-        print_rows(title, rows)
-    print("\n".join(notes(result)), f"wrote {out / stem}.json, .md", sep="\n")
-    return 0 if set(result["sections"]) - kept or not wanted else 1
+        write(result, path)
+    print(f"wrote {path}")
+    for name, why in result["not_measured"].items():
+        print(f"not measured: {name}: {why}")
+    right = all(check["ok"] for check in smoke_checks(result))
+    return 0 if right and (set(result["contests"]) - kept or not wanted) else 1
 
 
-def new_result(options: argparse.Namespace, gpu: Gpu) -> dict[str, Any]:
-    """A report without sections."""
+def measured(
+    contest: plan.Contest, seconds: float, rounds: int, small: bool
+) -> dict[str, Any] | str:
+    """What a contest gives, or the reason that it could not be measured in one line."""
+    from bench.gpu import measure, smoke
+    from needle_tvm.process.child import Child, ChildError
+    from needle_tvm.words import error_line
+
+    folder = UNPACKED / CONTESTS / contest.name
+    if contest.kind == plan.SMOKE:
+        return smoke.run(contest, folder, lambda line: print(f"  {line}", flush=True))
+    setup = {"name": contest.name, "rounds": rounds, "small": small, "folder": str(folder)}
+    try:
+        with Child(contest.name, f"{measure.__name__}:serve", setup, timeout=seconds) as child:
+            return child.receive("contest")
+    except ChildError as error:
+        print(error.details)
+        return error_line(error).removeprefix(f"{contest.name}: ")
+
+
+def smoke_checks(result: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The checks of step 1; none if it has not run."""
+    return list(result["contests"].get(plan.SMOKE, {}).get("checks", []))
+
+
+def new_result(options: argparse.Namespace, here: Host, manifest: dict[str, Any]) -> dict[str, Any]:
+    """A report without contests."""
     from bench import contests
+    from bench.gpu import measure
 
-    conditions = sections.conditions(options.rounds, options.rehearse)
-    result = contests.new_report(conditions, "mlp", sections.PEERS)
-    result["machine"]["processor"] = f"{gpu.name} ({gpu.architecture}), driver {gpu.driver}"
-    given = f' ARGS="{options.given}"' if options.given else ""
-    result |= {"command": f"make gpu-bench{given}", "rehearsal": options.rehearse}
-    return {**result, "versions": host.versions(), "sections": {}, "not_measured": {}}
+    conditions = measure.make_conditions(options.rounds, manifest["small"])
+    result = contests.new_report(conditions, "mlp", ("torch", "torch-compile"))
+    result["machine"]["processor"] = f"{here.name} ({here.arch}), driver {here.driver}"
+    command = "make gpu-bench" + (f' ARGS="{options.given}"' if options.given else "")
+    result |= {"command": command, "bundle": manifest, "versions": versions()}
+    result |= {"gpu": here.name, "slug": here.slug}
+    return {**result, "contests": {}, "not_measured": {}}
 
 
 def take_over(result: dict[str, Any], path: Path) -> None:
-    """Put the sections of an earlier call into a result.
+    """Put the contests of an earlier call into a result.
 
-    Raises Refusal if they cannot be read, or were measured on another GPU or with other versions.
+    Raises Refusal if they cannot be read, or were measured on another GPU, with other versions or
+    from another bundle.
     """
+    earlier = read(path)
+    for what in ("bundle", "versions", "machine"):
+        theirs, ours = earlier.get(what), result[what]
+        if what == "machine":
+            theirs, ours = theirs["processor"], ours["processor"]
+        if theirs != ours:
+            raise Refusal(f"--resume {path}: its {what} is another one: {str(theirs)[:200]}")
+    result["contests"] = earlier["contests"]
+
+
+def write(result: Mapping[str, Any], path: Path) -> None:
+    """Write the archive, whole or not at all. Raises Refusal if that fails."""
+    data = json.dumps(result).encode()
+    fresh = path.with_name(f"{path.name}.tmp")
     try:
-        earlier = json.loads((ROOT / path).read_text())
-        found, versions = earlier["sections"], earlier["versions"]
-        theirs = {"GPU": earlier["machine"]["processor"], **versions}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise Refusal(f"--resume {path}: {error!r}") from error
-    ours = {"GPU": result["machine"]["processor"], **result["versions"]}
-    for what, value in ours.items():
-        if what != "system" and theirs.get(what) != value:
-            raise Refusal(f"--resume {path}: it was measured with {what} {theirs.get(what)}")
-    result["sections"] = {name: each for name, each in found.items() if name in sections.SECTIONS}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tarfile.open(fresh, "w:xz") as archive:
+            entry = tarfile.TarInfo(RESULTS)
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+        fresh.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            fresh.unlink()
+        raise Refusal(f"--out {path} cannot be written: {error.strerror}") from error
+    LAST.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(path, LAST)
 
 
-def write(result: dict[str, Any], out: Path, stem: str) -> list[tuple[str, Any]]:
-    """Write STEM.json, .md and, if matplotlib is installed, .png; returns the tables of the
-    page."""
-    from apps import report
-    from bench import charts, tables
-
-    found = result["sections"].values()
-    view = {**result, "cases": [case for each in found for case in each["cases"]]}
-    view["notes"] = notes(result)
-    parts = [("beside the fastest peer of each case", tables.summary(view["cases"]))]
-    parts = parts if view["cases"] else []
-    parts += [(title, rows) for each in found for title, rows in each["tables"]]
-    report.write_json(result, out / f"{stem}.json")
-    report.write_atomically(out / f"{stem}.md", tables.page(view, parts).encode())
-    with suppress(ImportError):
-        charts.draw_ratios(view, out / f"{stem}.png")
-    return parts
-
-
-def notes(result: dict[str, Any]) -> list[str]:
-    """The lines above the tables: how the figures were taken, and the reason for each missing
-    one."""
-    lines = ["A rehearsal on the processor, in small: these figures mean nothing."]
-    lines = lines if result["rehearsal"] else []
-    lines += [
-        f"`{result['command']}`; "
-        + ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
-        "Inputs lie on the device, results stay there, each call is waited for. Errors are those"
-        " against float64, relative to the largest value. torch.compile is"
-        ' mode="max-autotune", which includes CUDA graphs; unless it says "not frozen" weights are'
-        " constants to it. TF32 is off unless the case says tf32; bfloat16 is the whole model in"
-        " that dtype for PyTorch, and for needle the operands of matmuls and convolutions.",
-    ]
-    lines += [f"not measured: {name}: {why}" for name, why in result["not_measured"].items()]
-    return lines + [
-        f"left out: {name}, {who}: {why}"
-        for name, section in result["sections"].items()
-        for who, why in section["failed"].items()
-    ]
+def read(path: Path) -> dict[str, Any]:
+    """The report in an archive. Raises Refusal if there is none."""
+    try:
+        with tarfile.open(path, "r:xz") as archive:
+            member = archive.extractfile(RESULTS)
+            found = json.load(member) if member else None
+    except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, lzma.LZMAError) as error:
+        raise Refusal(f"{path}: no results of make gpu-bench can be read: {error}") from error
+    if not isinstance(found, dict) or "contests" not in found:
+        raise Refusal(f"{path}: it holds no results of make gpu-bench")
+    return found

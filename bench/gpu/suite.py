@@ -66,7 +66,8 @@ _WORKERS = 12  # processes that test at once; each has a context on the GPU
 @dataclass(frozen=True)
 class Step:
     """A run of pytest, under the command `before` if there is one. A `sample` may be cut short by
-    the deadline; `parallel` steps run in several processes at once."""
+    the deadline; `parallel` steps run in several processes at once; `compiles` says that it needs
+    TVM's compiler, which the second bundle has."""
 
     title: str
     arguments: tuple[str, ...]
@@ -74,6 +75,7 @@ class Step:
     environment: Mapping[str, str] = field(default_factory=dict)
     sample: bool = False
     parallel: bool = False
+    compiles: bool = False
 
 
 def steps(marked: Sequence[str]) -> list[Step]:
@@ -88,7 +90,6 @@ def steps(marked: Sequence[str]) -> list[Step]:
         words,
     )
     return [
-        Step("marked", ("-m", "gpu", *marked), parallel=True),
         Step(
             "arrays",
             (*on_device, *DEVICE_TESTS, *MORE_DEVICE_TESTS),
@@ -100,7 +101,9 @@ def steps(marked: Sequence[str]) -> list[Step]:
             ("tests/needle_tvm/emulated_gpu/checks.py",),
             environment={"NEEDLE_CHECKS_ON": "gpu"},
             parallel=True,
+            compiles=True,
         ),
+        Step("marked", ("-m", "gpu", *marked), parallel=True, compiles=True),
         *(
             Step(
                 tool,
@@ -141,6 +144,9 @@ def run_all(found: Sequence[Step], more: Sequence[str], deadline: float) -> tupl
         if step.before and shutil.which(step.before[0]) is None:
             told.append(f"{step.title}: not run, there is no {step.before[0]}")
             continue
+        if step.compiles and find_spec("tvm.relax") is None:
+            told.append(f"{step.title}: not run: make gpu-bundle ARGS=--compiler brings a compiler")
+            continue
         seconds = deadline - time.time()
         if seconds < _LEAST_SECONDS:
             told.append(f"{step.title}: not run, no time was left")
@@ -156,6 +162,14 @@ def run_all(found: Sequence[Step], more: Sequence[str], deadline: float) -> tupl
     return (0 if good and ran else 1), told
 
 
+def find_spec(name: str) -> object | None:
+    """The module's spec; None if it or its package is missing."""
+    try:
+        return importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
+
+
 def run_step(step: Step, more: Sequence[str], seconds: float) -> tuple[str, dict[str, int]]:
     """Run one step; returns "passed", "cut short" or "failed", and how many tests did what."""
     with tempfile.TemporaryDirectory() as folder:
@@ -163,7 +177,7 @@ def run_step(step: Step, more: Sequence[str], seconds: float) -> tuple[str, dict
         # The host's own packages may warn of anything: that is shown, and fails no test.
         command = [*step.before, sys.executable, "-m", "pytest", "-W", "default", "-q"]
         command += [f"--junitxml={report}"]
-        if step.parallel and importlib.util.find_spec("xdist") is not None:
+        if step.parallel and find_spec("xdist") is not None:
             workers = max(1, min(_WORKERS, len(os.sched_getaffinity(0)) - 2))
             command += ["-n", str(workers)]
         paths = f"{ROOT}:{os.environ.get('PYTHONPATH', '')}"

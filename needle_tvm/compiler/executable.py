@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 class Executable:
     """A compiled model: call it as the model is called, with Tensors, NumPy or DLPack arrays.
+    Results are Tensors: on the GPU that the code runs on, if all inputs are there.
 
     It follows the weights of the model it was compiled from: a call uses them as an optimizer,
     `load_state_dict` or any other write through needle has left them. Calls under way finish with
@@ -203,7 +204,10 @@ class Executable:
 
 def calls_of(program: runtime.Program) -> Calls:
     """Calls of a program that return Tensors."""
-    return Calls(program.executor, _result(program.executor), _tensor)
+    executor = program.executor
+    stored = _result(executor)
+    share = None if stored is None else needle.from_dlpack
+    return Calls(executor, stored, _tensor, share)
 
 
 def _result(executor: Executor) -> type | None:

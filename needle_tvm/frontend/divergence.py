@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle import cpu_numpy
 from needle.autograd import Node
-from needle.backend_ndarray import NDArray, is_floating
 from needle.trace import Graph
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact, trees
@@ -23,20 +21,6 @@ from needle_tvm.lower import build
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.target.spec import TargetSpec, resolve
-
-
-def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
-    """Every node's value in float64 on the NumPy device (integers and booleans unchanged)."""
-    sized, values = Sized(graph), dict[Node, Any]()
-    for leaf, array in zip(sized.of(arrays).inputs, arrays, strict=True):
-        values[leaf.node] = _widened(array)
-    for leaf in (*graph.params, *graph.constants):
-        values[leaf.node] = _widened(to_numpy(leaf.value))
-    by_node = sized.by_node(arrays)
-    for node in by_node.values():
-        if node.op is not None:
-            values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
-    return {node: values[each] for node, each in by_node.items()}
 
 
 def first_divergence(
@@ -84,11 +68,6 @@ def _target_of(program: runtime.Program) -> TargetSpec:
     if program.artifact.for_gpu:
         return resolve(f"cuda:{program.executor.device}")
     return resolve("cpu", program.artifact.target["num-cores"])
-
-
-def _widened(array: np.ndarray[Any, Any]) -> NDArray:
-    wide = array.astype(np.float64) if is_floating(array.dtype.name) else array
-    return NDArray(wide, device=cpu_numpy())
 
 
 def worst(expected: Sequence[Any], found: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]:

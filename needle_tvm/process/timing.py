@@ -10,7 +10,9 @@ stays meaningful.
 
 A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
 the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`
-returns the results as a list of NumPy arrays (the type `Calls`).
+returns the results as a list of NumPy arrays (the type `Calls`). A third value, `clock(calls)`,
+returns the seconds per call by a device's own clock, or None if it cannot be taken; every block
+then has that time too.
 
 Standard library and NumPy only: importable without needle and TVM.
 """
@@ -21,11 +23,12 @@ import gc
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 
@@ -35,6 +38,8 @@ from needle_tvm.process.threads import thread_environment
 
 Outputs = list[np.ndarray]
 Calls = tuple[Callable[[], object], Callable[[], Outputs]]  # what a factory returns
+Clock = Callable[[int], float | None]
+ClockedCalls = tuple[Callable[[], object], Callable[[], Outputs], Clock]  # or this
 Progress = Callable[[int, int, str], None]
 
 # Idle time after a block: TVM's CPU workers spin this long before they sleep; a GPU leaves no
@@ -86,12 +91,14 @@ class Spread:
 
 @dataclass
 class Result:
-    """One contestant's results: `seconds[i]` is the mean time of a call in round i."""
+    """One contestant's results: `seconds[i]` is the mean time of a call in round i, `device[i]` the
+    same by the device's clock (empty without one)."""
 
     name: str
     outputs: Outputs
     seconds: list[float] = field(default_factory=list)
     calls: int = 0
+    device: list[float] = field(default_factory=list)
 
     @property
     def spread(self) -> Spread:
@@ -113,6 +120,7 @@ class Result:
             "upper_quartile": spread.upper,
             "blocks": list(self.seconds),
             "calls": self.calls,
+            **({"device": asdict(Spread.of(self.device))} if self.device else {}),
         }
 
 
@@ -153,7 +161,7 @@ def contest(
     warmup_seconds: float = 0.3,
     check: Callable[[dict[str, Outputs]], None] | None = None,
     leave_out: Callable[[TimingError], bool] | None = None,
-    in_turn: bool = False,
+    alone: Collection[str] = (),
     progress: Progress | None = None,
     timeout: float = 300.0,
 ) -> list[Result]:
@@ -166,8 +174,8 @@ def contest(
     single step of a child: start, warm-up or block.
 
     `leave_out(error)` is asked about each contestant that fails: True leaves it out of the contest
-    and of the results. With `in_turn` a contestant starts only once the one before it is ready,
-    which those need that tune themselves by timing.
+    and of the results. Contestants named in `alone` tune themselves by timing: each starts once all
+    before it are ready, the others before them and all at once.
 
     No child outlives the call, however it ends.
 
@@ -189,7 +197,11 @@ def contest(
 
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("needle-timing-"))
-        starting = _start(stack, contestants, folder, timeout)
+
+        def starting(by_itself: bool) -> Iterator[_Contender]:
+            chosen = [each for each in contestants if (each.name in alone) == by_itself]
+            return _start(stack, chosen, folder, timeout)
+
         racing: dict[_Contender, Result] = {}
         failed: list[str] = []
 
@@ -204,7 +216,7 @@ def contest(
                 failed.append(child.name)
                 child.child.close(error)
 
-        for child in starting if in_turn else list(starting):
+        for child in itertools.chain(list(starting(False)), starting(True)):
             report(next(steps), total, f"{child.name}: starting")
             with attempt(child):
                 racing[child] = Result(child.name, child.outputs())
@@ -223,9 +235,11 @@ def contest(
                     calls = answer["calls"]
                     racing[child].seconds.append(answer["seconds"] / calls / child.repeats)
                     racing[child].calls += calls
+                    if answer["device"] is not None:
+                        racing[child].device.append(answer["device"] / child.repeats)
                 time.sleep(idle_seconds)
         report(total, total, "done")
-    return list(racing.values())
+    return sorted(racing.values(), key=lambda result: names.index(result.name))
 
 
 def collect_outputs(
@@ -249,8 +263,8 @@ def _rotated(children: list[_Contender], by: int) -> list[_Contender]:
 def _start(
     stack: ExitStack, contestants: Sequence[Contestant], folder: Path, timeout: float
 ) -> Iterator[_Contender]:
-    for number, contestant in enumerate(contestants):
-        contender = _Contender(contestant, folder / f"{number}.npz", timeout)
+    for contestant in contestants:
+        contender = _Contender(contestant, folder / f"{uuid4().hex}.npz", timeout)
         stack.push(contender.child.close)
         yield contender
 
@@ -301,7 +315,7 @@ def load_arrays(path: Path | str) -> list[np.ndarray]:
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
     """Serve the child's side (a service of `needle_tvm.process.child`): one answer per message."""
-    call, outputs = load_function(setup["factory"])(**setup["kwargs"])
+    call, outputs, *clocks = load_function(setup["factory"])(**setup["kwargs"])
     call()
     arrays = [np.asarray(array) for array in outputs()]
     # An .npz file cannot hold bfloat16.
@@ -325,7 +339,8 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
                 _run(call, max(1, min(calls, int(_WAKE_SECONDS / estimate))))
             seconds = _run(call, calls)
             estimate = max(seconds / calls, 1e-9)
-            yield {"calls": calls, "seconds": seconds}
+            device = clocks[0](calls) if clocks else None
+            yield {"calls": calls, "seconds": seconds, "device": device}
 
 
 def _warm_up(call: Callable[[], object], seconds: float) -> float:

@@ -21,6 +21,8 @@ Arrays = list[np.ndarray[Any, Any]]
 class Calls:
     """Calls of an executor's code that return NumPy arrays, or objects of the class `result`, which
     offers DLPack's C exchange table; `wrap` makes one of a NumPy array, and alone makes them all.
+    Results stay in a GPU's memory if all arrays of a call are there: `share` makes an object of a
+    tvm_ffi tensor, whose memory it shares.
 
     The native module serves arrays that fit, without a copy unless they are not aligned. All else,
     and everything where it is not built, takes the way through `Executor.run`, which does the same
@@ -32,8 +34,9 @@ class Calls:
         executor: Executor,
         result: type | None = None,
         wrap: Callable[[np.ndarray[Any, Any]], Any] | None = None,
+        share: Callable[[Any], Any] | None = None,
     ) -> None:
-        self._executor, self._result, self._wrap = executor, result, wrap
+        self._executor, self._result, self._wrap, self._share = executor, result, wrap, share
         self._main = main = executor.main
         self._flat = all(
             argument["tree"] == LEAF and not argument.get("keyword") for argument in main.arguments
@@ -91,7 +94,10 @@ class Calls:
         return [results] if self._single else list(results)
 
     def _run(self, values: Sequence[Any]) -> list[Any]:
-        arrays = self._executor.run(values)
+        executor = self._executor
+        if self._share is not None and executor.holds(values):
+            return list(map(self._share, executor.call(executor.convert(values))))
+        arrays = executor.run(values)
         return arrays if self._wrap is None else list(map(self._wrap, arrays))
 
     @property

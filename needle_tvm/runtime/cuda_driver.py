@@ -21,6 +21,7 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do anything me
 _Handle = ctypes.c_void_p
 _Address = ctypes.c_uint64  # CUdeviceptr
 _ByReference = ctypes.POINTER(ctypes.c_void_p)
+_HostFunction = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuInit": (ctypes.c_uint,),
@@ -37,6 +38,11 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphDestroy": (_Handle,),
     "cuGraphLaunch": (_Handle, _Handle),
     "cuGraphExecDestroy": (_Handle,),
+    "cuEventCreate": (_ByReference, ctypes.c_uint),
+    "cuEventRecord": (_Handle, _Handle),
+    "cuEventSynchronize": (_Handle,),
+    "cuEventElapsedTime": (ctypes.POINTER(ctypes.c_float), _Handle, _Handle),
+    "cuLaunchHostFunc": (_Handle, _HostFunction, _Handle),
     "cuMemcpyHtoDAsync_v2": (_Address, _Handle, ctypes.c_size_t, _Handle),
     "cuMemcpyDtoHAsync_v2": (_Handle, _Address, ctypes.c_size_t, _Handle),
     "cuMemcpyDtoDAsync_v2": (_Address, _Address, ctypes.c_size_t, _Handle),
@@ -136,6 +142,32 @@ class Driver:
         code = self._launch(graph, stream)
         if code:
             self._fail("cuGraphLaunch", code)
+
+    def event(self) -> ctypes.c_void_p:
+        """A new event. It lives as long as the process."""
+        event = ctypes.c_void_p()
+        self._do("cuEventCreate", ctypes.byref(event), 0)
+        return event
+
+    def record(self, event: ctypes.c_void_p, stream: int) -> None:
+        """Have the stream note the time in the event, once its work so far is done."""
+        self._do("cuEventRecord", event, stream)
+
+    def elapsed(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        """The seconds between two recorded events; waits for the second."""
+        milliseconds = ctypes.c_float()
+        self._do("cuEventSynchronize", end)
+        self._do("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
+        return milliseconds.value / 1e3
+
+    def call_in_order(self, function: Callable[[], object], stream: int) -> object:
+        """Have the stream call a function on the host, and wait for it before its next work.
+
+        The function must not use CUDA. Keep what this returns until the function has run.
+        """
+        called = _HostFunction(lambda _: function() and None)
+        self._do("cuLaunchHostFunc", stream, called, None)
+        return called
 
     def destroy(self, graph: ctypes.c_void_p) -> None:
         """Free a graph that no longer runs."""

@@ -117,6 +117,11 @@ class Executor:
         sizes = self.main.sizes.of([array.shape for array in checked])
         return [each._replace(shape=shape_at(each.shape, sizes)) for each in self.results]
 
+    def holds(self, values: Sequence[Any]) -> bool:
+        """Whether there are values, and all of them lie in the memory of the GPU it runs on."""
+        here = self.memory
+        return isinstance(here, memory.CudaMemory) and bool(values) and all(map(here.holds, values))
+
     def convert(self, values: Sequence[Any]) -> list[Any]:
         """Check arrays against the signature and wrap them for `call`, copying where needed.
 

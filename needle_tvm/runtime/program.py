@@ -40,7 +40,7 @@ class Program:
     def __init__(self, artifact: Artifact, device: int = 0) -> None:
         self.artifact = artifact
         self.executor = Executor(artifact, device)
-        self._calls = Calls(self.executor)
+        self._calls = Calls(self.executor, share=lambda tensor: tensor)
 
     def __repr__(self) -> str:
         return summary(type(self).__name__, self.artifact.manifest, self.artifact.main)
@@ -76,7 +76,8 @@ class Program:
         """Run `main` on arrays in the structure the model was traced with.
 
         Takes NumPy arrays and anything with `__dlpack__`; an array that is not contiguous or not
-        aligned is copied. Returns NumPy arrays in the structure the model returns. With `out=`,
+        aligned is copied. Returns NumPy arrays in the structure the model returns, or tvm_ffi
+        Tensors (with DLPack) on the GPU that the code runs on if all inputs are there. With `out=`,
         arrays in that structure, the results are written to them and `out` is returned, unless the
         model has an argument of that name. Raises InputError when an argument's structure, shape or
         dtype is not the compiled one's, for indices out of range (those in a GPU's memory are not
@@ -84,11 +85,10 @@ class Program:
         """
         return self._calls(args, kwargs)
 
-    def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """`main` on `values`, a flat list of arrays, one per input; a flat list of NumPy arrays
-        back.
+    def run(self, values: Sequence[Any]) -> list[Any]:
+        """`main` on `values`, a flat list of arrays, one per input; a flat list of arrays back.
 
-        Takes the same arrays as a call, and raises the same errors.
+        Takes and returns the same arrays as a call, and raises the same errors.
         """
         return self._calls.run(values)
 

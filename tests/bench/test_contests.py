@@ -13,6 +13,7 @@ OURS = "needle tuned"
 
 def options(**others):
     given = {"rounds": 3, "block_seconds": 0.01, "device": "cpu", "strict": True, "timeout": 60.0}
+    given["alone"] = ()
     return argparse.Namespace(**{**given, **others})
 
 

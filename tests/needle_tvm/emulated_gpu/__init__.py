@@ -17,12 +17,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import ffi
 from needle_tvm.runtime import cuda_driver, memory
-from needle_tvm.target import gpu, nvcc
+from needle_tvm.target import cublas, gpu, nvcc
 from needle_tvm.target.gpu import Gpu
 from tests import ROOT
 from tests.needle_tvm.emulated_gpu import ptx
@@ -31,6 +32,7 @@ HERE = Path(__file__).resolve().parent
 
 CUDA = ROOT / "src" / "cuda" / "emulated"  # needle's emulated CUDA runtime
 BUILD = ROOT / "build" / "emulated"
+CUBLAS = BUILD / "libcublas.so.13"
 
 GPU = Gpu(
     index=0,
@@ -81,7 +83,6 @@ def _package(name: str) -> Path:
 
 def build() -> Path:
     """The path of the emulated runtime, compiled again if its sources have changed."""
-    tvm, tvm_ffi = (_package(name) / "include" for name in ("tvm", "tvm_ffi"))
     sources = [HERE / "runtime.cc", HERE / "driver.cc", CUDA / "emulated.cc", CUDA / "threads.cc"]
     text = b"".join(
         path.read_bytes() for path in [*sources, HERE / "graphs.h", *sorted(CUDA.glob("*.h"))]
@@ -89,6 +90,7 @@ def build() -> Path:
     library = BUILD / f"tvm-{hashlib.sha256(text).hexdigest()[:16]}.so"
     if not library.is_file():
         fresh = _fresh(library)
+        tvm, tvm_ffi = (_package(name) / "include" for name in ("tvm", "tvm_ffi"))
         folders = (HERE, HERE / "headers", tvm, tvm_ffi, tvm_ffi / "dlpack")
         _compile(sources, fresh, "-O1", *(f"-I{folder}" for folder in folders))
         fresh.replace(library)
@@ -97,10 +99,9 @@ def build() -> Path:
 
 def build_cublas() -> Path:
     """The path of a cuBLAS for the emulated GPU, with the real library's soname."""
-    library = BUILD / "libcublas.so.13"
-    fresh = _fresh(library)
-    _compile([HERE / "cublas.cc"], fresh, "-O1", f"-I{HERE}", f"-Wl,-soname,{library.name}")
-    return fresh.replace(library)
+    fresh = _fresh(CUBLAS)
+    _compile([HERE / "cublas.cc"], fresh, "-O1", f"-I{HERE}", f"-Wl,-soname,{CUBLAS.name}")
+    return fresh.replace(CUBLAS)
 
 
 @functools.cache
@@ -151,6 +152,13 @@ def load() -> ctypes.CDLL:
     return ctypes.CDLL(str(build()), ctypes.RTLD_GLOBAL)
 
 
+def _cublas_places() -> Iterator[str]:
+    """Replaces `cublas.places`: the emulated one, if it is built, which needs the runtime."""
+    if CUBLAS.is_file():
+        load()
+        yield str(CUBLAS)
+
+
 def _load_runtime() -> Any:
     """Replaces `ffi.load_cuda_runtime`."""
     load()
@@ -167,8 +175,10 @@ def environment() -> dict[str, str]:
 def install() -> None:
     """Give this process a GPU. Code that uses it without needle_tvm calls `load`."""
     gpu.gpus = lambda: (GPU,)  # type: ignore[assignment]
+    gpu.why_none = lambda: ""  # type: ignore[assignment]
     nvcc.compile_cubin = compile_cubin
     nvcc.find = lambda: "emulated"
     nvcc.version = lambda: "0.0"  # type: ignore[assignment]
     cuda_driver.library = load  # type: ignore[assignment]
+    cublas.places = _cublas_places
     memory.load_cuda_runtime = _load_runtime

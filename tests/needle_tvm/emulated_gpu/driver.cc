@@ -1,6 +1,7 @@
 // The CUDA driver on a host without a GPU, for tests. It has the functions that needle_tvm's
 // cuda_driver.py calls, on top of needle's emulated CUDA runtime. A graph keeps the captured work
 // with the addresses of that time, and repeats it at each launch.
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <vector>
@@ -132,6 +133,23 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream)
   return copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes,
               cudaMemcpyDeviceToDevice, stream);
 }
+// Events have the host's time, since work is done when it is submitted. For the same reason a stream
+// cannot wait for a function that waits for later submissions: it is not called.
+int cuEventCreate(void** event, unsigned) {
+  *event = new double(0);
+  return kSuccess;
+}
+int cuEventRecord(void* event, void*) {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  *static_cast<double*>(event) = std::chrono::duration<double, std::milli>(now).count();
+  return kSuccess;
+}
+int cuEventSynchronize(void*) { return kSuccess; }
+int cuEventElapsedTime(float* milliseconds, void* start, void* end) {
+  *milliseconds = static_cast<float>(*static_cast<double*>(end) - *static_cast<double*>(start));
+  return kSuccess;
+}
+int cuLaunchHostFunc(void*, void (*)(void*), void*) { return kSuccess; }
 int cuGetErrorName(int error, const char** name) {
   *name = error == kUnsupported ? "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
                                 : cudaGetErrorString(static_cast<cudaError_t>(error));

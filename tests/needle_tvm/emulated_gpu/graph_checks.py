@@ -13,7 +13,7 @@ import needle_tvm
 from needle_tvm import runtime
 from needle_tvm.errors import CaptureError
 from needle_tvm.lower import cuda_graph
-from needle_tvm.runtime import cuda_driver
+from needle_tvm.runtime import cuda_driver, device_clock
 from needle_tvm.target import gpu
 from tests.needle_tvm.emulated_gpu.checks import EMULATED, program
 
@@ -275,3 +275,27 @@ def test_it_can_be_turned_off(tmp_path):
     with_graph = needle_tvm.compile(model, x, target="cuda")
     assert with_graph.manifest["functions"]["main"]["graph"] is not None
     close(with_graph(x).numpy(), eager(model, x))
+
+
+def test_results_stay_on_the_gpu_if_all_inputs_are_there(tmp_path):
+    model = Layers()
+    x, y = arrays(2)
+    ready = compiled(model, [ndl.Tensor(x)], tmp_path / "a")
+    there = ready.executor.convert([x])
+    found = ready(*there)
+    assert ready.executor.holds([found]) and not ready.executor.holds([x])
+    close(read(ready, [found]), eager(model, x))
+    close(ready.run([y])[0], eager(model, y))  # an array in, an array out
+    close(read(ready, ready.run([found])), eager(model, eager(model, x)))
+
+
+def test_calls_are_timed_by_the_device(tmp_path):
+    x, model = arrays(1)[0], Layers()
+    ready = compiled(model, [ndl.Tensor(x)], tmp_path / "a")
+    there = ready.executor.convert([x])
+    call, outputs, clock = device_clock.contestant(
+        lambda: ready(*there), ready.executor.synchronize, lambda: [read(ready, [ready(*there)])]
+    )
+    call()
+    assert clock(5) > 0
+    close(outputs()[0], eager(model, x))

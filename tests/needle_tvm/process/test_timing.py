@@ -166,10 +166,26 @@ def test_a_contestant_that_fails_may_be_left_out(tmp_path):
         contest([contestant("fails", "only")], leave_out=lambda error: True, **QUICK)
 
 
-def test_in_turn_a_contestant_starts_when_the_one_before_is_ready(tmp_path):
-    entries = [contestant("leaves_a_mark", name, folder=str(tmp_path)) for name in "abc"]
-    (first, *_), *others = (result.outputs for result in contest(entries, in_turn=True, **QUICK))
-    assert first == 0 and [int(arrays[0]) for arrays in others] == [1, 2]
+def test_contestants_that_tune_themselves_start_alone_after_the_others(tmp_path):
+    entries = [contestant("leaves_a_mark", name, folder=str(tmp_path)) for name in "abcd"]
+    results = contest(entries, alone=("a", "c"), **QUICK)
+    assert [result.name for result in results] == list("abcd")
+    marks = {result.name: int(result.outputs[0]) for result in results}
+    assert (marks["a"], marks["c"]) == (2, 3) and max(marks["b"], marks["d"]) <= 1
+
+
+def test_a_device_clock_is_read_in_every_block():
+    clocked, broken, plain = contest(
+        [
+            contestant("clocked", "a", seconds=2.0),
+            contestant("clocked", "b"),
+            contestant("sleeper"),
+        ],
+        **QUICK,
+    )
+    assert clocked.device == [2.0] * QUICK["rounds"]
+    assert clocked.to_dict()["device"]["median"] == 2.0
+    assert broken.device == plain.device == [] and "device" not in plain.to_dict()
 
 
 def test_times_are_of_one_repeat():

@@ -1,0 +1,165 @@
+"""What is measured on a GPU, in the order of its worth. Standard library only.
+
+A contest is compiled into the bundle on a machine without a GPU (`bundle`) and measured on one that
+has no compiler (`measure`). There are four steps:
+
+1. Does it work? Arrays on the device, and the MLP eager and compiled, right or wrong.
+2. The ladders of the documents that this project grew from, at their sizes.
+3. The three models of tvm_eval.py, in three precisions and at two batches.
+4. A training step, attention, large matmuls, and the other ladders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MODELS = ("mlp", "conv", "transformer")
+OWN_BATCH, LARGE_BATCH = 8, 256
+SMOKE = "smoke"
+CUBLAS = "needle tuned, cuBLAS"
+
+_TUNED = {"needle tuned": {"stage": "tuned"}, CUBLAS: {"stage": "tuned", "products": "cublas"}}
+_STAGES = {f"needle {stage}": {"stage": stage} for stage in ("noopt", "fused")}
+_TORCH = ("torch", "torch-channels-last")
+_LARGEST_RUNGS = (  # of a matmul of 4096: those below take seconds and say nothing new
+    *("register_tile", "vector_loads", "double_buffer", "large_tiles", "warp_tiles"),
+    *("async_copies", "tensor_cores", "tensor_core_tiles", "tensor_core_padded"),
+    *("tensor_core_pipeline", "tensor_core_mma"),
+)
+# At the sizes of a rehearsal an emulated GPU takes seconds.
+_SMALL_SIZES = {
+    "conv1d": {"M": 70, "N": 8},
+    "depthwise": {"B": 1, "C": 2, "H": 6, "W": 9, "K": 3},
+    "separable": {"B": 1, "C": 2, "H": 6, "W": 9, "K": 3, "O": 3},
+    "gemm": {"M": 64, "N": 64, "K": 64},
+    "gelu_matmul": {"M": 64, "N": 64, "K": 64},
+    "vector_add": {"N": 2048},
+}
+_SMALL_OPTIONS = {
+    "mlp": {"sizes": [24] * 6},
+    "attention": {"heads": 2, "length": 9, "size": 8},
+    "matmul": {"columns": 12, "terms": 20},
+}
+
+
+@dataclass(frozen=True)
+class Contest:
+    """One contest: `kind` is a function of `measure` (or "smoke"), `subject` its keywords.
+
+    `artifacts` are the keywords of needle_tvm.compile for each of our compiled contestants;
+    `seconds` is the most that the contest may take.
+    """
+
+    name: str
+    step: int
+    kind: str
+    subject: Mapping[str, Any]
+    seconds: float
+    artifacts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+def contests(small: bool = False) -> dict[str, Contest]:
+    """All contests by name, in order; `small` as a rehearsal runs them."""
+    found = [
+        Contest(SMOKE, 1, SMOKE, _model("mlp", OWN_BATCH, small), 120, _STAGES | _first(_TUNED)),
+        _ladder("conv1d", 2, small),
+        _ladder("depthwise", 2, small),
+        _ladder("gemm", 2, small),
+        _ladder("gemm", 2, small, 2048),
+        *(_contest(model, OWN_BATCH, "float32", small) for model in MODELS),
+        *(_contest(model, LARGE_BATCH, "bfloat16", small) for model in MODELS),
+        *(_contest(model, LARGE_BATCH, "tf32", small) for model in MODELS),
+        *(_contest(model, LARGE_BATCH, "float32", small) for model in MODELS),
+        *(_contest(model, OWN_BATCH, "tf32", small) for model in MODELS),
+        *(_contest(model, OWN_BATCH, "bfloat16", small) for model in MODELS),
+        _training(OWN_BATCH, small),
+        Contest(
+            "attention",
+            4,
+            "model",
+            {**_model("attention", OWN_BATCH, small), "peers": _TORCH},
+            60,
+            _first(_TUNED),
+        ),
+        _ladder("gemm", 4, small, 4096, _LARGEST_RUNGS),
+        _training(LARGE_BATCH, small),
+        *(_ladder(name, 4, small) for name in ("gelu_matmul", "separable", "vector_add")),
+        Contest(
+            "steps", 4, "steps", {**_model("conv", 64, small), "steps": 3 if small else 1000}, 60
+        ),
+    ]
+    return {contest.name: contest for contest in found}
+
+
+def chosen(names: Iterable[str] | None, plan: Mapping[str, Contest]) -> dict[str, Contest]:
+    """The contests of a plan with these names or step numbers, in order; all without names.
+
+    Raises ValueError that names what is unknown.
+    """
+    if names is None:
+        return dict(plan)
+    wanted = list(names)
+    steps = sorted({str(contest.step) for contest in plan.values()})
+    for name in wanted:
+        if name not in plan and name not in steps:
+            raise ValueError(f"{name!r} is no contest and no step: {', '.join((*steps, *plan))}")
+    return {
+        name: contest
+        for name, contest in plan.items()
+        if name in wanted or str(contest.step) in wanted
+    }
+
+
+def _first(of: Mapping[str, Any]) -> dict[str, Any]:
+    return dict([next(iter(of.items()))])
+
+
+def _model(name: str, batch: int, small: bool) -> dict[str, Any]:
+    options = _SMALL_OPTIONS.get(name, {}) if small else {}
+    return {"name": name, "batch": 2 if small else batch, "options": options}
+
+
+def _contest(name: str, batch: int, precision: str, small: bool) -> Contest:
+    """A model's contest. torch.compile tunes itself for the two batches that matter most, which
+    takes minutes, and is in its default mode elsewhere."""
+    first = (batch, precision) == (OWN_BATCH, "float32")
+    longest = first or (batch, precision) == (LARGE_BATCH, "bfloat16")
+    compiled = ("torch-compile-plain", "torch-compile") if longest else ("torch-compile-default",)
+    artifacts = {**(_STAGES if first else {}), **_TUNED}
+    subject = {**_model(name, batch, small), "precision": precision}
+    tail = "" if precision == "float32" else f"-{precision}"
+    return Contest(
+        f"{name}-{batch}{tail}",
+        3,
+        "model",
+        {**subject, "peers": (*_TORCH, *compiled)},
+        180 if longest else 60,
+        {title: {**options, "dtype": precision} for title, options in artifacts.items()}
+        if precision != "float32"
+        else artifacts,
+    )
+
+
+def _training(batch: int, small: bool) -> Contest:
+    return Contest(f"training-{batch}", 4, "training", _model("conv", batch, small), 60)
+
+
+def _ladder(
+    name: str, step: int, small: bool, extent: int | None = None, rungs: tuple[str, ...] = ()
+) -> Contest:
+    """A ladder of the lab, at its own size or a square one; a matmul's has needle's own compiled
+    matmul and cuBLAS beside it."""
+    size = dict.fromkeys("MNK", extent) if extent else {}
+    if small:
+        size = _SMALL_SIZES[name]
+    subject: dict[str, Any] = {"name": name, "size": size, "rungs": list(rungs) or None}
+    artifacts: Mapping[str, Any] = {}
+    if name == "gemm":
+        shape = size or {"M": 1024, "N": 512, "K": 2048}
+        options = {"columns": shape["N"], "terms": shape["K"]}
+        subject["case"] = {"name": "matmul", "batch": shape["M"], "options": options}
+        artifacts = _TUNED
+    tail = f"-{extent}" if extent else ""
+    return Contest(f"lab-{name}{tail}", step, "ladder", subject, 90, artifacts)

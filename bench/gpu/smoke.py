@@ -1,0 +1,174 @@
+"""Step 1: does it work? Arrays on the device, the MLP eager and compiled, right or wrong.
+
+If something fails, the report has what is needed to mend it on a machine without a GPU: the error,
+the first wrong elements, what each kernel gave, and what compute-sanitizer says.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.gpu import host, measure
+from bench.gpu.plan import Contest
+from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.timing import load_arrays, save_arrays
+
+ALLOWED = 1e-5  # relative to the largest magnitude: float32, sums of 512 terms
+_SECONDS = 40.0  # of each check
+_SANITIZER_SECONDS = 60.0
+_WRONG = 8  # elements that are shown
+_LINES = 40  # of what compute-sanitizer says
+
+Check = dict[str, Any]
+
+
+def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
+    """Carry out all checks; `checks` has for each its name, `ok` and, of a failure, `said`."""
+    from bench import cases
+    from needle_tvm.process.scratch import scratch_folder
+
+    found: list[Check] = []
+
+    def check(name: str, what: str, **setup: Any) -> None:
+        try:
+            with Child(name, f"{__name__}:{what}", setup, timeout=_SECONDS) as child:
+                answer = child.receive("check")
+        except ChildError as error:
+            answer = {"ok": False, "said": [str(error), *error.details.splitlines()[-20:]]}
+        if not answer["ok"] and "path" in setup:
+            answer["sanitizer"] = sanitizer(setup)
+        say(f"{name}: {'right' if answer['ok'] else 'WRONG'}")
+        for line in (*answer.get("said", ()), *answer.get("sanitizer", ())):
+            say(f"  {line}")
+        found.append({"name": name, **answer})
+
+    case = measure.case_of(**contest.subject)
+    ready, missing = measure.artifacts(contest, folder)
+    with scratch_folder("needle-gpu-") as scratch:
+        subject = cases.Subject.of(case, scratch)
+        expected = str(scratch / "expected.npz")
+        save_arrays(expected, {"y": subject.exact()[0]})
+        files = {"inputs": subject.files.inputs, "weights": subject.files.weights}
+        check("arrays", "arrays")
+        check("needle eager", "eager", expected=expected, recipe=subject.recipe)
+        for title, path in ready.items():
+            check(title, "compiled", expected=expected, path=str(path), **files)
+    for title, reason in missing.items():
+        found.append({"name": title, "ok": False, "said": [f"not compiled: {reason}"]})
+    return {"checks": found}
+
+
+def sanitizer(setup: dict[str, Any]) -> list[str]:
+    """What compute-sanitizer says of one call of an artifact."""
+    if shutil.which("compute-sanitizer") is None:
+        return ["there is no compute-sanitizer here"]
+    call = [sys.executable, "-m", __name__, setup["path"], setup["weights"], setup["inputs"]]
+    command = ["compute-sanitizer", "--tool=memcheck", "--error-exitcode=9", *call]
+    done = host.run(command, _SANITIZER_SECONDS)
+    lines = (done.stdout + done.stderr).splitlines()[:_LINES]
+    return [f"compute-sanitizer, exit code {done.returncode}:", *lines]
+
+
+def compared(expected: str, result: np.ndarray) -> Check:
+    """Whether a result is the expected one; with its first wrong elements."""
+    (want,) = load_arrays(expected)
+    error = float(relative_difference(want, result.astype(want.dtype)))
+    if error <= ALLOWED:
+        return {"ok": True, "off": error}
+    if want.shape != result.shape:
+        return {"ok": False, "said": [f"shape {result.shape}, expected {want.shape}"]}
+    far = ~(np.abs(result - want) <= ALLOWED * float(np.abs(want).max()))  # also of NaN
+    places = np.argwhere(far)[:_WRONG]
+    said = [f"off by {error:.1e} of the largest; {int(far.sum())} of {far.size} elements are wrong"]
+    said += [
+        f"[{', '.join(map(str, place))}]: {result[tuple(place)]!r}, expected {want[tuple(place)]!r}"
+        for place in places
+    ]
+    return {"ok": False, "said": said}
+
+
+# The child's side.
+
+
+def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
+    """Arrays on the device beside NumPy: copies, an elementwise chain, a sum, a matmul."""
+    from needle import backend_ndarray as nd
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((65, 33), dtype=np.float32) for _ in range(2))
+    x, y = (nd.array(array, device=nd.cuda()) for array in (a, b))
+    wide = a.astype(np.float64), b.astype(np.float64)
+    pairs = {
+        "copied": (x, wide[0]),
+        "elementwise": ((x * y + x).exp(), np.exp(wide[0] * wide[1] + wide[0])),
+        "transposed": (x.permute((1, 0)).compact(), wide[0].T),
+        "sum": (x.sum(axis=1), wide[0].sum(axis=1)),
+        "matmul": (x @ y.permute((1, 0)), wide[0] @ wide[1].T),
+    }
+    wrong = []
+    for name, (found, want) in pairs.items():
+        error = relative_difference(want, found.numpy().astype(np.float64))
+        if not error <= ALLOWED:
+            wrong.append(f"{name}: off by {error:.1e} of the largest magnitude")
+    yield {"ok": not wrong, "said": wrong}
+
+
+def eager(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
+    """The model on the device, nothing compiled."""
+    from apps import contestants
+
+    model, _, tensors = contestants.load_needle(**setup["recipe"], device="cuda")
+    model.eval()
+    yield compared(setup["expected"], model(*tensors).numpy())
+
+
+def compiled(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
+    """An artifact with the saved weights; if it is wrong, also what each kernel gave."""
+    program, inputs = _program(setup["path"], setup["weights"], setup["inputs"])
+    answer = compared(setup["expected"], program.run(inputs)[0])
+    if not answer["ok"]:
+        answer["said"] += kernels(program, inputs)
+    yield answer
+
+
+def _program(path: str, weights: str, inputs: str) -> tuple[Any, list[np.ndarray]]:
+    from apps.contestants import load_named
+    from needle_tvm import runtime
+
+    program = runtime.load(path)
+    program.set_params(load_named(weights))
+    return program, load_arrays(inputs)
+
+
+def kernels(program: Any, inputs: list[np.ndarray]) -> list[str]:
+    """A line for each kernel of a call: its result's shape, extremes and first elements."""
+    executor, said = program.executor, []
+
+    def watch(function: Any, name: str, before: bool, result: Any, *args: Any) -> int:
+        if not before and not str(name).startswith("vm.builtin."):
+            executor.synchronize()
+            array = executor.memory.to_numpy([each for each in args if hasattr(each, "shape")][-1])
+            flat = array.astype(np.float64).ravel()
+            bad = int((~np.isfinite(flat)).sum())
+            first = " ".join(f"{value:.6g}" for value in flat[:4])
+            most = float(np.abs(flat).max(initial=0.0))
+            said.append(f"{name} {array.shape}: {bad} not finite, at most {most:.6g}; {first} ...")
+        return 0
+
+    machine = executor.new_machine()
+    machine["set_instrument"](watch)
+    main = executor.main.by_kernel or "main"
+    machine[main](*executor.convert(inputs), *executor.weights)
+    return said
+
+
+if __name__ == "__main__":
+    loaded, given = _program(*sys.argv[1:4])
+    loaded.run(given)

@@ -1,0 +1,34 @@
+"""The values of a traced graph in float64, without TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from needle import cpu_numpy
+from needle.autograd import Node
+from needle.backend_ndarray import NDArray, is_floating
+from needle.trace import Graph
+from needle_tvm.frontend.sized import Sized
+from needle_tvm.frontend.source import to_numpy
+
+
+def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
+    """Every node's value in float64 on the NumPy device (integers and booleans unchanged)."""
+    sized, values = Sized(graph), dict[Node, Any]()
+    for leaf, array in zip(sized.of(arrays).inputs, arrays, strict=True):
+        values[leaf.node] = _widened(array)
+    for leaf in (*graph.params, *graph.constants):
+        values[leaf.node] = _widened(to_numpy(leaf.value))
+    by_node = sized.by_node(arrays)
+    for node in by_node.values():
+        if node.op is not None:
+            values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
+    return {node: values[each] for node, each in by_node.items()}
+
+
+def _widened(array: np.ndarray[Any, Any]) -> NDArray:
+    wide = array.astype(np.float64) if is_floating(array.dtype.name) else array
+    return NDArray(wide, device=cpu_numpy())

@@ -1,0 +1,76 @@
+"""The time that a GPU spends on calls, by its own clock.
+
+A small kernel takes less time than the host takes to launch it. Launched one by one, all kernels
+would seem to take as long as a launch. So the stream is held while the host launches a number of
+calls, and then runs them back to back, between two events.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from needle_tvm.process.timing import ClockedCalls, Outputs
+from needle_tvm.runtime import cuda_driver
+
+MOST_CALLS = 64
+_HELD_SECONDS = 0.25  # a driver queues about a thousand launches, and then waits for the stream
+
+
+class DeviceClock:
+    """Times calls of `launch`, which puts its work on the stream of a GPU and waits for nothing."""
+
+    def __init__(self, launch: Callable[[], object], stream: int = 0, index: int = 0) -> None:
+        self._launch, self._stream = launch, stream
+        self._driver = cuda_driver.of(index)
+        self._driver.enter()
+        self._start, self._end = self._driver.event(), self._driver.event()
+        self._most = MOST_CALLS
+
+    def __call__(self, calls: int) -> float | None:
+        """Seconds per call of `calls` calls, or of as many as can be launched ahead of the GPU.
+
+        None if not even one can be: a call that waits for the GPU, or of a thousand launches.
+        """
+        while self._most:
+            count = max(1, min(calls, self._most))
+            seconds = self._held(count)
+            if seconds is not None:
+                return seconds / count
+            self._most = count // 2
+        return None
+
+    def _held(self, calls: int) -> float | None:
+        """Seconds of `calls` calls; None if they were not all launched while the stream waited."""
+        driver, stream = self._driver, self._stream
+        launched, late = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            if not launched.wait(_HELD_SECONDS):
+                late.set()
+
+        driver.enter()
+        held = driver.call_in_order(wait, stream)
+        try:
+            driver.record(self._start, stream)
+            for _ in range(calls):
+                self._launch()
+            driver.record(self._end, stream)
+        finally:
+            launched.set()
+            driver.synchronize(stream)
+        del held  # the stream has called it
+        return None if late.is_set() else driver.elapsed(self._start, self._end)
+
+
+def contestant(
+    launch: Callable[[], object], wait: Callable[[], object], outputs: Callable[[], Outputs]
+) -> ClockedCalls:
+    """A contestant of `needle_tvm.process.timing` whose calls launch work on the default stream of
+    the first GPU and wait for it; it has that GPU's clock too."""
+
+    def call() -> None:
+        launch()
+        wait()
+
+    return call, outputs, DeviceClock(launch)
