@@ -87,7 +87,7 @@ def _explained(graph: Graph, inputs: list[Any], found: list[Any], precision: str
 def _divergence(
     graph: Graph, inputs: list[Any], program: runtime.Program, stage: str
 ) -> str | None:
-    from needle_tvm.frontend import divergence
+    from needle_tvm.frontend.divergence import first_divergence
+    from needle_tvm.frontend.exact import evaluate
 
-    expected = divergence.evaluate(graph, inputs)
-    return divergence.first_divergence(graph, inputs, expected, stage, program)
+    return first_divergence(graph, inputs, evaluate(graph, inputs), stage, program)

@@ -14,25 +14,19 @@ a GPU's L2, as long as the model's weights fit in it), and `tune.whole` times th
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from needle_tvm._tvm.ffi import load_ffi
-from needle_tvm._tvm.names import tvm, tvm_ffi
+from needle_tvm._tvm.names import tvm
 from needle_tvm.artifact import bfloat16
 from needle_tvm.runtime import memory
+from needle_tvm.runtime.device_clock import MOST_CALLS, DeviceClock
 from needle_tvm.tune.gate.gate import Array, Gate
 from needle_tvm.tune.measure.arrays import SPILLED, Arrays
 
 MAIN = "main"
-
-_HOLD = "needle.tune.hold"
-_HOLD_BYTES = 32 << 20  # of a copy on the GPU: about 25 us at 2.5 TB/s of reads and writes
-_MOST_HOLD_SECONDS = 0.02
-_TRIED_CALLS = 16  # to estimate the time of a launch
-_MOST_CALLS = 512  # launched at once: CUDA queues about a thousand
 
 
 class Call(Protocol):
@@ -101,91 +95,37 @@ class CudaDevice:
 
     def __init__(self, index: int) -> None:
         memory.load_cuda_runtime()
-        self._device = tvm.cuda(index)
-        self._hold: _Hold | None = None
+        self.index, self.device = index, tvm.cuda(index)
 
     def call(
         self, code: Any, gate: Gate, inputs: Sequence[Array], outputs: Sequence[Array]
     ) -> Call:
-        return _CudaCall(self, code, Arrays(self._device, gate, inputs, outputs))
-
-    @property
-    def device(self) -> Any:
-        """TVM's device."""
-        return self._device
-
-    @property
-    def hold(self) -> _Hold:
-        """The copies that keep the GPU busy during launches; made when first used."""
-        if self._hold is None:
-            self._hold = _Hold(self._device)
-        return self._hold
+        return _CudaCall(self, code, Arrays(self.device, gate, inputs, outputs))
 
 
 class _CudaCall:
-    """Launches calls while the GPU is held busy, and times them by CUDA events.
+    """A call that is timed by the GPU's own clock (see `runtime.device_clock`)."""
 
-    A kernel of a small batch takes about as long as the host takes to launch it, so if launched one
-    by one, all candidates would take that time. Therefore their launches wait in the stream behind
-    copies that last as long as the launches take, and the GPU then runs them back to back, as from
-    a CUDA graph. This was designed by arithmetic, not measured on a GPU.
-    """
-
-    most_calls = _MOST_CALLS
+    most_calls = MOST_CALLS
 
     def __init__(self, on: CudaDevice, code: Any, arrays: Arrays) -> None:
-        self._on, self._code, self._function, self._arrays = on, code, code[MAIN], arrays
-        self._launch_seconds: float | None = None
+        self._on, self._function, self._arrays = on, code[MAIN], arrays
+        self._clock = DeviceClock(self.run, index=on.index)
 
     def run(self) -> None:
         self._function(*self._arrays.tensors)
 
     def clock(self, calls: int) -> float:
-        if self._launch_seconds is None:
-            self._launch_seconds = self._time_launches()
-        self._on.hold.wanted = calls * self._launch_seconds
-        evaluator = self._code.time_evaluator(
-            MAIN, self._on.device, number=calls, repeat=1, f_preproc=_HOLD
-        )
-        return float(evaluator(*self._arrays.tensors).results[0])
+        seconds = self._clock(calls)
+        if seconds is None:
+            raise RuntimeError("a call waits for the GPU, so that its time cannot be told")
+        return seconds
 
     evaluate = clock
 
     def fetch(self) -> str:
         self._on.device.sync()  # raises a kernel's error at the latest
         return SPILLED if self._arrays.fetch() else ""
-
-    def _time_launches(self) -> float:
-        """Return the seconds that the host takes to launch one call from Python."""
-        self.run()
-        self._on.device.sync()
-        taken = _block(self.run, _TRIED_CALLS)
-        self._on.device.sync()
-        return taken
-
-
-class _Hold:
-    """Copies on the GPU that last about `wanted` seconds, started before a timing."""
-
-    def __init__(self, device: Any) -> None:
-        self.wanted = 0.0
-        self._from, self._to = (tvm.runtime.empty((_HOLD_BYTES,), "uint8", device) for _ in "ab")
-        self._copy()
-        device.sync()
-
-        def copies() -> None:
-            self._copy()
-            device.sync()
-
-        self._seconds = max(_block(copies, 3), 1e-6)
-        tvm_ffi.register_global_func(_HOLD, self._begin, override=True)
-
-    def _begin(self, *tensors: Any) -> None:
-        for _ in range(math.ceil(min(self.wanted, _MOST_HOLD_SECONDS) / self._seconds)):
-            self._copy()
-
-    def _copy(self) -> None:
-        self._from.copyto(self._to)
 
 
 DEVICES: dict[str, Callable[[int], Device]] = {"cpu": Processor, "cuda": CudaDevice}
