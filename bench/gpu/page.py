@@ -65,6 +65,8 @@ def write(result: Mapping[str, Any], out: Path) -> int:
     for found in result["contests"].values():
         if "lab" not in found:
             sections += [_section(title, rows) for title, rows in found.get("tables", ())]
+    if len(missing(result)) > 1:
+        sections.append(_section("Not measured", missing(result)))
     path = out / f"{stem}.md"
     report.write_atomically(path, ("\n\n".join(sections).rstrip() + "\n").encode())
     sys.stdout.write(f"wrote {path}\n")
@@ -72,7 +74,7 @@ def write(result: Mapping[str, Any], out: Path) -> int:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """How the figures were taken, and the reason for each missing one."""
+    """How the figures were taken."""
     lines = []
     if result["bundle"]["small"]:
         lines.append("**A rehearsal on an emulated GPU, in small: these figures mean nothing.**")
@@ -82,12 +84,16 @@ def notes(result: Mapping[str, Any]) -> list[str]:
         + ".",
         _HOW,
     ]
-    lines += [f"Not measured: {name}: {why}." for name, why in result["not_measured"].items()]
-    return lines + [
-        f"Left out of {name}: {who}: {why}."
-        for name, found in result["contests"].items()
-        for who, why in found.get("failed", {}).items()
-    ]
+    return lines
+
+
+def missing(result: Mapping[str, Any]) -> list[list[str]]:
+    """A row for each contest and contestant without figures: contest, contestant, reason."""
+    rows = [["contest", "contestant", "reason"]]
+    rows += [[name, "all", why] for name, why in result["not_measured"].items()]
+    for name, found in result["contests"].items():
+        rows += [[name, who, why] for who, why in found.get("failed", {}).items()]
+    return rows
 
 
 def published(contest: str, lab: Mapping[str, Any]) -> dict[str, Published]:
@@ -124,7 +130,7 @@ def ladder_section(contest: str, lab: Mapping[str, Any], picture: str | None) ->
     size = ", ".join(f"{name}={value}" for name, value in lab["size"].items())
     text = _section(f"{lab['title']}, {size}", rows)
     if theirs:
-        text += f"The document's figures are of a {next(iter(theirs.values())).machine}.\n\n"
+        text += f"The document's figures are of a {_machine(next(iter(theirs.values())))}.\n\n"
     return text + (f"![gain of each rung over naive]({picture})\n\n" if picture else "")
 
 
@@ -161,7 +167,7 @@ def draw_ladder(contest: str, lab: Mapping[str, Any], path: Path) -> bool:
         if name in both:
             document = axes.barh(place + shift, both[name], 0.38, color=_THEIRS)
     if both and base is not None:
-        names = ("measured here", f"the document's, {base.machine}")
+        names = ("measured here", f"the document's, {_machine(base)}")
         place = {"loc": "outside lower center", "ncols": 2}
         figure.legend((ours, document), names, frameon=False, fontsize=9, **place)
     axes.set_xscale("log")
@@ -172,6 +178,10 @@ def draw_ladder(contest: str, lab: Mapping[str, Any], path: Path) -> bool:
     axes.set_title(lab["title"], loc="left", fontsize=10)
     report.save_figure(figure, path)
     return True
+
+
+def _machine(figure: Published) -> str:
+    return figure.machine.partition(",")[0]
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> str:

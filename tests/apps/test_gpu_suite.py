@@ -1,6 +1,5 @@
 """`make gpu-test` where there is no GPU: its steps, their time, what is counted."""
 
-import os
 import sys
 import time
 
@@ -25,7 +24,9 @@ def test_reports_of_pytest_are_counted():
 def step(title, tmp_path, body, environment=None, **options):
     path = tmp_path / f"test_{title}.py"
     path.write_text(body)
-    arguments = (str(path), "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", os.devnull)
+    empty = tmp_path / "empty.ini"  # in place of the project's options
+    empty.touch()
+    arguments = (str(path), "-p", "no:cacheprovider", f"--rootdir={tmp_path}", "-c", str(empty))
     return suite.Step(title, arguments, environment=environment or {}, **options)
 
 
@@ -98,10 +99,20 @@ def test_steps_are_chosen_by_title(monkeypatch):
     assert suite.run(["arrays"], [], 0.0) == 0
     assert [each.title for each in asked] == ["arrays"]
     suite.run(None, [], 0.0)
-    marked = asked[1].arguments
+    (marked,) = (each.arguments for each in asked if each.title == "marked")
     assert [each.title for each in asked[1:]] == list(suite.TITLES)
     assert "tests/kernel_lab/test_contestants.py" in marked
     assert "tests/needle/ops/test_ops.py" not in marked
+
+
+def test_a_step_that_compiles_needs_the_second_bundle(tmp_path, monkeypatch, capfd):
+    compiles = step("compiles", tmp_path, "def test_it(): pass", compiles=True)
+    assert run(compiles)[0] == 0
+    monkeypatch.setattr(suite, "find_spec", lambda name: None)
+    code, told = run(compiles)
+    assert code == 1 and told == [
+        "compiles: not run: make gpu-bundle ARGS=--compiler brings a compiler"
+    ]
 
 
 def test_what_a_command_started_ends_with_it(tmp_path):
