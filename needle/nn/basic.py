@@ -35,6 +35,8 @@ class Linear(Module):
     ((2, 4), (3, 4))
     """
 
+    _parameter_names = frozenset({"weight", "bias"})
+
     def __init__(
         self,
         in_features: int,
@@ -72,6 +74,8 @@ class Bilinear(Module):
     weight (in1_features, in2_features, out_features) and bias (out_features,) are drawn uniformly
     from +-1 / sqrt(in1_features).
     """
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     def __init__(
         self,

@@ -24,6 +24,8 @@ _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 class Cell(Module):
     """Base of the cells: weights for the input and the state, for `gates` pre-activations."""
 
+    _parameter_names = frozenset({"W_ih", "W_hh", "bias_ih", "bias_hh"})
+
     gates = 1
 
     def __init__(

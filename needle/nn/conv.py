@@ -27,6 +27,8 @@ class Conv(Module):
     groups). ValueError unless groups divides both channel counts.
     """
 
+    _parameter_names = frozenset({"weight", "bias"})
+
     def __init__(
         self,
         in_channels: int,
@@ -86,6 +88,8 @@ class Conv(Module):
 
 class _Convolution(Module):
     """Base of convolutions of `axes` dimensions with PyTorch's arguments."""
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     axes: ClassVar[int]
     transposed: ClassVar[bool] = False

@@ -49,6 +49,8 @@ class LayerNorm(Module):
     [[-1.0, 1.0]]
     """
 
+    _parameter_names = frozenset({"weight", "bias"})
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -81,6 +83,8 @@ class RMSNorm(Module):
     is a weight of shape normalized_shape.
     """
 
+    _parameter_names = frozenset({"weight"})
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -104,6 +108,9 @@ class RMSNorm(Module):
 
 class _PerChannel(Module):
     """Base of norms with statistics for each of `dim` channels, the second axis of x."""
+
+    _parameter_names = frozenset({"weight", "bias"})
+    _buffer_names = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 
     forms: ClassVar[dict[int, str]]  # the shapes that x may have, by number of axes
 
@@ -260,6 +267,8 @@ class GroupNorm(Module):
     weight and bias have shape (num_channels,); without `affine` there are none. ValueError unless
     num_groups divides num_channels.
     """
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     def __init__(
         self,

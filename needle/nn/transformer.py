@@ -43,6 +43,8 @@ class MultiheadAttention(Module):
     ((2, 5, 16), (2, 5, 5))
     """
 
+    _parameter_names = frozenset({"in_proj_bias", "bias_k", "bias_v"})
+
     def __init__(
         self,
         embed_dim: int,
