@@ -78,8 +78,8 @@ def _recorded(target: Tensor, symbol: str) -> RuntimeError:
     kind = type(target).__name__
     value = "this" if target.requires_grad else "the value to write"
     return RuntimeError(
-        f"{kind} {symbol}: {value} requires a gradient, and gradients are recorded here: write into "
-        f"{target.spec} under `with needle.no_grad():`, or make a new Tensor (x = x "
+        f"{kind} {symbol}: {value} requires a gradient, and gradients are recorded here: write "
+        f"into {target.spec} under `with needle.no_grad():`, or make a new Tensor (x = x "
         f"{symbol[:-1]} y)"
     )
 

@@ -156,10 +156,11 @@ class BatchNorm1d(_PerChannel):
     """Normalize each of the `dim` columns of (N, dim), or channels of (N, dim, L), over all other
     axes, then scale and shift (Ioffe and Szegedy 2015).
 
-    Train mode uses the batch's mean and biased variance, which also update the buffers running_mean
-    and running_var: running = (1 - momentum) * running + momentum * batch. (PyTorch puts the
-    unbiased variance into running_var.) With momentum None the buffers are the averages over all
-    batches so far, whose number is the buffer num_batches_tracked. Eval mode uses the buffers.
+    Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
+    the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
+    (ShapeError for a batch of one value per channel). With momentum None the buffers are the
+    averages over all batches so far, whose number is the buffer num_batches_tracked. Eval mode uses
+    the buffers.
     weight, bias and the other buffers have shape (dim,). Without `affine` there are no weight and
     bias; without track_running_stats there are no buffers, and eval mode is like train mode.
 
