@@ -26,8 +26,9 @@ from .node import Node
 from .op import Op
 from .place import place
 from .spec import Spec
+from .surroundings import Surroundings, found_in
 from .tensor import Tensor, Value, handle
-from .weights import Surroundings, Weights, baked_in, found_in, tensors_of
+from .weights import Weights, baked_in, tensors_of
 
 __all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 

@@ -8,18 +8,15 @@ dict, closure and plain object that leads to a weight.
 
 from __future__ import annotations
 
-import inspect
 import threading
-import types
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
 from typing import Any
 
-from . import bytecode, outside
 from ._state import last_replacement
 from .backend_ndarray import NDArray
 from .errors import ChangedError
-from .nn.module import Link, Module, walk
+from .nn.module import Module, walk
+from .surroundings import PLAIN, Contents, Surroundings
 from .tensor import Tensor
 
 
@@ -88,7 +85,7 @@ class Weights:
             if changes:
                 raise ChangedError(f"the function was traced with another value: {changes[0]}")
 
-    def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
+    def _search(self) -> tuple[list[Tensor], list[Any], set[int]]:
         """The weights in order, the links that lead to used tensors, and the numbers of the
         constants among these."""
         wanted = {*self._names, *self._aliases}
@@ -145,9 +142,8 @@ class Weights:
 
 
 _Version = tuple[NDArray, int]  # a value, and the write count of its last write
-Found = tuple[str, Tensor, "Link | None"]  # name, tensor, and the last link that leads to it
-Surroundings = Mapping[str, "tuple[Any, Link | None]"]  # the same by name, for any value
-Baked = tuple[dict[str, Any], list[Link]]  # values by name, and links that lead to them
+Found = tuple[str, Tensor, Any]  # name, tensor, and the last link that leads to it
+Baked = tuple[dict[str, Any], list[Any]]  # values by name, and links that lead to them
 
 
 def _same(one: _Version, other: _Version) -> bool:
@@ -157,28 +153,6 @@ def _same(one: _Version, other: _Version) -> bool:
 def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
     data = [tensor.realize_cached_data() for tensor in tensors]
     return dict(zip(names, data, strict=True))
-
-
-def found_in(fn: Any, arguments: Mapping[str, Any]) -> Surroundings:
-    """What a call of `fn` with these named arguments can read, by name prefix, and the links that
-    lead there: Modules, Tensors, and the values of variables and of its object's attributes. A
-    Module `fn` has no prefix; an argument has its name, and a variable of the function's
-    surroundings has the variable's name."""
-    owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
-    found: dict[str, Any] = {}
-    if isinstance(owner, Module):
-        found[""] = owner, None
-    for name, value in arguments.items():
-        if isinstance(value, Module):
-            found[name] = value, None
-    if not isinstance(fn, Module):
-        for name, value, link in _around(fn):
-            for path, item, last in _inside(name, value, link):
-                while path in found and found[path][0] is not item:
-                    path += "_"  # another function's variable of the same name
-                if item is not owner:
-                    found.setdefault(path, (item, last))
-    return found
 
 
 def tensors_of(found: Surroundings) -> Iterator[Found]:
@@ -200,7 +174,7 @@ def baked_in(found: Surroundings) -> Baked:
     links to them: variables, classes and attributes of Modules, shapes and dtypes of tensors and
     whether they require gradients. Attributes of Modules have no links, as for `walk`."""
     values: dict[str, Any] = {}
-    links: list[Link] = []
+    links: list[Any] = []
     for prefix, (item, link) in found.items():
         inside = walk(item, link, hidden=True) if isinstance(item, Module) else [("", item, link)]
         for name, value, last in inside:
@@ -219,7 +193,7 @@ def baked_in(found: Surroundings) -> Baked:
     return values, links
 
 
-def _add(links: list[Link], link: Link | None) -> None:
+def _add(links: list[Any], link: Any) -> None:
     while link is not None:
         links.append(link)
         link = link.before
@@ -238,7 +212,9 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 def _alike(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    is_plain = isinstance(one, (*_NUMBERS, tuple))
+    if isinstance(one, Contents):
+        return one == other
+    is_plain = isinstance(one, (*PLAIN, tuple))
     return type(one) is type(other) and is_plain and repr(one) == repr(other)
 
 
@@ -248,98 +224,3 @@ def _shown(name: str, values: Mapping[str, Any]) -> str:
 
 
 _LONGEST = 60
-
-
-# The search
-
-
-class _Cell:
-    """A closure's variable as the holder of a Link."""
-
-    def __init__(self, cell: types.CellType) -> None:
-        self._cell = cell
-
-    def __getitem__(self, _: str) -> Any:
-        return self._cell.cell_contents
-
-
-def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
-    """Names and values that a function reads from around it: closure, globals, bound object."""
-    while isinstance(fn, partial):
-        yield from ((f"args.{i}", value, None) for i, value in enumerate(fn.args))
-        keywords = fn.keywords
-        yield from ((n, value, Link(keywords, n, value, None)) for n, value in keywords.items())
-        fn = fn.func
-    if isinstance(fn, types.MethodType):
-        yield "self", fn.__self__, None
-        fn = fn.__func__  # before unwrapping, which would lose the object
-    fn = inspect.unwrap(fn) if callable(fn) else fn
-    if not isinstance(fn, types.FunctionType):
-        call = inspect.getattr_static(type(fn), "__call__", None)
-        if isinstance(call, types.FunctionType):
-            yield "self", fn, None
-            fn = call
-        else:
-            return
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # an unbound variable
-            continue
-        yield name, value, Link(_Cell(cell), name, value, None)
-    names = fn.__globals__
-    for name in _globals_of(fn.__code__):
-        if name in names:
-            yield name, names[name], Link(names, name, names[name], None)
-
-
-@lru_cache(maxsize=1024)
-def _globals_of(code: types.CodeType) -> tuple[str, ...]:
-    """The names of the global variables that a function reads."""
-    found = [
-        name
-        for each in bytecode.codes(code)
-        for step, name in bytecode.steps(each)
-        if step in ("global", "name")
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-_MOST_DEEP = 4  # lists in dicts in objects ...
-_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
-
-
-def _inside(
-    path: str, value: Any, link: Link | None, depth: int = 0
-) -> Iterator[tuple[str, Any, Link | None]]:
-    """A variable's value, and the Modules and Tensors in it: itself, or in containers, in
-    attributes of plain objects, or read in turn by a function, with the values that this reads."""
-    if isinstance(value, (Module, Tensor)):
-        yield path, value, link
-        return
-    if depth == _MOST_DEEP or isinstance(value, types.ModuleType):
-        return
-    if isinstance(value, _FUNCTIONS) or "__wrapped__" in getattr(value, "__dict__", ()):
-        yield path, value, link
-        is_followed = not outside.is_told(value)
-        for name, item, own in _around(value):
-            for found in _inside(name, item, own or link, depth + 1):
-                if is_followed or isinstance(found[1], (Module, Tensor)):
-                    yield found
-        return
-    contents: Any = ()
-    if isinstance(value, (dict, list, tuple)):
-        contents = value
-    elif type(value).__module__.partition(".")[0] not in _OTHERS and hasattr(value, "__dict__"):
-        if not isinstance(value, type):
-            contents = vars(value)
-    if depth == 0 or contents == ():
-        yield path, value, link
-    has_values = depth == 0 and contents is not value  # an object that the function itself names
-    for key, item in contents.items() if isinstance(contents, dict) else enumerate(contents):
-        if has_values or not isinstance(item, _NUMBERS):
-            yield from _inside(f"{path}.{key}", item, Link(contents, key, item, link), depth + 1)
-
-
-_FUNCTIONS = (types.FunctionType, partial, types.MethodType)
-_OTHERS = ("builtins", "needle", "numpy", "types", "functools")

@@ -10,8 +10,9 @@ from needle import Tensor, tree
 from needle.errors import ChangedError
 from needle.node import Node
 from needle.op import Op
+from needle.surroundings import Surroundings
 from needle.trace import as_tensor
-from needle.weights import Surroundings, Weights, baked_in, differences
+from needle.weights import Weights, baked_in, differences
 from needle_tvm.compiler.executable import calls_of
 from needle_tvm.errors import ParameterError
 from needle_tvm.runtime import Program

@@ -18,8 +18,9 @@ from needle._state import state
 from needle.autograd import Value
 from needle.errors import DimError, TraceError
 from needle.graph import Graph, is_tensor
+from needle.surroundings import Surroundings, found_in
 from needle.trace import trace_flat
-from needle.weights import Surroundings, differences, found_in
+from needle.weights import differences
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.entries import Compiled, Eager, Entry
 from needle_tvm.compiler.request import Choices, check_dims, request
@@ -204,7 +205,7 @@ class Jit:
             return result
 
         def find() -> Surroundings:
-            return found_in(around, modules)
+            return found_in(around, modules, values=True)
 
         entry: Entry
         try:
