@@ -21,6 +21,7 @@ import numpy as np
 from . import bytecode, outside
 from .backend_ndarray import NDArray
 from .errors import TraceError
+from .links import Cell, Contents, Members, Whole, Without, items_of, place
 from .nn.module import Link, Module, walk
 from .tensor import Tensor
 
@@ -48,83 +49,6 @@ def found_in(fn: Any, arguments: Mapping[str, Any], values: bool = False) -> Sur
         search.function("", fn, None)
     search.run()
     return search.found
-
-
-class Whole(NamedTuple):
-    """A record that a container had these items. `key` is that of a Link."""
-
-    holder: Any
-    values: tuple[Any, ...]
-    before: Any
-    key: Any = "all"
-
-    def holds(self) -> bool:
-        """Whether it has the same items, or equal ones of the same identity, in their order."""
-        holder, values = self.holder, self.values
-        items = _items(holder)
-        return len(items) == len(values) and all(
-            [a is b for a, b in zip(items, values, strict=True)]
-        )
-
-
-class Without(NamedTuple):
-    """A record that a namespace had no such name: then that of a class counts."""
-
-    holder: Any
-    key: Any
-    before: Any
-
-    def holds(self) -> bool:
-        """Whether it still has none."""
-        return self.key not in self.holder
-
-
-class Contents:
-    """The elements of an array as they were: equal to another one with the same dtype, shape and
-    bytes."""
-
-    def __init__(self, values: Any, before: Any = None) -> None:
-        self.holder, self.key, self.before = values, "contents", before
-        self._state = self._now()
-
-    def _now(self) -> tuple[Any, ...]:
-        values = self.holder.numpy() if isinstance(self.holder, NDArray) else self.holder
-        if isinstance(values, np.ndarray):
-            return str(values.dtype), values.shape, values.tobytes()
-        return type(values).__name__, (len(values),), bytes(values)
-
-    def holds(self) -> bool:
-        """Whether the array has the same elements now."""
-        return self._state == self._now()
-
-    def __eq__(self, other: Any) -> bool:
-        return isinstance(other, Contents) and self._state == other._state
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        kind, shape, _ = self._state
-        return f"a {kind} array {shape} of these elements"
-
-
-class _Members:
-    """What an object's class computes of it, as the holder of a Link."""
-
-    def __init__(self, thing: Any) -> None:
-        self._thing = thing
-
-    def __getitem__(self, name: str) -> Any:
-        return getattr(self._thing, name)
-
-
-class _Cell:
-    """A closure's variable as the holder of a Link."""
-
-    def __init__(self, cell: types.CellType) -> None:
-        self._cell = cell
-
-    def __getitem__(self, _: str) -> Any:
-        return self._cell.cell_contents
 
 
 class _Search:
@@ -248,7 +172,7 @@ class _Search:
             self._add(path, contents, contents)
 
     def _container(self, path: str, value: Any, link: Any, walked: bool) -> None:
-        items = _items(value)
+        items = items_of(value)
         last = Whole(value, items, link) if not isinstance(value, tuple) else link
         if not isinstance(value, Mapping):
             if all(isinstance(item, PLAIN) for item in items):
@@ -256,7 +180,7 @@ class _Search:
                 return
             pairs: list[tuple[Any, Any]] = list(enumerate(items))
         else:
-            pairs = list(zip(items[::2], items[1::2], strict=True))
+            pairs = list(value.items())
         self._add(f"keys of {path}", tuple(repr(key) for key, _ in pairs), last)
         self._visit_all((f"{path}.{key}", item, last, False, walked) for key, item in pairs)
 
@@ -298,7 +222,7 @@ class _Search:
         if own and not is_class and not is_module and "all" not in done:
             if self._every_name or self._names & _MAY_BE_ABSENT:
                 done.add("all")
-                self._add(f"names of {path}", tuple(own), Whole(own, _items(own), link))
+                self._add(f"names of {path}", tuple(own), Whole(own, items_of(own), link))
 
     def _of_class(self, path: str, thing: Any, name: str, base: type, link: Any) -> None:
         """Visit what a class defines under that name: its code, or its value."""
@@ -326,7 +250,7 @@ class _Search:
             value = getattr(thing, name)
         except AttributeError:  # a slot without a value
             return
-        self.visit(path, value, Link(_Members(thing), name, value, link))
+        self.visit(path, value, Link(Members(thing), name, value, link))
 
     def function(self, path: str, fn: Any, link: Any) -> None:
         """Visit what a function reads: closure, globals, bound object, defaults, imports."""
@@ -356,7 +280,7 @@ class _Search:
             except ValueError:  # an unbound variable
                 continue
             if is_followed or isinstance(value, (Module, Tensor)) or _is_function(value):
-                steps.append((name, value, Link(_Cell(cell), name, value, None), True))
+                steps.append((name, value, Link(Cell(cell), name, value, None), True))
         if is_followed:
             names = fn.__globals__
             read = names_in(fn.__code__)
@@ -412,13 +336,6 @@ _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, types.Mappi
 _ARRAYS = (np.ndarray, NDArray, bytearray, memoryview, array.array)
 
 
-def _items(container: Any) -> tuple[Any, ...]:
-    """The items of a container, or the keys and values of a mapping, alternating."""
-    if isinstance(container, (dict, types.MappingProxyType)):
-        return tuple([part for pair in container.items() for part in pair])
-    return tuple(container.ravel() if isinstance(container, np.ndarray) else container)
-
-
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(isinstance(item, PLAIN) for item in value)
@@ -428,15 +345,22 @@ def _is_plain(value: Any) -> bool:
 def _is_same(known: tuple[Any, Any], value: Any, link: Any) -> bool:
     """Whether a value that was found is this one, in the same place."""
     before, last = known
-    if before is not value or last is None or link is None:
-        return before is value and (last is link or isinstance(value, (Module, Tensor)))
-    if isinstance(value, (Module, Tensor)):
-        return True
-    places = [
-        (id(each.holder._cell if isinstance(each.holder, _Cell) else each.holder), each.key)
-        for each in (last, link)
-    ]
-    return places[0] == places[1]
+    return before is value and (
+        isinstance(value, (Module, Tensor))
+        or last is link
+        or (last and link and place(last) == place(link))
+    )
+
+
+def changed_places(found: Surroundings) -> dict[tuple[int, Any], Any]:
+    """The places in an earlier result of `found_in` that have changed since, and their links."""
+    changed = {}
+    for _, link in found.values():
+        while link is not None:
+            if not link.holds():
+                changed[place(link)] = link
+            link = link.before
+    return changed
 
 
 def _is_function(value: Any) -> bool:

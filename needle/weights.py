@@ -9,14 +9,15 @@ dict, closure and plain object that leads to a weight.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from ._state import last_replacement
 from .backend_ndarray import NDArray
 from .errors import ChangedError
+from .links import Contents, place
 from .nn.module import Module, walk
-from .surroundings import PLAIN, Contents, Surroundings
+from .surroundings import PLAIN, Surroundings
 from .tensor import Tensor
 
 
@@ -39,9 +40,10 @@ class Weights:
     ) -> None:
         self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
         self._bake = bake
-        self.baked, self._bonds = bake(find()) if bake else ({}, [])
-        self._aliases = self._other_names()
-        self._tensors, self._links, reached = self._search()
+        around = find()
+        self.baked, self._bonds = bake(around) if bake else ({}, [])
+        self._aliases = self._other_names(around)
+        self._tensors, self._links, reached = self._search(around)
         self._reached = reached  # the constants that the search reached
         devices = {tensor.device for tensor in (*self._tensors, *constants)}
         self._writes = [device.kernels.writes for device in devices]
@@ -51,7 +53,7 @@ class Weights:
 
     def values(self) -> dict[str, NDArray]:
         """The current weights."""
-        return _values(self._names, self._search()[0])
+        return _values(self._names, self._search(self._find())[0])
 
     def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
         """Call `use` with the weights if one was written or replaced since the last call.
@@ -64,8 +66,9 @@ class Weights:
             return
         with self._lock:  # other threads wait here for the new weights
             stamp = self._now()
-            self._check_baked()
-            tensors, links, reached = self._search()
+            around = self._find()
+            self._check_baked(around)
+            tensors, links, reached = self._search(around)
             for number in self._reached - reached:
                 raise self._changed(number, "replaced")
             seen, count = self._versions(tensors), len(self._names)
@@ -77,22 +80,22 @@ class Weights:
                 use(_values(self._names, tensors))
             self._tensors, self._links, self._seen, self._stamp = tensors, links, seen, stamp
 
-    def _check_baked(self) -> None:
+    def _check_baked(self, around: Surroundings) -> None:
         """ChangedError if a value that is fixed in the trace is another one now."""
         if self._bake is not None:
-            found, self._bonds = self._bake(self._find())
+            found, self._bonds = self._bake(around)
             changes = differences(found, self.baked)
             if changes:
                 raise ChangedError(f"the function was traced with another value: {changes[0]}")
 
-    def _search(self) -> tuple[list[Tensor], list[Any], set[int]]:
+    def _search(self, around: Surroundings) -> tuple[list[Tensor], list[Any], set[int]]:
         """The weights in order, the links that lead to used tensors, and the numbers of the
         constants among these."""
         wanted = {*self._names, *self._aliases}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
         found, reached = dict(self._unfound), set()
-        links = {(id(link.holder), link.key): link for link in self._bonds}
-        for name, tensor, link in tensors_of(self._find()):
+        links = {place(link): link for link in self._bonds}
+        for name, tensor, link in tensors_of(around):
             number = constants.get(id(tensor))
             if number is not None:
                 reached.add(number)
@@ -101,7 +104,7 @@ class Weights:
             else:
                 continue
             while link is not None and self._bake is None:  # `_bonds` has these as well
-                links[id(link.holder), link.key] = link
+                links[place(link)] = link
                 link = link.before
         for name in wanted:
             if name not in found:
@@ -114,10 +117,10 @@ class Weights:
                 )
         return [found[name] for name in self._names], list(links.values()), reached
 
-    def _other_names(self) -> dict[str, str]:
+    def _other_names(self, around: Surroundings) -> dict[str, str]:
         """Further names of the weights, each with the weight's own name."""
         found: dict[str, Tensor] = {}
-        for name, tensor, _ in tensors_of(self._find()):
+        for name, tensor, _ in tensors_of(around):
             found.setdefault(name, tensor)
         known = {id(found[name]): name for name in self._names if name in found}
         names = ((name, known.get(id(tensor))) for name, tensor in found.items())
@@ -169,13 +172,16 @@ def tensors_of(found: Surroundings) -> Iterator[Found]:
 # Values that a trace bakes in
 
 
-def baked_in(found: Surroundings) -> Baked:
+def baked_in(found: Surroundings, written: Collection[Any] = ()) -> Baked:
     """The Python values in the result of `found_in` on which a trace may depend, by name, and the
     links to them: variables, classes and attributes of Modules, shapes and dtypes of tensors and
-    whether they require gradients. Attributes of Modules have no links, as for `walk`."""
+    whether they require gradients. Attributes of Modules have no links, as for `walk`. What is
+    behind places that the trace itself has `written` does not count."""
     values: dict[str, Any] = {}
     links: list[Any] = []
     for prefix, (item, link) in found.items():
+        if written and _leads_through(link, written):
+            continue
         inside = walk(item, link, hidden=True) if isinstance(item, Module) else [("", item, link)]
         for name, value, last in inside:
             path = f"{prefix}.{name}".strip(".")
@@ -191,6 +197,14 @@ def baked_in(found: Surroundings) -> Baked:
                 values[path] = value
             _add(links, last)
     return values, links
+
+
+def _leads_through(link: Any, places: Collection[Any]) -> bool:
+    while link is not None:
+        if place(link) in places:
+            return True
+        link = link.before
+    return False
 
 
 def _add(links: list[Any], link: Any) -> None:

@@ -127,4 +127,6 @@ class Eager(Entry):
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """See Entry."""
         self.use()
-        return self._call([as_tensor(each) for each in leaves])
+        result = self._call([as_tensor(each) for each in leaves])
+        self.baked = baked_in(self._find())[0]  # what the call itself has written does not count
+        return result
