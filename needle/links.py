@@ -78,7 +78,7 @@ class Members:
         self._thing = thing
 
     def __getitem__(self, name: str) -> Any:
-        return getattr(self._thing, name)
+        return getattr(self._thing, name, Members)  # which no value is
 
 
 class Cell:

@@ -35,9 +35,10 @@ def found_in(fn: Any, arguments: Mapping[str, Any], values: bool = False) -> Sur
     """What a call of `fn` with these named arguments can read, by name prefix, and the links that
     lead there: Modules, Tensors, and the values of variables and of its object's attributes. A
     Module `fn` has no prefix; an argument has its name, and a variable of the function's
-    surroundings has the variable's name. With `values`, also what is in attributes of Modules.
+    surroundings has the variable's name.
 
-    TraceError for an array of another library, whose changes cannot be seen."""
+    With `values`, also what is in attributes of Modules, and the contents of arrays; TraceError for
+    an array of another library than NumPy, whose changes cannot be seen."""
     search = _Search(values)
     owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
     if isinstance(owner, Module):
@@ -119,7 +120,8 @@ class _Search:
             if self._is_new(path, value, link):
                 self.function(path, value, link)
         elif isinstance(value, _ARRAYS):
-            self._array(path, value, link)
+            if self._values:
+                self._array(path, value, link)
         elif isinstance(value, _CONTAINERS):
             if named:
                 self._add(path, value, link)
@@ -132,7 +134,8 @@ class _Search:
             if not outside.is_told(value):
                 self._object(path, value, link)
         else:
-            _check_readable(path, value)
+            if self._values:
+                _check_readable(path, value)
             self._add(path if named else f"class of {path}", value if named else kind, link)
             self._object(path, value, link)
 
@@ -148,7 +151,7 @@ class _Search:
             self._special(where, type(item), last)
             for attribute, value in vars(item).items():
                 if attribute == "_hooks":
-                    self._visit_all((f"{where}.hook", each.hook, last) for each in value)
+                    self._visit_all((f"{where}.hook", each.fn, last) for each in value)
                 elif not isinstance(value, (Module, Tensor)) and not _is_plain(value):
                     self.visit(f"{where}.{attribute}".strip("."), value, last, False, True)
 
@@ -248,7 +251,7 @@ class _Search:
     def _computed(self, path: str, thing: Any, name: str, link: Any) -> None:
         try:
             value = getattr(thing, name)
-        except AttributeError:  # a slot without a value
+        except Exception:  # a slot without a value, or what a property raises for the function too
             return
         self.visit(path, value, Link(Members(thing), name, value, link))
 
@@ -286,9 +289,10 @@ class _Search:
             read = names_in(fn.__code__)
             self._names |= read.names
             self._every_name |= read.is_dynamic
-            if "globals" in read.variables:
-                self._objects.append(("", types.SimpleNamespace(**names), None, set()))
-            for name in read.variables:
+            variables = dict.fromkeys(read.variables)
+            if "globals" in variables:  # globals()["a"]
+                variables.update(dict.fromkeys(sorted(read.names)))
+            for name in variables:
                 if name in names:
                     steps.append((name, names[name], Link(names, name, names[name], None), True))
             for name in read.imports:
@@ -333,6 +337,7 @@ def names_in(code: types.CodeType) -> Read:
 _MAY_BE_ABSENT = {"getattr", "hasattr", "AttributeError"}
 _NOT_CALLED = ("__init__", "__new__", "__repr__", "__str__", "__init_subclass__", "__del__")
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, types.MappingProxyType)
+_OF_ARRAYS = ("__dlpack__", "__array__", "__array_interface__")
 _ARRAYS = (np.ndarray, NDArray, bytearray, memoryview, array.array)
 
 
@@ -370,7 +375,7 @@ def _is_function(value: Any) -> bool:
 
 def _check_readable(path: str, value: Any) -> None:
     """TraceError for a value whose elements can change unseen."""
-    if hasattr(type(value), "__dlpack__") or hasattr(type(value), "__array__"):
+    if any(hasattr(type(value), name) for name in _OF_ARRAYS):
         raise TraceError(
             f"tracing: {path} is a {type(value).__module__}.{type(value).__qualname__}, whose "
             "changes would not be seen: give it as an argument, or make a needle.Tensor of it "

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle import Tensor, tree
-from needle.errors import ChangedError
+from needle.errors import ChangedError, TraceError
 from needle.node import Node
 from needle.op import Op
 from needle.surroundings import Surroundings
@@ -116,11 +116,17 @@ class Eager(Entry):
         self, call: Callable[[Sequence[Tensor]], Any], find: Callable[[], Surroundings]
     ) -> None:
         self._call, self._find = call, find
-        super().__init__(baked_in(find())[0])
+        super().__init__(self._around())
+
+    def _around(self) -> dict[str, Any]:
+        try:
+            return baked_in(self._find())[0]
+        except TraceError:  # it reads what cannot be watched, and so is never traced
+            return {}
 
     def is_current(self) -> bool:
         """See Entry: with another value around it, it may well be traced."""
-        changes = differences(baked_in(self._find())[0], self.baked)
+        changes = differences(self._around(), self.baked)
         self.outdated = "; ".join(changes)
         return not changes
 
@@ -128,5 +134,5 @@ class Eager(Entry):
         """See Entry."""
         self.use()
         result = self._call([as_tensor(each) for each in leaves])
-        self.baked = baked_in(self._find())[0]  # what the call itself has written does not count
+        self.baked = self._around()  # what the call itself has written does not count
         return result

@@ -59,14 +59,16 @@ def jit(
       changes from call to call as an array (`np.array(0.1, "float32")`), which is an input;
     - the arguments named in `static`, which can be hashed and never change;
     - whether gradients are recorded (`needle.no_grad`);
-    - what the function reads around it: the values of variables, of attributes of Modules (train or
-      eval mode) and of the object that a method is called on.
+    - what the function reads around it: the values of variables, items of lists and dicts, elements
+      of NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules,
+      at any depth. Each call compares them; values that the function itself writes are left out,
+      and arrays of other libraries are refused by name.
 
-    Tensors around the function (a closure's, a Module's, those of the method's object) are
-    followed: a call uses their current values. The function's Python code runs only while it is
-    traced; what else it does, such as printing, happens then alone. Reading values (`numpy()`,
-    `float()`, `if`), drawing random numbers and writing to tensors are a TraceError that names the
-    line.
+    Installed packages are not followed. Tensors around the function (a closure's, a Module's, those
+    of the method's object) are followed: a call uses their current values. The function's Python
+    code runs only while it is traced; what else it does, such as printing, happens then alone.
+    Reading values (`numpy()`, `float()`, `if`), drawing random numbers and writing to tensors are a
+    TraceError that names the line.
 
     Gradients may be taken inside: `loss.backward()`, if the gradients it leaves in Parameters are
     returned, or `needle.autograd.grad`. In there each `.grad` begins as None. No gradient passes

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import sys
 import types
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -16,12 +17,13 @@ import pytest
 import needle as ndl
 from needle import nn, optim
 from needle.errors import TraceError
+from needle_tvm.errors import EagerWarning
 from tests.needle_tvm.compiler.jitted import compilations, ones, plain
 
 
 class Settings:
     scale = 2.0
-    table = {"a": [1.0, 2.0]}
+    table: ClassVar = {"a": [1.0, 2.0]}
 
     def __init__(self, shift=1.0):
         self.shift = shift
@@ -263,6 +265,38 @@ def a_layer_itself():
     ]
 
 
+def globals_by_name():
+    names = {}
+    exec("scale = 2.0\ndef f(x): return x * globals()['scale']", names)
+    return names["f"], [lambda: names.update(scale=3.0)]
+
+
+def dict_of_a_class_of_its_own():
+    class Own(dict):
+        gain = 1.0
+
+        def __getattr__(self, name):
+            return self[name]
+
+    d = Own(scale=2.0)
+    return lambda x: x * d.scale + d.gain, [
+        lambda: d.update(scale=3.0),
+        lambda: setattr(Own, "gain", 4.0),
+    ]
+
+
+def hooks():
+    layer, gains = nn.Identity(), [2.0]
+    layer.register_forward_hook(lambda module, args, y: y * gains[0])
+    return lambda x: layer(x), [lambda: gains.__setitem__(0, 3.0)]
+
+
+def one_list_under_two_names():
+    a = [1.0]
+    d = {"x": a, "y": a}
+    return lambda x: x * d["x"][0] + d["y"][0], [lambda: d.update(y=[5.0])]
+
+
 def learning_rates():
     weight = nn.Parameter(ndl.ones(3))
     optimizer = optim.SGD([weight], lr=0.5)
@@ -278,7 +312,8 @@ CASES = [
     array, array_read_as_numbers, view_of_an_array, array_of_objects, array_of_needle,
     bytes_of_numbers, items, keys, several_kinds, class_attributes, attributes_of_attributes,
     methods_and_properties, named_attributes, absent_attributes, slots, namespaces,
-    modules_of_python, functions, attributes_of_layers, a_layer_itself, learning_rates,
+    modules_of_python, functions, attributes_of_layers, a_layer_itself, globals_by_name,
+    dict_of_a_class_of_its_own, hooks, one_list_under_two_names, learning_rates,
 ]  # fmt: skip
 
 
@@ -331,5 +366,11 @@ def test_arrays_of_other_libraries_are_refused_by_name():
     weights = {"w": torch.ones(2)}
     with pytest.raises(TraceError, match=r"weights\.w is a torch\.Tensor"):
         plain(lambda x: x * ndl.from_dlpack(weights["w"]))(ones(2))
+    eager = plain(lambda x: x * ndl.from_dlpack(weights["w"]))
+    eager._falls_back = True
+    with pytest.warns(EagerWarning, match="torch.Tensor"):
+        assert eager(ones(2)).tolist() == [1, 1]
+    weights["w"] *= 2
+    assert eager(ones(2)).tolist() == [2, 2]
     shared = ndl.from_dlpack(weights["w"])
-    assert plain(lambda x: x * shared)(ones(2)).tolist() == [1, 1]
+    assert plain(lambda x: x * shared)(ones(2)).tolist() == [2, 2]
