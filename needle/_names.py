@@ -15,6 +15,7 @@ _CALLED = {
     "arctan2": "ndl.atan2",
     "arctanh": "ndl.atanh",
     "clamp": "ndl.clip",
+    "copy_": "`p.data = tensor`",
     "expand_dims": "ndl.unsqueeze",
     "fix": "ndl.trunc",
     "from_numpy": "ndl.from_dlpack",
@@ -42,5 +43,5 @@ def missing(owner: object, what: str, name: str) -> AttributeError:
     if name in _CALLED:
         text += f": needle has {_CALLED[name]}"
     elif name.endswith("_") and hasattr(type(owner), name[:-1]):
-        text += f": nothing changes one in place; {name[:-1]!r} returns a new one"
+        text += f": no method changes one in place; {name[:-1]!r} returns a new one"
     return AttributeError(text, name=name, obj=owner)
