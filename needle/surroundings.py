@@ -44,8 +44,7 @@ def found_in(fn: Any, arguments: Mapping[str, Any], values: bool = False) -> Sur
     if isinstance(owner, Module):
         search.visit("", owner, None)
     for name, value in arguments.items():
-        if isinstance(value, Module):
-            search.visit(name, value, None)
+        search.visit(name, value, None, True)
     if not isinstance(fn, Module):
         search.function("", fn, None)
     search.run()

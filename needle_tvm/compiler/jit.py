@@ -57,7 +57,8 @@ def jit(
       without a gradient;
     - numbers, strings and None among the arguments: *each value is compiled anew*. Give what
       changes from call to call as an array (`np.array(0.1, "float32")`), which is an input;
-    - the arguments named in `static`, which can be hashed and never change;
+    - the arguments named in `static`, which can be hashed; what equals itself alone, as functions
+      do, is watched like the values below, and all else must not change;
     - whether gradients are recorded (`needle.no_grad`);
     - what the function reads around it: the values of variables, items of lists and dicts, elements
       of NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules,
@@ -194,7 +195,7 @@ class Jit:
         facts = {"recording of gradients": state.grad, **signature.facts(args, kwargs)}
         trees, names = signature.trees(args, kwargs)
         count, keywords = len(args), list(kwargs)  # the arguments themselves must not be kept
-        modules = signature.modules(args, kwargs)
+        arguments = {**signature.objects(args, kwargs), **signature.modules(args, kwargs)}
         around = types.MethodType(function, args[0]) if signature.owner else function
 
         def call(tensors: Sequence[Tensor]) -> Any:
@@ -207,7 +208,7 @@ class Jit:
             return result
 
         def find() -> Surroundings:
-            return found_in(around, modules, values=True)
+            return found_in(around, arguments, values=True)
 
         entry: Entry
         try:

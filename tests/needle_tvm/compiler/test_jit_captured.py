@@ -17,6 +17,7 @@ import pytest
 import needle as ndl
 from needle import nn, optim
 from needle.errors import TraceError
+from needle_tvm import jit
 from needle_tvm.errors import EagerWarning
 from tests.needle_tvm.compiler.jitted import compilations, ones, plain
 
@@ -333,6 +334,17 @@ def test_a_change_is_seen(case):
         change()
         assert (function(x).numpy() != before).any(), f"change {number} has no effect"
         check()
+
+
+def test_static_arguments_are_watched():
+    gains, config = [2.0], Settings()
+    f = jit(lambda x, how, config: how(x) * config.shift, static=("how", "config"), stage="noopt")
+
+    def how(x):
+        return x * gains[0]
+
+    for gains[0], config.shift in ((2.0, 1.0), (3.0, 1.0), (3.0, 4.0)):
+        assert f(ones(2), how, config).tolist() == [gains[0] * config.shift] * 2
 
 
 def test_what_the_function_does_not_read_may_change():
