@@ -156,13 +156,12 @@ class _Search:
 
     def _special(self, path: str, cls: type, link: Any) -> None:
         """Visit the methods of a class that no code names: `forward`, and special ones."""
-        for base in cls.__mro__:
-            if not outside.is_told(base):
-                for name, value in vars(base).items():
-                    special = name.startswith("__") and name not in _NOT_CALLED
-                    if isinstance(value, types.FunctionType) and (special or name == "forward"):
-                        last = Link(vars(base), name, value, link)
-                        self.visit(f"{path}.{name}".strip("."), value, last)
+        for base in _classes(cls, False):
+            for name, value in vars(base).items():
+                special = name.startswith("__") and name not in _NOT_CALLED
+                if isinstance(value, types.FunctionType) and (special or name == "forward"):
+                    last = Link(vars(base), name, value, link)
+                    self.visit(f"{path}.{name}".strip("."), value, last)
 
     def _array(self, path: str, values: Any, link: Any) -> None:
         if not self._is_new(path, values, link):
@@ -197,11 +196,7 @@ class _Search:
         own: Any = getattr(thing, "__dict__", {})
         is_class, is_module = isinstance(thing, type), isinstance(thing, Module)
         spaces = isinstance(thing, (types.ModuleType, types.FunctionType))
-        classes = () if spaces else [
-            base
-            for base in (thing if is_class else type(thing)).__mro__
-            if not outside.is_told(base) or outside.is_ours(base.__module__)
-        ]  # fmt: skip
+        classes = () if spaces else _classes(thing if is_class else type(thing), not is_module)
         names = dict.fromkeys(() if is_class else own)
         for base in classes:
             names.update(dict.fromkeys(vars(base)))
@@ -303,6 +298,16 @@ class _Search:
             if vars(fn):
                 self._objects.append((path, fn, link, set()))
         self._visit_all(steps)
+
+
+@lru_cache(maxsize=1024)
+def _classes(cls: type, with_ours: bool) -> tuple[type, ...]:
+    """The classes in a class's order of resolution that are followed, or also needle's own."""
+    return tuple(
+        base
+        for base in cls.__mro__
+        if not outside.is_told(base) or (with_ours and outside.is_ours(base.__module__))
+    )
 
 
 class Read(NamedTuple):
