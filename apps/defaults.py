@@ -94,7 +94,7 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
 def arguments(mine: Any, theirs: Any) -> Arguments:
     """The default arguments of a class or function of needle's, and of PyTorch's."""
     ours, others = _defaults(mine), _defaults(theirs)
-    if "beta1" in ours and "betas" in others:
+    if ours.get("betas", ()) is None:
         ours["betas"] = ours.pop("beta1"), ours.pop("beta2")
     both = {name: ours[name] for name in ours if name in others and _same(ours[name], others[name])}
     return Arguments(
