@@ -60,17 +60,18 @@ class Weights:
 
         Raises ChangedError if a constant or a baked value was, or if a weight is gone.
         """
-        if self._now() == self._stamp and (
-            not self._links or all([link.holds() for link in self._links])
-        ):
+        is_same = not self._links or all([link.holds() for link in self._links])
+        if is_same and self._now() == self._stamp:
             return
         with self._lock:  # other threads wait here for the new weights
             stamp = self._now()
-            around = self._find()
-            self._check_baked(around)
-            tensors, links, reached = self._search(around)
-            for number in self._reached - reached:
-                raise self._changed(number, "replaced")
+            tensors, links = self._tensors, self._links
+            if not is_same or stamp >> 64 != self._stamp >> 64:  # otherwise there were only writes
+                around = self._find()
+                self._check_baked(around)
+                tensors, links, reached = self._search(around)
+                for number in self._reached - reached:
+                    raise self._changed(number, "replaced")
             seen, count = self._versions(tensors), len(self._names)
             pairs = zip(seen[count:], self._seen[count:], strict=True)
             for number, (now, then) in enumerate(pairs):
