@@ -5,6 +5,7 @@ import pytest
 
 import needle as ndl
 from needle import nn
+from needle.errors import ShapeError
 from needle.nn import functional as F
 from needle.testing import assert_close
 
@@ -31,6 +32,19 @@ def test_momentum_none_averages_over_all_batches():
     again.load_state_dict(other.state_dict(), layout="torch")
     assert again.num_batches_tracked.item() == 4
     assert "num_batches_tracked" not in nn.BatchNorm2d(3).state_dict()
+
+
+def test_one_value_per_channel_has_no_variance_to_track():
+    norm = nn.BatchNorm1d(3)
+    with pytest.raises(ShapeError, match="one value per channel"):
+        norm(ndl.ones(1, 3))
+    assert norm.running_mean.tolist() == [0, 0, 0]
+    norm.eval()(ndl.ones(1, 3))
+
+
+def test_a_nonlinearity_in_the_place_of_bias_is_refused():
+    with pytest.raises(TypeError, match="'relu'; give nonlinearity by name"):
+        nn.RNN(3, 4, 2, "relu")
 
 
 @pytest.mark.parametrize("tracks", [False, True])
