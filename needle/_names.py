@@ -15,7 +15,6 @@ _CALLED = {
     "arctan2": "ndl.atan2",
     "arctanh": "ndl.atanh",
     "clamp": "ndl.clip",
-    "copy_": "`p.data = tensor`",
     "expand_dims": "ndl.unsqueeze",
     "fix": "ndl.trunc",
     "from_numpy": "ndl.from_dlpack",

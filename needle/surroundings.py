@@ -196,7 +196,8 @@ class _Search:
         own: Any = getattr(thing, "__dict__", {})
         is_class, is_module = isinstance(thing, type), isinstance(thing, Module)
         spaces = isinstance(thing, (types.ModuleType, types.FunctionType))
-        classes = () if spaces else _classes(thing if is_class else type(thing), not is_module)
+        cls: Any = thing if is_class else type(thing)
+        classes = () if spaces else _classes(cls, not is_module)
         names = dict.fromkeys(() if is_class else own)
         for base in classes:
             names.update(dict.fromkeys(vars(base)))
