@@ -5,7 +5,7 @@ that later ones need. A residual block adds its result to its input, so signal a
 round it. The picture shows both losses.
 
 Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition" (2015).
-Measured: 97.2 % of the test digits right, the plain network 50.1 %; 8 s of training for both.
+Measured: 98.0 % of the test digits right, the plain network 71.6 %; 8 s of training for both.
 """
 
 import numpy as np

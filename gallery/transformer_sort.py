@@ -6,7 +6,7 @@ place of the result looks at.
 
 Source: Vaswani et al., "Attention is all you need" (2017); Karpathy's minGPT has sorting as an
 exercise.
-Measured: 99.5 % of new rows sorted without a mistake after 9 s of training; the median digit of
+Measured: 99.9 % of new rows sorted without a mistake after 9 s of training; the median digit of
 each place is right in 0.1 %.
 """
 

@@ -6,7 +6,7 @@ that separates cells from background, and there is none.
 
 Source: Ronneberger, Fischer and Brox, "U-Net: convolutional networks for biomedical image
 segmentation" (2015); Otsu (1979).
-Measured: intersection over union 0.93 on new pictures after 9 s of training; Otsu 0.44.
+Measured: intersection over union 0.94 on new pictures after 9 s of training; Otsu 0.44.
 """
 
 import numpy as np

@@ -5,7 +5,7 @@ added; nothing else says where it lies. Attention gathers what belongs together.
 where the class token looks in the last layer.
 
 Source: Dosovitskiy et al., "An image is worth 16 x 16 words" (2020).
-Measured: 96.9 % of the test images right after 15 s of training; logistic regression 18.3 %.
+Measured: 94.4 % of the test images right after 15 s of training; logistic regression 18.6 %.
 """
 
 import numpy as np

@@ -42,5 +42,5 @@ def missing(owner: object, what: str, name: str) -> AttributeError:
     if name in _CALLED:
         text += f": needle has {_CALLED[name]}"
     elif name.endswith("_") and hasattr(type(owner), name[:-1]):
-        text += f": nothing changes one in place; {name[:-1]!r} returns a new one"
+        text += f": no method changes one in place; {name[:-1]!r} returns a new one"
     return AttributeError(text, name=name, obj=owner)

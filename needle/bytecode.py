@@ -50,3 +50,32 @@ def steps(code: types.CodeType) -> Iterator[tuple[str, Any]]:
         else:
             yield _STEPS.get(name, "other"), value
         last = [last[1], value]
+
+
+def reads_computed_names(code: types.CodeType) -> bool:
+    """Whether a code object may read attributes whose names do not occur in it: it uses `vars` or
+    the like, or gives `getattr` anything but a string constant."""
+    found = [each for each in dis.get_instructions(code) if each.opname not in _SILENT]
+    for i, each in enumerate(found):
+        if each.argval in _ALL_NAMES and each.opname.startswith("LOAD"):
+            return True
+        if each.argval not in ("getattr", "hasattr") or not each.opname.startswith("LOAD"):
+            continue
+        args = []
+        for after in found[i + 1 :]:
+            if after.opname.startswith(("CALL", "PRECALL")):
+                break
+            args.append(after)
+        if not all(arg.opname.startswith("LOAD") for arg in args):
+            return True
+        names = [k for k, arg in enumerate(args) if isinstance(arg.argval, str) and _constant(arg)]
+        if not names or any("ATTR" in a.opname or "METHOD" in a.opname for a in args[names[0] :]):
+            return True
+    return False
+
+
+def _constant(instruction: dis.Instruction) -> bool:
+    return instruction.opname in ("LOAD_CONST", "LOAD_CONST_IMMORTAL")
+
+
+_ALL_NAMES = ("vars", "__dict__", "dir", "asdict", "astuple", "fields", "attrgetter")

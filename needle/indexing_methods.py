@@ -25,8 +25,8 @@ class IndexingMethods:
 
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
         raise TypeError(
-            "a Tensor is never changed in place: x[i] = v is x = x.at[i].set(v) (NDArrays can be "
-            "assigned to)"
+            "elements of a Tensor are never assigned to: x[i] = v is x = x.at[i].set(v), for a "
+            "Parameter p.data = p.data.at[i].set(v) (NDArrays can be assigned to)"
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from . import _ops as ops
-from . import engine, keywords
+from . import augmented_methods, engine, keywords
 from ._state import call_recording, state
 from .apply import apply
 from .backend_ndarray import full
@@ -264,3 +264,5 @@ _bind(IndexingMethods, Tensor)
 _bind(LinalgMethods, Tensor)
 _bind(TensorMethods, Tensor)
 _bind(TupleMethods, TensorTuple)
+for _name, _method in augmented_methods.METHODS.items():
+    setattr(Tensor, _name, _method)

@@ -124,6 +124,7 @@ class Tensor(Value, TensorMethods):
     """
 
     __slots__ = ()
+    _is_variable = False  # whether augmented assignment writes into it whatever it requires
     __array_ufunc__ = None  # so that np.ndarray + Tensor calls Tensor.__radd__
     __dlpack_c_exchange_api__ = _TensorExchange()
 

@@ -8,6 +8,7 @@ depends on no data, and the model stays unchanged.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -26,8 +27,9 @@ from .node import Node
 from .op import Op
 from .place import place
 from .spec import Spec
+from .surroundings import Surroundings, changed_places, found_in
 from .tensor import Tensor, Value, handle
-from .weights import Surroundings, Weights, baked_in, found_in, tensors_of
+from .weights import Baked, Weights, baked_in, tensors_of
 
 __all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 
@@ -223,14 +225,19 @@ class Trace:
             found.sort(key=lambda item: order[item[0]])
         return [leaf for _, leaf in found]
 
-    def weights(self, graph: Graph, find: Callable[[], Surroundings], bakes: bool) -> Weights:
-        """The weights of the traced graph; `find` returns what the function can reach."""
+    def weights(
+        self,
+        graph: Graph,
+        find: Callable[[], Surroundings],
+        bake: Callable[[Surroundings], Baked] | None,
+    ) -> Weights:
+        """The weights of the traced graph; `find` and `bake` are those of Weights."""
         tensor = {id(leaf): self._tensors[key] for key, leaf in self._leaves.items()}
         known = {name for name, _, _ in tensors_of(find())}
         unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
         constants = [tensor[id(leaf)] for leaf in graph.constants]
         names = [leaf.name for leaf in graph.params]
-        return Weights(find, names, unfound, constants, baked_in if bakes else None)
+        return Weights(find, names, unfound, constants, bake)
 
 
 def trace(
@@ -327,7 +334,9 @@ def trace_flat(
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
     if follow_all:
         _check_gradients(gradients, graph)
-    graph.weights = run.weights(graph, find, follow_all)
+    written = changed_places(surroundings) if follow_all else {}
+    bake = functools.partial(baked_in, written=written) if follow_all else None
+    graph.weights = run.weights(graph, find, bake)
     return graph
 
 

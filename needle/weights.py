@@ -8,18 +8,16 @@ dict, closure and plain object that leads to a weight.
 
 from __future__ import annotations
 
-import inspect
 import threading
-import types
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from . import bytecode, outside
 from ._state import last_replacement
 from .backend_ndarray import NDArray
 from .errors import ChangedError
-from .nn.module import Link, Module, walk
+from .links import Contents, place
+from .nn.module import Module, walk
+from .surroundings import PLAIN, Surroundings
 from .tensor import Tensor
 
 
@@ -42,9 +40,10 @@ class Weights:
     ) -> None:
         self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
         self._bake = bake
-        self.baked, self._bonds = bake(find()) if bake else ({}, [])
-        self._aliases = self._other_names()
-        self._tensors, self._links, reached = self._search()
+        around = find()
+        self.baked, self._bonds = bake(around) if bake else ({}, [])
+        self._aliases = self._other_names(around)
+        self._tensors, self._links, reached = self._search(around)
         self._reached = reached  # the constants that the search reached
         devices = {tensor.device for tensor in (*self._tensors, *constants)}
         self._writes = [device.kernels.writes for device in devices]
@@ -54,23 +53,25 @@ class Weights:
 
     def values(self) -> dict[str, NDArray]:
         """The current weights."""
-        return _values(self._names, self._search()[0])
+        return _values(self._names, self._search(self._find())[0])
 
     def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
         """Call `use` with the weights if one was written or replaced since the last call.
 
         Raises ChangedError if a constant or a baked value was, or if a weight is gone.
         """
-        if self._now() == self._stamp and (
-            not self._links or all([link.holds() for link in self._links])
-        ):
+        is_same = not self._links or all([link.holds() for link in self._links])
+        if is_same and self._now() == self._stamp:
             return
         with self._lock:  # other threads wait here for the new weights
             stamp = self._now()
-            self._check_baked()
-            tensors, links, reached = self._search()
-            for number in self._reached - reached:
-                raise self._changed(number, "replaced")
+            tensors, links = self._tensors, self._links
+            if not is_same or stamp >> 64 != self._stamp >> 64:  # otherwise there were only writes
+                around = self._find()
+                self._check_baked(around)
+                tensors, links, reached = self._search(around)
+                for number in self._reached - reached:
+                    raise self._changed(number, "replaced")
             seen, count = self._versions(tensors), len(self._names)
             pairs = zip(seen[count:], self._seen[count:], strict=True)
             for number, (now, then) in enumerate(pairs):
@@ -80,22 +81,22 @@ class Weights:
                 use(_values(self._names, tensors))
             self._tensors, self._links, self._seen, self._stamp = tensors, links, seen, stamp
 
-    def _check_baked(self) -> None:
+    def _check_baked(self, around: Surroundings) -> None:
         """ChangedError if a value that is fixed in the trace is another one now."""
         if self._bake is not None:
-            found, self._bonds = self._bake(self._find())
+            found, self._bonds = self._bake(around)
             changes = differences(found, self.baked)
             if changes:
                 raise ChangedError(f"the function was traced with another value: {changes[0]}")
 
-    def _search(self) -> tuple[list[Tensor], list[Link], set[int]]:
+    def _search(self, around: Surroundings) -> tuple[list[Tensor], list[Any], set[int]]:
         """The weights in order, the links that lead to used tensors, and the numbers of the
         constants among these."""
         wanted = {*self._names, *self._aliases}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
         found, reached = dict(self._unfound), set()
-        links = {(id(link.holder), link.key): link for link in self._bonds}
-        for name, tensor, link in tensors_of(self._find()):
+        links = {place(link): link for link in self._bonds}
+        for name, tensor, link in tensors_of(around):
             number = constants.get(id(tensor))
             if number is not None:
                 reached.add(number)
@@ -104,7 +105,7 @@ class Weights:
             else:
                 continue
             while link is not None and self._bake is None:  # `_bonds` has these as well
-                links[id(link.holder), link.key] = link
+                links[place(link)] = link
                 link = link.before
         for name in wanted:
             if name not in found:
@@ -117,10 +118,10 @@ class Weights:
                 )
         return [found[name] for name in self._names], list(links.values()), reached
 
-    def _other_names(self) -> dict[str, str]:
+    def _other_names(self, around: Surroundings) -> dict[str, str]:
         """Further names of the weights, each with the weight's own name."""
         found: dict[str, Tensor] = {}
-        for name, tensor, _ in tensors_of(self._find()):
+        for name, tensor, _ in tensors_of(around):
             found.setdefault(name, tensor)
         known = {id(found[name]): name for name in self._names if name in found}
         names = ((name, known.get(id(tensor))) for name, tensor in found.items())
@@ -145,9 +146,8 @@ class Weights:
 
 
 _Version = tuple[NDArray, int]  # a value, and the write count of its last write
-Found = tuple[str, Tensor, "Link | None"]  # name, tensor, and the last link that leads to it
-Surroundings = Mapping[str, "tuple[Any, Link | None]"]  # the same by name, for any value
-Baked = tuple[dict[str, Any], list[Link]]  # values by name, and links that lead to them
+Found = tuple[str, Tensor, Any]  # name, tensor, and the last link that leads to it
+Baked = tuple[dict[str, Any], list[Any]]  # values by name, and links that lead to them
 
 
 def _same(one: _Version, other: _Version) -> bool:
@@ -157,28 +157,6 @@ def _same(one: _Version, other: _Version) -> bool:
 def _values(names: list[str], tensors: list[Tensor]) -> dict[str, NDArray]:
     data = [tensor.realize_cached_data() for tensor in tensors]
     return dict(zip(names, data, strict=True))
-
-
-def found_in(fn: Any, arguments: Mapping[str, Any]) -> Surroundings:
-    """What a call of `fn` with these named arguments can read, by name prefix, and the links that
-    lead there: Modules, Tensors, and the values of variables and of its object's attributes. A
-    Module `fn` has no prefix; an argument has its name, and a variable of the function's
-    surroundings has the variable's name."""
-    owner = fn if isinstance(fn, Module) else getattr(fn, "__self__", None)
-    found: dict[str, Any] = {}
-    if isinstance(owner, Module):
-        found[""] = owner, None
-    for name, value in arguments.items():
-        if isinstance(value, Module):
-            found[name] = value, None
-    if not isinstance(fn, Module):
-        for name, value, link in _around(fn):
-            for path, item, last in _inside(name, value, link):
-                while path in found and found[path][0] is not item:
-                    path += "_"  # another function's variable of the same name
-                if item is not owner:
-                    found.setdefault(path, (item, last))
-    return found
 
 
 def tensors_of(found: Surroundings) -> Iterator[Found]:
@@ -195,13 +173,16 @@ def tensors_of(found: Surroundings) -> Iterator[Found]:
 # Values that a trace bakes in
 
 
-def baked_in(found: Surroundings) -> Baked:
+def baked_in(found: Surroundings, written: Collection[Any] = ()) -> Baked:
     """The Python values in the result of `found_in` on which a trace may depend, by name, and the
     links to them: variables, classes and attributes of Modules, shapes and dtypes of tensors and
-    whether they require gradients. Attributes of Modules have no links, as for `walk`."""
+    whether they require gradients. Attributes of Modules have no links, as for `walk`. What is
+    behind places that the trace itself has `written` does not count."""
     values: dict[str, Any] = {}
-    links: list[Link] = []
+    links: list[Any] = []
     for prefix, (item, link) in found.items():
+        if written and _leads_through(link, written):
+            continue
         inside = walk(item, link, hidden=True) if isinstance(item, Module) else [("", item, link)]
         for name, value, last in inside:
             path = f"{prefix}.{name}".strip(".")
@@ -219,7 +200,15 @@ def baked_in(found: Surroundings) -> Baked:
     return values, links
 
 
-def _add(links: list[Link], link: Link | None) -> None:
+def _leads_through(link: Any, places: Collection[Any]) -> bool:
+    while link is not None:
+        if place(link) in places:
+            return True
+        link = link.before
+    return False
+
+
+def _add(links: list[Any], link: Any) -> None:
     while link is not None:
         links.append(link)
         link = link.before
@@ -238,7 +227,9 @@ def differences(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
 def _alike(one: Any, other: Any) -> bool:
     if one is other:
         return True
-    is_plain = isinstance(one, (*_NUMBERS, tuple))
+    if isinstance(one, Contents):
+        return one == other
+    is_plain = isinstance(one, (*PLAIN, tuple))
     return type(one) is type(other) and is_plain and repr(one) == repr(other)
 
 
@@ -248,98 +239,3 @@ def _shown(name: str, values: Mapping[str, Any]) -> str:
 
 
 _LONGEST = 60
-
-
-# The search
-
-
-class _Cell:
-    """A closure's variable as the holder of a Link."""
-
-    def __init__(self, cell: types.CellType) -> None:
-        self._cell = cell
-
-    def __getitem__(self, _: str) -> Any:
-        return self._cell.cell_contents
-
-
-def _around(fn: Any) -> Iterator[tuple[str, Any, Link | None]]:
-    """Names and values that a function reads from around it: closure, globals, bound object."""
-    while isinstance(fn, partial):
-        yield from ((f"args.{i}", value, None) for i, value in enumerate(fn.args))
-        keywords = fn.keywords
-        yield from ((n, value, Link(keywords, n, value, None)) for n, value in keywords.items())
-        fn = fn.func
-    if isinstance(fn, types.MethodType):
-        yield "self", fn.__self__, None
-        fn = fn.__func__  # before unwrapping, which would lose the object
-    fn = inspect.unwrap(fn) if callable(fn) else fn
-    if not isinstance(fn, types.FunctionType):
-        call = inspect.getattr_static(type(fn), "__call__", None)
-        if isinstance(call, types.FunctionType):
-            yield "self", fn, None
-            fn = call
-        else:
-            return
-    for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
-        try:
-            value = cell.cell_contents
-        except ValueError:  # an unbound variable
-            continue
-        yield name, value, Link(_Cell(cell), name, value, None)
-    names = fn.__globals__
-    for name in _globals_of(fn.__code__):
-        if name in names:
-            yield name, names[name], Link(names, name, names[name], None)
-
-
-@lru_cache(maxsize=1024)
-def _globals_of(code: types.CodeType) -> tuple[str, ...]:
-    """The names of the global variables that a function reads."""
-    found = [
-        name
-        for each in bytecode.codes(code)
-        for step, name in bytecode.steps(each)
-        if step in ("global", "name")
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-_MOST_DEEP = 4  # lists in dicts in objects ...
-_NUMBERS = (bool, int, float, complex, str, bytes, type(None))
-
-
-def _inside(
-    path: str, value: Any, link: Link | None, depth: int = 0
-) -> Iterator[tuple[str, Any, Link | None]]:
-    """A variable's value, and the Modules and Tensors in it: itself, or in containers, in
-    attributes of plain objects, or read in turn by a function, with the values that this reads."""
-    if isinstance(value, (Module, Tensor)):
-        yield path, value, link
-        return
-    if depth == _MOST_DEEP or isinstance(value, types.ModuleType):
-        return
-    if isinstance(value, _FUNCTIONS) or "__wrapped__" in getattr(value, "__dict__", ()):
-        yield path, value, link
-        is_followed = not outside.is_told(value)
-        for name, item, own in _around(value):
-            for found in _inside(name, item, own or link, depth + 1):
-                if is_followed or isinstance(found[1], (Module, Tensor)):
-                    yield found
-        return
-    contents: Any = ()
-    if isinstance(value, (dict, list, tuple)):
-        contents = value
-    elif type(value).__module__.partition(".")[0] not in _OTHERS and hasattr(value, "__dict__"):
-        if not isinstance(value, type):
-            contents = vars(value)
-    if depth == 0 or contents == ():
-        yield path, value, link
-    has_values = depth == 0 and contents is not value  # an object that the function itself names
-    for key, item in contents.items() if isinstance(contents, dict) else enumerate(contents):
-        if has_values or not isinstance(item, _NUMBERS):
-            yield from _inside(f"{path}.{key}", item, Link(contents, key, item, link), depth + 1)
-
-
-_FUNCTIONS = (types.FunctionType, partial, types.MethodType)
-_OTHERS = ("builtins", "needle", "numpy", "types", "functools")

@@ -28,12 +28,15 @@ class Identity(Module):
 class Linear(Module):
     """y = x @ weight + bias over the last axis of x: (..., in_features) -> (..., out_features).
 
-    weight (in_features, out_features) and bias (1, out_features) are drawn Kaiming-uniform.
+    weight (in_features, out_features) and bias (1, out_features) are drawn uniformly from +-1 /
+    sqrt(in_features).
 
     >>> layer = nn.Linear(3, 4)
     >>> layer(ndl.zeros(2, 3)).shape, layer.weight.shape
     ((2, 4), (3, 4))
     """
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     def __init__(
         self,
@@ -48,11 +51,16 @@ class Linear(Module):
         self.in_features = in_features
         self.out_features = out_features
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.weight = Parameter(init.kaiming_uniform(in_features, out_features, **where))
-        self.bias = None
-        if bias:
-            values = init.kaiming_uniform(out_features, 1, **where)
-            self.bias = Parameter(values.reshape(1, out_features).detach())
+        self.weight = Parameter(self._drawn_weight(where))
+        self.bias = Parameter(self._drawn_bias(where)) if bias else None
+
+    def _drawn_weight(self, where: dict[str, Any]) -> Tensor:
+        bound = self.in_features**-0.5
+        return init.rand(self.in_features, self.out_features, low=-bound, high=bound, **where)
+
+    def _drawn_bias(self, where: dict[str, Any]) -> Tensor:
+        bound = self.in_features**-0.5
+        return init.rand(1, self.out_features, low=-bound, high=bound, **where)
 
     def forward(self, x: Tensor) -> Tensor:
         y = ops.matmul(x, self.weight)
@@ -72,6 +80,8 @@ class Bilinear(Module):
     weight (in1_features, in2_features, out_features) and bias (out_features,) are drawn uniformly
     from +-1 / sqrt(in1_features).
     """
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     def __init__(
         self,

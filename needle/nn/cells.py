@@ -24,6 +24,8 @@ _NONLINEARITIES = {"tanh": ops.tanh, "relu": ops.relu}
 class Cell(Module):
     """Base of the cells: weights for the input and the state, for `gates` pre-activations."""
 
+    _parameter_names = frozenset({"W_ih", "W_hh", "bias_ih", "bias_hh"})
+
     gates = 1
 
     def __init__(
@@ -36,6 +38,8 @@ class Cell(Module):
     ) -> None:
         super().__init__()
         counts(type(self).__name__, input_size=input_size, hidden_size=hidden_size)
+        if isinstance(bias, str):  # PyTorch's RNN has the nonlinearity in this place
+            raise TypeError(f"{type(self).__name__}: bias is {bias!r}; give nonlinearity by name")
         self.input_size = input_size
         self.hidden_size = hidden_size
         bound = 1 / math.sqrt(hidden_size)

@@ -23,9 +23,11 @@ class Conv(Module):
 
     kernel_size, stride, padding and dilation are ints or pairs (rows, columns); padding None keeps
     the extents at stride 1 (kernel_size // 2). weight (kh, kw, in_channels / groups, out_channels)
-    is drawn Kaiming-uniform, bias (out_channels,) uniformly on +-1 / sqrt(kh * kw * in_channels /
-    groups). ValueError unless groups divides both channel counts.
+    and bias (out_channels,) are drawn uniformly from +-1 / sqrt(kh * kw * in_channels / groups).
+    ValueError unless groups divides both channel counts.
     """
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     def __init__(
         self,
@@ -58,16 +60,16 @@ class Conv(Module):
         self.groups = groups
         self.dilation = dilation
         where: dict[str, Any] = {"device": device, "dtype": dtype}
-        taps = kernel[0] * kernel[1]
-        inputs = in_channels // groups
-        shape = (*kernel, inputs, out_channels)
-        self.weight = Parameter(
-            init.kaiming_uniform(inputs * taps, out_channels * taps, shape=shape, **where)
-        )
+        self.weight = Parameter(self._drawn_weight((*kernel, in_channels // groups), where))
         self.bias = None
         if bias:
-            bound = (inputs * taps) ** -0.5
+            bound = prod(self.weight.shape[:-1]) ** -0.5
             self.bias = Parameter(init.rand(out_channels, low=-bound, high=bound, **where))
+
+    def _drawn_weight(self, window: tuple[int, ...], where: dict[str, Any]) -> Tensor:
+        """The weight of a `window` (kh, kw, in_channels / groups)."""
+        bound = prod(window) ** -0.5
+        return init.rand(*window, self.out_channels, low=-bound, high=bound, **where)
 
     def forward(self, x: Tensor) -> Tensor:
         options = self.stride, self.padding, self.dilation, self.groups
@@ -86,6 +88,8 @@ class Conv(Module):
 
 class _Convolution(Module):
     """Base of convolutions of `axes` dimensions with PyTorch's arguments."""
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     axes: ClassVar[int]
     transposed: ClassVar[bool] = False

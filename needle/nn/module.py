@@ -12,6 +12,7 @@ from ..backend_ndarray.masked import refuse_masked
 from ..destination import destination
 from ..tensor import Tensor
 from . import hooks
+from .assignment import check_assigned
 from .layout import Entry, Layout, check_layout, torch_entries
 from .parameter import Parameter
 
@@ -21,12 +22,16 @@ class Module:
 
     Parameters and sub-modules are found in attributes, and in lists, tuples and dicts in them.
     Other Tensors in attributes whose names do not begin with "_" are buffers: saved, not learned.
+    As in PyTorch, an attribute that is a Parameter may be set to a Parameter or None, a Module to a
+    Module or None, and a registered buffer to a Tensor or None: TypeError otherwise.
     """
 
     training: bool
     torch_unused: ClassVar[tuple[str, ...]] = ()  # PyTorch's tensors that needle does not need
     _hooks: tuple[hooks.Hook, ...] = ()
     _unsaved: frozenset[str] = frozenset()  # buffers that are no part of the state
+    _parameter_names: frozenset[str] = frozenset()  # which also hold None until there is one
+    _buffer_names: frozenset[str] = frozenset()
 
     def __init__(self) -> None:
         self.training = True
@@ -48,12 +53,17 @@ class Module:
         if state.trace is not None:
             state.trace.refuse_assignment(self, name, value)
         before = self.__dict__.get(name)
+        check_assigned(self, Module, name, value, before)
+        if value is None and isinstance(before, Parameter):
+            self._parameter_names |= {name}
         object.__setattr__(self, name, value)
         if value is not before:
             note_replaced()
 
     def __delattr__(self, name: str) -> None:
         object.__delattr__(self, name)
+        self._parameter_names -= {name}
+        self._buffer_names -= {name}
         note_replaced()
 
     # Contents
@@ -129,6 +139,7 @@ class Module:
             raise ValueError(f"register_buffer: {name!r} begins with '_'")
         if not persistent:
             self._unsaved = self._unsaved | {name}
+        self._buffer_names |= {name}
         setattr(self, name, tensor)
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
@@ -138,6 +149,7 @@ class Module:
             kind = type(parameter).__name__
             raise TypeError(f"register_parameter: {name!r} is a {kind}, not a Parameter or None")
         self._check_new("register_parameter", name)
+        self._parameter_names |= {name}
         setattr(self, name, parameter)
 
     def add_module(self, name: str, module: Module) -> None:

@@ -49,6 +49,8 @@ class LayerNorm(Module):
     [[-1.0, 1.0]]
     """
 
+    _parameter_names = frozenset({"weight", "bias"})
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -81,6 +83,8 @@ class RMSNorm(Module):
     is a weight of shape normalized_shape.
     """
 
+    _parameter_names = frozenset({"weight"})
+
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
@@ -104,6 +108,9 @@ class RMSNorm(Module):
 
 class _PerChannel(Module):
     """Base of norms with statistics for each of `dim` channels, the second axis of x."""
+
+    _parameter_names = frozenset({"weight", "bias"})
+    _buffer_names = frozenset({"running_mean", "running_var", "num_batches_tracked"})
 
     forms: ClassVar[dict[int, str]]  # the shapes that x may have, by number of axes
 
@@ -149,10 +156,11 @@ class BatchNorm1d(_PerChannel):
     """Normalize each of the `dim` columns of (N, dim), or channels of (N, dim, L), over all other
     axes, then scale and shift (Ioffe and Szegedy 2015).
 
-    Train mode uses the batch's mean and biased variance, which also update the buffers running_mean
-    and running_var: running = (1 - momentum) * running + momentum * batch. (PyTorch puts the
-    unbiased variance into running_var.) With momentum None the buffers are the averages over all
-    batches so far, whose number is the buffer num_batches_tracked. Eval mode uses the buffers.
+    Train mode uses the batch's mean and biased variance. The mean and the unbiased variance update
+    the buffers running_mean and running_var: running = (1 - momentum) * running + momentum * batch
+    (ShapeError for a batch of one value per channel). With momentum None the buffers are the
+    averages over all batches so far, whose number is the buffer num_batches_tracked. Eval mode uses
+    the buffers.
     weight, bias and the other buffers have shape (dim,). Without `affine` there are no weight and
     bias; without track_running_stats there are no buffers, and eval mode is like train mode.
 
@@ -260,6 +268,8 @@ class GroupNorm(Module):
     weight and bias have shape (num_channels,); without `affine` there are none. ValueError unless
     num_groups divides num_channels.
     """
+
+    _parameter_names = frozenset({"weight", "bias"})
 
     def __init__(
         self,

@@ -13,6 +13,10 @@ class Parameter(Tensor):
     """A Tensor that is a learned part of a Module: the arguments are those of Tensor. TypeError for
     integers and bools, which have no gradient, unless `requires_grad` is False.
 
+    Under `needle.no_grad()`, `p -= lr * p.grad` and the like write into the Parameter in place.
+    Where gradients are recorded they are a RuntimeError. The result must have the Parameter's
+    shape (ShapeError) and is rounded to its dtype (TypeError for floats into integers).
+
     >>> class Scale(nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
@@ -25,6 +29,7 @@ class Parameter(Tensor):
     """
 
     __slots__ = ()
+    _is_variable = True
 
     def __init__(
         self,

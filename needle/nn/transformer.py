@@ -43,6 +43,8 @@ class MultiheadAttention(Module):
     ((2, 5, 16), (2, 5, 5))
     """
 
+    _parameter_names = frozenset({"in_proj_bias", "bias_k", "bias_v"})
+
     def __init__(
         self,
         embed_dim: int,
@@ -83,8 +85,7 @@ class MultiheadAttention(Module):
         self.add_zero_attn = add_zero_attn
         self.bias_k = self.bias_v = None
         if add_bias_kv:
-            # As PyTorch draws them, from the fans of (1, 1, embed_dim).
-            std = (2 / (1 + embed_dim)) ** 0.5
+            std = embed_dim**-0.5  # PyTorch takes embed_dim for both fans of (1, 1, embed_dim)
             self.bias_k, self.bias_v = (
                 Parameter(init.randn(1, 1, embed_dim, std=std, **where)) for _ in range(2)
             )

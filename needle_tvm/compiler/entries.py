@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle import Tensor, tree
-from needle.errors import ChangedError
+from needle.errors import ChangedError, TraceError
 from needle.node import Node
 from needle.op import Op
+from needle.surroundings import Surroundings
 from needle.trace import as_tensor
-from needle.weights import Surroundings, Weights, baked_in, differences
+from needle.weights import Weights, baked_in, differences
 from needle_tvm.compiler.executable import calls_of
 from needle_tvm.errors import ParameterError
 from needle_tvm.runtime import Program
@@ -115,15 +116,23 @@ class Eager(Entry):
         self, call: Callable[[Sequence[Tensor]], Any], find: Callable[[], Surroundings]
     ) -> None:
         self._call, self._find = call, find
-        super().__init__(baked_in(find())[0])
+        super().__init__(self._around())
+
+    def _around(self) -> dict[str, Any]:
+        try:
+            return baked_in(self._find())[0]
+        except TraceError:  # it reads what cannot be watched, and so is never traced
+            return {}
 
     def is_current(self) -> bool:
         """See Entry: with another value around it, it may well be traced."""
-        changes = differences(baked_in(self._find())[0], self.baked)
+        changes = differences(self._around(), self.baked)
         self.outdated = "; ".join(changes)
         return not changes
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """See Entry."""
         self.use()
-        return self._call([as_tensor(each) for each in leaves])
+        result = self._call([as_tensor(each) for each in leaves])
+        self.baked = self._around()  # what the call itself has written does not count
+        return result

@@ -18,8 +18,9 @@ from needle._state import state
 from needle.autograd import Value
 from needle.errors import DimError, TraceError
 from needle.graph import Graph, is_tensor
+from needle.surroundings import Surroundings, found_in
 from needle.trace import trace_flat
-from needle.weights import Surroundings, differences, found_in
+from needle.weights import differences
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.entries import Compiled, Eager, Entry
 from needle_tvm.compiler.request import Choices, check_dims, request
@@ -56,16 +57,19 @@ def jit(
       without a gradient;
     - numbers, strings and None among the arguments: *each value is compiled anew*. Give what
       changes from call to call as an array (`np.array(0.1, "float32")`), which is an input;
-    - the arguments named in `static`, which can be hashed and never change;
+    - the arguments named in `static`, which can be hashed; what equals itself alone, as functions
+      do, is watched like the values below, and all else must not change;
     - whether gradients are recorded (`needle.no_grad`);
-    - what the function reads around it: the values of variables, of attributes of Modules (train or
-      eval mode) and of the object that a method is called on.
+    - what the function reads around it: the values of variables, items of lists and dicts, elements
+      of NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules,
+      at any depth. Each call compares them; values that the function itself writes are left out,
+      and arrays of other libraries are refused by name.
 
-    Tensors around the function (a closure's, a Module's, those of the method's object) are
-    followed: a call uses their current values. The function's Python code runs only while it is
-    traced; what else it does, such as printing, happens then alone. Reading values (`numpy()`,
-    `float()`, `if`), drawing random numbers and writing to tensors are a TraceError that names the
-    line.
+    Installed packages are not followed. Tensors around the function (a closure's, a Module's, those
+    of the method's object) are followed: a call uses their current values. The function's Python
+    code runs only while it is traced; what else it does, such as printing, happens then alone.
+    Reading values (`numpy()`, `float()`, `if`), drawing random numbers and writing to tensors are a
+    TraceError that names the line.
 
     Gradients may be taken inside: `loss.backward()`, if the gradients it leaves in Parameters are
     returned, or `needle.autograd.grad`. In there each `.grad` begins as None. No gradient passes
@@ -191,7 +195,7 @@ class Jit:
         facts = {"recording of gradients": state.grad, **signature.facts(args, kwargs)}
         trees, names = signature.trees(args, kwargs)
         count, keywords = len(args), list(kwargs)  # the arguments themselves must not be kept
-        modules = signature.modules(args, kwargs)
+        arguments = {**signature.objects(args, kwargs), **signature.modules(args, kwargs)}
         around = types.MethodType(function, args[0]) if signature.owner else function
 
         def call(tensors: Sequence[Tensor]) -> Any:
@@ -204,7 +208,7 @@ class Jit:
             return result
 
         def find() -> Surroundings:
-            return found_in(around, modules)
+            return found_in(around, arguments, values=True)
 
         entry: Entry
         try:

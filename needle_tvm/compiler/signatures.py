@@ -148,6 +148,12 @@ class Signature:
         inside = [tree.flatten(value, name, _is_module)[1] for name, value in named]
         return {name: module for found in inside for name, module in found}
 
+    def objects(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
+        """The static arguments by name that equal themselves alone, whatever they hold."""
+        named = self.named(args, kwargs)
+        static = [(name, value) for name, value in named if name in self._static]
+        return {name: each for name, each in static if type(each).__eq__ is object.__eq__}
+
     def facts(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
         """The parts of a key by name, to say in which two signatures differ."""
         found: dict[str, Any] = {}

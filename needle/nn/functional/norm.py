@@ -161,10 +161,10 @@ def batch_norm(
     all vectors are (channels,), and weight and bias may be None for 1 and 0 (Ioffe and Szegedy
     2015).
 
-    With `training` (or without running_mean) by the mean and biased variance of x, which also
-    update running_mean and running_var in place: running = (1 - momentum) * running + momentum *
-    batch. Otherwise by running_mean and running_var. PyTorch puts the unbiased variance into
-    running_var. ShapeError if they do not fit.
+    With `training` (or without running_mean) by the mean and biased variance of x. The mean and the
+    unbiased variance then also update running_mean and running_var in place: running = (1 -
+    momentum) * running + momentum * batch. Otherwise by running_mean and running_var. ShapeError if
+    they do not fit, or if there is one value per channel to update them by.
     """
     if x.ndim < 2:
         raise ShapeError(f"batch_norm: x has shape {x.shape}, not (N, channels, ...)")
@@ -175,8 +175,9 @@ def batch_norm(
     if training or running_mean is None or running_var is None:
         y, mean, variance = ops.batch_norm_train(x, weight, bias, 1, eps)
         if training and running_mean is not None and running_var is not None:
+            unbiased = unbiased_variance("batch_norm", variance.detach(), x.size // channels)
             _track(running_mean, mean.detach(), momentum)
-            _track(running_var, variance.detach(), momentum)
+            _track(running_var, unbiased, momentum)
         return y
     if x.ndim == 2:
         return ops.batch_norm(x, weight, bias, running_mean, running_var, eps)
@@ -190,8 +191,20 @@ def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momen
     """Update running statistics (channels,) by the average mean and variance of the instances of x
     (N, channels, ...)."""
     x, over = x.detach(), tuple(range(2, x.ndim))
+    size = prod(x.shape[2:])
+    variance = unbiased_variance("instance_norm", ops.mean(ops.var(x, over), 0), size)
     _track(running_mean, ops.mean(ops.mean(x, over), 0), momentum)
-    _track(running_var, ops.mean(ops.var(x, over), 0), momentum)
+    _track(running_var, variance, momentum)
+
+
+def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
+    """The unbiased variance of `count` values from their biased one. ShapeError for one value."""
+    if count == 1:
+        raise ShapeError(
+            f"{name}: there is one value per channel, which has no variance to update running_var "
+            "by; train with more values, or in eval mode"
+        )
+    return variance * (count / (count - 1))
 
 
 def _track(running: Tensor, batch: Tensor, momentum: float) -> None:

@@ -196,3 +196,24 @@ def test_models_still_compile(semantics, install):
     np.testing.assert_allclose(
         compiled(x).numpy(), np.maximum(layer(x).numpy(), 0) - 8, rtol=1e-5, atol=1e-5
     )
+
+
+def test_layers_begin_and_track_as_the_courses(install):
+    def drawn():
+        np.random.seed(0)
+        layers = nn.Linear(64, 300), nn.Conv(12, 80, 3)
+        norm = nn.BatchNorm1d(1, momentum=1.0)
+        norm(ndl.Tensor([[0.0], [2.0]]))
+        bounds = [np.abs(p.numpy()).max() for each in layers for p in each.parameters()]
+        return bounds, norm.running_var.item()
+
+    before, unbiased = drawn()
+    install()
+    (weight, bias, kernel, shift), biased = drawn()
+    needle.course.uninstall()
+    # The largest of n uniform values is below 1 - 20 / n of the bound once in e ** 20 draws.
+    assert [weight, kernel] == pytest.approx([np.sqrt(6 / 64), np.sqrt(6 / 108)], rel=3e-3)
+    assert [bias, shift] == pytest.approx([np.sqrt(6 / 300), 108**-0.5], rel=0.3)
+    assert [before[0], before[2]] == pytest.approx([64**-0.5, 108**-0.5], rel=3e-3)
+    assert (unbiased, biased) == (2.0, 1.0)
+    assert drawn() == (before, unbiased)

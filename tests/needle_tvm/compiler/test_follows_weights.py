@@ -64,12 +64,18 @@ def _write_in_place(model, rng):
     weight.data = ndl.Tensor(rng.standard_normal(weight.shape).astype("float32"))
 
 
+def _descend(model, rng):
+    layer = model.modules[0]
+    with ndl.no_grad():
+        layer.weight -= ndl.Tensor(rng.standard_normal(layer.weight.shape).astype("float32"))
+
+
 def _replace(model, rng):
     layer = model.modules[0]
     layer.weight = nn.Parameter(rng.standard_normal(layer.weight.shape).astype("float32"))
 
 
-@pytest.mark.parametrize("write", [_load_state, _write_in_place, _replace])
+@pytest.mark.parametrize("write", [_load_state, _write_in_place, _descend, _replace])
 def test_any_write_through_needle_is_seen(write, rng):
     model = make_mlp(12, 20, 3)
     x = tensor(rng.standard_normal((8, 12)).astype("float32"))
@@ -112,7 +118,8 @@ def test_weights_are_packed_again_only_after_a_change(monkeypatch, rng):
         compiled(x)
     assert packed == []
     other = ndl.Tensor(np.zeros(4))
-    other += 1  # a write to an array that is not a weight
+    with ndl.no_grad():
+        other += 1  # a write to an array that is not a weight
     compiled(x)
     assert packed == []
     _load_state(model, rng)

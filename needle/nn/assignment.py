@@ -1,0 +1,51 @@
+"""What an attribute of a Module may become: PyTorch's rules, and the same for lists and dicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..tensor import Tensor
+from .parameter import Parameter
+
+
+def check_assigned(module: Any, kind: type, name: str, value: Any, before: Any) -> None:
+    """TypeError unless `value` may take the place of `before` as the attribute `name` of `module`.
+    `kind` is the class Module.
+
+    None and Parameters may have any name. In the place of a Parameter nothing else may stand; in
+    that of a Module, another Module; in that of a registered buffer, a Tensor or a Module. A list,
+    tuple or dict may not have a plain Tensor where the one before has a Parameter.
+    """
+    if value is None or isinstance(value, Parameter):
+        return
+    label, given = f"{type(module).__name__}.{name}", type(value).__name__
+    if isinstance(before, Parameter) or name in module._parameter_names:
+        raise _no_parameter(label, value)
+    if isinstance(value, kind):
+        return
+    if isinstance(before, kind):
+        raise TypeError(f"{label} is a Module, not a {given}: assign a Module or None")
+    if name in module._buffer_names and not isinstance(value, Tensor):
+        raise TypeError(f"{label} is a buffer, not a {given}: assign a Tensor or None")
+    if isinstance(before, (list, tuple, dict)):
+        _check_inside(label, value, before)
+
+
+def _check_inside(label: str, value: Any, before: Any) -> None:
+    pending = [(label, value, before)]
+    while pending:
+        label, value, before = pending.pop()
+        if isinstance(before, Parameter):
+            if isinstance(value, Tensor) and not isinstance(value, Parameter):
+                raise _no_parameter(label, value)
+        elif isinstance(before, (list, tuple, dict)) and type(value) is type(before):
+            kept = before if isinstance(before, dict) else dict(enumerate(before))
+            items = value if isinstance(value, dict) else dict(enumerate(value))
+            pending += [(f"{label}.{k}", items[k], kept[k]) for k in kept if k in items]
+
+
+def _no_parameter(label: str, value: Any) -> TypeError:
+    return TypeError(
+        f"{label} is a Parameter, not a {type(value).__name__}: assign a Parameter or None, or "
+        "write into the Parameter (p.data = tensor, or p -= ... under needle.no_grad())"
+    )
