@@ -12,7 +12,7 @@ docs/coming-from-the-course.md lists. Nothing else in needle imports this packag
 
 from __future__ import annotations
 
-from . import arrays, data, modules, ops, semantics, tensors
+from . import arrays, data, modules, ops, optimizers, semantics, tensors
 from .patches import PATCHES
 
 _BACKENDS = ("nd", "np")
@@ -42,6 +42,7 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
     ops.install(PATCHES, backend)
     tensors.install(PATCHES, backend)
     data.install(PATCHES)
+    optimizers.install(PATCHES)
     if semantics == "course":
         _semantics(PATCHES, backend)
     modules.install(PATCHES, backend)  # last: its paths hold what the others have made
