@@ -15,7 +15,7 @@ from ..errors import ShapeError
 from ..op import Op
 from ..op_types import Gradients, TeNamespace, TeTensor
 from ..samples import Arg, ErrorSample, Sample, error
-from ..spec import Spec
+from ..spec import Spec, common_device
 from ..tensor import Tensor, TensorTuple, make_const
 from . import _te
 from .arithmetic import maximum
@@ -47,7 +47,7 @@ class Update(Op):
 
     The state has the parameter's shape and, as the gradient, its dtype, or float32 if the parameter
     is of half precision. lr is a float of shape (), `step` the int64 number of steps before this
-    one, of shape (); both may be on another device. `update` is the same step in place.
+    one, of shape (). `update` is the same step in place.
     """
 
     infer_first = True
@@ -97,13 +97,9 @@ class Update(Op):
                 )
             if spec.dtype not in ({param.dtype} if spec is grad else allowed):
                 raise TypeError(f"{self.name}: {what} is {spec}, the parameter {param}")
-            if spec.device is not param.device:
-                raise ValueError(
-                    f"{self.name}: {what} and parameter are on different devices: {spec.device} "
-                    f"and {param.device}"
-                )
         if lr.shape != () or not is_floating(lr.dtype) or step.shape != () or step.dtype != "int64":
             raise TypeError(f"{self.name}: lr is {lr} and step {step}, not a float and an int64 []")
+        common_device(self.name, *specs)
         return (param, *state, step)
 
     def reference(self, *inputs: Any) -> tuple[np.ndarray, ...]:

@@ -159,10 +159,11 @@ class Optimizer:
         rule = self._rule(group.options)
         kept = self._kept(i, rule, group.options)
         arrays = [kept[name] for name in rule.states]
-        lr = full((), group["lr"], "float64", kept["step"].device)
+        device = param.device
+        lr, step = full((), group["lr"], "float64", device), kept["step"].to(device)
         gradient: Any = param.grad
         gradient = -gradient if group.options.maximize else gradient
-        tensors = [Tensor(x, requires_grad=False) for x in (*arrays, lr, kept["step"])]
+        tensors = [Tensor(x, requires_grad=False) for x in (*arrays, lr, step)]
         return rule, [param.detach(), gradient, *tensors]
 
     def _written(self, param: Tensor) -> NDArray:
