@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
@@ -360,7 +361,7 @@ def _normalized(d: Drawer, cls: type[Op]) -> bool:
 def _update(d: Drawer, cls: type[Op]) -> bool:
     """A step of an optimizer, with attributes of its samples and a state that is not negative."""
     sample = d.rng.choice(cls.samples)
-    op = cls(**sample.attributes)
+    op: Any = cls(**sample.attributes)
     param = d.floating()
     shape, squares = list(param.shape), ("v", "v_max")  # no less than squares of the others
     like = [
