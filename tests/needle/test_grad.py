@@ -5,6 +5,7 @@ import pytest
 
 import needle as ndl
 from needle.autograd import grad
+from needle.trace import trace
 
 
 def leaf(*values):
@@ -86,3 +87,9 @@ def test_gradients_at_corners_go_on():
         (g,) = grad(function(x), [x], create_graph=True)
         (h,) = grad((g * g).sum() + x.sum() * 0, [x])
         assert np.isfinite(h.numpy()).all()
+
+
+def test_zeros_while_tracing():
+    traced = trace(lambda x: grad(ndl.ops.floor(x).sum(), [x])[0], ndl.Tensor(np.ones((2, 3))))
+    (out,) = traced.outputs
+    assert (out.spec.shape, out.spec.dtype) == ((2, 3), "float64")
