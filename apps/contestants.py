@@ -130,7 +130,7 @@ def load_needle(
 # results are compared (see `step_outputs` for Adam's), the last for the timed steps: with the first
 # rates, thousands of steps on one batch would bring the loss to zero and gradients to denormal
 # numbers, which are slow to compute with.
-COMPARED_RATE = {"sgd": 0.01, "adam": 1e-4}
+COMPARED_RATE = {"sgd": 1e-3, "adam": 1e-4}
 TIMED_RATE = 1e-6
 MOMENTUM = 0.9
 

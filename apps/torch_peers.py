@@ -119,12 +119,7 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Calls | ClockedCalls
         if optimizer == "adam":
             return torch.optim.Adam(net.parameters(), lr=rate, fused=True)
         momentum = contestants.MOMENTUM
-        sgd = torch.optim.SGD(
-            net.parameters(), lr=rate, momentum=momentum, dampening=momentum, fused=True
-        )
-        for parameter in net.parameters():  # needle's moving average starts at zero
-            sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return sgd
+        return torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum, fused=True)
 
     def step(by: Any) -> Any:
         found = loss()

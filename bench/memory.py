@@ -23,7 +23,7 @@ from needle_tvm.process.timing import Calls
 WARM_UP = 2
 _CALLS = 3  # before the memory is asked for: some grows in the second call
 SAMPLES = 10  # of the allocator's numbers over many steps
-_RATE = 0.01
+_RATE = 1e-3
 _BATCHES = 8  # uploaded in turn
 
 

@@ -169,15 +169,18 @@ def pulled_back(
 def _gradients(
     root: Node, out_grad: Tensor, retain: bool, ends: Collection[Node] = ()
 ) -> list[tuple[Node, Tensor]]:
-    """(leaf, gradient) for every leaf that requires one; nodes of `ends` count as leaves."""
+    """(leaf, gradient) for every leaf that requires one, zeros where ops on the way pass none back;
+    nodes of `ends` count as leaves, and are left out where none came."""
     order = topological_order((root,), requires_grad=True, until=ends)
     pending: dict[Node, Any] = {root: out_grad}
     leaves = []
     while order:
         node = order.pop()  # drops this reference as well
         if node not in pending:
-            continue
-        if node.op is None or node in ends:
+            if node.op is None and node not in ends:
+                spec = node.specs[0]
+                leaves.append((node, _filled(spec.shape, 0, spec)))
+        elif node.op is None or node in ends:
             leaves.append((node, pending.pop(node)))
         else:
             _pass_back(node, pending, retain)

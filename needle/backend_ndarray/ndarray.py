@@ -168,7 +168,8 @@ class Device:
         with np.errstate(invalid="ignore"):  # NaN and infinities are refused below
             index = as_numpy(values, "one_hot").astype(np.int64)
         if index.size and not (0 <= index.min() and index.max() < n):
-            raise IndexError(f"one_hot: indices must lie in 0..{n - 1}")
+            wrong = index[(index < 0) | (index >= n)][0]
+            raise IndexError(f"one_hot: index {wrong}; indices must lie in 0..{n - 1}")
         hot = index[..., None] == np.arange(n)
         return array(hot, dtype, self)
 

@@ -12,7 +12,7 @@ docs/coming-from-the-course.md lists. Nothing else in needle imports this packag
 
 from __future__ import annotations
 
-from . import arrays, data, layers, modules, ops, semantics, tensors
+from . import arrays, data, layers, modules, ops, optimizers, semantics, tensors
 from .patches import PATCHES
 
 _BACKENDS = ("nd", "np")
@@ -23,7 +23,8 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
     """Add the course's names to needle, for the whole process. A second call replaces the first.
 
     `backend` is the course's NEEDLE_BACKEND: with "np", `compute` of an own op gets NumPy arrays
-    and Python floats become float64, as in homeworks 1 and 2; with "nd" it gets NDArrays.
+    and Python floats become float64, as in homeworks 1 and 2; with "nd" it gets NDArrays. SGD and
+    Adam have the course's arguments and defaults, and Embedding takes whole floats.
 
     `semantics="course"` also brings the course's behaviour back where needle's differs on purpose:
     `backward` replaces gradients, keeps its graph and records one of the gradients; all values of a
@@ -43,6 +44,7 @@ def install(backend: str = "nd", semantics: str = "needle") -> None:
     tensors.install(PATCHES, backend)
     data.install(PATCHES)
     layers.install(PATCHES)
+    optimizers.install(PATCHES)
     if semantics == "course":
         _semantics(PATCHES, backend)
     modules.install(PATCHES, backend)  # last: its paths hold what the others have made

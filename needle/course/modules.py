@@ -12,6 +12,7 @@ from .. import autograd, init, nn, ops
 from .. import backend_ndarray as nd
 from .. import data as datasets
 from ..nn import Module, Parameter
+from ..nn.functional import basic
 from ..tensor import Tensor
 from .patches import Patches
 
@@ -96,6 +97,7 @@ def _children(self: Module) -> list[Module]:
 def install(patches: Patches, backend: str) -> None:
     """Make the paths importable."""
     patches.add(nn.Module, _children=_children)
+    patches.set(basic, "takes_floats", True)
     for path, (package, names) in PATHS.items():
         contents = {name: getattr(package, name) for name in names.split()}
         if path == "needle.nn.nn_basic":

@@ -50,7 +50,8 @@ def bernoulli(p: Tensor) -> Tensor:
     drawn = rng.uniform(p.shape, 0.0, 1.0)
     chances = p.numpy().astype(np.float64)
     if not ((chances >= 0) & (chances <= 1)).all():
-        raise ValueError("bernoulli: p has probabilities outside 0..1")
+        wrong = chances[~((chances >= 0) & (chances <= 1))][0]
+        raise ValueError(f"bernoulli: p holds {wrong:g}, which is no probability in [0, 1]")
     return Tensor(drawn < chances, device=p.device, dtype=p.dtype, requires_grad=False)
 
 
@@ -71,7 +72,8 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
     w = weights.numpy().astype(np.float64)
     if not (np.isfinite(w).all() and (w >= 0).all() and (w.sum(-1) > 0).all()):
         raise ValueError(
-            "multinomial: weights must be finite, not negative, and not all 0 in a row"
+            f"multinomial: the least weight is {w.min():g}, the least sum of a row "
+            f"{w.sum(-1).min():g}; weights must be finite, not negative, and not all 0 in a row"
         )
     if replacement:
         below = np.cumsum(w, -1)

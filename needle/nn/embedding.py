@@ -16,7 +16,7 @@ class Embedding(Module):
     """Replace each number of x by that row of the weight: (...) -> (..., embedding_dim).
 
     weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x holds
-    whole numbers of any dtype but bool; IndexError for one without a row. The row `padding_idx`
+    integers (TypeError otherwise); IndexError for one without a row. The row `padding_idx`
     is zeros at first and gets no gradient. With max_norm, rows that are looked up and whose norm of
     `norm_type` is above it are scaled down to it, as in `nn.functional.embedding`. ValueError for
     `sparse`: gradients are never sparse.

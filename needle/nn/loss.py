@@ -6,6 +6,7 @@ from typing import Any
 
 from .. import ops
 from ..backend_ndarray.arguments import count, finite, not_negative, share
+from ..ops._values import whole_numbers
 from ..tensor import Tensor
 from . import functional as F
 from .functional.loss import check_reduction
@@ -18,6 +19,7 @@ class SoftmaxLoss(Module):
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         rows, classes = logits.shape
+        y = whole_numbers("SoftmaxLoss", "y", y)
         picked = logits * ops.one_hot(y, classes, logits.dtype)
         return (ops.logsumexp(logits, axes=1) - picked.sum(1)).sum() / rows
 
@@ -142,7 +144,8 @@ class HuberLoss(_Loss):
 
 class BCELoss(_Weighted):
     """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape, where a
-    logarithm below -100 counts as -100; reduction: mean, sum, or none."""
+    logarithm below -100 counts as -100; reduction: mean, sum, or none. ValueError for an element of
+    x or y outside [0, 1]."""
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean") -> None:
         super().__init__(reduction, weight)

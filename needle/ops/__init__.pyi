@@ -407,6 +407,11 @@ from .tuples import make_tuple as make_tuple
 from .tuples import split as split
 from .tuples import stack as stack
 from .tuples import tuple_get_item as tuple_get_item
+from .updates import AdagradUpdate as AdagradUpdate
+from .updates import AdamUpdate as AdamUpdate
+from .updates import LionUpdate as LionUpdate
+from .updates import RmspropUpdate as RmspropUpdate
+from .updates import SgdUpdate as SgdUpdate
 from .weighted_elements import WeightedElements as WeightedElements
 from .window import OverlapAdd as OverlapAdd
 from .window import SlidingWindows as SlidingWindows

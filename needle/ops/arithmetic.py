@@ -133,7 +133,8 @@ class Divide(Binary):
 
 @register
 class Power(Binary):
-    """y = a ** b for floats. The gradient for b is 0 where a is 0."""
+    """y = a ** b for floats. The gradient for a is 0 where b is 0, that for b where a is 0 and b is
+    not negative, as PyTorch's."""
 
     infer_first = True
     reads = frozenset({"inputs", "output"})
@@ -157,10 +158,12 @@ class Power(Binary):
         a, b = node.inputs
         grads: list[Tensor | None] = [None, None]
         if a.requires_grad:
-            grads[0] = unbroadcast(out_grad * b * a ** (b - 1), a)
+            slope = where(b == 0, 0, b * a ** (b - 1))
+            grads[0] = unbroadcast(out_grad * slope, a)
         if b.requires_grad:
-            safe = where(a == 0, _ones_like(a), a)
-            grads[1] = unbroadcast(out_grad * node * log(safe), b)
+            vanishes = (a == 0) * (b >= 0)
+            safe = where(vanishes, 1, a)
+            grads[1] = unbroadcast(out_grad * where(vanishes, 0, node * log(safe)), b)
         return tuple(grads)
 
     def emit_te(self, k: TeNamespace, a: TeTensor, b: TeTensor) -> TeTensor:
@@ -313,10 +316,6 @@ class Where(Op):
 ADD, SUBTRACT, MULTIPLY, DIVIDE, POWER = Add(), Subtract(), Multiply(), Divide(), Power()
 MAXIMUM, MINIMUM, WHERE = Maximum(), Minimum(), Where()
 COMPARE = {kind: Compare(kind) for kind in _COMPARISONS}
-
-
-def _ones_like(a: Tensor) -> Tensor:
-    return Tensor(full((), 1, a.dtype, a.device), requires_grad=False)
 
 
 def add(a: Operand, b: Operand) -> Tensor:

@@ -18,9 +18,9 @@ from ..tensor import Tensor
 from . import _te
 from ._arguments import check_tensors
 from ._operands import SCALARS, Operand, applied
-from .arithmetic import DIVIDE, maximum, minimum, where
+from .arithmetic import DIVIDE, where
 from .elementwise import abs
-from .logical import isnan, logical_and
+from .logical import isnan, logical_and, logical_or
 from .reduce import summation
 from .rounding import trunc
 from .scalar import power_scalar
@@ -101,7 +101,7 @@ def clip(a: Tensor, min: Operand | None = None, max: Operand | None = None) -> T
     """`a` within [min, max], elementwise, with the bounds that are not None; NaN stays NaN.
 
     Bounds are numbers or Tensors that broadcast. Where `max` is below `min`, the result is `max`.
-    The gradient is that of what is chosen; at a bound that is a number, a's.
+    The gradient is that of what is chosen; at a bound, a's.
 
     >>> ndl.clip(ndl.Tensor([-2.0, 0.5, 2.0]), -1.0, 1.0).numpy().tolist()
     [-1.0, 0.5, 1.0]
@@ -110,8 +110,9 @@ def clip(a: Tensor, min: Operand | None = None, max: Operand | None = None) -> T
     if all(b is None or isinstance(b, SCALARS) for b in bounds):
         return apply(Clip(*bounds), (a,))
     check_tensors("clip", a=a)
-    a = a if min is None else maximum(a, min)
-    return a if max is None else minimum(a, max)
+    kept = a != a
+    a = a if min is None else where(logical_or(a >= min, kept), a, min)
+    return a if max is None else where(logical_or(a <= max, kept), a, max)
 
 
 def square(a: Tensor) -> Tensor:

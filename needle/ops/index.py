@@ -28,6 +28,7 @@ from ..tensor import Tensor
 from . import _te
 from ._arguments import check_tensors
 from ._index import Index, check_index, positions, put_te
+from ._values import whole_numbers
 from .shape import reshape
 
 
@@ -276,13 +277,15 @@ class SegmentSum(Index):
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
     """Rows of the identity matrix selected by class numbers: shape a.shape + (num_classes,).
 
-    Raises IndexError for a class number outside 0..num_classes - 1. A compiled function checks the
+    Raises IndexError for a class number outside 0..num_classes - 1, ValueError for one that is not
+    whole. A compiled function checks the
     class numbers it is called with; for one that it computes itself the row is zeros.
 
     >>> ndl.one_hot(ndl.Tensor([0, 2]), 3).numpy().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     """
-    return apply(OneHot(num_classes, dtype), (a,))
+    check_tensors("one_hot", a=a)
+    return apply(OneHot(num_classes, dtype), (whole_numbers("one_hot", "a", a),))
 
 
 def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:

@@ -28,7 +28,7 @@ from ._arguments import check_tensors
 from .activation import abs as abs_
 from .along import put
 from .arithmetic import compare, where
-from .elementwise import cast, sqrt
+from .elementwise import cast, sign, sqrt
 from .reduce import Argmax, max, min, summation, var
 from .scan import cumprod
 from .shape import broadcast_to, permute, reshape
@@ -110,8 +110,9 @@ def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 
 def std(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Standard deviation over `axes` (None: all): the root of `var` with this correction."""
-    return sqrt(var(a, axes, keepdims, correction))
+    """Standard deviation over `axes` (None: all): the root of `var` with this correction. Its
+    gradient is 0 where all elements are equal."""
+    return _root(var(a, axes, keepdims, correction), 2)
 
 
 def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
@@ -126,8 +127,8 @@ def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord; the
-    largest for inf, the least for -inf, the number of nonzero elements for 0. The gradient of the
-    2-norm is 0 where the norm is 0."""
+    largest for inf, the least for -inf, the number of nonzero elements for 0. The gradient is 0
+    where the norm is 0, and for elements that are 0 where that of |a| ** ord is infinite."""
     check_tensors("norm", a=a)
     if not isinstance(ord, (int, float)):
         raise TypeError(f"norm: ord is a {type(ord).__name__}, not a number")
@@ -137,16 +138,26 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
     if ord == -inf:
         return min(abs_(a), axes, keepdims)
     if ord == 0:
-        return cast(count_nonzero(a, axes, keepdims), a.dtype)
+        return summation(where(a == a, abs_(sign(a)), 1), axes, keepdims)  # NaN is not 0
     if ord == 1:
         return summation(abs_(a), axes, keepdims)
-    if ord != 2:
-        return summation(abs_(a) ** float(ord), axes, keepdims) ** (1 / float(ord))
-    total = summation(a * a, axes, keepdims)
-    # The root's slope at 0 is infinite; it is taken of 1 there, and its result is not used.
-    zero, one = (broadcast_to(_constant(total, v), total.shape) for v in (0, 1))
-    nothing = compare("equal", total, zero)
-    return where(nothing, zero, sqrt(where(nothing, one, total)))
+    if ord == 2:
+        return _root(summation(a * a, axes, keepdims), 2)
+    size = abs_(a)
+    if ord > 1:
+        return _root(summation(size ** float(ord), axes, keepdims), ord)
+    # The slope of |a| ** ord at 0 is infinite.
+    zero = size == 0
+    powers = where(zero, 0.0 if ord > 0 else inf, where(zero, 1, size) ** float(ord))
+    return _root(summation(powers, axes, keepdims), ord)
+
+
+def _root(total: Tensor, ord: float) -> Tensor:
+    """total ** (1 / ord), with a gradient of 0 where total is 0 (or infinite, for a negative ord):
+    the slope is infinite there. The root is taken of 1 in its place, and not used."""
+    ends = total == (0 if ord > 0 else inf)
+    inner = where(ends, 1, total)
+    return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))
 
 
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:

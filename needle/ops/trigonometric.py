@@ -14,6 +14,7 @@ from ..samples import binary, error
 from ..tensor import Tensor
 from . import _functions, _te
 from ._operands import Operand, applied
+from .arithmetic import where
 from .elementwise import _Float, rsqrt
 
 
@@ -110,7 +111,8 @@ class Atan2(Binary):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         a, b = node.inputs
-        scaled = out_grad / (a * a + b * b)
+        square = a * a + b * b
+        scaled = out_grad / where(square == 0, 1, square)  # at (0, 0) the gradients are 0
         return (
             unbroadcast(scaled * b, a) if a.requires_grad else None,
             unbroadcast(-scaled * a, b) if b.requires_grad else None,

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import fraction, not_negative
-from ..tensor import Tensor
-from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
+from ..op import remembered
+from ..ops import AdamUpdate
+from .optimizer import Check, Optimizer, flag, pair_of
+
+_RULE = remembered(AdamUpdate)
 
 
 class Adam(Optimizer):
     """m, v = moving averages of g and g * g, where g = grad + weight_decay * p;
     p -= lr * m' / (sqrt(v') + eps), where m', v' are divided by 1 - beta ** step if
-    `bias_correction`. `betas`, PyTorch's name, is the pair (beta1, beta2).
+    `bias_correction`, and step counts this parameter's. `betas` is the pair (beta1, beta2), which
+    may also be given by these names.
 
     With `amsgrad`, the largest v so far takes the place of v in the step (Reddi et al. 2018). With
-    `maximize`, grad is negated first.
+    `maximize`, grad is negated first. With `decoupled_weight_decay` it is AdamW.
 
     >>> model = nn.Linear(2, 1)
     >>> optimizer = ndl.optim.Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.99))
@@ -35,33 +38,32 @@ class Adam(Optimizer):
         "amsgrad": flag,
         "maximize": flag,
     }
-    _decoupled = False
+    _states = ("m", "v", "v_max")
+    _reads_steps = True
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.01,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        lr: float = 0.001,
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.0,
-        bias_correction: bool = True,
-        *,
-        betas: tuple[float, float] | None = None,
         amsgrad: bool = False,
+        *,
         maximize: bool = False,
+        decoupled_weight_decay: bool = False,
+        beta1: float | None = None,
+        beta2: float | None = None,
+        bias_correction: bool = True,
     ) -> None:
-        if betas is not None:
-            beta1, beta2 = pair_of(type(self).__name__, betas)
-        self.t = 0
-        self.m: dict[int, NDArray] = {}  # by position of the parameter
-        self.v: dict[int, NDArray] = {}
-        self.v_max: dict[int, NDArray] = {}  # the largest so far, with amsgrad
+        name = type(self).__name__
+        first, second = pair_of(name, betas)
+        self._decoupled = flag(name, "decoupled_weight_decay", decoupled_weight_decay)
         super().__init__(
             params,
             lr,
-            beta1=beta1,
-            beta2=beta2,
+            beta1=first if beta1 is None else beta1,
+            beta2=second if beta2 is None else beta2,
             eps=eps,
             weight_decay=weight_decay,
             bias_correction=bias_correction,
@@ -69,52 +71,10 @@ class Adam(Optimizer):
             maximize=maximize,
         )
 
-    def begin_step(self) -> None:
-        self.t += 1
-
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        if i not in self.m:
-            self.m[i], self.v[i] = zeros_of(param), zeros_of(param)
-        corrections = (1 - o.beta1**self.t, 1 - o.beta2**self.t)
-        corrections = corrections if o.bias_correction else (1.0, 1.0)
-        if o.amsgrad:
-            self._update_by_largest(i, param, grad, o, *corrections)
-            return
-        param.device.kernels.adam_step(
-            param.view,
-            grad.view,
-            self.m[i].view,
-            self.v[i].view,
-            o.lr,
-            o.beta1,
-            o.beta2,
-            o.eps,
-            o.weight_decay,
-            *corrections,
-            self._decoupled,
-        )
-
-    def _update_by_largest(
-        self, i: int, param: NDArray, grad: NDArray, o: Any, first: float, second: float
-    ) -> None:
-        """The step of amsgrad; m and v are divided by `first` and `second`."""
-        if i not in self.v_max:
-            self.v_max[i] = zeros_of(param)
-        p, m, v, largest = wide(param), self.m[i], self.v[i], self.v_max[i]
-        g = wide(grad)
-        if self._decoupled:
-            p = p * (1 - o.lr * o.weight_decay)
-        else:
-            g = g + p * o.weight_decay
-        write(m, m * o.beta1 + g * (1 - o.beta1))
-        write(v, v * o.beta2 + g * g * (1 - o.beta2))
-        write(largest, largest.maximum(v))
-        write(param, p - m / ((largest / second).sqrt() + o.eps) * (o.lr / first))
-
-    def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
-        if name == "v_max" and not self._group_of(param)["amsgrad"]:
-            return None
-        return param.shape
+    def _rule(self, options: Any) -> Any:
+        o = options
+        corrects, decoupled = o.bias_correction, self._decoupled
+        return _RULE(o.beta1, o.beta2, o.eps, o.weight_decay, corrects, o.amsgrad, decoupled)
 
 
 class AdamW(Adam):
@@ -128,38 +88,30 @@ class AdamW(Adam):
     [0.1, 0.0]
     """
 
-    _decoupled = True
-
     def __init__(
         self,
         params: Iterable[Any],
         lr: float = 0.001,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0.01,
-        bias_correction: bool = True,
-        *,
-        betas: tuple[float, float] | None = None,
         amsgrad: bool = False,
+        *,
         maximize: bool = False,
+        beta1: float | None = None,
+        beta2: float | None = None,
+        bias_correction: bool = True,
     ) -> None:
         super().__init__(
             params,
-            lr,
-            beta1,
-            beta2,
-            eps,
-            weight_decay,
-            bias_correction,
+            lr=lr,
             betas=betas,
+            eps=eps,
+            weight_decay=weight_decay,
             amsgrad=amsgrad,
             maximize=maximize,
+            decoupled_weight_decay=True,
+            beta1=beta1,
+            beta2=beta2,
+            bias_correction=bias_correction,
         )
-
-
-def pair_of(owner: str, betas: Any) -> tuple[float, float]:
-    """`betas` as a pair. TypeError for anything else."""
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise TypeError(f"{owner}: betas {betas!r} is not a pair (beta1, beta2)")
-    return betas[0], betas[1]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import finite, fraction, not_negative
 from ..backend_ndarray.dtypes import finfo
+from ..op import remembered
+from ..ops import AdagradUpdate, LionUpdate, RmspropUpdate
 from ..tensor import Tensor
-from .adam import pair_of
-from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
+from .optimizer import Check, Optimizer, flag, pair_of, wide, write
+
+_ADAGRAD, _RMSPROP, _LION = map(remembered, (AdagradUpdate, RmspropUpdate, LionUpdate))
 
 
 def _at_least_one(owner: str, what: str, value: Any) -> float:
@@ -23,7 +26,7 @@ def _at_least_one(owner: str, what: str, value: Any) -> float:
 
 class Adagrad(Optimizer):
     """v += g * g, where g = grad + weight_decay * p; p -= lr' * g / (sqrt(v) + eps), where lr' = lr
-    / (1 + (step - 1) * lr_decay) and v starts at initial_accumulator_value (Duchi et al. 2011).
+    / (1 + (step - 1) * lr_decay), and v starts at initial_accumulator_value (Duchi et al. 2011).
     With `maximize`, grad is negated first."""
 
     checks: ClassVar[dict[str, Check]] = {
@@ -33,6 +36,8 @@ class Adagrad(Optimizer):
         "eps": not_negative,
         "maximize": flag,
     }
+    _states = ("v",)
+    _reads_steps = True
 
     def __init__(
         self,
@@ -45,8 +50,6 @@ class Adagrad(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        self.t = 0
-        self.v: dict[int, NDArray] = {}  # by position of the parameter
         super().__init__(
             params,
             lr,
@@ -57,17 +60,11 @@ class Adagrad(Optimizer):
             maximize=maximize,
         )
 
-    def begin_step(self) -> None:
-        self.t += 1
+    def _first(self, name: str, options: Any) -> float:
+        return float(options.initial_accumulator_value)
 
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        if i not in self.v:
-            self.v[i] = zeros_of(param) + o.initial_accumulator_value
-        p, v = wide(param), self.v[i]
-        g = wide(grad) + p * o.weight_decay
-        write(v, v + g * g)
-        rate = o.lr / (1 + (self.t - 1) * o.lr_decay)
-        write(param, p - g / (v.sqrt() + o.eps) * rate)
+    def _rule(self, options: Any) -> Any:
+        return _ADAGRAD(options.lr_decay, options.weight_decay, options.eps)
 
 
 class RMSprop(Optimizer):
@@ -87,6 +84,7 @@ class RMSprop(Optimizer):
         "centered": flag,
         "maximize": flag,
     }
+    _states = ("v", "u", "average")
 
     def __init__(
         self,
@@ -100,9 +98,6 @@ class RMSprop(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        self.v: dict[int, NDArray] = {}  # by position of the parameter
-        self.u: dict[int, NDArray] = {}
-        self.average: dict[int, NDArray] = {}
         super().__init__(
             params,
             lr,
@@ -114,22 +109,9 @@ class RMSprop(Optimizer):
             maximize=maximize,
         )
 
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        for kept in (self.v, self.u, self.average):
-            kept.setdefault(i, zeros_of(param))
-        p, v = wide(param), self.v[i]
-        g = wide(grad) + p * o.weight_decay
-        write(v, v * o.alpha + g * g * (1 - o.alpha))
-        variance = v
-        if o.centered:
-            average = self.average[i]
-            write(average, average * o.alpha + g * (1 - o.alpha))
-            variance = v - average * average
-        d = g / (variance.sqrt() + o.eps)
-        if o.momentum:
-            write(self.u[i], self.u[i] * o.momentum + d)
-            d = self.u[i]
-        write(param, p - d * o.lr)
+    def _rule(self, options: Any) -> Any:
+        o = options
+        return _RMSPROP(o.alpha, o.eps, o.weight_decay, o.momentum, o.centered)
 
 
 class Lion(Optimizer):
@@ -141,6 +123,7 @@ class Lion(Optimizer):
         "beta2": fraction,
         "weight_decay": not_negative,
     }
+    _states = ("m",)
 
     def __init__(
         self,
@@ -149,17 +132,11 @@ class Lion(Optimizer):
         betas: tuple[float, float] = (0.9, 0.99),
         weight_decay: float = 0.0,
     ) -> None:
-        self.m: dict[int, NDArray] = {}  # by position of the parameter
         beta1, beta2 = pair_of("Lion", betas)
         super().__init__(params, lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay)
 
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        if i not in self.m:
-            self.m[i] = zeros_of(param)
-        p, g, m = wide(param), wide(grad), self.m[i]
-        direction = (m * o.beta1 + g * (1 - o.beta1)).sign()
-        write(param, p - (direction + p * o.weight_decay) * o.lr)
-        write(m, m * o.beta2 + g * (1 - o.beta2))
+    def _rule(self, options: Any) -> Any:
+        return _LION(options.beta1, options.beta2, options.weight_decay)
 
 
 class Adafactor(Optimizer):
@@ -180,6 +157,8 @@ class Adafactor(Optimizer):
         "weight_decay": not_negative,
         "maximize": flag,
     }
+    _states = ("v", "rows", "columns")
+    _reads_steps = True
 
     def __init__(
         self,
@@ -197,10 +176,6 @@ class Adafactor(Optimizer):
         if finite("Adafactor", "beta2_decay", beta2_decay) > 0:
             raise ValueError(f"Adafactor: beta2_decay {beta2_decay} is not <= 0")
         self.eps1 = None if eps[0] is None else not_negative("Adafactor", "eps1", eps[0])
-        self.t = 0
-        self.v: dict[int, NDArray] = {}  # by position of the parameter
-        self.rows: dict[int, NDArray] = {}
-        self.columns: dict[int, NDArray] = {}
         super().__init__(
             params,
             lr,
@@ -211,9 +186,6 @@ class Adafactor(Optimizer):
             maximize=maximize,
         )
 
-    def begin_step(self) -> None:
-        self.t += 1
-
     def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
         shape = param.shape
         if len(shape) < 2:
@@ -221,34 +193,50 @@ class Adafactor(Optimizer):
         shapes = {"rows": (*shape[:-1], 1), "columns": (*shape[:-2], 1, shape[-1])}
         return shapes.get(name)
 
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        p, g = wide(param), wide(grad)
-        least = float(finfo(p.dtype).eps) if self.eps1 is None else self.eps1
-        share = float(self.t) ** o.beta2_decay
-        rate = max(o.eps2, _rms(p)) * min(o.lr, 1 / sqrt(self.t))
-        if param.ndim > 1:
-            variance = self._factored(i, param, g * g, share, least)
-        else:
-            if i not in self.v:
-                self.v[i] = zeros_of(param)
-            variance = self.v[i]
-            _move(variance, g * g, share)
-        update = variance.maximum(least * least).rsqrt() * g
-        scale = rate / max(1.0, _rms(update) / o.d)
-        write(param, p * (1 - o.lr * o.weight_decay) - update * scale)
+    def _rule(self, options: Any) -> Any:
+        o = options
+        return _AdafactorStep(self.eps1, o.beta2_decay, o.eps2, o.d, o.weight_decay)
 
-    def _factored(
-        self, i: int, param: NDArray, square: NDArray, share: float, least: float
-    ) -> NDArray:
-        """The second moments from the means of rows and columns, which it updates."""
-        if i not in self.rows:
-            shape = param.shape
-            self.rows[i] = zeros_of(param, (*shape[:-1], 1))
-            self.columns[i] = zeros_of(param, (*shape[:-2], 1, shape[-1]))
-        rows, columns = self.rows[i], self.columns[i]
-        _move(rows, square.mean(-1, keepdims=True), share)
-        _move(columns, square.mean(-2, keepdims=True), share)
-        return rows * columns / rows.mean(-2, keepdims=True).maximum(least)
+
+class _AdafactorStep(NamedTuple):
+    """A step of one parameter, as `ops.Update` has them."""
+
+    eps1: float | None
+    beta2_decay: float
+    eps2: float
+    d: float
+    weight_decay: float
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names; a parameter has v, or rows and columns."""
+        return "v", "rows", "columns"
+
+    def update(
+        self, param: NDArray, grad: NDArray, state: Mapping[str, NDArray], lr: float, step: int
+    ) -> None:
+        """Take the step in place."""
+        p, g, step = wide(param), wide(grad), step + 1
+        least = float(finfo(p.dtype).eps) if self.eps1 is None else self.eps1
+        share = float(step) ** self.beta2_decay
+        rate = _larger(self.eps2, _rms(p)) * min(lr, 1 / sqrt(step))
+        square = g * g
+        if param.ndim > 1:
+            rows, columns = state["rows"], state["columns"]
+            _move(rows, square.mean(-1, keepdims=True), share)
+            _move(columns, square.mean(-2, keepdims=True), share)
+            variance = rows * columns / rows.mean(-2, keepdims=True).maximum(least)
+        else:
+            variance = state["v"]
+            _move(variance, square, share)
+        change = variance.maximum(least * least).rsqrt() * g
+        scale = rate / _larger(1.0, _rms(change) / self.d)
+        write(param, p * (1 - lr * self.weight_decay) - change * scale)
+
+
+def _larger(a: float, b: float) -> float:
+    """The larger of two numbers, NaN if b is, which `max` would leave to their order."""
+    return b if b != b else max(a, b)
 
 
 def _move(average: NDArray, value: NDArray, share: float) -> None:

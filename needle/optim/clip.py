@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype
 from ..tensor import Tensor
@@ -38,7 +40,8 @@ def clip_grad_norm(
     if norm_type == 2:
         total = math.sqrt(sum(float((g * g).sum()) for g in wide))
     elif math.isinf(norm_type):
-        total = max((float(g.abs().max()) for g in wide if g.size), default=0.0)
+        # NumPy's maximum is NaN if one of them is; Python's depends on their order.
+        total = float(np.max([0.0, *(float(g.abs().max()) for g in wide if g.size)]))
     else:
         total = sum(float((g.abs() ** norm_type).sum()) for g in wide) ** (1 / norm_type)
     if error_if_nonfinite and not math.isfinite(total):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import count, finite, fraction, not_negative
-from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
+from .optimizer import Check, Optimizer, flag, wide, write
 
 _RATES = ("original", "match_rms_adamw")
 
@@ -33,6 +33,8 @@ class Muon(Optimizer):
         "ns_steps": count,
     }
 
+    _states = ("u",)
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -55,7 +57,6 @@ class Muon(Optimizer):
             )
         self.ns_coefficients = tuple(ns_coefficients)
         self.adjust_lr_fn = adjust_lr_fn
-        self.u: dict[int, NDArray] = {}  # by position of the parameter
         super().__init__(
             params,
             lr,
@@ -73,19 +74,42 @@ class Muon(Optimizer):
             if param.ndim != 2:
                 raise ValueError(f"Muon: parameter {i} has shape {param.shape}, not (in, out)")
 
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        if i not in self.u:
-            self.u[i] = zeros_of(param)
-        p, g, u = wide(param), wide(grad), self.u[i]
-        write(u, u * o.momentum + g * (1 - o.momentum))
-        u = g * (1 - o.momentum) + u * o.momentum if o.nesterov else u
+    def _rule(self, options: Any) -> Any:
+        o = options
+        how = self.ns_coefficients, o.eps, o.ns_steps, self.adjust_lr_fn
+        return _Step(o.weight_decay, o.momentum, o.nesterov, *how)
+
+
+class _Step(NamedTuple):
+    """A step of one parameter, as `ops.Update` has them."""
+
+    weight_decay: float
+    momentum: float
+    nesterov: bool
+    ns_coefficients: tuple[float, ...]
+    eps: float
+    ns_steps: int
+    adjust_lr_fn: str | None
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names."""
+        return ("u",)
+
+    def update(
+        self, param: NDArray, grad: NDArray, state: Mapping[str, NDArray], lr: float, step: int
+    ) -> None:
+        """Take the step in place."""
+        p, g, u = wide(param), wide(grad), state["u"]
+        write(u, u * self.momentum + g * (1 - self.momentum))
+        u = g * (1 - self.momentum) + u * self.momentum if self.nesterov else u
         inputs, outputs = param.shape
         if self.adjust_lr_fn == "match_rms_adamw":
-            rate = o.lr * 0.2 * sqrt(max(inputs, outputs))
+            rate = lr * 0.2 * sqrt(max(inputs, outputs))
         else:
-            rate = o.lr * sqrt(max(1, outputs / inputs))
-        step = orthogonal(u, self.ns_coefficients, o.ns_steps, o.eps)
-        write(param, p * (1 - o.lr * o.weight_decay) - step * rate)
+            rate = lr * sqrt(max(1, outputs / inputs))
+        change = orthogonal(u, self.ns_coefficients, self.ns_steps, self.eps)
+        write(param, p * (1 - lr * self.weight_decay) - change * rate)
 
 
 def orthogonal(x: NDArray, coefficients: Any, steps: int, eps: float) -> NDArray:
@@ -94,7 +118,8 @@ def orthogonal(x: NDArray, coefficients: Any, steps: int, eps: float) -> NDArray
     a, b, c = coefficients
     is_tall = x.shape[0] > x.shape[1]
     x = x.permute((1, 0)) if is_tall else x
-    x = x / max(sqrt(float((x * x).sum())), eps)
+    size = sqrt(float((x * x).sum()))
+    x = x / (eps if size < eps else size)  # NaN is not below
     for _ in range(steps):
         gram = x @ x.permute((1, 0))
         x = x * a + (gram * b + (gram @ gram) * c) @ x

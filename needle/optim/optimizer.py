@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from .._state import state
-from ..backend_ndarray import Device, NDArray, zeros
+from ..backend_ndarray import Device, NDArray, cpu, from_dlpack, full, zeros
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
 from ..tensor import Tensor
@@ -22,6 +24,13 @@ def flag(owner: str, what: str, value: Any) -> bool:
     return value
 
 
+def pair_of(owner: str, betas: Any) -> tuple[float, float]:
+    """`betas` as a pair. TypeError for anything else."""
+    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
+        raise TypeError(f"{owner}: betas {betas!r} is not a pair (beta1, beta2)")
+    return betas[0], betas[1]
+
+
 class Optimizer:
     """Base of all optimizers. `params` are the tensors to update; those without grad are skipped.
 
@@ -34,6 +43,9 @@ class Optimizer:
     """
 
     checks: ClassVar[dict[str, Check]] = {}  # of the options besides lr
+    _states: ClassVar[tuple[str, ...]] = ()  # names of what may be kept for a parameter
+    _optional: ClassVar[tuple[str, ...]] = ()  # names of options that may be None
+    _reads_steps: ClassVar[bool] = False  # whether a step depends on the number of those before
     maximize: bool = False  # with it, steps go up the gradient; an option where `checks` has it
 
     def __init__(self, params: Iterable[Any], lr: float, **options: Any) -> None:
@@ -42,6 +54,8 @@ class Optimizer:
             raise TypeError(f"{name}: params is a {type(params).__name__}, not a list of Tensors")
         given = list(params)
         self.lr = not_negative(name, "lr", lr)
+        self.state: dict[int, dict[str, NDArray]] = {}  # by position of the parameter, and name
+        self._steps: dict[int, Any] = {}  # the memory of each "step"
         for option, value in options.items():
             setattr(self, option, self.checks[option](name, option, value))
         self.params: list[Tensor] = []
@@ -78,22 +92,79 @@ class Optimizer:
         """Update every parameter once. Records no graph. Returns what `closure`, which computes the
         loss and its gradients, returns, and None without one."""
         loss = None if closure is None else closure()
-        self.begin_step()
         for group in self.param_groups:
             options = group.options
+            rule, lr, goes_up = self._rule(options), options.lr, options.maximize
+            is_known, group.rule = rule is group.rule, rule
             for i in group.numbers:
                 param = self.params[i]
                 if state.trace is not None:
                     state.trace.refuse_write(param)
                 grad = param.grad
-                if grad is not None:
-                    g = grad.realize_cached_data()
-                    g = -g if options.maximize else g
-                    self._update(i, self._written(param), g, options)
+                if grad is None:
+                    continue
+                g = grad.realize_cached_data()
+                kept = self.state.get(i) if is_known else None
+                if kept is None:
+                    kept = self._kept(i, rule, options)
+                steps = self._steps[i]
+                rule.update(self._written(param), -g if goes_up else g, kept, lr, steps[0])
+                steps[0] += 1
         return loss
 
-    def begin_step(self) -> None:
-        """Called before the updates of each step; counters advance here."""
+    def _rule(self, options: Any) -> Any:
+        """The step of a parameter with these options (attributes): an `ops.Update`, or an object
+        that has its `states` and `update`."""
+        raise NotImplementedError(f"{type(self).__name__} defines no step")
+
+    def _kept(self, i: int, rule: Any, options: Any) -> dict[str, NDArray]:
+        """The state of parameter `i`, with what is missing for a step."""
+        param = self.params[i]
+        if i not in self.state:
+            self.state[i] = {}
+            self._set_steps(i, 0)
+        kept, data = self.state[i], param.realize_cached_data()
+        for name in rule.states:
+            shape = self._state_shape(name, param)
+            if name not in kept and shape is not None:
+                kept[name] = zeros_of(data, shape) + self._first(name, options)
+        return kept
+
+    def _set_steps(self, i: int, steps: int) -> None:
+        """Set the number of steps of parameter `i`: a tensor on the host, in whose memory Python
+        counts."""
+        device = self.params[i].device
+        counter = np.full((), steps, "int64")
+        host = cpu() if device.name == "cuda" else device
+        self.state[i]["step"] = from_dlpack(counter, device=host)
+        self._steps[i] = counter.reshape(1).data
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_steps"}
+
+    def __setstate__(self, values: Mapping[str, Any]) -> None:
+        vars(self).update(values)
+        self._steps = {}
+        for i, kept in self.state.items():
+            self._set_steps(i, int(kept["step"].item()))
+
+    def _first(self, name: str, options: Any) -> float:
+        """What a tensor of the state is filled with before the first step."""
+        return 0.0
+
+    def _inputs(self, i: int) -> tuple[Any, list[Tensor]]:
+        """The op of the next step of parameter `i`, which has a gradient, and its inputs."""
+        param = self.params[i]
+        group = self._group_of(param)
+        rule = self._rule(group.options)
+        kept = self._kept(i, rule, group.options)
+        arrays = [kept[name] for name in rule.states]
+        device = param.device
+        lr, step = full((), group["lr"], "float64", device), kept["step"].to(device)
+        gradient: Any = param.grad
+        gradient = -gradient if group.options.maximize else gradient
+        tensors = [Tensor(x, requires_grad=False) for x in (*arrays, lr, step)]
+        return rule, [param.detach(), gradient, *tensors]
 
     def _written(self, param: Tensor) -> NDArray:
         """The array to update in place."""
@@ -102,10 +173,6 @@ class Optimizer:
             data = data.compact()  # a write to repeated elements would be wrong
             param._replace(data)
         return data
-
-    def _update(self, i: int, param: NDArray, grad: NDArray, options: Any) -> None:
-        """Update parameter `i` in place; `options` has the options of its group as attributes."""
-        raise NotImplementedError(f"{type(self).__name__} defines no update")
 
     def reset_grad(self) -> None:
         """Set the gradients of all parameters to None."""
@@ -142,25 +209,23 @@ class Optimizer:
         count, tensors = sum(p.size for p in params), "tensor" if len(params) == 1 else "tensors"
         return f"{options}, {count:,} parameters in {len(params)} {tensors}"
 
-    # State: a subclass keeps its options and counters as numbers, and its state per parameter in
-    # dicts of NDArrays by the parameter's position.
-
     def state_dict(self) -> dict[str, Any]:
         """Everything that the next step depends on besides parameters and gradients.
 
-        Returns {"state": {position: {name: Tensor}}, "numbers": {name: number}}. The tensors share
-        memory with the optimizer, so later steps change them. An option that group i has of its own
-        is the number "group i option".
+        Returns {"state": {position: {name: Tensor}}, "numbers": {name: number}}. A parameter that
+        has been updated has "step", int64 [], the number of its updates. The tensors share memory
+        with the optimizer, so later steps change them. An option that group i has of its own is the
+        number "group i option".
         """
-        kept: dict[int, dict[str, Tensor]] = {}
-        for name, arrays in self._arrays().items():
-            for i, array in arrays.items():
-                kept.setdefault(i, {})[name] = Tensor(array, requires_grad=False)
-        return {"state": dict(sorted(kept.items())), "numbers": self._numbers()}
+        kept = {
+            i: {name: Tensor(array, requires_grad=False) for name, array in arrays.items()}
+            for i, arrays in sorted(self.state.items())
+        }
+        return {"state": kept, "numbers": self._numbers()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Copy `values`, a `state_dict` of an optimizer of this class for parameters and groups
-        like these.
+        like these. One that counts steps for all parameters together, as "t", is taken as well.
 
         ValueError lists everything that is missing, unexpected or does not fit; then nothing
         changes.
@@ -168,16 +233,37 @@ class Optimizer:
         state, numbers = (values.get(k) for k in _PARTS) if isinstance(values, Mapping) else _PARTS
         if not isinstance(state, Mapping) or not isinstance(numbers, Mapping):
             raise ValueError(f"load_state_dict: {type(self).__name__}: not what state_dict gives")
-        wrong = [*self._wrong_numbers(numbers), *self._wrong_arrays(state)]
+        state, numbers = self._upgraded(state, numbers)
+        wrong = [*self._wrong_numbers(numbers), *self._wrong_arrays(state, numbers)]
         if wrong:
             raise ValueError(f"load_state_dict: {type(self).__name__}: {'; '.join(wrong)}")
-        for name in self._arrays():
-            arrays = {
-                i: _copied(of[name], self.params[i].device) for i, of in state.items() if name in of
-            }
-            setattr(self, name, arrays)
+        self.state, self._steps = {}, {}
+        for group in self.param_groups:
+            group.rule = None
+        for i, arrays in state.items():
+            if arrays:
+                device = self.params[i].device
+                self.state[i] = {name: _copied(array, device) for name, array in arrays.items()}
+                self._set_steps(i, int(arrays["step"].item()))
         for name, number in numbers.items():
             self._set_number(name, number)
+
+    def _upgraded(
+        self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
+    ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
+        """A state whose parameters have no "step" with the number "t", that of all parameters. An
+        optimizer that does not read it had none: any but 0 will do."""
+        kept = [of for of in state.values() if isinstance(of, Mapping)]
+        if any("step" in of for of in kept):
+            return state, numbers
+        steps = numbers.get("t", None if self._reads_steps else 1)
+        if type(steps) is int:
+            step = Tensor(np.array(steps, "int64"), device=cpu(), requires_grad=False)
+            state = {
+                i: {**of, "step": step} if isinstance(of, Mapping) and of else of
+                for i, of in state.items()
+            }
+        return state, {name: number for name, number in numbers.items() if name != "t"}
 
     def _wrong_numbers(self, numbers: Mapping[str, Any]) -> Iterator[str]:
         own = self._numbers()
@@ -185,11 +271,12 @@ class Optimizer:
         for name, number in numbers.items():
             if name not in own:
                 yield f"unexpected {name!r}"
-            elif not isinstance(number, _NUMBERS):
+            elif not isinstance(number, _NUMBERS) and not (
+                number is None and name.rpartition(" ")[2] in self._optional
+            ):
                 yield f"{name!r} is a {type(number).__name__}, not a number"
 
-    def _wrong_arrays(self, state: Mapping[Any, Any]) -> Iterator[str]:
-        names = self._arrays()
+    def _wrong_arrays(self, state: Mapping[Any, Any], numbers: Mapping[str, Any]) -> Iterator[str]:
         for i, arrays in state.items():
             if not (isinstance(i, int) and 0 <= i < len(self.params)):
                 yield f"there is no parameter {i!r}"
@@ -197,20 +284,23 @@ class Optimizer:
             if not isinstance(arrays, Mapping):
                 yield f"parameter {i} has a {type(arrays).__name__}, not tensors by name"
                 continue
+            if not arrays:
+                continue
             param = self.params[i]
-            shapes = {name: self._state_shape(name, param) for name in names}
-            for name, shape in shapes.items():
-                if shape is not None and name not in arrays:
+            known = {name: self._state_shape(name, param) for name in self._states}
+            wide = compute_dtype(param.dtype)
+            specs = {name: f"{wide}{list(n)}" for name, n in known.items() if n is not None}
+            specs["step"] = "int64[]"
+            for name in ("step", *self._rule(_Options(self._group_of(param), numbers)).states):
+                if name in specs and name not in arrays:
                     yield f"parameter {i} lacks {name!r}"
             for name, array in arrays.items():
-                if shapes.get(name) is None:
+                if name not in specs:
                     yield f"parameter {i} has an unexpected {name!r}"
                 elif not isinstance(array, Tensor):
                     yield f"{name!r} of parameter {i} is a {type(array).__name__}"
-                else:
-                    needed = f"{compute_dtype(param.dtype)}{list(shapes[name] or ())}"
-                    if str(array.spec) != needed:
-                        yield f"{name!r} of parameter {i} is {array.spec}, not {needed}"
+                elif str(array.spec) != specs[name]:
+                    yield f"{name!r} of parameter {i} is {array.spec}, not {specs[name]}"
 
     def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
         """The shape of a parameter's state of that name; None if it has none."""
@@ -221,7 +311,8 @@ class Optimizer:
         return next(group for group in self.param_groups if number in group.numbers)
 
     def _numbers(self) -> dict[str, Any]:
-        own = {name: value for name, value in vars(self).items() if isinstance(value, _NUMBERS)}
+        known = {name: value for name, value in vars(self).items() if name[0] != "_"}
+        own = {name: value for name, value in known.items() if isinstance(value, _NUMBERS)}
         for i, group in enumerate(self.param_groups):
             own.update({f"group {i} {name}": value for name, value in group.own.items()})
         return own
@@ -234,20 +325,19 @@ class Optimizer:
         i, _, option = rest.partition(" ")
         self.param_groups[int(i)].own[option] = number
 
-    def _arrays(self) -> dict[str, dict[int, NDArray]]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, dict)}
-
 
 class Group(MutableMapping[str, Any]):
     """The parameters that share options: a mapping of "params" and of each option.
 
-    An option that the group does not have of its own is the optimizer's. Setting one sets it for
+    An option that the group does not have of its own is the optimizer's; "betas" is the pair of
+    beta1 and beta2. Setting one sets it for
     the group alone, or, if there is only this group, for the optimizer.
     """
 
     def __init__(self, optimizer: Optimizer, numbers: range) -> None:
         self.optimizer, self.numbers = optimizer, numbers
         self.own: dict[str, Any] = {}
+        self.rule: Any = None  # of the last step, for which all parameters have their state
 
     @property
     def options(self) -> Any:
@@ -260,12 +350,17 @@ class Group(MutableMapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name == "params":
             return [self.optimizer.params[i] for i in self.numbers]
+        if name == "betas" and "beta1" in self._names():
+            return self["beta1"], self["beta2"]
         if name not in self._names():
             raise KeyError(name)
         return self.own[name] if name in self.own else getattr(self.optimizer, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
         owner = type(self.optimizer).__name__
+        if name == "betas" and "beta1" in self._names():
+            self["beta1"], self["beta2"] = pair_of(owner, value)
+            return
         if name not in self._names():
             known = ", ".join(self._names())
             raise ValueError(f"{owner}: {name!r} is no option of a group; options are {known}")
@@ -295,13 +390,20 @@ class Group(MutableMapping[str, Any]):
 
 
 class _Options:
-    """The options of a group as attributes; all else is the optimizer's."""
+    """The options of a group as attributes, with those of `numbers`, as a state_dict has them, in
+    their place; all else is the optimizer's."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, group: Group, numbers: Mapping[str, Any] | None = None) -> None:
+        self._group, self._own = group, group.own
+        if numbers is not None:
+            first = f"group {group.optimizer.param_groups.index(group)} "
+            given = [(n, v) for n, v in numbers.items() if isinstance(v, _NUMBERS) or v is None]
+            self._own = dict(given) | {
+                n.removeprefix(first): v for n, v in given if n.startswith(first)
+            }
 
     def __getattr__(self, name: str) -> Any:
-        own = self._group.own
+        own = self._own
         return own[name] if name in own else getattr(self._group.optimizer, name)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import fraction, not_negative
-from .optimizer import Check, Optimizer, flag, wide, write, zeros_of
+from ..op import remembered
+from ..ops import SgdUpdate
+from .optimizer import Check, Optimizer, flag
+
+_RULE = remembered(SgdUpdate)
 
 
 def _dampening(owner: str, what: str, value: Any) -> float | None:
@@ -15,13 +19,13 @@ def _dampening(owner: str, what: str, value: Any) -> float | None:
 
 
 class SGD(Optimizer):
-    """g = grad + weight_decay * p; u = momentum * u + (1 - dampening) * g; p -= lr * u.
+    """g = grad + weight_decay * p; u = momentum * u + (1 - dampening) * g; p -= lr * u, where u
+    starts at the first g.
 
-    With dampening None, the default, it equals momentum, and u is a moving average of gradients
-    (the course's form) that starts at 0. With a number, u starts at the first g as in PyTorch,
-    whose default is 0. With `nesterov`, p -= lr * (g + momentum * u), and dampening None is 0
-    (Sutskever et al. 2013). With `maximize`, grad is negated first, so that steps go up. ValueError
-    for nesterov without momentum or with dampening.
+    With dampening None it equals momentum, and u is a moving average of gradients that starts at 0,
+    as in the course. With `nesterov`, p -= lr * (g + momentum * u) (Sutskever et al. 2013). With
+    `maximize`, grad is negated first, so that steps go up. ValueError for nesterov without momentum
+    or with dampening.
 
     >>> p = ndl.Tensor([1.0])
     >>> (p * p).sum().backward()
@@ -32,32 +36,33 @@ class SGD(Optimizer):
 
     checks: ClassVar[dict[str, Check]] = {
         "momentum": fraction,
-        "weight_decay": not_negative,
         "dampening": _dampening,
+        "weight_decay": not_negative,
         "nesterov": flag,
         "maximize": flag,
     }
+    _states = ("u",)
+    _optional = ("dampening",)
     momentum: float
     dampening: float | None
 
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float = 0.01,
+        lr: float = 0.001,
         momentum: float = 0.0,
+        dampening: float | None = 0.0,
         weight_decay: float = 0.0,
-        *,
-        dampening: float | None = None,
         nesterov: bool = False,
+        *,
         maximize: bool = False,
     ) -> None:
-        self.u: dict[int, NDArray] = {}  # by position of the parameter
         super().__init__(
             params,
             lr,
             momentum=momentum,
-            weight_decay=weight_decay,
             dampening=dampening,
+            weight_decay=weight_decay,
             nesterov=nesterov,
             maximize=maximize,
         )
@@ -67,25 +72,26 @@ class SGD(Optimizer):
                 f"{dampening}"
             )
 
-    def _update(self, i: int, param: NDArray, grad: NDArray, o: Any) -> None:
-        velocity = None
-        dampening = o.momentum if o.dampening is None else o.dampening
-        if o.momentum:
-            velocity = self.u.get(i)
-            if velocity is None:
-                velocity = self.u[i] = zeros_of(param)
-                dampening = o.momentum if o.dampening is None else 0.0
-            if o.nesterov:
-                g = wide(grad) + wide(param) * o.weight_decay
-                write(velocity, velocity * o.momentum + g)
-                write(param, wide(param) - (g + velocity * o.momentum) * o.lr)
-                return
-        param.device.kernels.sgd_step(
-            param.view,
-            grad.view,
-            None if velocity is None else velocity.view,
-            o.lr,
-            o.momentum,
-            dampening,
-            o.weight_decay,
-        )
+    def _rule(self, options: Any) -> Any:
+        dampening, averages = options.dampening, False
+        if dampening is None:
+            averages = not options.nesterov
+            dampening = options.momentum if averages else 0.0
+        return _RULE(options.momentum, dampening, options.weight_decay, options.nesterov, averages)
+
+    def _kept(self, i: int, rule: Any, options: Any) -> dict[str, NDArray]:
+        begins = rule.momentum and "u" not in self.state.get(i, {})
+        kept = super()._kept(i, rule, options)
+        if begins:
+            self._set_steps(i, 0)
+        return kept
+
+    def _upgraded(
+        self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
+    ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
+        """Without a dampening, it was None."""
+        state, numbers = super()._upgraded(state, numbers)
+        return state, {"dampening": None, **numbers}
+
+    def _numbers(self) -> dict[str, Any]:
+        return {**super()._numbers(), "dampening": self.dampening}

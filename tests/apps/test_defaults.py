@@ -23,8 +23,6 @@ DIFFERENT = {
     "nn.ParameterList": {"items"},
     "nn.functional.softmax": {"dim"},
     "nn.functional.log_softmax": {"dim"},
-    "optim.Adam": {"lr"},
-    "optim.SGD": {"dampening", "lr"},
     "optim.LinearLR": {
         "start_factor",
         "end_factor",

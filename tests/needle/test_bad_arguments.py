@@ -58,7 +58,7 @@ MADE = [
     (optim.SGD, {"params": parameters, "lr": 0.1, "weight_decay": 0.0}, NO_RATE),
     (optim.SGD, {"params": parameters, "momentum": 0.1}, NO_SHARE),
     (optim.Adam, {"params": parameters, "lr": 0.1, "eps": 1e-8}, NO_RATE),
-    (optim.AdamW, {"params": parameters, "beta1": 0.1, "beta2": 0.1}, NO_SHARE),
+    (optim.RMSprop, {"params": parameters, "alpha": 0.1, "momentum": 0.1}, NO_SHARE),
     (optim.StepLR, {"optimizer": optimizer, "step_size": 3}, NO_COUNT),
     (optim.ExponentialLR, {"optimizer": optimizer, "gamma": 0.1}, NO_RATE),
     (optim.LinearLR, {"optimizer": optimizer, "start": 0.0, "end": 1.0}, NO_RATE),

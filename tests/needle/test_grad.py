@@ -5,6 +5,7 @@ import pytest
 
 import needle as ndl
 from needle.autograd import grad
+from needle.trace import trace
 
 
 def leaf(*values):
@@ -60,3 +61,35 @@ def test_bad_inputs_are_refused_and_the_graph_is_kept():
         grad(loss, [x])
     with ndl.no_grad(), pytest.raises(RuntimeError, match="does not require a gradient"):
         grad((x * 2.0).sum(), [x])
+
+
+@pytest.mark.parametrize("name", ["round", "floor", "ceil", "trunc", "sign"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_gradient_that_is_zero_everywhere_is_zeros(name, dtype, device):
+    function = getattr(ndl.ops, name)
+    x, w = (ndl.Tensor([0.4, -1.6], device=device, dtype=dtype) for _ in range(2))
+    for inputs, y in (([x], function(x)), ([x, w], function(x * w))):
+        for create_graph in (False, True):
+            grads = grad(y.sum(), inputs, create_graph=create_graph, retain_graph=True)
+            assert [g.spec for g in grads] == [x.spec] * len(inputs)
+            np.testing.assert_array_equal(grads[-1].numpy(), 0)
+    function(x).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), 0)
+    (first,) = grad(function(x).sum(), [x], create_graph=True)
+    (second,) = grad((first * x).sum(), [x])
+    np.testing.assert_array_equal(second.numpy(), 0)
+
+
+def test_gradients_at_corners_go_on():
+    """Gradients of gradients are finite, too."""
+    for function in (ndl.ops.std, lambda x: ndl.ops.norm(x, 3), ndl.ops.prod):
+        x = ndl.Tensor(np.zeros(3))
+        (g,) = grad(function(x), [x], create_graph=True)
+        (h,) = grad((g * g).sum() + x.sum() * 0, [x])
+        assert np.isfinite(h.numpy()).all()
+
+
+def test_zeros_while_tracing():
+    traced = trace(lambda x: grad(ndl.ops.floor(x).sum(), [x])[0], ndl.Tensor(np.ones((2, 3))))
+    (out,) = traced.outputs
+    assert (out.spec.shape, out.spec.dtype) == ((2, 3), "float64")

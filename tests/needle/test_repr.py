@@ -52,13 +52,13 @@ def test_optimizers():
     one, two = ndl.nn.Parameter(np.ones((3, 4), "float32")), ndl.nn.Parameter(np.ones(2, "float32"))
     made = optim.SGD([one, two], lr=0.5)
     assert repr(made) == (
-        "SGD(lr=0.5, momentum=0.0, weight_decay=0.0, dampening=None, nesterov=False, "
+        "SGD(lr=0.5, momentum=0.0, dampening=0.0, weight_decay=0.0, nesterov=False, "
         "maximize=False, 14 parameters in 2 tensors)"
     )
     groups = optim.Adam([{"params": [one], "lr": 0.1}, {"params": [two]}])
     first, second = repr(groups).split("\n")[1:3]
     assert first.startswith("  (0): lr=0.1, beta1=") and first.endswith("12 parameters in 1 tensor")
-    assert second.startswith("  (1): lr=0.01, ")
+    assert second.startswith("  (1): lr=0.001, ")
     assert repr(groups.param_groups[0]) == f"Group({first.split(': ', 1)[1]})"
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from ... import init, ops
 from ..._state import no_grad, state
 from ...backend_ndarray.arguments import count, fraction, not_negative
-from ...backend_ndarray.dtypes import INTEGER
 from ...errors import ShapeError
+from ...ops._values import check_integers, check_within, whole_numbers
 from ...tensor import Tensor, make_const
 
 
@@ -79,6 +79,9 @@ def _dropped(owner: str, x: Tensor, shape: tuple[int, ...], p: float, training: 
     return x * (keep / (1 - p))
 
 
+takes_floats = False  # as numbers of rows; `needle.course` sets it
+
+
 def embedding(
     x: Tensor,
     weight: Tensor,
@@ -92,14 +95,14 @@ def embedding(
 
     With max_norm, each row that x names and whose norm (sum of |w| ** norm_type) ** (1 / norm_type)
     is above it is scaled down to it, in the weight itself (in compiled code only in the result); a
-    gradient is that of the scaled weight. x holds whole numbers of any dtype but bool (TypeError);
-    IndexError for one without a row, ValueError for a padding_idx without one, for a max_norm or
-    norm_type that is not above 0, and for `sparse`, since gradients are never sparse.
+    gradient is that of the scaled weight. x holds integers (TypeError otherwise); IndexError for
+    one without a row, ValueError for a padding_idx without one, for a max_norm or norm_type that is
+    not above 0, and for `sparse`, since gradients are never sparse.
     """
-    if x.dtype == "bool":
-        raise TypeError("embedding: x is bool, not a number of a row")
+    if not takes_floats:
+        check_integers("embedding", "x", x)
     check_dense("embedding", sparse)
-    index = x if x.dtype in INTEGER else ops.cast(x, "int64")
+    index = whole_numbers("embedding", "x", x)
     if max_norm is not None:
         check_norm("embedding", max_norm, norm_type)
         if state.trace is None:
@@ -198,6 +201,7 @@ def embedding_bag(
         kept = x != row_number("embedding_bag", padding_idx, weight.shape[0])
         masks.append(ops.reshape(kept, (*kept.shape, 1)))
     if offsets is not None:
+        _check_offsets(offsets, x.shape[0])
         # A number belongs to the last bag that begins at or before it.
         bags = offsets.shape[0]
         place = ops.reshape(ops.arange(x.shape[0], device=x.device), (1, x.shape[0]))
@@ -222,6 +226,18 @@ def embedding_bag(
         return total / x.shape[1]
     size = ops.cast(ops.summation(member, 1), rows.dtype)
     return total / ops.maximum(size, 1)
+
+
+def _check_offsets(offsets: Tensor, count: int) -> None:
+    """TypeError or ValueError unless the offsets are integers that ascend from 0."""
+    check_integers("embedding_bag", "offsets", offsets)
+    if state.trace is None and offsets.size:
+        check_within("embedding_bag", "offsets[0]", offsets[0], 0, 0)
+        places = offsets.numpy()
+        if (places[1:] < places[:-1]).any() or places[-1] > count:
+            raise ValueError(
+                f"embedding_bag: offsets {places.tolist()} do not ascend within {count} numbers"
+            )
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ..._state import state
 from ...backend_ndarray import array, full
 from ...backend_ndarray.arguments import count
 from ...backend_ndarray.dtypes import compute_dtype
 from ...errors import ShapeError
+from ...ops._values import check_within, whole_numbers
 from ...tensor import Tensor, make_const
 from .loss import check_reduction
 
@@ -56,6 +58,13 @@ def ctc_loss(
     labels = _rows(targets, lengths, is_single, device)
     if labels.shape[0] != batch:
         raise ShapeError(f"ctc_loss: targets have shape {labels.shape} for a batch of {batch}")
+
+    check_within("ctc_loss", "input_lengths", lasts, 0, steps)
+    check_within("ctc_loss", "target_lengths", lengths, 0, labels.shape[1])
+    if state.trace is None:
+        counts = np.arange(labels.shape[1]) < lengths.numpy()[:, None]
+        labels = ops.where(Tensor(counts, device=device), labels, blank)
+        check_within("ctc_loss", "targets", labels, 0, classes - 1, IndexError)
 
     # Each target with blanks around and between its labels.
     size = labels.shape[1]
@@ -104,21 +113,22 @@ def ctc_loss(
 
 def _lengths(what: str, lengths: Any, batch: int, device: Any) -> Tensor:
     """Lengths (a Tensor, array, sequence or int) as int64 (batch,)."""
-    if isinstance(lengths, Tensor):
-        found = ops.cast(lengths, "int64")
-    else:
-        found = make_const(array(np.asarray(lengths, "int64"), device=device))
+    found = _whole(what, lengths, device)
     found = ops.reshape(found, (1,)) if found.ndim == 0 else found
     if found.shape != (batch,):
         raise ShapeError(f"ctc_loss: {what} has shape {found.shape}, not ({batch},)")
     return found
 
 
+def _whole(what: str, given: Any, device: Any) -> Tensor:
+    if not isinstance(given, Tensor):
+        given = make_const(array(np.asarray(given), device=device))
+    return ops.cast(whole_numbers("ctc_loss", what, given), "int64")
+
+
 def _rows(targets: Any, lengths: Tensor, is_single: bool, device: Any) -> Tensor:
     """Targets as int64 (N, S)."""
-    if not isinstance(targets, Tensor):
-        targets = make_const(array(np.asarray(targets, "int64"), device=device))
-    targets = ops.cast(targets, "int64")
+    targets = _whole("targets", targets, device)
     if targets.ndim == 1 and is_single:
         return ops.reshape(targets, (1, targets.shape[0]))
     if targets.ndim == 2:

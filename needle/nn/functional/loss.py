@@ -7,8 +7,9 @@ from typing import Any
 
 from ... import ops
 from ...backend_ndarray.arguments import finite, share
-from ...backend_ndarray.dtypes import INTEGER, is_floating
+from ...backend_ndarray.dtypes import finfo, is_floating
 from ...errors import ShapeError
+from ...ops._values import check_within, whole_numbers
 from ...tensor import Tensor
 
 
@@ -60,8 +61,7 @@ def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 
         raise ValueError(f"smooth_l1_loss: beta {beta} is not >= 0")
     if beta == 0:
         return l1_loss(x, y, reduction)
-    d = ops.abs(x - y)
-    losses = ops.where(d < beta, d * d / (2.0 * beta), d - 0.5 * beta)
+    losses = _bent(ops.abs(x - y), float(beta)) / float(beta)
     return reduced("smooth_l1_loss", losses, reduction)
 
 
@@ -71,25 +71,35 @@ def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0
     _check_shapes("huber_loss", x, y)
     if not finite("huber_loss", "delta", delta) > 0:
         raise ValueError(f"huber_loss: delta {delta} is not above 0")
-    d = ops.abs(x - y)
-    losses = ops.where(d < delta, d * d * 0.5, (d - 0.5 * delta) * float(delta))
-    return reduced("huber_loss", losses, reduction)
+    return reduced("huber_loss", _bent(ops.abs(x - y), float(delta)), reduction)
+
+
+def _bent(d: Tensor, end: float) -> Tensor:
+    """d * d / 2 for d from 0 to `end`, and a line from there on, whose slope at inf is `end`."""
+    is_near = d < end
+    near = ops.where(is_near, d, 0)  # the slope of inf * inf would be NaN times 0
+    return ops.where(is_near, near * near * 0.5, (d - 0.5 * end) * end)
 
 
 def binary_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
-    (ShapeError otherwise); a logarithm below -100 counts as -100."""
+    (ShapeError otherwise); a logarithm below -100 counts as -100, and x * (1 - x), the divisor of
+    the gradient x - y, is at least 1e-12.
+    ValueError for an element of x or y outside [0, 1], as NaN is."""
     _check_shapes("binary_cross_entropy", x, y)
+    for what, values in (("x", x), ("y", y)):
+        check_within("binary_cross_entropy", what, values, 0, 1)
 
-    def log(p: Tensor) -> Tensor:
-        floor = -100
-        is_positive = p > 0
-        value = ops.log(ops.where(is_positive, p, 1))  # so that no gradient is NaN
-        return ops.where(is_positive, ops.maximum(value, floor), floor)
-
-    losses = -(y * log(x) + (1 - y) * log(1 - x))
+    # At the ends, where slopes grow without bound, a line through the value.
+    least = max(1e-12, 1 / float(finfo(x.dtype).max)) if is_floating(x.dtype) else 1e-12
+    fixed, is_end = x.detach(), x * (1 - x) < least
+    inner = ops.where(is_end, 0.5, x)
+    between = y * ops.log(inner) + (1 - y) * ops.log(1 - inner)
+    left, right = (ops.maximum(ops.log(p), -100) for p in (fixed, 1 - fixed))
+    end = y * left + (1 - y) * right + (x - fixed) * ((y - fixed) / least)
+    losses = -ops.where(is_end, end, between)
     losses = losses if weight is None else losses * weight
     return reduced("binary_cross_entropy", losses, reduction)
 
@@ -118,9 +128,7 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
     if log_target:
         losses = ops.exp(y) * (y - x)
     else:
-        positive = y > 0
-        log = ops.log(ops.where(positive, y, 1))
-        losses = ops.where(positive, y * log, 0) - y * x
+        losses = y * ops.log(ops.where(y == 0, 1, y)) - y * x
     if reduction == "batchmean":
         return losses.sum() / x.shape[0]
     return reduced("kl_div", losses, reduction)
@@ -135,12 +143,10 @@ def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, 
             f"{owner}: logits {x.shape} and y {y.shape} are not (N, C, ...) and (N, ...), or (C,) "
             "and ()"
         )
-    if not (is_floating(y.dtype) or y.dtype in INTEGER):
-        raise TypeError(f"{owner}: y is {y.dtype}, not class numbers")
+    index = whole_numbers(owner, "y", y)
     if x.ndim > 2:
         x = ops.permute(x, (0, *range(2, x.ndim), 1))
     classes = x.shape[-1]
-    index = y if y.dtype in INTEGER else ops.cast(y, "int64")
     rows = x if x.ndim == 2 else ops.reshape(x, (-1, classes))
     return rows, (index if index.ndim == 1 else ops.reshape(index, (-1,))), y.shape
 
@@ -201,7 +207,7 @@ def nll_loss(
 
     `weight` (C,) multiplies each class's losses; rows of class `ignore_index` count nothing; a mean
     is divided by the sum of the weights that counted. ShapeError for shapes that do not fit,
-    IndexError for a class number outside 0..C - 1.
+    IndexError for a class number outside 0..C - 1, ValueError for one that is not whole.
     """
     rows, index, shape = _rows("nll_loss", x, y)
     _check_weight("nll_loss", weight, rows.shape[1])
@@ -277,7 +283,7 @@ def cosine_embedding_loss(
     squares = [ops.summation(x * x, -1) + eps for x in (x1, x2)]
     cosine = ops.summation(x1 * x2, -1) / ops.sqrt(squares[0] * squares[1])
     margin = finite("cosine_embedding_loss", "margin", margin)
-    apart = ops.where(y == -1, ops.relu(cosine - margin), 0)
+    apart = ops.where(y == -1, ops.clip(cosine - margin, 0.0), 0)
     return reduced("cosine_embedding_loss", ops.where(y == 1, 1 - cosine, apart), reduction)
 
 
@@ -309,5 +315,5 @@ def triplet_margin_loss(
     far = distance(anchor, negative)
     if swap:
         far = ops.minimum(far, distance(positive, negative))
-    losses = ops.relu(distance(anchor, positive) - far + margin)
+    losses = ops.clip(distance(anchor, positive) - far + margin, 0.0)
     return reduced("triplet_margin_loss", losses, reduction)

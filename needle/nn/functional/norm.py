@@ -220,16 +220,7 @@ def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: fl
     """
     if not p > 0:
         raise ValueError(f"normalize: p {p} is not above 0")
-    size = ops.abs(x)
-    if p == float("inf"):
-        norm = ops.max(size, dim, keepdims=True)
-    elif p == 1:
-        norm = ops.summation(size, dim, keepdims=True)
-    elif p == 2:
-        norm = ops.sqrt(_above(ops.summation(x * x, dim, keepdims=True), eps * eps))
-    else:
-        norm = _above(ops.summation(size**p, dim, keepdims=True), eps**p) ** (1 / p)
-    return x / _above(norm, eps)
+    return x / _above(ops.norm(x, p, dim, keepdims=True), eps)
 
 
 def _above(x: Tensor, least: float) -> Tensor:

@@ -306,6 +306,7 @@ def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
     rows, columns = _sizes("adaptive_max_pool2d", x, output_size, 2)
     if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
         return max_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
-    tall = [ops.max(x[:, :, a:b], 2) for a, b in _parts(x.shape[2], rows)]
-    x = ops.stack(tall, 2)
-    return ops.stack([ops.max(x[..., a:b], 3) for a, b in _parts(x.shape[3], columns)], 3)
+    # Columns first: among equal elements the gradient goes to the first, row by row.
+    wide, tall = _parts(x.shape[3], columns), _parts(x.shape[2], rows)
+    x = ops.concat([max_pool2d(x[..., a:b], (1, b - a)) for a, b in wide], 3)
+    return ops.concat([max_pool2d(x[:, :, a:b], (b - a, 1)) for a, b in tall], 2)

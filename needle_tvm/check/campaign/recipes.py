@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
@@ -357,6 +358,24 @@ def _normalized(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, f"axis={axis}, eps={d.rng.choice([1e-5, 1e-3])}", x, w, b, results=3)
 
 
+def _update(d: Drawer, cls: type[Op]) -> bool:
+    """A step of an optimizer, with attributes of its samples and a state that is not negative."""
+    sample = d.rng.choice(cls.samples)
+    op: Any = cls(**sample.attributes)
+    param = d.floating()
+    shape, squares = list(param.shape), ("v", "v_max")  # no less than squares of the others
+    like = [
+        d.leaf(shape, param.dtype, *((1.0, 2.0) if name in squares else (0.5, 1.0)))
+        for name in ("gradient", *op.states)
+    ]
+    lr = d.leaf([], "float32", 0.1, 0.5)
+    step = d.add("ops.cast({0}, 'int64')", d.leaf([], "float32", 0.0, 9.0))
+    if step is None:
+        return False
+    attributes = ", ".join(f"{name}={value!r}" for name, value in sample.attributes.items())
+    return d.apply(cls, attributes, param, *like, lr, step[0], results=len(op.states) + 2)
+
+
 def _lstm(d: Drawer, cls: type[Op]) -> bool:
     rng, dtype = d.rng, d.float_dtype()
     steps, batch = d.extent([1, 2, 3, 7]), d.extent([1, 1, 2, 3, 5, 9])
@@ -443,6 +462,7 @@ BUILDERS: dict[str, Builder] = {
     "gru_sequence": _gru,
     "gru_reset_first": _gru,
     "rnn_sequence": _rnn,
+    **{f"{name}_update": _update for name in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     "lstm_gates": _lstm,
     "lstm_sequence": _lstm,
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),

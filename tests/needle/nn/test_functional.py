@@ -227,7 +227,7 @@ def ones(*shape):
         (lambda: nn.CrossEntropyLoss(weight=ones(3))(ones(2, 4), ndl.Tensor([0, 1])), ShapeError,
          r"cross_entropy: weight has shape \(3,\), not \(4,\)"),
         (lambda: nn.CrossEntropyLoss()(ones(2, 4), ndl.Tensor([0, 4])), IndexError,
-         "one_hot: indices must lie in 0..3"),
+         "one_hot: index .*; indices must lie in 0..3"),
         (lambda: nn.KLDivLoss("avg"), ValueError, "KLDivLoss: reduction 'avg'"),
         (lambda: nn.HuberLoss(delta=0), ValueError, "HuberLoss: delta 0"),
         (lambda: nn.L1Loss()(ones(2), ones(3)), ShapeError, "l1_loss: shapes"),

@@ -35,7 +35,7 @@ def test_sgd_is_the_courses_formula(momentum, weight_decay, device):
     params = parameters(device)
     expected = [p.numpy() for p in params]
     u = [np.zeros_like(p) for p in expected]
-    optimizer = optim.SGD(params, lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    optimizer = optim.SGD(params, 0.1, momentum, None, weight_decay)
     for step in range(20):
         grads = gradients(step, params)
         set_gradients(params, grads, device)
@@ -59,12 +59,12 @@ def test_sgd_is_the_courses_formula(momentum, weight_decay, device):
         ),
         (lambda p: optim.Adam(p, 0.1), lambda t, p: t.optim.Adam(p, 0.1)),
         (
-            lambda p: optim.Adam(p, 0.05, 0.8, 0.99, 1e-6, 0.2),
+            lambda p: optim.Adam(p, 0.05, (0.8, 0.99), 1e-6, 0.2),
             lambda t, p: t.optim.Adam(p, 0.05, (0.8, 0.99), 1e-6, 0.2),
         ),
         (lambda p: optim.AdamW(p), lambda t, p: t.optim.AdamW(p)),
         (
-            lambda p: optim.AdamW(p, 0.05, 0.8, 0.99, 1e-6, 0.2),
+            lambda p: optim.AdamW(p, 0.05, (0.8, 0.99), 1e-6, 0.2),
             lambda t, p: t.optim.AdamW(p, 0.05, (0.8, 0.99), 1e-6, 0.2),
         ),
     ],
@@ -294,7 +294,7 @@ def test_a_state_that_does_not_fit_is_refused_whole(device):
     other = ndl.optim.SGD(params, lr=0.2, momentum=0.5)
     with pytest.raises(ValueError, match=r"missing 'momentum'.*unexpected 'beta1'.*lacks 'u'"):
         other.load_state_dict(state)
-    assert other.lr == 0.2 and not other.u
+    assert other.lr == 0.2 and not other.state
     swapped = {**state, "state": {0: state["state"][1], 2: {}}}
     with pytest.raises(ValueError, match=r"'m' of parameter 0 is float64\[3\].*no parameter 2"):
         adam.load_state_dict(swapped)

@@ -1,0 +1,43 @@
+"""Checks of values that a dtype does not make right: class numbers, probabilities, lengths. While
+tracing there are no values, and only dtypes are checked."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._state import state
+from ..backend_ndarray.dtypes import INTEGER, is_floating
+from ..tensor import Tensor
+from .elementwise import cast
+
+
+def whole_numbers(owner: str, what: str, x: Tensor) -> Tensor:
+    """`x`, integers or whole floats, as integers. TypeError for bool, ValueError for a fraction or
+    NaN."""
+    if x.dtype in INTEGER:
+        return x
+    if not is_floating(x.dtype):
+        raise TypeError(f"{owner}: {what} is {x.dtype}; it must hold whole numbers")
+    if state.trace is None:
+        values = x.numpy()
+        wrong = values[values != np.trunc(values)]
+        if wrong.size:
+            raise ValueError(f"{owner}: {what} holds {wrong[0]:g}, which is not a whole number")
+    return cast(x, "int64")
+
+
+def check_integers(owner: str, what: str, x: Tensor) -> None:
+    """TypeError for a tensor that does not hold integers."""
+    if x.dtype not in INTEGER:
+        raise TypeError(f"{owner}: {what} is {x.dtype}; it must hold integers")
+
+
+def check_within(
+    owner: str, what: str, x: Tensor, least: float, most: float, error: type[Exception] = ValueError
+) -> None:
+    """`error` for an element outside [least, most], as NaN is."""
+    if state.trace is None and x.size:
+        data = x.cached_data
+        for value in (data.min().item(), data.max().item()):
+            if not least <= value <= most:
+                raise error(f"{owner}: {what} holds {value:g}, which is not in [{least}, {most}]")

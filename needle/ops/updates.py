@@ -1,0 +1,228 @@
+"""Steps of optimizers: a parameter, its gradient and the optimizer's state in, the new parameter
+and state out. `needle.optim` takes the same steps in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..backend_ndarray import NDArray
+from ..op import register
+from ._update import Functions, Update, error_samples, samples
+
+
+@register
+class SgdUpdate(Update):
+    """g = gradient + weight_decay * p; u = momentum * u + (1 - dampening) * g; p -= lr * u, without
+    u if momentum is 0. The first g is not dampened unless `dampens_first`. With `nesterov`
+    p -= lr * (g + momentum * u)."""
+
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    dampens_first: bool = False
+
+    samples = (
+        *samples((), weight_decay=0.1),
+        *samples(("u",), momentum=0.9, dampening=0.3),
+        *samples(("u",), momentum=0.9, dampening=0.9, dampens_first=True),
+        *samples(("u",), momentum=0.9, weight_decay=0.1, nesterov=True),
+    )
+    error_samples = error_samples(0)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("u",) if self.momentum else ()
+
+    def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
+        kept = 1.0 - self.dampening
+        return lr, kept if self.dampens_first else kept + f.is_zero(step) * self.dampening
+
+    def formula(
+        self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        lr, kept = scalars
+        g = g + p * self.weight_decay
+        if not self.momentum:
+            return p - g * lr, {}
+        u = state["u"] * self.momentum + g * kept
+        return p - (g + u * self.momentum if self.nesterov else u) * lr, {"u": u}
+
+    def update(
+        self, param: NDArray, grad: NDArray, state: Mapping[str, NDArray], lr: float, step: int
+    ) -> None:
+        if self.nesterov:
+            super().update(param, grad, state, lr, step)
+            return
+        is_whole = step == 0 and not self.dampens_first
+        velocity = state["u"].view if self.momentum else None
+        param.device.kernels.sgd_step(
+            param.view,
+            grad.view,
+            velocity,
+            lr,
+            self.momentum,
+            0.0 if is_whole else self.dampening,
+            self.weight_decay,
+        )
+
+
+@register
+class AdamUpdate(Update):
+    """m, v = moving averages of g and g * g, where g = gradient + weight_decay * p;
+    p -= lr * m' / (sqrt(v') + eps), where m', v' are divided by 1 - beta ** (step + 1) if
+    `bias_correction`. If `decoupled`, p -= lr * weight_decay * p comes first instead. With
+    `amsgrad` v_max, the largest v so far, takes the place of v in the step."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    bias_correction: bool = True
+    amsgrad: bool = False
+    decoupled: bool = False
+
+    samples = (
+        *samples(("m", "v"), weight_decay=0.1),
+        *samples(("m", "v"), weight_decay=0.1, bias_correction=False, decoupled=True),
+        *samples(("m", "v", "v_max"), amsgrad=True, weight_decay=0.1),
+        *samples(("m", "v", "v_max"), amsgrad=True, weight_decay=0.1, decoupled=True),
+    )
+    error_samples = error_samples(2)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("m", "v", "v_max") if self.amsgrad else ("m", "v")
+
+    def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
+        if not self.bias_correction:
+            return lr, 1.0, 1.0
+        return lr, 1.0 - f.power(self.beta1, step + 1), 1.0 - f.power(self.beta2, step + 1)
+
+    def formula(
+        self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        lr, first, second = scalars
+        if self.decoupled:
+            p = p - p * (lr * self.weight_decay)
+        else:
+            g = g + p * self.weight_decay
+        m = state["m"] * self.beta1 + g * (1 - self.beta1)
+        kept = {"m": m, "v": state["v"] * self.beta2 + g * g * (1 - self.beta2)}
+        if self.amsgrad:
+            kept["v_max"] = f.maximum(state["v_max"], kept["v"])
+        size = f.sqrt(kept["v_max" if self.amsgrad else "v"] / second) + self.eps
+        return p - m / first / size * lr, kept
+
+    def update(
+        self, param: NDArray, grad: NDArray, state: Mapping[str, NDArray], lr: float, step: int
+    ) -> None:
+        if self.amsgrad:
+            super().update(param, grad, state, lr, step)
+            return
+        corrects = self.bias_correction
+        param.device.kernels.adam_step(
+            param.view,
+            grad.view,
+            state["m"].view,
+            state["v"].view,
+            lr,
+            self.beta1,
+            self.beta2,
+            self.eps,
+            self.weight_decay,
+            1.0 - self.beta1 ** (step + 1) if corrects else 1.0,
+            1.0 - self.beta2 ** (step + 1) if corrects else 1.0,
+            self.decoupled,
+        )
+
+
+@register
+class AdagradUpdate(Update):
+    """v += g * g, where g = gradient + weight_decay * p; p -= lr' * g / (sqrt(v) + eps), where
+    lr' = lr / (1 + step * lr_decay)."""
+
+    lr_decay: float = 0.0
+    weight_decay: float = 0.0
+    eps: float = 1e-10
+
+    samples = (*samples(("v",)), *samples(("v",), lr_decay=0.1, weight_decay=0.1))
+    error_samples = error_samples(1)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("v",)
+
+    def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
+        return (lr / (step * self.lr_decay + 1.0),)
+
+    def formula(
+        self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        g = g + p * self.weight_decay
+        v = state["v"] + g * g
+        return p - g / (f.sqrt(v) + self.eps) * scalars[0], {"v": v}
+
+
+@register
+class RmspropUpdate(Update):
+    """v = alpha * v + (1 - alpha) * g * g, where g = gradient + weight_decay * p;
+    d = g / (sqrt(v) + eps); p -= lr * d, or with momentum u = momentum * u + d; p -= lr * u. If
+    `centered`, the square of the moving average of g is subtracted from v in d."""
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+    centered: bool = False
+
+    samples = (
+        *samples(("v",), weight_decay=0.1),
+        *samples(("v", "u"), momentum=0.8, alpha=0.9),
+        *samples(("v", "average"), centered=True, alpha=0.3),
+    )
+    error_samples = error_samples(1)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        more = (("u", self.momentum), ("average", self.centered))
+        return ("v", *(name for name, is_kept in more if is_kept))
+
+    def formula(
+        self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        g = g + p * self.weight_decay
+        v = state["v"] * self.alpha + g * g * (1 - self.alpha)
+        kept, variance = {"v": v}, v
+        if self.centered:
+            average = state["average"] * self.alpha + g * (1 - self.alpha)
+            kept["average"], variance = average, v - average * average
+        d = g / (f.sqrt(variance) + self.eps)
+        if self.momentum:
+            d = kept["u"] = state["u"] * self.momentum + d
+        return p - d * scalars[0], kept
+
+
+@register
+class LionUpdate(Update):
+    """p -= lr * (sign(beta1 * m + (1 - beta1) * gradient) + weight_decay * p);
+    m = beta2 * m + (1 - beta2) * gradient."""
+
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.0
+
+    samples = (*samples(("m",)), *samples(("m",), beta1=0.5, weight_decay=0.1))
+    error_samples = error_samples(1)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("m",)
+
+    def formula(
+        self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
+    ) -> tuple[Any, dict[str, Any]]:
+        direction = f.sign(state["m"] * self.beta1 + g * (1 - self.beta1))
+        m = state["m"] * self.beta2 + g * (1 - self.beta2)
+        return p - (direction + p * self.weight_decay) * scalars[0], {"m": m}
