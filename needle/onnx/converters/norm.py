@@ -10,6 +10,7 @@ from ... import ops
 from ...backend_ndarray.dtypes import is_half
 from ...nn import functional as F
 from ...tensor import Tensor
+from ..budget import bounded
 from ..geometry import padded
 from ..graph import Node
 from ..registry import converter
@@ -139,6 +140,7 @@ def lp_norm(node: Node, data: Value) -> Tensor:
 def local_response_norm(node: Node, data: Value) -> Tensor:
     x, size = tensor(data), node.integer("size")
     alpha, beta, bias = (node.number(name) for name in ("alpha", "beta", "bias"))
+    bounded((size, *x.shape))
     before = (size - 1) // 2
     squares = padded(ops.square(x), [(before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
     total = squares[:, : x.shape[1]]

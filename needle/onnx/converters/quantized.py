@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import ops
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..geometry import windows
 from ..graph import Node
 from ..registry import converter
@@ -96,6 +97,7 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
         raise node.invalid(
             f"a scale or zero point of shape {shape} for blocks of {block} of {x.spec}"
         )
+    bounded((*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
     repeated = ops.repeat_interleave(tensor(value), block, axis)
     key = (slice(None),) * axis + (slice(0, x.shape[axis]),)
     return repeated[key]

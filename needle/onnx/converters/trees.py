@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import init, ops
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, tensor
@@ -150,7 +151,7 @@ def tree_ensemble(node: Node, data: Value) -> Tensor:
     modes = np.array([_MODES[code] for code in codes] + ["LEQ"] * leaves)
     missing = node.integers("nodes_missing_value_tracks_true", (0,) * count)
     width = node.integer("n_targets")
-    weights = np.full((count + leaves, width), np.nan)
+    weights = np.full(bounded((count + leaves, width)), np.nan)
     weights[count + np.arange(leaves), list(targets)] = node.array("leaf_weights")
     members = node.array("membership_values") if node.has("membership_values") else None
     trees = Trees(
@@ -219,6 +220,7 @@ def _listed(node: Node, what: str, width: int) -> Trees:
         to = node.integers(f"nodes_{way}nodeids")
         rows = enumerate(zip(keys, to, is_leaf, strict=True))
         links.append(np.array([i if leaf else at(tree, n) for i, ((tree, _), n, leaf) in rows]))
+    bounded((len(keys), width))
     weights = np.where(is_leaf[:, None], np.nan, 0.0) * np.ones(width)
     touched = zip(
         *(node.integers(f"{what}_{each}") for each in ("treeids", "nodeids", "ids")),
