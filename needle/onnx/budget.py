@@ -2,9 +2,10 @@
 
 A few bytes of a file (a shape, a scale, a count) can ask for more than any machine has. What they
 ask for is compared with the budget before anything is allocated: MOST_ELEMENTS for each tensor
-whose size they decide and for the tables that make it, and for the constants that are computed
-when a model is loaded, beyond four times what the file holds; and MOST_ITERATIONS for each loop of
-an eager call, with those of the loops in it. The error says what was asked for, and the budget.
+whose size they decide and for the tables that make it, or 64 times as many as all inputs of the
+call have; MOST_ELEMENTS beyond four times what the file holds for the constants that are computed
+when a model is loaded; and MOST_ITERATIONS for each loop of an eager call, with those of the loops
+in it. The error says what was asked for, and the budget.
 """
 
 from __future__ import annotations
@@ -19,20 +20,38 @@ from ..dims import bounds_of
 from ..errors import ModelError, UnsupportedError
 
 MOST_ELEMENTS = 1 << 28  # 1 GiB of float32
+_GROWTH = 64  # what may be made of one element, such as an image eight times as large
 MOST_ITERATIONS = 1 << 18
 
+_room: ContextVar[int] = ContextVar("room", default=0)  # elements that a call may have anyway
 _iterations: ContextVar[list[int] | None] = ContextVar("iterations", default=None)
 
 
+@contextmanager
+def call(shapes: Sequence[Sequence[Any]]) -> Iterator[None]:
+    """Context of a call with inputs of these shapes."""
+    token = _room.set(_GROWTH * sum(_least(shape) for shape in shapes))
+    try:
+        yield
+    finally:
+        _room.reset(token)
+
+
+def _least(shape: Sequence[Any]) -> int:
+    return prod(bounds_of(n)[0] for n in shape)
+
+
 def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """The extents of what a node makes, of which those that a Dim leaves open count with their
-    least. Raises ModelError for a negative one, and UnsupportedError beyond the budget; the caller
-    names the node."""
+    """The extents of what a node makes; those that a Dim leaves open count with their least.
+
+    Raises ModelError for a negative one, and UnsupportedError beyond the budget; the caller names
+    the node.
+    """
     extents = tuple(shape)
-    least = [bounds_of(n)[0] for n in extents]
-    if any(n < 0 for n in least):
+    if any(bounds_of(n)[0] < 0 for n in extents):
         raise ModelError(f"it makes a tensor of shape {list(extents)}, which is negative")
-    spend(prod(least), f"a tensor of shape {list(extents)}")
+    if _least(extents) > _room.get():
+        spend(_least(extents), f"a tensor of shape {list(extents)}")
     return extents
 
 
@@ -41,7 +60,7 @@ def spend(elements: int, what: str) -> None:
     if elements > MOST_ELEMENTS:
         raise UnsupportedError(
             f"it asks for {what}, {elements} elements; the budget for what the numbers of a file "
-            f"ask for is {MOST_ELEMENTS} elements"
+            f"ask for is {MOST_ELEMENTS} elements, or {_GROWTH} times those of a call's inputs"
         )
 
 

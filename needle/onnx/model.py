@@ -14,8 +14,7 @@ from ..errors import ModelError
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..tensor import Tensor
-from . import registry
-from .budget import spend
+from . import budget, registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
 from .guards import without_guards
@@ -89,7 +88,8 @@ class OnnxModel(Module):
             name: x if isinstance(x, Tensor) else Tensor(x) for name, x in bound.items()
         }
         values |= {name: getattr(self, attribute) for name, attribute in self._weights.items()}
-        outputs = as_tensors(run(self._graph, {**values, **self._known}))
+        with budget.call([values[name].shape for name in bound]):
+            outputs = as_tensors(run(self._graph, {**values, **self._known}))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -139,7 +139,7 @@ def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str
         for name, value in zip(node.outputs, values, strict=False):
             if name in last or name in wanted:
                 known[name], computed[name] = value, elements(value)
-        spend(sum(computed.values()) - 4 * own, f"constants that are computed up to {node}")
+        budget.spend(sum(computed.values()) - 4 * own, f"constants that are computed up to {node}")
         for name in names & computed.keys():
             if last[name] == i and name not in wanted:
                 del known[name], computed[name]

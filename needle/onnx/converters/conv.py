@@ -129,7 +129,8 @@ def col2im(node: Node, data: Value, image: Value, block: Value) -> Tensor:
     strides, dilations = of_axes(node, "strides", count), of_axes(node, "dilations", count)
     pads = explicit_pads(node, count)
     whole = [n + low + high for n, (low, high) in zip(extents, pads, strict=True)]
-    bounded((*x.shape[:1], *whole)), bounded(kernel)
+    bounded((*x.shape[:1], *whole))
+    bounded(kernel)
     axes = []  # for each axis the place, in the padded image, of each tap (rows) and position
     for n, k, stride, dilation, (low, high) in zip(
         extents, kernel, strides, dilations, pads, strict=True

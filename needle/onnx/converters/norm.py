@@ -10,7 +10,6 @@ from ... import ops
 from ...backend_ndarray.dtypes import is_half
 from ...nn import functional as F
 from ...tensor import Tensor
-from ..budget import bounded
 from ..geometry import padded
 from ..graph import Node
 from ..registry import converter
@@ -140,11 +139,12 @@ def lp_norm(node: Node, data: Value) -> Tensor:
 def local_response_norm(node: Node, data: Value) -> Tensor:
     x, size = tensor(data), node.integer("size")
     alpha, beta, bias = (node.number(name) for name in ("alpha", "beta", "bias"))
-    bounded((size, *x.shape))
-    before = (size - 1) // 2
-    squares = padded(ops.square(x), [(before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
+    sides = (size - 1) // 2, size - 1 - (size - 1) // 2
+    if isinstance(x.shape[1], int):  # there is nothing further away
+        sides = min(sides[0], x.shape[1]), min(sides[1], x.shape[1])
+    squares = padded(ops.square(x), [sides, *[(0, 0)] * (x.ndim - 2)])
     total = squares[:, : x.shape[1]]
-    for i in range(1, size):
+    for i in range(1, sum(sides) + 1):
         total = ops.add(total, squares[:, i : i + x.shape[1]])
     scale = ops.add_scalar(ops.mul_scalar(total, alpha / size), bias)
     return ops.divide(x, ops.power_scalar(scale, beta))

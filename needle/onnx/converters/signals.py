@@ -208,11 +208,12 @@ def stft(
         n = known_integer(node, length, "frame_length")
     if isinstance(n, Expression) or n < 1 or hop < 1:
         raise node.unsupported(f"frames of {n} elements, {hop} apart; both are fixed ones above 0")
-    bounded((x.shape[0], (x.shape[1] - n) // hop + 1 if n <= x.shape[1] else 0, n))
     _check_length(node, n)
     if window is not None and tuple(window.shape) != (n,):
         raise node.invalid(f"a window of shape {tuple(window.shape)} for frames of {n}")
     frames = (x.shape[1] - n) // hop + 1
+    if isinstance(frames, int):
+        bounded((x.shape[0], max(frames, 0), n))
     begin = ops.arange(frames, device=x.device) * hop
     index = ops.unsqueeze(begin, 1) + ops.arange(n, device=x.device)
     cut: Any = tuple(None if p is None else ops.take(p, index, 1) for p in _parts(x))

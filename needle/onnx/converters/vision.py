@@ -75,7 +75,8 @@ def roi_align(node: Node, data: Value, rois: Value, batch_indices: Value) -> Ten
         bounded((regions.shape[0], parts, int(np.max(used, initial=1))))
         counts.append(used)
         taps.append(_cell_taps(start, step, used, parts, n, mode))
-    bounded((*x.shape[1:2], *taps[0][0][0].shape, *taps[1][0][0].shape[1:]))
+    bounded((*taps[0][0][0].shape, *taps[1][0][0].shape[1:]))
+    bounded((regions.shape[0], x.shape[1], *cells))
     return _pooled(x, taps, counts, index_tensor(batch_indices), mode)
 
 
@@ -170,7 +171,7 @@ def max_roi_pool(node: Node, data: Value, rois: Value) -> Tensor:
     extents, cells = x.shape[2:], node.integers("pooled_shape")
     if len(cells) != 2 or x.ndim != 4:
         raise node.invalid(f"an input {x.spec} and pooled_shape {cells} do not have two axes")
-    bounded((regions.shape[0], x.shape[1], *cells)), bounded((*x.shape, max(cells)))
+    bounded((regions.shape[0], x.shape[1], *cells))
     x = ops.take(x, ops.cast(regions[:, 0], "int64"), 0)  # the image of each region
     scaled = regions[:, 1:] * node.number("spatial_scale")
     borders = ops.floor(ops.abs(scaled) + 0.5) * ops.sign(scaled)  # halves away from 0

@@ -13,7 +13,7 @@ from needle.errors import ModelError, UnsupportedError
 from needle.onnx import budget
 
 from . import peers
-from .one_node import by_needle, model_of
+from .one_node import by_needle, by_onnxruntime, model_of
 from .test_control import node
 
 pytest.importorskip("onnx")
@@ -54,7 +54,6 @@ CASES = [
     ("MaxUnpool", (X, np.zeros(X.shape, "int64")), {"kernel_shape": [1 << 20] * 2}, 21),
     ("MaxUnpool", (X, np.zeros(X.shape, "int64"), SHAPE), {"kernel_shape": [2, 2]}, 21),
     ("Col2Im", (np.ones((1, 4, 9), F32), INTS([1 << 20] * 2), INTS([2, 2])), {}, 21),
-    ("LRN", (X,), {"size": 1 << 31}, 21),
     ("RoiAlign", (X, X[0, 0, :1], INTS([0])), {"output_height": 1 << 31}, 21),
     ("RoiAlign", (X, X[0, 0, :1], INTS([0])), {"sampling_ratio": 1 << 31}, 21),
     ("MaxRoiPool", (X, np.ones((1, 5), F32)), {"pooled_shape": [1 << 20, 1 << 20]}, 21),
@@ -104,6 +103,35 @@ def test_constants_that_grow_from_node_to_node():
         patch.setattr(budget, "MOST_ELEMENTS", 1 << 20)
         with pytest.raises(UnsupportedError, match=r"constants that are computed .* elements"):
             needle.onnx.load(model)
+
+
+def test_a_large_input_may_become_64_times_as_large():
+    """And what the nodes before have made does not count as input."""
+    from needle.trace import trace
+
+    def traced(scale, *nodes):
+        scales = {"by": np.array([1, scale], F32)}
+        outputs = [nodes[-1].output[0]]
+        model = peers.model_of(nodes, {"x": np.ones((2, 8), F32)}, outputs, scales, free=True)
+        return trace(needle.onnx.load(model), ndl.zeros(1 << 10, 1 << 13)).outputs[0].spec.shape
+
+    first, second = node("Resize", "x - by", "z"), node("Resize", "z - by", "y")
+    assert traced(64, first) == (1 << 10, 1 << 19)
+    with pytest.raises(UnsupportedError, match=r"Resize_0.*64 times those of a call's inputs"):
+        traced(65, first)
+    with pytest.raises(UnsupportedError, match=r"Resize_1.*64 times those of a call's inputs"):
+        traced(9, first, second)
+
+
+def test_a_window_beyond_all_channels():
+    """As much work as there are channels, whatever the file says."""
+    pytest.importorskip("onnxruntime")
+    x = np.random.default_rng(0).random((2, 5, 3, 1), F32)
+    for size in (3, 9, 11, 13, 1001):
+        model = model_of("LRN", (x,), {"size": size, "alpha": 0.3}, 13)
+        np.testing.assert_allclose(by_needle(model, (x,))[0], by_onnxruntime(model, (x,))[0], 1e-6)
+    huge = model_of("LRN", (x,), {"size": (1 << 40) + 1, "alpha": 0.3}, 13)
+    np.testing.assert_allclose(by_needle(huge, (x,))[0], x, 1e-6)
 
 
 def test_the_budget_is_no_less_than_it_says():
