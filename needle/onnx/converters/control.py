@@ -146,6 +146,7 @@ def loop(
         states = tuple(made[:count])
         for values, value in zip(collected, made[count:], strict=True):
             values.append(value)
+            budget.bounded((len(values), *value.shape))
         done += 1
         room.check(done, done if condition is not None or most is None else most)
         if condition is not None:
@@ -345,6 +346,7 @@ def _scanned(
         now = list(outputs[:count])
         for values, value in zip(made, outputs[count:], strict=True):
             values.append(value)
+            budget.bounded((len(values), *value.shape))
     return now, made
 
 

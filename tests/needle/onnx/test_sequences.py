@@ -72,7 +72,10 @@ def alike(nodes, inputs, outputs, fixed=(), weights=None, dtypes=None):
 
 def test_a_loop_carries_a_sequence():
     nodes = [number("three", 3), number("go", True, "bool"), *loop_nodes("three", "go")]
-    alike(nodes, {"x": X}, ["y", "last"])
+    model = alike(nodes, {"x": X}, ["y", "last"])
+    needle_tvm = pytest.importorskip("needle_tvm")
+    found = needle_tvm.compile_onnx(model, X, stage="noopt", progress=False)(X)
+    assert_same([each.numpy() for each in found], by_runtime(model, {"x": X}))
 
 
 @pytest.mark.parametrize("trips", [1, 4])
@@ -171,3 +174,19 @@ def test_a_loop_without_an_end_is_refused(inner, monkeypatch):
     model = model_of(nodes, {"x": X}, ["y"])
     with pytest.raises(UnsupportedError, match=r"1001 iterations; the budget .* 1000 iterations"):
         by_needle(model, {"x": X})
+
+
+def test_a_loop_keeps_no_more_than_the_budget(monkeypatch):
+    """Nor more than 64 times its inputs, of the outputs of all its iterations."""
+    monkeypatch.setattr(budget, "MOST_ELEMENTS", 100)
+    step = body(
+        [node("Abs", "s", "next"), node("Neg", "next", "kept")],
+        "i:int64:0 keep:bool:0 s:float32:2",
+        "keep:bool:0 next:float32:2 kept:float32:2",
+    )
+    nodes = [node("Loop", "n - x", "y all", body=step)]
+    inputs = {"x": X, "n": np.array(69)}  # 64 times 13 elements are less than 70 times 12
+    model = model_of(nodes, inputs, ["all"])
+    assert by_needle(model, inputs)[0].shape == (69, 4, 3)
+    with pytest.raises(UnsupportedError, match=r"Loop\): it asks for .*\[70, 4, 3\]"):
+        by_needle(model, {"x": X, "n": np.array(90)})
