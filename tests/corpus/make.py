@@ -25,6 +25,7 @@ import onnx
 import torch
 
 import needle as ndl
+import needle_tvm
 from needle.graph import Graph
 from needle.onnx.emit import find
 from needle.trace import trace
@@ -33,10 +34,12 @@ from needle_tvm.check.campaign.onnx import layers
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.torch.recipes import draw as draw_torch
 from needle_tvm.check.campaign.verdicts import REFUSALS
+from needle_tvm.errors import UsageError
 from needle_tvm.frontend.bounds import Evaluation, Expected
 from needle_tvm.frontend.torch.arrays import array
 from needle_tvm.frontend.torch.reference import Reference
 from needle_tvm.frontend.torch.taken import take
+from needle_tvm.lower.libraries import unoptimized
 
 from . import answers
 from .reading import ONNX, PT2, SOURCE
@@ -130,10 +133,12 @@ def _of_own(kind: str, seed: int) -> Files:
 
 
 def _is_taken(data: bytes, inputs: Sequence[Array], dims: Any) -> bool:
-    """Whether needle reads a file with these dims: it unrolls most loops, of one length."""
+    """Whether needle compiles a file with these dims: it unrolls most loops, of one length."""
+    proto = onnx.load_from_string(data)
     try:
-        trace(ndl.onnx.load(onnx.load_from_string(data)), *map(ndl.Tensor, inputs), dims=dims)
-    except (ndl.errors.ModelError, *REFUSALS):
+        with judge.own_cache(), unoptimized():
+            needle_tvm.compile_onnx(proto, *inputs, dims=dims, stage="noopt", threads=1)
+    except (UsageError, *REFUSALS):
         return False
     return True
 
