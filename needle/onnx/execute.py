@@ -12,8 +12,9 @@ from .._state import no_grad, state
 from ..errors import ModelError, TraceError, UnsupportedError
 from ..tensor import Tensor, TensorTuple
 from . import registry
+from .budget import looping
 from .graph import Graph, Node, used_names
-from .values import Value, holds_dims, tensor
+from .values import Carried, Items, Missing, Value, holds_dims, tensor
 
 
 class Scope:
@@ -27,14 +28,15 @@ class Scope:
         """The outer values by name."""
         return self._values
 
-    def run(self, graph: Graph, *inputs: Value) -> tuple[Value, ...]:
+    def run(self, graph: Graph, *inputs: Carried) -> tuple[Value, ...]:
         """The outputs of a subgraph for these inputs, which may take outer values by name."""
         names = [info.name for info in graph.inputs]
         if len(inputs) != len(names):
             raise ModelError(
                 f"graph {graph.name!r} takes {len(names)} inputs and is given {len(inputs)}"
             )
-        return run(graph, {**self._values, **dict(zip(names, inputs, strict=True))})
+        given: dict[str, Any] = dict(zip(names, inputs, strict=True))
+        return run(graph, {**self._values, **given})
 
 
 def run(graph: Graph, values: Mapping[str, Value]) -> tuple[Value, ...]:
@@ -65,6 +67,7 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
     for i in found.required:
         if i >= len(inputs) or inputs[i] is None:
             raise ModelError(f"{node}: input {i} is missing")
+    _check_kinds(node, found, inputs)
     given = [value for value in inputs if value is not None]
     with _named(node):
         if all(isinstance(value, np.ndarray) for value in given) and not found.scoped:
@@ -74,8 +77,22 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
                     return _as_tuple(node, twin(node, *inputs))
             if not any(holds_dims(value) for value in given):
                 return _computed(node, found, inputs)
-        arguments = (node, Scope(values), *inputs) if found.scoped else (node, *inputs)
-        return _as_tuple(node, found.function(*arguments))
+        if not found.scoped:
+            return _as_tuple(node, found.function(node, *inputs))
+        with looping():
+            return _as_tuple(node, found.function(node, Scope(values), *inputs))
+
+
+def _check_kinds(node: Node, found: registry.Converter, inputs: Sequence[Any]) -> None:
+    """ModelError for a sequence or an optional where an operator takes a tensor, or the reverse."""
+    for i, value in enumerate(inputs):
+        if value is None or found.kind(i) == "Carried":
+            continue
+        given = {Items: "a sequence", Missing: "an optional without a value"}
+        wanted = "a sequence" if found.kind(i) == "Items" else "a tensor"
+        has = given.get(type(value), "a tensor")
+        if has != wanted:
+            raise ModelError(f"{node}: input {i} is {has}, and must be {wanted}")
 
 
 def _computed(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError, UnsupportedError
+from .graph import PACKED
 
 
 def is_external(onnx: Any, tensor: Any) -> bool:
@@ -30,20 +31,25 @@ def external_array(onnx: Any, tensor: Any, folder: Path | None) -> np.ndarray:
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type))
     if dtype.kind in "OSU":
         raise UnsupportedError(f"{where}: strings")
-    if dtype.name in ("int4", "uint4", "int2", "uint2", "float4_e2m1fn"):
+    if dtype.name == "float4_e2m1fn":
         raise UnsupportedError(f"{where} of dtype {dtype.name}")
+    each = 8 // int(dtype.name[-1]) if dtype.name in PACKED else 1  # elements of a byte
     offset, length = (_number(where, entries, key) for key in ("offset", "length"))
     shape = tuple(tensor.dims)
     count = prod(shape)
     if any(n < 0 for n in shape):
         raise ModelError(f"{where}: the shape {shape} has a negative extent")
-    size, needed = path.stat().st_size, count * dtype.itemsize
+    size, needed = path.stat().st_size, -(-count // each) * dtype.itemsize
     if "length" in entries and length != needed:
         raise ModelError(f"{where}: {dtype.name}{list(shape)} is {needed} bytes, not {length}")
     if offset + needed > size:
         raise ModelError(f"{where}: {path.name} has {size} bytes, not {offset + needed}")
     if count == 0:
         return np.zeros(shape, dtype)
+    if each > 1:
+        packed = np.memmap(path, np.uint8, "r", offset, (needed,)).tobytes()
+        held = onnx.TensorProto(dims=shape, data_type=tensor.data_type, raw_data=packed)
+        return np.asarray(onnx.numpy_helper.to_array(held))
     return np.memmap(path, dtype, "r", offset, shape)
 
 

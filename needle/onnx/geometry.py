@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import ops
 from ..tensor import Tensor
+from .budget import bounded
 from .graph import Node
 
 Sides = list[tuple[Any, Any]]  # elements before and behind each axis
@@ -47,7 +48,9 @@ def windows(node: Node, extents: Sequence[Any], kernel: Sequence[int] | None = N
             f"each of {count} axes"
         )
     spans = [(k - 1) * d + 1 for k, d in zip(sizes, dilations, strict=True)]
-    return Windows(sizes, strides, dilations, _pads(node, extents, spans, strides))
+    sides = _pads(node, extents, spans, strides)
+    bounded([n + low + high for n, (low, high) in zip(extents, sides, strict=True)])
+    return Windows(sizes, strides, dilations, sides)
 
 
 def of_axes(node: Node, name: str, count: int, default: int = 1) -> tuple[int, ...]:
@@ -88,6 +91,8 @@ def _pads(
 def padded(x: Tensor, sides: Sides, value: float = 0) -> Tensor:
     """`x` with its last axes padded with a value; negative widths cut elements off."""
     lead = x.ndim - len(sides)
+    widened = [n + low + high for n, (low, high) in zip(x.shape[lead:], sides, strict=True)]
+    bounded((*x.shape[:lead], *widened))
     cut = tuple(
         slice(max(0, -low), x.shape[axis] + high if high < 0 else None)
         for axis, (low, high) in enumerate(sides, lead)

@@ -21,6 +21,12 @@ OTHER_DTYPES = {
     **{21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2"},
 }
 
+# Integers that files hold several to a byte: the dtype of needle's that holds one, and their range.
+PACKED = {
+    **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
+    **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},
+}
+
 Extent = int | str | None  # a size, the name of one (dim_param), or nothing
 
 

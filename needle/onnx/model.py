@@ -14,13 +14,13 @@ from ..errors import ModelError
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..tensor import Tensor
-from . import registry
+from . import budget, registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
 from .guards import without_guards
 from .ranges import whole_ranges
 from .reading import Model, read
-from .values import Value
+from .values import Value, elements
 
 _TAKEN = ("training",)  # attributes of every Module
 _MOST_CONSTANT = 16  # elements of a computed array that is no weight, and is not packed
@@ -88,7 +88,8 @@ class OnnxModel(Module):
             name: x if isinstance(x, Tensor) else Tensor(x) for name, x in bound.items()
         }
         values |= {name: getattr(self, attribute) for name, attribute in self._weights.items()}
-        outputs = as_tensors(run(self._graph, {**values, **self._known}))
+        with budget.call([values[name].shape for name in bound]):
+            outputs = as_tensors(run(self._graph, {**values, **self._known}))
         return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
 
@@ -123,17 +124,27 @@ def _needed(graph: Graph) -> set[str]:
 def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str, np.ndarray]]:
     """The graph without the nodes that depend on known values alone, and all known values that the
     others use."""
-    kept: list[Node] = []
-    for node in graph.nodes:
-        if used_names(node) <= known.keys() and not _random(node):
-            with no_grad():
-                values = run_node(node, [known.get(name) for name in node.inputs], known)
-            known |= {name: v for name, v in zip(node.outputs, values, strict=False) if name}
-        else:
+    own, known = sum(value.size for value in known.values()), dict(known)
+    last = {name: i for i, node in enumerate(graph.nodes) for name in used_names(node)}
+    computed: dict[str, int] = {}  # elements of values that are in use
+    wanted, kept = {info.name for info in graph.outputs}, []
+    for i, node in enumerate(graph.nodes):
+        names = used_names(node)
+        if not names <= known.keys() or _random(node):
             kept.append(node)
-    used = {name for node in kept for name in used_names(node)} | {o.name for o in graph.outputs}
+            wanted |= names
+            continue
+        with no_grad():
+            values = run_node(node, [known.get(name) for name in node.inputs], known)
+        for name, value in zip(node.outputs, values, strict=False):
+            if name in last or name in wanted:
+                known[name], computed[name] = value, elements(value)
+        budget.spend(sum(computed.values()) - 4 * own, f"constants that are computed up to {node}")
+        for name in names & computed.keys():
+            if last[name] == i and name not in wanted:
+                del known[name], computed[name]
     rest = Graph(graph.name, graph.inputs, graph.outputs, {}, tuple(kept))
-    return rest, {name: value for name, value in known.items() if name in used}
+    return rest, {name: value for name, value in known.items() if name in wanted}
 
 
 def _random(node: Node) -> bool:

@@ -21,8 +21,9 @@ class Converter(NamedTuple):
     """A registered converter.
 
     `required` are the positions of inputs that a node must give, and `known` of those whose values
-    must be known while tracing: initialisers there stay NumPy arrays and are not weights. A
-    `scoped` converter gets, after the node, the `Scope` in which its subgraphs run.
+    must be known while tracing: initialisers there stay NumPy arrays and are not weights. `kinds`
+    are the annotations of the inputs, the last also of those that follow. A `scoped` converter
+    gets, after the node, the `Scope` in which its subgraphs run.
     """
 
     function: Callable[..., Any]
@@ -30,6 +31,13 @@ class Converter(NamedTuple):
     required: tuple[int, ...]
     known: frozenset[int]
     scoped: bool
+    kinds: tuple[str, ...]
+
+    def kind(self, position: int) -> str:
+        """What the input at a position is: "Carried" is anything, "Items" a sequence, and any other
+        word a tensor."""
+        kind = self.kinds[min(position, len(self.kinds) - 1)] if self.kinds else ""
+        return kind.partition(" ")[0]
 
 
 _CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
@@ -51,7 +59,9 @@ def converter(
             if any(each.since == since for each in found):
                 raise ValueError(f"{name} of opset {since} has two converters")
             required = _required(function, scoped)
-            found.append(Converter(function, since, required, frozenset(known), scoped))
+            parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
+            kinds = tuple(str(each.annotation) for each in parameters)
+            found.append(Converter(function, since, required, frozenset(known), scoped, kinds))
             found.sort(key=lambda each: each.since)
         return function
 

@@ -5,20 +5,37 @@ Sizes that dims leave open are known too: an array of dtype object holds express
 
 from __future__ import annotations
 
-from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import ops
-from ..dims import Expression, bounds_of
+from .._state import state
+from ..dims import Expression
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
-from .graph import Node
+from .graph import PACKED, Node
 
 Value = Tensor | np.ndarray
 
-_MOST_ELEMENTS = 2**31
+
+class Items(NamedTuple):
+    """A sequence of values."""
+
+    values: tuple[Value, ...]
+
+
+class Missing(NamedTuple):
+    """An optional without a value."""
+
+
+Carried = Value | Items | Missing  # what names stand for, though most operators take values alone
+
+
+def elements(value: Carried) -> int:
+    """How many elements a value has, all those of a sequence together."""
+    parts = value.values if isinstance(value, Items) else (value,)
+    return sum(part.size for part in parts if not isinstance(part, Missing))
 
 
 def is_known(value: Any) -> bool:
@@ -50,6 +67,8 @@ def tensor(value: Value) -> Tensor:
             parts = [size_tensor(n) for n in value.flat]
             return ops.reshape(ops.stack(parts, 0), value.shape)
         value = value.astype(np.int64)
+    if value.dtype.name in PACKED:
+        value = value.astype(PACKED[value.dtype.name][0])
     try:
         return Tensor(value, requires_grad=False)
     except TypeError as error:
@@ -69,10 +88,13 @@ def size_tensor(n: Any) -> Tensor:
 def known(node: Node, value: Value | None, what: str) -> np.ndarray:
     """A value that must be known while tracing; `what` says what it is ("the shape").
 
-    Raises UnsupportedError for one that is computed from inputs of the model.
+    An eager call knows all values. Raises UnsupportedError while tracing for one that is computed
+    from inputs of the model.
     """
     if value is None:
         raise node.invalid(f"{what} is missing")
+    if isinstance(value, Tensor) and state.trace is None:
+        return value.numpy()
     if not isinstance(value, np.ndarray):
         raise UnsupportedError(
             f"{node}: {what} depends on values that only a call knows; if they come from an input "
@@ -105,18 +127,6 @@ def known_integer(node: Node, value: Value | None, what: str) -> Any:
     if isinstance(found, float):
         raise node.invalid(f"{what} is {found!r}, not an integer")
     return found
-
-
-def bounded(node: Node, shape: Any) -> tuple[Any, ...]:
-    """The extents of what a node makes: at most 2**31 elements, since a few bytes of a file can
-    ask for more than any memory has."""
-    extents = tuple(shape)
-    least = [bounds_of(n)[0] for n in extents]
-    if any(n < 0 for n in least):
-        raise node.invalid(f"it makes a tensor of shape {list(extents)}, which is negative")
-    if prod(least) > _MOST_ELEMENTS:
-        raise node.unsupported(f"it makes {prod(least)} elements; at most {_MOST_ELEMENTS}")
-    return extents
 
 
 def shape_of(value: Value) -> tuple[Any, ...]:

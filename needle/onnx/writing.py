@@ -126,10 +126,10 @@ class _Export:
 
     def _value(self, node: Node, values: dict[Node, Any]) -> Any:
         assert node.op is not None
-        if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
-            empty = [self.writer.array(np.zeros(s.shape, s.dtype)) for s in node.specs]
-            return tuple(empty) if type(node.spec) is tuple else empty[0]
         self.writer.begin(node.scope or "", node.op.name)
+        if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
+            empty = [self.writer.full(0, spec.dtype, spec.shape) for spec in node.specs]
+            return tuple(empty) if type(node.spec) is tuple else empty[0]
         site = Site(self.writer, node, values, self.users)
         rule = find(node.op)
         assert rule is not None

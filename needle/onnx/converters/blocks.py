@@ -10,10 +10,11 @@ from ... import ops
 from ...backend_ndarray.dtypes import is_floating
 from ...dims import Expression
 from ...tensor import Tensor
+from ..budget import bounded
 from ..geometry import Sides, padded
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, along, bounded, known_integers, known_number, normal_axes, tensor
+from ..values import Value, along, known_integers, known_number, normal_axes, tensor
 
 
 @converter("Pad", since=2)
@@ -44,7 +45,7 @@ def _pad(node: Node, x: Tensor, pads: list[Any], value: Any) -> Tensor:
     if len(pads) != 2 * x.ndim:
         raise node.invalid(f"pads has {len(pads)} numbers for {x.spec}")
     sides: Sides = list(zip(pads[: x.ndim], pads[x.ndim :], strict=True))
-    bounded(node, [n + low + high for n, (low, high) in zip(x.shape, sides, strict=True)])
+    bounded([n + low + high for n, (low, high) in zip(x.shape, sides, strict=True)])
     mode = node.text("mode")
     if mode == "constant":
         if x.dtype == "bool":

@@ -18,10 +18,14 @@ from ..._state import state
 from ...errors import ModelError
 from ...extents import is_symbolic, same
 from ...tensor import Tensor
+from .. import budget
 from ..execute import Scope
 from ..graph import Graph, Node
 from ..registry import converter
 from ..values import (
+    Carried,
+    Items,
+    Missing,
     Value,
     along,
     dtype_of,
@@ -34,7 +38,7 @@ from ..values import (
 )
 from .scans import Plan, Unfit, moved, turned
 
-LARGEST_COUNT = 10_000  # of iterations that are unrolled
+LARGEST_COUNT = 10_000  # of iterations that are unrolled while tracing
 LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
 _OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
 _PARTS = 32  # that one op divides a sequence into: a kernel of many results compiles slowly
@@ -44,7 +48,7 @@ _MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 @converter("If", since=1, scoped=True, known=(0,))
 def if_(node: Node, scope: Scope, condition: Value) -> tuple[Value, ...]:
     branches = [node.graph("then_branch"), node.graph("else_branch")]
-    if isinstance(condition, Tensor):
+    if isinstance(condition, Tensor) and state.trace is not None:
         return _chosen(node, condition, *(_whole(node, scope, branch) for branch in branches))
     return scope.run(branches[0 if known_number(node, condition, "the condition") else 1])
 
@@ -64,15 +68,26 @@ def _whole(node: Node, scope: Scope, branch: Graph) -> tuple[Value, ...]:
 
 
 def _chosen(
-    node: Node, condition: Tensor, taken: Sequence[Value], other: Sequence[Value]
-) -> tuple[Tensor, ...]:
+    node: Node, condition: Tensor, taken: Sequence[Any], other: Sequence[Any]
+) -> tuple[Any, ...]:
     """The outputs of one branch, chosen by a condition that only a call knows: both are computed,
     which needs outputs alike."""
     if condition.size != 1:
         raise node.invalid(f"the condition has the shape {condition.shape}, not one element")
     scalar = ops.reshape(condition, ())
-    chosen = []
+    chosen: list[Any] = []
     for i, (a, b) in enumerate(zip(taken, other, strict=True)):
+        if _lengths(a) != _lengths(b):
+            raise node.unsupported(
+                f"{_UNKNOWN}, and output {i} is {_described(a)} in one branch and {_described(b)} "
+                f"in the other; {_ADVICE}"
+            )
+        if isinstance(a, Items) and isinstance(b, Items):
+            chosen.append(Items(_chosen(node, condition, a.values, b.values)))
+            continue
+        if isinstance(a, Missing):
+            chosen.append(a)
+            continue
         first, second = tensor(a), tensor(b)
         if not same(first.shape, second.shape) or first.dtype != second.dtype:
             raise node.unsupported(
@@ -83,14 +98,28 @@ def _chosen(
     return tuple(chosen)
 
 
+def _lengths(value: Carried) -> Any:
+    """How many values a sequence has, none for a missing optional, and -1 for a tensor."""
+    if isinstance(value, Items):
+        return len(value.values)
+    return None if isinstance(value, Missing) else -1
+
+
+def _described(value: Carried) -> str:
+    length = _lengths(value)
+    if length is None:
+        return "an optional without a value"
+    return "a tensor" if length < 0 else f"a sequence of {length}"
+
+
 @converter("Loop", since=1, scoped=True, known=(0, 1))
 def loop(
     node: Node,
     scope: Scope,
     trips: Value | None = None,
     condition: Value | None = None,
-    *states: Value,
-) -> tuple[Value, ...]:
+    *states: Carried,
+) -> tuple[Carried, ...]:
     body = node.graph("body")
     count = len(states)
     if len(body.inputs) != count + 2 or len(body.outputs) <= count:
@@ -102,8 +131,9 @@ def loop(
     if most is not None and is_symbolic((most,)):
         raise node.unsupported(f"the trip count {most}, which a Dim leaves open")
     again = condition is None or bool(known_number(node, condition, "the condition"))
-    if again and most is not None:
-        made = _counted(body, scope, states, most, condition is not None)
+    tensors = [value for value in states if not isinstance(value, (Items, Missing))]
+    if again and most is not None and len(tensors) == count:
+        made = _counted(body, scope, tensors, most, condition is not None)
         if made is not None:
             return tuple(made)
     collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
@@ -116,6 +146,7 @@ def loop(
         states = tuple(made[:count])
         for values, value in zip(collected, made[count:], strict=True):
             values.append(value)
+            budget.bounded((len(values), *value.shape))
         done += 1
         room.check(done, done if condition is not None or most is None else most)
         if condition is not None:
@@ -151,7 +182,8 @@ def _counted(
 
 
 def _check_count(node: Node, count: int) -> None:
-    if count > LARGEST_COUNT:
+    budget.check_iterations(count)
+    if state.trace is not None and count > LARGEST_COUNT:
         raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
 
 
@@ -168,6 +200,7 @@ class _Room:
 
     def check(self, done: int, count: int) -> None:
         """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
+        budget.iterate()
         now = self._recorded()
         each, self._last = now - self._last, now
         cost = each + _OWN_COST if each else 0
@@ -313,6 +346,7 @@ def _scanned(
         now = list(outputs[:count])
         for values, value in zip(made, outputs[count:], strict=True):
             values.append(value)
+            budget.bounded((len(values), *value.shape))
     return now, made
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from ... import ops
 from ...nn import functional as F
 from ...tensor import Tensor
+from ..budget import bounded
 from ..geometry import Sides, Windows, explicit_pads, of_axes, padded, windows
 from ..graph import Node
 from ..registry import converter
@@ -72,6 +73,8 @@ def conv_transpose(node: Node, data: Value, weight: Value, bias: Value | None = 
     ]
     pads = _transposed_pads(node, x, strides, whole, extra)
     groups = node.integer("group")
+    widened = [n + more for n, more in zip(whole, extra, strict=True)]
+    bounded((x.shape[0], w.shape[1] * groups, *widened))
     function, w = _TRANSPOSE[count], kernels_last(w)
     shift = None if bias is None else tensor(bias)
     plain = all(
@@ -125,13 +128,17 @@ def col2im(node: Node, data: Value, image: Value, block: Value) -> Tensor:
     count = len(extents)
     strides, dilations = of_axes(node, "strides", count), of_axes(node, "dilations", count)
     pads = explicit_pads(node, count)
+    whole = [n + low + high for n, (low, high) in zip(extents, pads, strict=True)]
+    bounded((*x.shape[:1], *whole))
+    bounded(kernel)
     axes = []  # for each axis the place, in the padded image, of each tap (rows) and position
     for n, k, stride, dilation, (low, high) in zip(
         extents, kernel, strides, dilations, pads, strict=True
     ):
         steps = (n + low + high - (k - 1) * dilation - 1) // stride + 1
+        bounded((k, max(0, steps)))
         axes.append(np.arange(k)[:, None] * dilation + np.arange(steps) * stride)
-    whole = [n + low + high for n, (low, high) in zip(extents, pads, strict=True)]
+    bounded([n for axis in axes for n in axis.shape])
     place = np.zeros((1, 1), np.int64)
     for n, axis in zip(whole, axes, strict=True):
         place = (place[:, None, :, None] * n + axis[None, :, None, :]).reshape(

@@ -12,7 +12,7 @@ from ...backend_ndarray.dtypes import is_floating, result_type
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known_number, normal_axis, tensor
+from ..values import Carried, Value, known_number, normal_axis, tensor
 
 # Functions of one tensor without attributes.
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -223,8 +223,8 @@ def cast_like(node: Node, x: Value, like: Value) -> Tensor:
 
 
 @converter("Identity")
-def identity(node: Node, x: Value) -> Any:
-    return x
+def identity(node: Node, x: Carried) -> Any:
+    return (x,)
 
 
 @converter("Dropout", known=(2,))

@@ -12,12 +12,12 @@ from ... import ops
 from ..._state import state
 from ...dims import Expression
 from ...tensor import Tensor
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import (
     Value,
     along,
-    bounded,
     known_integer,
     normal_axis,
     tensor,
@@ -172,7 +172,7 @@ def one_hot(node: Node, indices: Value, depth: Value, values: Value) -> Tensor:
     index = ops.cast(index, "int64") if index.dtype != "int64" else index
     index = ops.where(ops.less(index, 0), ops.add(index, count), index)
     axis = normal_axis(node, node.integer("axis"), index.ndim + 1)
-    bounded(node, [*index.shape, count])
+    bounded([*index.shape, count])
     classes = np.arange(count).reshape(-1, *(1,) * (index.ndim - axis))
     hot = ops.equal(ops.unsqueeze(index, axis), Tensor(classes, requires_grad=False))
     return ops.where(hot, pair[1], pair[0])
@@ -185,7 +185,7 @@ def _whole(value: Value) -> Value:
 
 @converter("EyeLike", since=9)
 def eye_like(node: Node, data: Value) -> np.ndarray:
-    rows, columns = bounded(node, data.shape)
+    rows, columns = bounded(data.shape)
     dtype = node.dtype("dtype", str(data.dtype))
     return np.eye(rows, columns, node.integer("k")).astype(np.dtype(dtype))
 

@@ -10,6 +10,7 @@ import numpy as np
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, tensor
@@ -179,15 +180,17 @@ def tf_idf_vectorizer(node: Node, data: Value) -> Tensor:
     places = np.array(node.integers("ngram_indexes"))
     width = int(places.max()) + 1
     rows = ops.unsqueeze(x, 0) if x.ndim == 1 else x
+    bounded((rows.shape[0], width))
     counts: list[Tensor] = []
     at: list[int] = []
     for grams, first in _grams(node):
         size = grams.shape[1]
         for skip in range(1, 2 + (node.integer("max_skip_count") if size > 1 else 0)):
             found = _occurrences(rows, grams, skip)
-            if found is not None:
-                counts.append(found)
-                at += places[first : first + len(grams)].tolist()
+            if found is None:  # nor are there any further apart
+                break
+            counts.append(found)
+            at += places[first : first + len(grams)].tolist()
     if counts:
         every, place = ops.concat(counts, 1), make_const(np.array(at))
         made = ops.segment_sum(every, place, width, 1)

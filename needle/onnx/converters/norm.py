@@ -139,10 +139,12 @@ def lp_norm(node: Node, data: Value) -> Tensor:
 def local_response_norm(node: Node, data: Value) -> Tensor:
     x, size = tensor(data), node.integer("size")
     alpha, beta, bias = (node.number(name) for name in ("alpha", "beta", "bias"))
-    before = (size - 1) // 2
-    squares = padded(ops.square(x), [(before, size - 1 - before), *[(0, 0)] * (x.ndim - 2)])
+    sides = (size - 1) // 2, size - 1 - (size - 1) // 2
+    if isinstance(x.shape[1], int):  # there is nothing further away
+        sides = min(sides[0], x.shape[1]), min(sides[1], x.shape[1])
+    squares = padded(ops.square(x), [sides, *[(0, 0)] * (x.ndim - 2)])
     total = squares[:, : x.shape[1]]
-    for i in range(1, size):
+    for i in range(1, sum(sides) + 1):
         total = ops.add(total, squares[:, i : i + x.shape[1]])
     scale = ops.add_scalar(ops.mul_scalar(total, alpha / size), bias)
     return ops.divide(x, ops.power_scalar(scale, beta))

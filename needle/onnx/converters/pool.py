@@ -16,6 +16,7 @@ from ...dims import Expression
 from ...init import zeros
 from ...nn import functional as F
 from ...tensor import Tensor
+from ..budget import bounded
 from ..geometry import Sides, Windows, padded, windows
 from ..graph import Node
 from ..registry import converter
@@ -182,6 +183,7 @@ def _taken(node: Node, x: Tensor, over: Windows, counts: list[Any]) -> np.ndarra
                     continue
             raise node.unsupported("windows that are partly filled, along an axis of open size")
         first, last = (0, low + n + high) if include else (low, low + n)
+        bounded((count, over.kernel[axis]))
         at = np.arange(count)[:, None] * over.strides[axis]
         at = at + np.arange(over.kernel[axis]) * over.dilations[axis]
         made = np.multiply.outer(made, ((at >= first) & (at < last)).sum(1))
@@ -231,7 +233,7 @@ def max_unpool(node: Node, data: Value, places: Value, shape: Value | None = Non
             x.shape[2:], over.strides, over.kernel, over.pads, strict=True
         )
     ]
-    whole = (*x.shape[:2], *extents)
+    whole = bounded((*x.shape[:2], *extents))
     flat = zeros(prod(whole), dtype=x.dtype, requires_grad=False)
     index = ops.reshape(tensor(places), (-1,))
     made = ops.reshape(ops.scatter(flat, 0, index, ops.reshape(x, (-1,))), whole)

@@ -12,8 +12,9 @@ import numpy as np
 
 from ... import ops
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..geometry import windows
-from ..graph import Node
+from ..graph import OTHER_DTYPES, PACKED, Node
 from ..registry import converter
 from ..values import Value, dtype_of, is_known, normal_axis, shape_of, tensor
 from .conv import channelwise, convolved
@@ -31,7 +32,7 @@ def quantize_linear(
     node: Node, data: Value, scale: Value, zero_point: Value | None = None
 ) -> Tensor:
     x = tensor(data)
-    asked = node.dtype("output_dtype", "") if node.integer("output_dtype", 0) else ""
+    asked = _asked(node)
     dtype = asked or ("uint8" if zero_point is None else dtype_of(zero_point))
     if zero_point is not None and dtype != dtype_of(zero_point):
         raise node.invalid(f"output_dtype {dtype} is not the zero point's {dtype_of(zero_point)}")
@@ -45,6 +46,14 @@ def quantize_linear(
     )
 
 
+def _asked(node: Node) -> str:
+    """The dtype that the attribute output_dtype names, or ""."""
+    code = node.integer("output_dtype", 0)
+    if OTHER_DTYPES.get(code) in PACKED:
+        return OTHER_DTYPES[code]
+    return node.dtype("output_dtype") if code else ""
+
+
 @converter("DequantizeLinear", since=10, known=(1, 2))
 @converter("DequantizeLinear", domain="com.microsoft", known=(1, 2))
 def dequantize_linear(
@@ -54,7 +63,7 @@ def dequantize_linear(
     if x.dtype not in _STORED:
         raise node.unsupported(f"the dtype {x.dtype} is none of {', '.join(_STORED)}")
     dtype = node.dtype("output_dtype") if node.integer("output_dtype", 0) else dtype_of(scale)
-    if zero_point is not None and dtype_of(zero_point) != x.dtype:
+    if zero_point is not None and _held(zero_point) != x.dtype:
         raise node.invalid(f"a zero point of {dtype_of(zero_point)} for {x.dtype}")
     moved = (
         x
@@ -64,6 +73,12 @@ def dequantize_linear(
     wide = "float64" if dtype == "float64" else "float32"
     by = ops.cast(_lined_up(node, x, scale), wide)
     return ops.cast(ops.multiply(ops.cast(moved, wide), by), dtype)
+
+
+def _held(value: Value) -> str:
+    """The dtype of a value's Tensor, in which integers of 2 and 4 bits are held as those of 8."""
+    dtype = dtype_of(value)
+    return PACKED[dtype][0] if dtype in PACKED else dtype
 
 
 def _is_zero(zero_point: Value) -> bool:
@@ -96,6 +111,7 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
         raise node.invalid(
             f"a scale or zero point of shape {shape} for blocks of {block} of {x.spec}"
         )
+    bounded((*shape[:axis], shape[axis] * block, *shape[axis + 1 :]))
     repeated = ops.repeat_interleave(tensor(value), block, axis)
     key = (slice(None),) * axis + (slice(0, x.shape[axis]),)
     return repeated[key]
@@ -103,13 +119,14 @@ def _lined_up(node: Node, x: Tensor, value: Value) -> Tensor:
 
 def stored(node: Node, x: Tensor, zero_point: Value | None, dtype: str) -> Tensor:
     """float32 numbers rounded, moved by the zero point, and saturated to a dtype."""
-    if dtype not in _SATURATED:
-        raise node.unsupported(f"the dtype {dtype} is none of {', '.join(_SATURATED)}")
+    if dtype not in (*_SATURATED, *PACKED):
+        raise node.unsupported(f"the dtype {dtype} is none of {', '.join((*_SATURATED, *PACKED))}")
     made = ops.round(x)
     if zero_point is not None and not _is_zero(zero_point):
         made = ops.add(made, ops.cast(tensor(zero_point), "float32"))
-    bounds = np.iinfo(dtype)
-    return ops.cast(ops.clip(made, float(bounds.min), float(bounds.max)), dtype)
+    bounds = np.iinfo(PACKED[dtype][0] if dtype in PACKED else dtype)
+    held, least, most = PACKED.get(dtype, (dtype, bounds.min, bounds.max))
+    return ops.cast(ops.clip(made, float(least), float(most)), held)
 
 
 @converter("DynamicQuantizeLinear", since=11)

@@ -25,6 +25,7 @@ from ...init import zeros
 from ...nn.functional.resize import resample_tables
 from ...ops.resample import Resample
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, known, known_integers, normal_axes, tensor
@@ -246,6 +247,10 @@ def _resized(
     regions: dict[int, tuple[float, float]] | None = None,
 ) -> Tensor:
     """`x` with axes resized; `regions` are those of interest, for tf_crop_and_resize."""
+    sizes = {each.axis: each.size for each in resized}
+    bounded([sizes.get(axis, n) for axis, n in enumerate(x.shape)])
+    for each in resized:
+        bounded((each.size, 2, _taps(x, each, method)))
     dtype = x.dtype
     if method.mode != "nearest" and not is_floating(dtype):
         x = ops.cast(x, "float64" if dtype in ("int32", "int64") else "float32")
@@ -260,6 +265,13 @@ def _resized(
         value = node.number("extrapolation_value")
         x = ops.where(beyond, value if is_floating(x.dtype) else int(value), x)
     return x if x.dtype == dtype else _saturated(x, dtype)
+
+
+def _taps(x: Tensor, to: _Resized, how: Method) -> int:
+    """How many elements, each with a weight, an element of the result is made of."""
+    reach, scale = {"nearest": 0.5, "linear": 1, "cubic": 2}[how.mode], _scale(x, to)
+    shrinks = how.antialias and not isinstance(scale, Tensor) and 0 < scale < 1
+    return math.ceil(2 * reach / scale if shrinks else 2 * reach)
 
 
 def _ordered(x: Tensor, resized: Sequence[_Resized]) -> list[_Resized]:

@@ -3,25 +3,24 @@ values that may be missing. A model's inputs and outputs are tensors."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from ... import ops
 from ..graph import Node
 from ..registry import converter, find_twin
-from ..values import Value, is_known, known_integer, known_integers, normal_axis, tensor
-
-
-class Items(NamedTuple):
-    """A sequence of values."""
-
-    values: tuple[Value, ...]
-
-
-class Missing(NamedTuple):
-    """An optional without a value."""
-
+from ..values import (
+    Carried,
+    Items,
+    Missing,
+    Value,
+    is_known,
+    known_integer,
+    known_integers,
+    normal_axis,
+    tensor,
+)
 
 # A converter's tuple is its outputs, so that each of these returns a tuple of one.
 
@@ -110,17 +109,17 @@ def concat_from_sequence(node: Node, items: Items) -> Value:
 
 
 @converter("Optional", since=15)
-def optional(node: Node, value: Any = None) -> tuple[Any]:
+def optional(node: Node, value: Carried | None = None) -> tuple[Any]:
     return (Missing() if value is None else value,)
 
 
 @converter("OptionalHasElement", since=15)
-def has_element(node: Node, value: Any = None) -> np.ndarray:
+def has_element(node: Node, value: Carried | None = None) -> np.ndarray:
     return np.array(value is not None and not isinstance(value, Missing))
 
 
 @converter("OptionalGetElement", since=15)
-def get_element(node: Node, value: Any) -> tuple[Any]:
+def get_element(node: Node, value: Carried) -> tuple[Any]:
     if isinstance(value, Missing):
         raise node.invalid("the optional has no value")
     return (value,)

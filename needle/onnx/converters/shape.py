@@ -11,11 +11,11 @@ import numpy as np
 from ... import ops
 from ...dims import Expression
 from ...tensor import Tensor
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import (
     Value,
-    bounded,
     known,
     known_integers,
     known_number,
@@ -124,6 +124,8 @@ def split_extents(node: Node, extent: Any, given: Value | None) -> list[Any]:
     if node.has("split"):
         return list(node.integers("split"))
     count = node.integer("num_outputs") if node.has("num_outputs") else len(node.outputs)
+    if count != len(node.outputs):
+        raise node.invalid(f"num_outputs is {count}, and it has {len(node.outputs)} outputs")
     part = (extent + count - 1) // count  # the last may be smaller
     return [part] * (count - 1) + [extent - part * (count - 1)]
 
@@ -193,13 +195,13 @@ def expand(node: Node, data: Value, shape: Value) -> Tensor:
     for i, n in enumerate(x.shape, max(lead, 0)):
         if isinstance(extents[i], int) and extents[i] == 1:  # an extent of 1 broadcasts as well
             extents[i] = n
-    return ops.broadcast_to(x, bounded(node, extents))
+    return ops.broadcast_to(x, bounded(extents))
 
 
 @converter("ConstantOfShape", since=9, known=(0,))
 def constant_of_shape(node: Node, shape: Value) -> Value:
     value = node.array("value") if node.has("value") else np.zeros(1, np.float32)
-    extents = bounded(node, known_integers(node, shape, "the shape"))
+    extents = bounded(known_integers(node, shape, "the shape"))
     scalar = value.reshape(())
     if not any(isinstance(n, Expression) for n in extents) and prod(extents) <= _LARGEST_KNOWN:
         return np.full(extents, scalar)
@@ -216,7 +218,7 @@ def range_(node: Node, start: Value, limit: Value, delta: Value) -> Value:
         raise node.invalid("the step is 0")
     if any(isinstance(n, Expression) for n in (first, last, step)):
         return ops.arange(first, last, step, dtype="int64")
-    bounded(node, [max(0, math.ceil((last - first) / step))])
+    bounded([max(0, math.ceil((last - first) / step))])
     dtype = known(node, start, "the start").dtype
     return np.arange(first, last, step).astype(np.int64 if dtype.kind == "O" else dtype)
 
@@ -226,5 +228,5 @@ def tile(node: Node, data: Value, repeats: Value) -> Tensor:
     x, times = tensor(data), known_integers(node, repeats, "the repeats")
     if len(times) != x.ndim:
         raise node.invalid(f"{len(times)} repeats are given for {x.spec}")
-    bounded(node, [n * m for n, m in zip(x.shape, times, strict=True)])
+    bounded([n * m for n, m in zip(x.shape, times, strict=True)])
     return ops.tile(x, times)

@@ -11,6 +11,7 @@ import numpy as np
 from ... import ops
 from ...dims import Expression
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import (
@@ -52,6 +53,7 @@ def _dft(node: Node, x: Tensor, length: Value | None, axis: int) -> Tensor:
         n = 2 * (n - 1)
     if isinstance(n, Expression) or n < 1:
         raise node.unsupported(f"a transform of the length {n}; give it a fixed one above 0")
+    bounded((*x.shape[:axis], n, *x.shape[axis + 1 :]))
     _check_length(node, n)
     order = (*(i for i in range(last + 1) if i != axis), axis, x.ndim - 1)
     parts = _parts(ops.permute(x, order))
@@ -210,6 +212,8 @@ def stft(
     if window is not None and tuple(window.shape) != (n,):
         raise node.invalid(f"a window of shape {tuple(window.shape)} for frames of {n}")
     frames = (x.shape[1] - n) // hop + 1
+    if isinstance(frames, int):
+        bounded((x.shape[0], max(frames, 0), n))
     begin = ops.arange(frames, device=x.device) * hop
     index = ops.unsqueeze(begin, 1) + ops.arange(n, device=x.device)
     cut: Any = tuple(None if p is None else ops.take(p, index, 1) for p in _parts(x))
@@ -243,6 +247,7 @@ def window(node: Node, size: Value) -> np.ndarray:
     n = known_integer(node, size, "the size")
     if isinstance(n, Expression) or n < 0:
         raise node.unsupported(f"a window of the size {n}; give it a fixed one")
+    bounded([n])
     period = n if node.flag("periodic") else n - 1
     if n == 1 and period == 0:
         return _as(node, np.ones(1))  # the middle of a window
@@ -260,6 +265,7 @@ def mel_weight_matrix(
 ) -> np.ndarray:
     """Triangles, evenly apart on the mel scale, over the frequencies of a spectrum."""
     count, n = (known_integer(node, v, "the sizes") for v in (bins, length))
+    bounded((count + 2, n))
     per_second = known_integer(node, rate, "the sample rate")
     edges = [float(known_number(node, v, "the edges")) for v in (low, high)]
     first, last = (2595 * math.log10(1 + hertz / 700) for hertz in edges)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ... import init, ops
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
 from ..values import Value, tensor
@@ -150,7 +151,7 @@ def tree_ensemble(node: Node, data: Value) -> Tensor:
     modes = np.array([_MODES[code] for code in codes] + ["LEQ"] * leaves)
     missing = node.integers("nodes_missing_value_tracks_true", (0,) * count)
     width = node.integer("n_targets")
-    weights = np.full((count + leaves, width), np.nan)
+    weights = np.full(bounded((count + leaves, width)), np.nan)
     weights[count + np.arange(leaves), list(targets)] = node.array("leaf_weights")
     members = node.array("membership_values") if node.has("membership_values") else None
     trees = Trees(
@@ -185,6 +186,19 @@ def _members(node: Node, modes: np.ndarray, values: np.ndarray | None) -> np.nda
     return made
 
 
+def _numbers(node: Node, name: str) -> np.ndarray:
+    """Numbers of a node as float64: a list of float32, or a tensor of another dtype."""
+    if node.has(f"{name}_as_tensor"):
+        return node.array(f"{name}_as_tensor").astype("float64").reshape(-1)
+    return np.array(node.numbers(name, ()), "float64")
+
+
+def _operand(data: Value) -> Tensor:
+    """The input: float64 stays, other numbers are compared as float32."""
+    x = tensor(data)
+    return x if x.dtype == "float64" else ops.cast(x, "float32")
+
+
 def _listed(node: Node, what: str, width: int) -> Trees:
     """The trees of lists of nodes, as older operators have them. Leaves add `{what}_weights` to
     `{what}_ids`, which are below `width`."""
@@ -206,10 +220,11 @@ def _listed(node: Node, what: str, width: int) -> Trees:
         to = node.integers(f"nodes_{way}nodeids")
         rows = enumerate(zip(keys, to, is_leaf, strict=True))
         links.append(np.array([i if leaf else at(tree, n) for i, ((tree, _), n, leaf) in rows]))
+    bounded((len(keys), width))
     weights = np.where(is_leaf[:, None], np.nan, 0.0) * np.ones(width)
     touched = zip(
         *(node.integers(f"{what}_{each}") for each in ("treeids", "nodeids", "ids")),
-        node.numbers(f"{what}_weights"),
+        _numbers(node, f"{what}_weights"),
         strict=True,
     )
     for tree, number, target, weight in touched:
@@ -222,7 +237,7 @@ def _listed(node: Node, what: str, width: int) -> Trees:
     return Trees(
         names,
         np.array(node.integers("nodes_featureids")),
-        np.array(node.numbers("nodes_values"), "float64"),
+        _numbers(node, "nodes_values"),
         np.array(missing) != 0,
         links[0],
         links[1],
@@ -233,15 +248,15 @@ def _listed(node: Node, what: str, width: int) -> Trees:
 
 @converter("TreeEnsembleRegressor", domain=_ML)
 def tree_ensemble_regressor(node: Node, data: Value) -> Tensor:
-    x = ops.cast(tensor(data), "float32")
+    x = _operand(data)
     trees = _listed(node, "target", node.integer("n_targets", 1))
     aggregate = node.text("aggregate_function", "SUM")
     if aggregate not in _AGGREGATES:
         raise node.invalid(f"aggregate_function {aggregate!r} is unknown")
     made, _ = _scores(node, trees, x, aggregate)
-    base = node.numbers("base_values", ())
-    made = ops.add(made, make_const(np.array(base, "float32"))) if base else made
-    return transformed(node, made)
+    base = _numbers(node, "base_values")
+    made = ops.add(made, make_const(base.astype(x.dtype))) if len(base) else made
+    return transformed(node, ops.cast(made, "float32"))
 
 
 @converter("TreeEnsembleClassifier", domain=_ML)
@@ -251,19 +266,20 @@ def tree_ensemble_classifier(node: Node, data: Value) -> tuple[Tensor, Tensor]:
     if not node.has("classlabels_int64s"):
         raise node.unsupported("labels that are strings; needle takes integers")
     labels = np.array(node.integers("classlabels_int64s"), "int64")
-    x = ops.cast(tensor(data), "float32")
+    x = _operand(data)
     trees = _listed(node, "class", len(labels))
     scores, touched = _scores(node, trees, x, "SUM")
-    base = node.numbers("base_values", ())
+    base = tuple(_numbers(node, "base_values").tolist())
     named = set(node.integers("class_ids"))
     if len(labels) == 2 and len(named) == 1:
         return _of_two(node, labels, scores, named.pop(), base)
     if base:
         if len(base) != len(labels):
             raise node.unsupported(f"{len(base)} base_values for {len(labels)} classes")
-        scores, touched = ops.add(scores, make_const(np.array(base, "float32"))), None
+        scores, touched = ops.add(scores, make_const(np.array(base, x.dtype))), None
     best = scores if touched is None else ops.where(touched, scores, -np.inf)
-    return ops.take(make_const(labels), ops.argmax(best, 1), 0), transformed(node, scores)
+    label = ops.take(make_const(labels), ops.argmax(best, 1), 0)
+    return label, transformed(node, ops.cast(scores, "float32"))
 
 
 def _of_two(
@@ -275,8 +291,9 @@ def _of_two(
         raise node.unsupported(f"{len(base)} base_values where leaves name only class {named}")
     score = scores[:, named : named + 1]
     score = ops.add_scalar(score, base[0]) if base else score
-    probable = min(node.numbers("class_weights"), default=0.0) >= 0
+    probable = _numbers(node, "class_weights").min(initial=0.0) >= 0
     is_second = ops.greater(score, 0.5 if probable else 0.0)[:, 0]
+    score = ops.cast(score, "float32")
     label = ops.where(is_second, make_const(labels[1:]), make_const(labels[:1]))
     if named:
         return label, transformed(node, ops.concat([init.zeros_like(score), score], 1))

@@ -16,6 +16,7 @@ from ...nn import functional as F
 from ...nn.functional.grid import sampled
 from ...ops.weighted_elements import WeightedElements
 from ...tensor import Tensor, make_const
+from ..budget import bounded
 from ..geometry import explicit_pads, of_axes
 from ..graph import Node
 from ..registry import converter
@@ -47,6 +48,7 @@ def grid_sample(node: Node, data: Value, grid: Value) -> Tensor:
 @converter("AffineGrid", since=20, known=(1,))
 def affine_grid(node: Node, theta: Value, size: Value) -> Tensor:
     extents = known_integers(node, size, "the size")
+    bounded((*extents[:1], *extents[2:], len(extents) - 1))
     return F.affine_grid(tensor(theta), extents, node.flag("align_corners"))
 
 
@@ -70,8 +72,11 @@ def roi_align(node: Node, data: Value, rois: Value, batch_indices: Value) -> Ten
         start, end = regions[:, 1 - i], regions[:, 3 - i]
         step = _at_least(end - start, -math.inf if half_pixel else 1.0) / parts
         used = _points(node, step)
+        bounded((regions.shape[0], parts, int(np.max(used, initial=1))))
         counts.append(used)
         taps.append(_cell_taps(start, step, used, parts, n, mode))
+    bounded((*taps[0][0][0].shape, *taps[1][0][0].shape[1:]))
+    bounded((regions.shape[0], x.shape[1], *cells))
     return _pooled(x, taps, counts, index_tensor(batch_indices), mode)
 
 
@@ -166,6 +171,7 @@ def max_roi_pool(node: Node, data: Value, rois: Value) -> Tensor:
     extents, cells = x.shape[2:], node.integers("pooled_shape")
     if len(cells) != 2 or x.ndim != 4:
         raise node.invalid(f"an input {x.spec} and pooled_shape {cells} do not have two axes")
+    bounded((regions.shape[0], x.shape[1], *cells))
     x = ops.take(x, ops.cast(regions[:, 0], "int64"), 0)  # the image of each region
     scaled = regions[:, 1:] * node.number("spatial_scale")
     borders = ops.floor(ops.abs(scaled) + 0.5) * ops.sign(scaled)  # halves away from 0

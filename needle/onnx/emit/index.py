@@ -20,7 +20,7 @@ def take(s: Site, x: Value, index: Value) -> Value:
 @rule(ops.OneHot)
 def one_hot(s: Site, x: Value) -> Value:
     """Equal, because OneHot counts negative numbers from the end."""
-    classes = s.w.constant(np.arange(s.op.num_classes), x.dtype)
+    classes = s.w.cast(counting(s.w, s.op.num_classes), x.dtype)
     is_class = s.w.op("Equal", s.w.unsqueeze(x, x.ndim), classes, dtype="bool")
     return s.w.cast(is_class, s.out.dtype)
 

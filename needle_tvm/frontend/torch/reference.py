@@ -107,16 +107,23 @@ class Reference:
         """The number of the first wrong result and what is wrong with it; None if all are right."""
         return None if self._wrong(found, _RUNS) is None else self._wrong(found, _SURE)
 
-    def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
+    def expected(self, runs: int = _SURE) -> list[bounds.Expected]:
+        """The expected outputs, from `runs` disturbed runs."""
         while len(self._runs) < runs:
             interpreter = _disturbed(self._taken, self._precision, len(self._runs))
             self._runs.append(_run(self._taken, self._inputs, self._nodes, interpreter))
-        for number, (value, eager, have) in enumerate(
-            zip(self._exact, self._eager, found, strict=True)
-        ):
+        found = []
+        for number, (value, eager) in enumerate(zip(self._exact, self._eager, strict=True)):
             wanted = bounds.expected(value, [each[number] for each in self._runs])
             if not self._finite and bounds.is_float(value):
                 wanted = bounds.agreed(wanted, eager)
+            found.append(wanted)
+        return found
+
+    def _wrong(self, found: Sequence[Array], runs: int) -> tuple[int, str] | None:
+        for number, (wanted, value, eager, have) in enumerate(
+            zip(self.expected(runs), self._exact, self._eager, found, strict=True)
+        ):
             for whose, result in (("PyTorch's own, beside its operators': ", eager), ("", have)):
                 what = wanted.difference(result)
                 if result.dtype != value.dtype:

@@ -192,6 +192,18 @@ def test_sizes_have_names(exported):
     assert {p.key: p.value for p in made.metadata_props}["needle.dim.n"] == n.described()
 
 
+def test_results_without_elements_of_open_sizes(exported):
+    n = ndl.Dim("n", max=16)
+    empty = lambda x: (x[:, 2:1] * 2, ndl.ops.sum(x[:, 2:1], 1))  # noqa: E731
+    exported(empty, drawn(5, 2), dims={0: {0: n}}, also=[(drawn(9, 2),)])
+
+
+def test_one_hot_of_open_classes(exported):
+    n = ndl.Dim("n", max=16)
+    classes = lambda x: ndl.ops.one_hot(ndl.ops.argmax(x, 1), x.shape[0])  # noqa: E731
+    exported(classes, drawn(5, 2), dims={0: {0: n}}, also=[(drawn(9, 2),)])
+
+
 def test_sizes_of_images(exported):
     n = ndl.Dim("n", min=2, max=16)
     model = nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(2), nn.Flatten(2))

@@ -228,6 +228,45 @@ def test_trees():
             _alike("TreeEnsembleRegressor", (x,), attributes, 3)
 
 
+_MOVED = ("nodes_values", "base_values", "target_weights", "class_weights")
+
+
+def _as_tensors(attributes, move=lambda x: x):
+    """With the numbers of trees as tensors of float64."""
+    from onnx import numpy_helper
+
+    found = dict(attributes)
+    for name in found.keys() & set(_MOVED):
+        array = move(np.array(found.pop(name), "float64"))
+        found[f"{name}_as_tensor"] = numpy_helper.from_array(array)
+    return found
+
+
+@pytest.mark.parametrize("aggregate", ["SUM", "AVERAGE", "MIN", "MAX"])
+def test_trees_of_float64(aggregate):
+    """Float64 inputs next to the splits, which are lists of float32 or tensors of float64."""
+    rng = np.random.default_rng(0)
+    x = rng.choice([-0.5, -0.5 + 1e-12, 0, 1e-12, 1, 1 - 1e-12, np.nan], (40, 5))
+    attributes = _forest(rng, ("BRANCH_LEQ", "BRANCH_GT"), 2)
+    attributes |= {"aggregate_function": aggregate, "base_values": [0.5, -1.0]}
+    _alike("TreeEnsembleRegressor", (x,), attributes, 3)
+    nearly = _as_tensors(attributes, lambda values: values + 5e-13)
+    _alike("TreeEnsembleRegressor", (x,), nearly, 3)
+
+
+@pytest.mark.parametrize("named", [(0, 1, 2), (1,)])
+def test_classes_of_trees_of_float64(named):
+    rng = np.random.default_rng(1)
+    x = rng.choice([-0.5, -0.5 + 1e-12, 0, 1e-12, 1, 1 - 1e-12], (40, 5))
+    attributes = _forest(rng, ("BRANCH_LEQ",), named, "class")
+    attributes["classlabels_int64s"] = [7, -1, 4][: max(2, len(named))]
+    for given in (attributes, _as_tensors(attributes, lambda values: values + 5e-13)):
+        kinds = ["int64", "float32"]
+        model = model_of("TreeEnsembleClassifier", (x,), given, 3, 2, _ML, kinds)
+        for found, right in zip(by_needle(model, (x,)), by_onnxruntime(model, (x,)), strict=True):
+            np.testing.assert_allclose(found, right, 1e-6, 1e-7)
+
+
 @pytest.mark.parametrize("post", ["NONE", "LOGISTIC", "SOFTMAX"])
 def test_classes_of_trees(post):
     """Three classes, and two of which leaves name the first or the second alone."""

@@ -1,0 +1,1 @@
+"""Programs with right answers, frozen as files: see `test_corpus.py` and `make.py`."""
