@@ -108,14 +108,17 @@ def compile_torch(
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    trusted: bool = False,
     **choices: Unpack[Choices],
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; other keywords are those of
     `compile`.
 
     `model` may also be an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that
-    `torch.export.save` wrote: only load files that you trust. Without inputs, those that it was
-    exported with are the example, and sizes that it leaves open must be given as `dims` again.
+    `torch.export.save` wrote. Reading a file runs no code from it; a file that needs that, such as
+    one whose example inputs are objects of a class of yours, is refused unless `trusted` is True.
+    Without inputs, those that it was exported with are the example, and sizes that it leaves open
+    must be given as `dims` again.
 
     `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
     dataclasses of them, and objects that hold them, such as a cache of keys and values; numbers,
@@ -143,6 +146,8 @@ def compile_torch(
     alone, draws random numbers, writes to its buffers or inputs, computes tensors whose shapes
     depend on values, or takes or returns anything but dense tensors of real numbers.
     """
+    if not isinstance(trusted, bool):
+        raise UsageError(f"trusted={trusted!r}: must be True or False")
     asked = request(**choices)
     if dims:
         check_dims(asked)
@@ -160,7 +165,7 @@ def compile_torch(
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    taken = take(*module_of(model, inputs, kwargs or {}), dims)
+    taken = take(*module_of(model, inputs, kwargs or {}, trusted), dims)
     if taken.shapes.dims:  # also by marks on the inputs
         check_dims(asked)
     return compile_source(source(taken, asked.spec, asked.variant), asked)
