@@ -9,7 +9,6 @@ dict, closure and plain object that leads to a weight.
 from __future__ import annotations
 
 import inspect
-import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
@@ -18,6 +17,7 @@ from typing import Any
 from . import bytecode, outside
 from ._state import last_replacement
 from .backend_ndarray import NDArray
+from .backend_ndarray.locks import lock_of_one_object
 from .errors import ChangedError
 from .nn.module import Link, Module, walk
 from .tensor import Tensor
@@ -50,7 +50,7 @@ class Weights:
         self._writes = [device.kernels.writes for device in devices]
         self._stamp = self._now()
         self._seen = self._versions(self._tensors)
-        self._lock = threading.Lock()
+        self._lock = lock_of_one_object()
 
     def values(self) -> dict[str, NDArray]:
         """The current weights."""

@@ -15,18 +15,19 @@ from typing import Any
 
 from needle_tvm._tvm import versions
 from needle_tvm.errors import InstallError
+from needle_tvm.process.forks import loading
 
 # Registered by TVM's runtime library, which may be loaded already because the compiler is.
 _VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
 _CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
 
-_load_lock = threading.Lock()
+_load_lock = threading.Lock()  # under `loading`, during which the process does not fork
 
 
 def load_ffi() -> Any:
     """The tvm_ffi module, with TVM's runtime library in the process."""
-    with _load_lock:
+    with loading, _load_lock:
         with torch_left_out():
             try:
                 import tvm_ffi
@@ -84,7 +85,7 @@ def native() -> Any:
 def load_cuda_runtime() -> Any:
     """Like `load_ffi`, plus TVM's functions for CUDA. Raises InstallError if they do not load."""
     ffi = load_ffi()
-    with _load_lock:
+    with loading, _load_lock:
         if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
             folder = versions.tvm_library_folder()
             if folder is None:

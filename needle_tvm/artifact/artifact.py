@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +132,7 @@ class Artifact:
         """The processor features the code was compiled for that this machine lacks."""
         return host.missing_features(self.target.get("features", []))
 
-    @functools.cached_property
+    @property
     def obstacle(self) -> str | None:
         """Why this machine cannot run the code, in one line, or None if it can.
 
@@ -171,8 +170,9 @@ class Artifact:
     def check_runs_here(self) -> None:
         """Raise ArtifactError as `check_versions`, and TargetError if there is an `obstacle`."""
         self.check_versions()
-        if self.obstacle is not None:
-            raise TargetError(self.obstacle)
+        obstacle = self.obstacle
+        if obstacle is not None:
+            raise TargetError(obstacle)
 
 
 def sign(path: StrPath, private_key: StrPath) -> None:

@@ -20,6 +20,7 @@ from needle_tvm.errors import ArtifactError, InstallError, StageError, UsageErro
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
 from needle_tvm.process import command_line
+from needle_tvm.process.forks import loading
 from needle_tvm.process.paths import StrPath
 from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
@@ -247,7 +248,8 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
         runs = artifact.obstacle is None
         return artifact, runtime.Program(artifact, spec.index) if runs else None
 
-    return undisturbed(folder, read)
+    with loading:
+        return undisturbed(folder, read)
 
 
 def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> None:

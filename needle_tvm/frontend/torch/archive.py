@@ -38,9 +38,9 @@ _SYMBOL = re.compile(r"[A-Za-z]\w*")
 
 # What sizes are computed by, beside the functions of torch.utils._sympy.functions.
 _FUNCTIONS = frozenset(
-    "Symbol Integer Float Rational Add Mul Pow Mod Max Min Abs sign sqrt floor ceiling Eq Ne Lt Le "
-    "Gt Ge Equality Unequality StrictLessThan LessThan StrictGreaterThan GreaterThan And Or Not Xor "
-    "Piecewise ITE ExprCondPair".split()
+    "Symbol Integer Float Rational Add Mul Pow Mod Max Min Abs sign sqrt floor ceiling Eq Ne Lt "
+    "Le Gt Ge Equality Unequality StrictLessThan LessThan StrictGreaterThan GreaterThan And Or Not "
+    "Xor Piecewise ITE ExprCondPair".split()
 )
 _EXPRESSION = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.Tuple),
@@ -165,7 +165,8 @@ def _is_operator(text: str) -> bool:
 
     if _PLAIN.fullmatch(text):
         return True
-    found, dotted = torch.ops, _OF_DISPATCHER.fullmatch(text)
+    found: Any = torch.ops
+    dotted = _OF_DISPATCHER.fullmatch(text)
     if dotted is None:
         # Those of parameters in a signature, as "layer.weight", are not looked up.
         return not text.startswith(("_operator", "torch", "math", "#"))
