@@ -6,6 +6,9 @@ Python's locks of modules that are being imported, those of the C library and of
 
 from __future__ import annotations
 
+# Hooks forks itself. Imported later, by tvm_ffi, it might do so between the hooks of a fork that
+# waits, and would release a lock that was not acquired.
+import logging  # noqa: F401
 import os
 import threading
 
