@@ -15,6 +15,7 @@ from needle_tvm._tvm.names import (
     cpu_features,
     llvm_version,
     script,
+    target_fields,
 )
 from needle_tvm.artifact.layout import LIBRARY, SCRIPT
 from needle_tvm.errors import ArtifactError, TargetError, ToolchainError
@@ -86,13 +87,12 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
             objects.append(temporary / f"{cublas.LIBRARY}.o")
             objects[0].write_bytes(compiled_function(cublas.SOURCE))
         try:
-            export_library(executable, linked, compile_cuda, objects)
-        except RuntimeError as error:  # TVM's, with a page of the linker's output
-            reason = str(error).removeprefix("Compilation error:").strip().partition("\n")[0]
+            export_library(executable, linked, compile_cuda, objects, code=_machine(target))
+            code = linked.read_bytes()
+        except OSError as error:
             raise ToolchainError(
-                f"the C++ compiler does not link code for {target.attrs['mtriple']!s} ({reason})"
+                f"{error.filename or temporary}: code cannot be written ({error.strerror})"
             ) from error
-        code = linked.read_bytes()
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
     (folder / LIBRARY).write_bytes(code)
@@ -101,6 +101,11 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         "libraries": [path.stem for path in objects],
     }
     return {name: value for name, value in notes.items() if value}
+
+
+def _machine(target: Target) -> str:
+    fields = target_fields(target)
+    return str(fields.get("mtriple") or fields.get("host", {}).get("mtriple") or "this machine")
 
 
 def schedule(
