@@ -195,7 +195,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
             if asked.shows_search:
                 asked = replace(asked, progress=lambda text: show(0, 1, text))
             asked.say(f"{asked.stage}: compiling")
-            _build(source, asked, folder, key)
+            folder = _build(source, asked, folder, key)
         found = _open(folder, asked.spec)
     return Executable(*found, from_cache=from_cache, source=source)
 
@@ -227,7 +227,7 @@ def _cached(folder: Path, asked: Request) -> _Opened | None:
     An entry cannot be used if it is damaged or not trusted, or if its results were not checked and
     the request asks for that.
     """
-    if not folder.exists():
+    if not os.path.exists(folder):
         return None
     try:
         found = _open(folder, asked.spec)
@@ -252,8 +252,9 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
         return undisturbed(folder, read)
 
 
-def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> None:
-    """Compile into the cache entry `folder`; nothing is left there if a step fails."""
+def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> Path:
+    """Compile into the cache entry `folder`, or another folder if it cannot be written; return the
+    folder. Nothing is left there if a step fails."""
     from needle_tvm.lower import build
 
     target, variant = asked.spec.to_tvm(), asked.variant
@@ -265,12 +266,15 @@ def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) ->
         module = _tuned(source, module, signature, asked, notes)
     else:
         module = build.schedule(module, target, variant.stage, variant.disable)
-    with cache.writing(folder) as temporary:
-        notes |= build.write_library(module, target, temporary)
+
+    def fill(temporary: Path) -> None:
+        notes.update(build.write_library(module, target, temporary))
         manifest = build.describe(signature, module, asked.spec, target, notes)
         write_manifest(temporary, {**manifest, "checked": False})
         if asked.check and _is_right(source, temporary, asked):
             write_manifest(temporary, {**manifest, "checked": True})
+
+    return cache.write(folder, fill)
 
 
 def _is_right(source: Source, folder: Path, asked: Request) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
@@ -80,19 +81,20 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else add_into
         executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
-    with scratch_folder("needle-build-") as temporary:
-        linked = temporary / LIBRARY
-        objects = []
-        if library_products.is_used(module):
-            objects.append(temporary / f"{cublas.LIBRARY}.o")
-            objects[0].write_bytes(compiled_function(cublas.SOURCE))
-        try:
+    temporary = Path(tempfile.gettempdir())
+    try:
+        with scratch_folder("needle-build-") as temporary:
+            objects = []
+            if library_products.is_used(module):
+                objects.append(temporary / f"{cublas.LIBRARY}.o")
+                objects[0].write_bytes(compiled_function(cublas.SOURCE))
+            linked = temporary / LIBRARY
             export_library(executable, linked, compile_cuda, objects, code=_machine(target))
             code = linked.read_bytes()
-        except OSError as error:
-            raise ToolchainError(
-                f"{error.filename or temporary}: code cannot be written ({error.strerror})"
-            ) from error
+    except OSError as error:
+        raise ToolchainError(
+            f"{error.filename or temporary}: code cannot be written ({error.strerror})"
+        ) from error
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
     (folder / LIBRARY).write_bytes(code)

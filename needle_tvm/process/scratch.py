@@ -5,6 +5,7 @@ Standard library and a POSIX shell only.
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 # Waits for the end of its input, which comes when the only process that could write to it ends.
@@ -34,6 +35,24 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def lasting_folder() -> Path:
+    """This process's own scratch folder, which lasts until it ends."""
+    owner = os.getpid()
+    if owner not in _lasting:
+        stack = ExitStack()
+        _lasting[owner] = stack.enter_context(scratch_folder("needle-process-"))
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not in a forked child
+                stack.close()
+
+        atexit.register(remove)
+    return _lasting[owner]
+
+
+_lasting: dict[int, Path] = {}  # by the id of its process
 
 
 @contextmanager
