@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,9 +129,11 @@ class Artifact:
             raise ArtifactError(f"{self.path / GOLDEN}: {error}") from None
 
     @property
-    def missing_features(self) -> list[str]:
-        """The processor features the code was compiled for that this machine lacks."""
-        return host.missing_features(self.target.get("features", []))
+    def missing_features(self) -> list[str] | None:
+        """The processor features the code was compiled for that this machine lacks; None if it
+        cannot be known which it has."""
+        required = self.target.get("features", [])
+        return host.missing_features(required) if required else []
 
     @property
     def obstacle(self) -> str | None:
@@ -173,6 +176,12 @@ class Artifact:
         obstacle = self.obstacle
         if obstacle is not None:
             raise TargetError(obstacle)
+        if self.missing_features is None and not self.for_gpu:
+            warnings.warn(
+                f"{self.path}: {host.UNKNOWN}, and without {', '.join(self.target['features'])} "
+                "it would end with SIGILL",
+                stacklevel=4,
+            )
 
 
 def sign(path: StrPath, private_key: StrPath) -> None:

@@ -41,7 +41,7 @@ from needle_tvm.process.command_line import (
 from needle_tvm.process.timing import Spread
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.random_inputs import random_inputs
-from needle_tvm.target import cublas
+from needle_tvm.target import cublas, host
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tune.status import summary
 from needle_tvm.words import error_line, printable
@@ -187,6 +187,8 @@ def _needs(artifact: Artifact, features: Sequence[str]) -> str:
 def _here(facts: Mapping[str, Any]) -> str:
     if facts["lacking_features"]:
         return f"lacks {' '.join(facts['lacking_features'])}"
+    if facts["lacking_features"] is None:
+        return f"unknown: {host.UNKNOWN}"
     if facts["refusal"] is None:
         return "has all of them"
     return str(facts["refusal"]).removeprefix(f"{facts['path']}: ")
@@ -258,7 +260,7 @@ def _verify(options: argparse.Namespace) -> int:
             [
                 ("files", f"{facts['files']} as recorded, {facts['size']:,} bytes"),
                 ("signature", facts["signature"]),
-                ("processor", f"has the {len(facts['features'])} features that are needed"),
+                ("processor", _processor(program.artifact, len(facts["features"]))),
                 ("golden", f"{differences} allowed, from the {test.source} model"),
             ]
         )
@@ -271,6 +273,12 @@ def _verify(options: argparse.Namespace) -> int:
         ]
         raise EvaluationError(f"{options.path}: golden outputs differ: {'; '.join(worst)}")
     return OK
+
+
+def _processor(artifact: Artifact, count: int) -> str:
+    if artifact.missing_features is None:
+        return f"unknown: {host.UNKNOWN}"
+    return f"has the {count} features that are needed"
 
 
 def _load(options: argparse.Namespace) -> runtime.Program:

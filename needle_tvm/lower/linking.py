@@ -39,8 +39,7 @@ def object_code(module: Any, scratch: Path) -> bytes:
         path = f"/proc/self/fd/{descriptor}"
         if not os.path.exists(path):
             return _by_file(module, scratch)
-        if resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
-            _check_limit(module)
+        _check_limit(module)
         module.write_to_file(path, "o")
         return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     finally:
@@ -53,7 +52,10 @@ def _most_bytes(module: Any) -> int:
 
 
 def _check_limit(module: Any) -> None:
-    limit, bound = resource.getrlimit(resource.RLIMIT_FSIZE)[0], _most_bytes(module)
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    bound = _most_bytes(module)
     if bound > limit:
         raise ToolchainError(
             f"code generation: object files of up to {bound} bytes are to be written, and this "
