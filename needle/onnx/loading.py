@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError, UnsupportedError
+from ..regular import read_regular
 from . import registry
 from .external import external_array, is_external, tensors_below
 
@@ -77,7 +78,7 @@ def _parsed(onnx: Any, path: Path) -> Any:
         raise ModelError(f"{path.name}: a model above 2 GB keeps its weights in other files")
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(read_regular(path))
     except DecodeError as error:
         raise ModelError(f"{path.name} is no ONNX file: {error}") from None
     return proto

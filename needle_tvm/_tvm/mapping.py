@@ -29,12 +29,15 @@ def with_copy(code: bytes, load: Callable[[str], _Result]) -> _Result:
     """
     refused = []
     for copy, where in _places():
+        name = ""
         try:
             with copy(code) as name:
                 return load(name)
-        except (OSError, RuntimeError) as error:  # of the loader
+        except OSError as error:
+            refused.append(f"{where} ({error.strerror or error})")
+        except RuntimeError as error:  # of the loader, which repeats the name
             reason = str(error).strip().splitlines()[0]
-            refused.append(f"{where} ({reason})")
+            refused.append(f"{where} ({reason.rpartition(f'{name}: ')[2]})")
     raise ArtifactError(
         f"compiled code cannot be loaded here, from {', nor from '.join(refused)}; set TMPDIR to a "
         "folder that can be written to and is not mounted noexec"
