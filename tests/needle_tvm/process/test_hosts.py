@@ -160,7 +160,7 @@ except needle_tvm.errors.NeedleTVMError as error:
 """
 
 
-@pytest.mark.parametrize("limit", [4096, 32768])
+@pytest.mark.parametrize("limit", [16384, 32768])
 def test_a_limit_on_files_is_an_exception(tmp_path, limit):
     """LLVM would end the process, and a signal the linker."""
     env = {**os.environ, "NEEDLE_CACHE_DIR": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
