@@ -63,7 +63,7 @@ def reaped(path: Path) -> Iterator[None]:
     one without an exec keeps the path alive for as long as it runs.
     """
     reaper = subprocess.Popen(
-        ["sh", "-c", _REAPER, "reaper", str(path)],
+        ["/bin/sh", "-c", _REAPER, "reaper", str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

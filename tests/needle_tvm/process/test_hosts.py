@@ -131,16 +131,13 @@ def test_a_linker_that_fails_is_named_with_its_words(monkeypatch, tmp_path, cxx,
     if cxx is None:
         monkeypatch.delenv("CXX", raising=False)
         monkeypatch.delenv("CC", raising=False)
-        shell = tmp_path / "bin"  # the shell that removes scratch folders of killed processes
-        shell.mkdir()
-        (shell / "sh").symlink_to(shutil.which("sh"))
-        monkeypatch.setenv("PATH", str(shell))
+        monkeypatch.setenv("PATH", str(tmp_path))
     else:
         monkeypatch.setenv("CXX", cxx)
     with pytest.raises(ToolchainError) as caught:
         needle_tvm.compile(MODEL, tensor(X), stage="noopt", recompile=True)
     assert words in str(caught.value) and "\n" not in str(caught.value)
-    assert {path.name for path in tmp_path.iterdir()} <= {"bin"}
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_compiler_of_several_words_links(monkeypatch):
