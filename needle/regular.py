@@ -10,7 +10,11 @@ from typing import BinaryIO
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file to read its bytes; OSError if it cannot be read or is not a regular file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except ValueError:  # a NUL, or half of a surrogate pair
+        name = ascii(os.fspath(path))
+        raise OSError(errno.EINVAL, "no file can have this name", name) from None
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

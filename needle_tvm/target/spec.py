@@ -161,8 +161,8 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
         )
     fields = {"mcpu": HOST, **target, "num-cores": cores}
     for name in ("mcpu", "mtriple"):
-        if name in fields and not isinstance(fields[name], str):
-            raise TargetError(f"target field {name}={fields[name]!r}: must be a str")
+        if name in fields and not (isinstance(fields[name], str) and fields[name].isascii()):
+            raise TargetError(f"target field {name}={fields[name]!r}: must be a str of ASCII")
     if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
         raise TargetError(
             f"target field mtriple={fields['mtriple']!r}: must be that of Linux on "

@@ -105,6 +105,17 @@ def test_a_pipe_is_not_waited_for(tmp_path, reader):
         read(tmp_path / "x.onnx")
 
 
+@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+def test_what_can_be_no_name_of_a_file(name):
+    pytest.importorskip("onnx")
+    for read in (needle.onnx.load, needle_tvm.compile_onnx, ndl.load):
+        with pytest.raises((OSError, ValueError), match=r"no file can have this name|has a NUL"):
+            read(name)
+    with pytest.raises(UsageError, match=r"must be a str of ASCII|no processor named"):
+        x = tensor(np.ones((2, 8), np.float32))
+        needle_tvm.compile(make_mlp(8, 4), x, target={"kind": "llvm", "mcpu": name})
+
+
 def bomb(path, shape):
     """An .npz file of a few MB that holds zeros of this shape."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
