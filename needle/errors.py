@@ -25,7 +25,15 @@ class LinAlgError(ValueError):
 
 
 class ModelError(ValueError):
-    """A model file is damaged or holds what its format forbids; the text names the place."""
+    """A model file is damaged or holds what its format forbids; the text names the place.
+
+    The text is escaped where it is not printable: it quotes the file, and ends up on terminals.
+    """
+
+    def __str__(self) -> str:
+        return "".join(
+            c if c.isprintable() else c.encode("unicode_escape").decode() for c in super().__str__()
+        )
 
 
 class UnsupportedError(ModelError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import inspect
 import operator
@@ -59,6 +58,7 @@ class Graph:
     output_names: tuple[str, ...] = ()  # if the model has names for them
     nodes: list[Node] = dataclasses.field(init=False)
     weights: Weights = dataclasses.field(init=False)  # the current `params`
+    _digests: dict[Node, tuple[str, list[str]]] | None = dataclasses.field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.nodes = topological_order(self.outputs)
@@ -134,8 +134,15 @@ class Graph:
         _, leaves = flatten_outputs(value)
         return [leaf for _, leaf in leaves]
 
-    @functools.cached_property
+    @property
     def _rules(self) -> dict[Node, tuple[str, list[str]]]:
+        # Not a cached_property: before Python 3.12 that has a lock, which a forked child may find
+        # taken.
+        if self._digests is None:
+            self._digests = self._digested()
+        return self._digests
+
+    def _digested(self) -> dict[Node, tuple[str, list[str]]]:
         nodes = [(node, node.op) for node in self.nodes if node.op is not None]
         of_classes = {cls: _class_digest(cls) for cls in {type(op): None for _, op in nodes}}
         return {node: _rules_digest(op, *of_classes[type(op)]) for node, op in nodes}

@@ -19,6 +19,7 @@ import numpy as np
 from .backend_ndarray import DeviceLike
 from .backend_ndarray.masked import refuse_masked
 from .nn.module import Module
+from .regular import open_regular
 from .tensor import Tensor
 
 _DTYPES = {
@@ -123,7 +124,7 @@ def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     """The strings that were saved with the tensors. Errors are those of `load`."""
     path = _as_path("load_metadata", path)
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         header = _header(path, file)
     return dict(header.get("__metadata__") or {})
 
@@ -150,7 +151,7 @@ def _as_path(name: str, path: Any) -> Path:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], memoryview]:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         header = _header(path, file)
         values = file.read()
     header.pop("__metadata__", None)

@@ -8,12 +8,12 @@ dict, closure and plain object that leads to a weight.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from ._state import last_replacement
 from .backend_ndarray import NDArray
+from .backend_ndarray.locks import lock_of_one_object
 from .errors import ChangedError
 from .links import Contents, place
 from .nn.module import Module, walk
@@ -49,7 +49,7 @@ class Weights:
         self._writes = [device.kernels.writes for device in devices]
         self._stamp = self._now()
         self._seen = self._versions(self._tensors)
-        self._lock = threading.Lock()
+        self._lock = lock_of_one_object()
 
     def values(self) -> dict[str, NDArray]:
         """The current weights."""

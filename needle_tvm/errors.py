@@ -30,6 +30,10 @@ class EagerWarning(UserWarning):
     """A jit function with fallback="eager" cannot be traced and runs eagerly."""
 
 
+class CacheWarning(UserWarning):
+    """The cache cannot be written, so models are compiled anew in each process."""
+
+
 class InstallError(NeedleTVMError):
     """TVM is missing, or its version and that of tvm-ffi do not fit together."""
 

@@ -78,3 +78,15 @@ def test_tests_do_without_pytorch():
             names = [name.name for name in getattr(line, "names", ())]
             module = getattr(line, "module", None) or ""
             assert not any(name.partition(".")[0] == "torch" for name in [*names, module]), path
+
+
+def test_the_wheel_installs_two_packages():
+    """The lab belongs to the checkout; an editable install has it."""
+    reading = pytest.importorskip("scikit_build_core.settings.skbuild_read_settings")
+    file = ROOT / "pyproject.toml"
+    found = {
+        state: reading.SettingsReader.from_file(file, {}, state=state).settings.wheel.packages
+        for state in ("wheel", "editable")
+    }
+    assert found["wheel"] == ["needle", "needle_tvm"]
+    assert found["editable"] == ["needle", "needle_tvm", "kernel_lab"]

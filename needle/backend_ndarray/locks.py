@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 
 
 def fork_safe_lock() -> threading.RLock:
@@ -19,3 +20,26 @@ def fork_safe_lock() -> threading.RLock:
             before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
         )
     return lock
+
+
+def lock_of_one_object() -> threading.RLock:
+    """A reentrant lock that is free in a forked child, unless the thread that forked holds it.
+
+    For objects that come and go, and whose data another thread may leave half changed.
+    """
+    lock = threading.RLock()
+    _of_objects.add(lock)
+    return lock
+
+
+_of_objects: weakref.WeakSet[threading.RLock] = weakref.WeakSet()
+
+
+def _free() -> None:
+    for lock in _of_objects:
+        if not lock._is_owned():  # type: ignore[attr-defined]
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_free)

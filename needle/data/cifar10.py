@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..regular import read_regular
 from .dataset import Dataset, Transform
 
 Array = np.ndarray[Any, Any]
@@ -100,7 +101,7 @@ def _find(base: Path, names: Sequence[str]) -> list[Path]:
 
 def _read(path: Path) -> tuple[Array, Array]:
     """(images (N, 3, 32, 32) uint8, labels (N,)) of one file."""
-    raw = path.read_bytes()
+    raw = read_regular(path)
     images, labels = _from_binary(path, raw) if path.suffix == ".bin" else _from_pickle(path, raw)
     wrong = [label for label in labels if not 0 <= label < _CLASSES]
     if wrong:

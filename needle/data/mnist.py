@@ -7,6 +7,7 @@ extent of each axis in 4 bytes) and the values, which are bytes here; it may be 
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import zlib
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..regular import read_regular
 from .dataset import Dataset, Transform
 
 Array = np.ndarray[Any, Any]
@@ -69,16 +71,28 @@ class MNISTDataset(Dataset):
         return self[indices]
 
 
+def _unpacked(raw: bytes, ndim: int) -> bytes:
+    """The bytes of a gzip file: at most one more than its header says, however far it unpacks."""
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+        header = file.read(4 + 4 * ndim)
+        extents = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
+        left, parts = prod(extents) + 1, [header]
+        while left > 0 and (part := file.read(min(left, 1 << 24))):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+
+
 def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
     """The bytes in an idx file as an array of `ndim` axes.
 
     OSError if it cannot be read; ValueError that names the fault if it is malformed.
     """
     path = Path(path)
-    raw = path.read_bytes()
+    raw = read_regular(path)
     if raw.startswith(_GZIP):
         try:
-            raw = gzip.decompress(raw)
+            raw = _unpacked(raw, ndim)
         except (EOFError, OSError, zlib.error) as error:
             raise ValueError(f"{path}: damaged gzip file ({error})") from None
     if len(raw) < 4 or raw[:2] != b"\0\0":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count
 from ..backend_ndarray.masked import as_numpy
+from ..regular import open_regular
 from ..tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +65,7 @@ class Corpus:
         numbers: list[int] = []
         add = self.dictionary.add_word
         try:
-            with open(path, encoding="utf-8") as file:
+            with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
                 for line in itertools.islice(file, max_lines):
                     numbers += [add(word) for word in (*line.split(), END)]
         except UnicodeDecodeError as error:

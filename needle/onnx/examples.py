@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..dims import Expression, bounds_of
 from ..errors import ModelError
 from .graph import Info
 
+_MOST_DRAWN = 1 << 28  # elements
 _USUAL = 8  # the size drawn for a Dim that allows it
 
 
@@ -82,6 +84,11 @@ def examples(
             _size(info, axis, n, own.get(axis), known, sizes or {})
             for axis, n in enumerate(info.shape)
         )
+        if math.prod(shape) > _MOST_DRAWN:
+            raise ModelError(
+                f"input {info.name!r} has the shape {shape}: examples of more than {_MOST_DRAWN} "
+                "elements are not drawn; give one"
+            )
         found.append(_drawn(rng, shape, str(info.dtype)))
     return found
 

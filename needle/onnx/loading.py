@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError, UnsupportedError
+from ..regular import open_regular
 from . import registry
 from .external import external_array, is_external, tensors_below
 
@@ -73,11 +74,13 @@ def _name_foreign(work: Any) -> None:
 def _parsed(onnx: Any, path: Path) -> Any:
     from google.protobuf.message import DecodeError
 
-    if path.stat().st_size > _LARGEST_FILE:
-        raise ModelError(f"{path.name}: a model above 2 GB keeps its weights in other files")
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > _LARGEST_FILE:
+            raise ModelError(f"{path.name}: a model above 2 GB keeps its weights in other files")
+        data = file.read()
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(data)
     except DecodeError as error:
         raise ModelError(f"{path.name} is no ONNX file: {error}") from None
     return proto

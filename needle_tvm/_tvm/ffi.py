@@ -7,26 +7,28 @@ import ctypes
 import functools
 import importlib
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import versions
+from needle_tvm._tvm.mapping import with_copy
 from needle_tvm.errors import InstallError
+from needle_tvm.process.forks import loading
 
 # Registered by TVM's runtime library, which may be loaded already because the compiler is.
 _VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
+_LIBRARY_LOADER = "ffi.Module.load_from_file.so"
+
 _CUDA_API = "device_api.cuda"  # registered by TVM's library for CUDA
 
-_load_lock = threading.Lock()
+_load_lock = threading.Lock()  # under `loading`, during which the process does not fork
 
 
 def load_ffi() -> Any:
     """The tvm_ffi module, with TVM's runtime library in the process."""
-    with _load_lock:
+    with loading, _load_lock:
         with torch_left_out():
             try:
                 import tvm_ffi
@@ -56,19 +58,23 @@ def register_interrupts(tvm_ffi: Any) -> None:
 def load_library(code: bytes, *, stays: bool = False) -> Any:
     """Load a compiled library's module from a private copy of its bytes.
 
-    The loader returns a library it has already loaded under a path, whatever the file now holds,
-    and a file that is overwritten changes under the process that runs it. So the copy has a name of
-    its own, and is deleted once it is loaded. The module and each of its functions keep the library
-    in the process; when the last of them is gone it is unloaded, unless it `stays`.
+    The bytes are copied, since a file that is overwritten changes under the process that runs it.
+    The module and each of its functions keep the library in the process; when the last of them is
+    gone it is unloaded, unless it `stays`. Raises ArtifactError if code cannot be loaded here.
     """
     ffi = load_ffi()
-    with tempfile.TemporaryDirectory(prefix="needle-load-") as folder:
-        copy = Path(folder) / f"{Path(folder).name}.so"
-        copy.write_bytes(code)
-        module = ffi.load_module(str(copy), keep_module_alive=stays)
+    open_library = ffi.get_global_func(_LIBRARY_LOADER)
+
+    def load(name: str) -> Any:
+        module = open_library(name, "so")
+        if stays:
+            ffi._ffi_api.ModuleGlobalsAdd(module)
         if native() is not None:
-            native().adopt(str(copy))
+            native().adopt(name)
         return module
+
+    with loading:
+        return with_copy(code, load)
 
 
 @functools.cache
@@ -84,7 +90,7 @@ def native() -> Any:
 def load_cuda_runtime() -> Any:
     """Like `load_ffi`, plus TVM's functions for CUDA. Raises InstallError if they do not load."""
     ffi = load_ffi()
-    with _load_lock:
+    with loading, _load_lock:
         if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
             folder = versions.tvm_library_folder()
             if folder is None:

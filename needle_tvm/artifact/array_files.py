@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import io
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format
 
+from needle_tvm.artifact.files import regular_size
 from needle_tvm.errors import InputError, InstallError, UsageError
 from needle_tvm.process import atomic
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
 UNNAMED = ""  # the name of the array in a .npy file
 
+_LONGEST_HEADER = 1 << 16  # bytes
+
+Check = Callable[[str, tuple[int, ...], np.dtype[Any]], None]
 Arrays = dict[str, np.ndarray[Any, Any]]
 
 
@@ -25,18 +32,27 @@ def check_suffix(path: Path) -> None:
         raise UsageError(f"{path}: its name must end in {', '.join(SUFFIXES)}")
 
 
-def read(path: Path) -> Arrays:
+def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
     """The arrays of a file by name. Pickled arrays are refused: reading one would run its code.
 
-    Raises InputError if the file is damaged, OSError if it cannot be read, UsageError for another
-    suffix, InstallError for .safetensors without the package of that name.
+    `check` gets name, shape and dtype of each array of a .npy or .npz file before it is read, and
+    may raise: 3 MB of a .npz file may hold 3 GB.
+
+    Raises InputError if the file is damaged, OSError if it cannot be read or is not a regular file,
+    UsageError for another suffix, InstallError for .safetensors without the package of that name.
     """
     check_suffix(path)
-    with path.open("rb"):  # raises an OSError that names the file
-        pass
+    try:
+        regular_size(path)
+        with path.open("rb"):
+            pass
+    except OSError as error:  # one that names the file
+        raise error if error.filename else OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if path.suffix == ".safetensors":
             return _read_safetensors(path)
+        for name, shape, dtype in _headers(path):
+            check(name, shape, dtype)
         try:
             found = np.load(path, allow_pickle=False)
         except ValueError as error:  # NumPy's advice would be to unpickle it
@@ -49,8 +65,37 @@ def read(path: Path) -> Arrays:
             raise ValueError("it is a single .npy array")
         with found:
             return {name: found[name] for name in found.files}
-    except (BadZipFile, EOFError, KeyError, ValueError) as error:
+    except InputError:  # of `check`
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
         raise InputError(f"{path}: is no readable {path.suffix} file ({error})") from error
+
+
+def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any]]]:
+    """Name, shape and dtype of the arrays in a .npy or .npz file."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            yield (UNNAMED, *_header(file))
+        return
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as part:
+                yield (member.removesuffix(".npy"), *_header(part))
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    version = format.read_magic(file)
+    if version != (1, 0):  # a header of up to 4 GB; NumPy has written none of those but by request
+        length = file.read(4)
+        if int.from_bytes(length, "little") > _LONGEST_HEADER:
+            raise ValueError(f"a header of {int.from_bytes(length, 'little')} bytes")
+        file = io.BytesIO(length + file.read(int.from_bytes(length, "little")))
+        shape, _, dtype = format.read_array_header_2_0(file)
+    else:
+        shape, _, dtype = format.read_array_header_1_0(file)
+    if dtype.hasobject:
+        raise ValueError("pickled objects, which are not read")
+    return shape, dtype
 
 
 def _read_safetensors(path: Path) -> Arrays:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-import functools
+import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,11 +129,13 @@ class Artifact:
             raise ArtifactError(f"{self.path / GOLDEN}: {error}") from None
 
     @property
-    def missing_features(self) -> list[str]:
-        """The processor features the code was compiled for that this machine lacks."""
-        return host.missing_features(self.target.get("features", []))
+    def missing_features(self) -> list[str] | None:
+        """The processor features the code was compiled for that this machine lacks; None if it
+        cannot be known which it has."""
+        required = self.target.get("features", [])
+        return host.missing_features(required) if required else []
 
-    @functools.cached_property
+    @property
     def obstacle(self) -> str | None:
         """Why this machine cannot run the code, in one line, or None if it can.
 
@@ -171,8 +173,15 @@ class Artifact:
     def check_runs_here(self) -> None:
         """Raise ArtifactError as `check_versions`, and TargetError if there is an `obstacle`."""
         self.check_versions()
-        if self.obstacle is not None:
-            raise TargetError(self.obstacle)
+        obstacle = self.obstacle
+        if obstacle is not None:
+            raise TargetError(obstacle)
+        if self.missing_features is None and not self.for_gpu:
+            warnings.warn(
+                f"{self.path}: {host.UNKNOWN}, and without {', '.join(self.target['features'])} "
+                "it would end with SIGILL",
+                stacklevel=4,
+            )
 
 
 def sign(path: StrPath, private_key: StrPath) -> None:

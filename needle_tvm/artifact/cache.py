@@ -17,17 +17,21 @@ import json
 import os
 import pwd
 import re
+import shutil
 import stat
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm import versions
 from needle_tvm.artifact import replacing
 from needle_tvm.artifact.artifact import Artifact
-from needle_tvm.errors import ArtifactError, InstallError
+from needle_tvm.artifact.layout import MANIFEST
+from needle_tvm.errors import ArtifactError, CacheWarning, InstallError, UsageError
 from needle_tvm.process import atomic
+from needle_tvm.process.scratch import lasting_folder
 from needle_tvm.target.precision import FLOAT32
 
 CACHE_VARIABLE = "NEEDLE_CACHE_DIR"
@@ -40,10 +44,17 @@ _SYSTEMS = ("/tmp", "/var/tmp", "/dev/shm")  # folders shared by all users
 
 
 def root() -> Path:
-    """The cache's folder: `NEEDLE_CACHE_DIR`, else the user's cache folder."""
+    """The cache's folder: `NEEDLE_CACHE_DIR`, else the user's cache folder.
+
+    Raises UsageError if the variable names no folder or the user has none, and InstallError without
+    the package that knows the user's.
+    """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen).expanduser()
+        try:
+            return Path(chosen).expanduser().absolute()
+        except (RuntimeError, OSError) as error:  # no such user, no current folder
+            raise UsageError(f"{CACHE_VARIABLE}={chosen!r}: names no folder ({error})") from None
     try:
         import platformdirs
     except ImportError as error:
@@ -51,7 +62,10 @@ def root() -> Path:
             f"the user's cache folder is found by the package platformdirs ({error}): "
             f"pip install platformdirs, or set {CACHE_VARIABLE}"
         ) from None
-    return Path(platformdirs.user_cache_dir("needle", appauthor=False))
+    found = Path(platformdirs.user_cache_dir("needle", appauthor=False))
+    if not found.is_absolute():  # "~" stands for nothing
+        raise UsageError(f"this user has no home folder: set {CACHE_VARIABLE} to a folder")
+    return found
 
 
 def key(
@@ -96,11 +110,14 @@ def _digest(key: Any) -> str:
 def writing(entry: Path) -> Iterator[Path]:
     """Like `replacing.writing`, for an entry: everything is created for its owner alone.
 
-    Remnants of killed processes in the cache are removed. Raises ArtifactError if the entry cannot
-    be written, or its folders belong to others.
+    Remnants of killed processes in the cache are removed, and whatever is in the entry's place and
+    is no artifact. Raises ArtifactError, caused by an OSError, if the entry cannot be written, and
+    without one if its folders belong to others.
     """
     try:
+        _remove_unless_folder(entry.parent)
         make_private(entry.parent)
+        _remove_unless_whole(entry)
         for folder in (root() / ARTIFACTS).iterdir():
             atomic.remove_abandoned(folder)
     except OSError as error:
@@ -109,13 +126,64 @@ def writing(entry: Path) -> Iterator[Path]:
         yield folder
 
 
+def write(entry: Path, fill: Callable[[Path], None]) -> Path:
+    """Have `fill` fill the folder of an entry; return the folder.
+
+    If the cache cannot be written, or is full, that is another folder, which lasts as long as the
+    process, and a warning says so once. Raises what `fill` raises, and ArtifactError if no folder
+    can be written or the entry's folders belong to others.
+    """
+    try:
+        with writing(entry) as folder:
+            fill(folder)
+        return entry
+    except ArtifactError as error:
+        if not isinstance(error.__cause__, OSError):
+            raise
+        if root() not in _unwritable:
+            _unwritable.add(root())
+            warnings.warn(
+                f"{root()}: the cache cannot be written, so models are compiled anew in each "
+                f"process ({error.__cause__})",
+                CacheWarning,
+                stacklevel=2,
+            )
+    place = lasting_folder() / entry.name
+    with replacing.writing(place, private=True) as folder:
+        fill(folder)
+    return place
+
+
+_unwritable: set[Path] = set()  # folders that a warning has named
+
+
+def _remove_unless_folder(path: Path) -> None:
+    with suppress(FileNotFoundError):
+        if not stat.S_ISDIR(path.lstat().st_mode):
+            path.unlink()
+
+
+def _remove_unless_whole(entry: Path) -> None:
+    """Remove what is in an entry's place unless it may be an artifact, which is then replaced."""
+    _remove_unless_folder(entry)
+    try:
+        if not stat.S_ISREG((entry / MANIFEST).lstat().st_mode):
+            shutil.rmtree(entry)
+    except FileNotFoundError:
+        if entry.is_dir():
+            shutil.rmtree(entry)
+
+
 def checked(entry: Path) -> Artifact:
-    """The artifact of an entry that is safe to use.
+    """The artifact of an entry that is safe to use, or of the folder that `write` returned.
 
     Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's key is not the one it
     is named by.
     """
-    check(entry)
+    if holds(entry):
+        check(entry)
+    elif entry.parent != lasting_folder():
+        raise ArtifactError(f"{entry}: is not in the cache")
     found = Artifact.open(entry)
     if _digest(found.manifest.get("key")) != entry.name:
         raise ArtifactError(f"{entry}: is the entry of another key")
@@ -126,7 +194,7 @@ def holds(path: Path) -> bool:
     """Whether a path lies in the cache's folder."""
     try:
         return path.absolute().is_relative_to(root().absolute())
-    except InstallError:  # there is no such folder
+    except (InstallError, UsageError, OSError):  # there is no such folder
         return False
 
 

@@ -28,8 +28,9 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
     `private`, only its owner may read or write it. Raises ArtifactError if the folder cannot be
     written; nothing half-written stays behind.
     """
-    target = as_path(path, "path", ArtifactError).absolute()
+    target = as_path(path, "path", ArtifactError)
     try:
+        target = target.absolute()
         if target.is_symlink():  # the link stays, and what it leads to is replaced
             target = target.resolve()
         if target.exists() and not (target / MANIFEST).is_file():

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from needle_tvm.artifact.files import read_at_most, regular_size
 from needle_tvm.errors import InstallError, KeyFileError
 from needle_tvm.process import atomic
 from needle_tvm.process.paths import StrPath, as_path
@@ -96,10 +97,10 @@ def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
 def _read(path: StrPath) -> bytes:
     file_path = as_path(path, "key", KeyFileError)
     try:
-        with file_path.open("rb") as file:
-            data = file.read(_LARGEST_KEY + 1)
+        regular_size(file_path)
+        data = read_at_most(file_path, _LARGEST_KEY)
     except OSError as error:
-        raise KeyFileError(f"{path}: cannot be read ({error.strerror})") from None
+        raise KeyFileError(f"{path}: cannot be read ({error.strerror or error})") from None
     if len(data) > _LARGEST_KEY:
         raise KeyFileError(f"{path}: is too long for a key (more than {_LARGEST_KEY} bytes)")
     return data

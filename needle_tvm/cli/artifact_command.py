@@ -18,7 +18,7 @@ from needle_tvm.artifact import Artifact, array_files
 from needle_tvm.artifact.arrays import describe
 from needle_tvm.artifact.function import ArraySpec
 from needle_tvm.artifact.layout import SIGNATURE
-from needle_tvm.artifact.sizes import shape_at
+from needle_tvm.artifact.sizes import may_be, shape_at
 from needle_tvm.cli.drawing import onnx_file
 from needle_tvm.cli.drawing.picture import check_picture, write_picture
 from needle_tvm.cli.drawing.script import of_artifact
@@ -41,7 +41,7 @@ from needle_tvm.process.command_line import (
 from needle_tvm.process.timing import Spread
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.random_inputs import random_inputs
-from needle_tvm.target import cublas
+from needle_tvm.target import cublas, host
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tune.status import summary
 from needle_tvm.words import error_line, printable
@@ -187,6 +187,8 @@ def _needs(artifact: Artifact, features: Sequence[str]) -> str:
 def _here(facts: Mapping[str, Any]) -> str:
     if facts["lacking_features"]:
         return f"lacks {' '.join(facts['lacking_features'])}"
+    if facts["lacking_features"] is None:
+        return f"unknown: {host.UNKNOWN}"
     if facts["refusal"] is None:
         return "has all of them"
     return str(facts["refusal"]).removeprefix(f"{facts['path']}: ")
@@ -258,7 +260,7 @@ def _verify(options: argparse.Namespace) -> int:
             [
                 ("files", f"{facts['files']} as recorded, {facts['size']:,} bytes"),
                 ("signature", facts["signature"]),
-                ("processor", f"has the {len(facts['features'])} features that are needed"),
+                ("processor", _processor(program.artifact, len(facts["features"]))),
                 ("golden", f"{differences} allowed, from the {test.source} model"),
             ]
         )
@@ -271,6 +273,12 @@ def _verify(options: argparse.Namespace) -> int:
         ]
         raise EvaluationError(f"{options.path}: golden outputs differ: {'; '.join(worst)}")
     return OK
+
+
+def _processor(artifact: Artifact, count: int) -> str:
+    if artifact.missing_features is None:
+        return f"unknown: {host.UNKNOWN}"
+    return f"has the {count} features that are needed"
 
 
 def _load(options: argparse.Namespace) -> runtime.Program:
@@ -338,14 +346,15 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
         path = Path(rest if named else text)
         if separator and not named and not path.exists():
             raise InputError(f"{text}: {name!r} is no input; they are {', '.join(names)}")
-        arrays = array_files.read(path)
+        if named and path.suffix in array_files.SUFFIXES[1:]:
+            raise UsageError(f"{text}: a name is for .npy files; others hold their own names")
+        unnamed = name if named else next((n for n in names if n not in given), "")
+        arrays = array_files.read(path, _checker(path, artifact, unnamed))
         if array_files.UNNAMED in arrays:
             left = [other for other in names if other not in given]
             if not named and not left:
                 raise UsageError(f"{text}: the model takes {len(names)} arrays, all given already")
             arrays = {name if named else left[0]: arrays[array_files.UNNAMED]}
-        elif named:
-            raise UsageError(f"{text}: a name is for .npy files; others hold their own names")
         for found, array in arrays.items():
             if found not in names:
                 raise InputError(f"{path}: {found!r} is no input; they are {', '.join(names)}")
@@ -360,6 +369,23 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
     sizes = dict(options.size)
     random = random_inputs(artifact, options.seed, sizes) if missing else [None] * len(names)
     return [given.get(name, array) for name, array in zip(names, random, strict=True)]
+
+
+def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:
+    """Checks that an array is of an input's shape, before it is read from a file."""
+    specs = {spec.name: spec for spec in artifact.main.inputs}
+
+    def check(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        spec = specs.get(name or unnamed)
+        if spec is not None and not may_be(shape, spec.shape):
+            raise InputError(
+                f"input {spec.name!r} is {describe(shape, str(dtype))}, "
+                f"the model was compiled for {describe(spec.shape, spec.dtype)}"
+            )
+        if spec is None and name:
+            raise InputError(f"{path}: {name!r} is no input; they are {', '.join(specs)}")
+
+    return check
 
 
 def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:

@@ -20,6 +20,7 @@ from needle_tvm.errors import ArtifactError, InstallError, StageError, UsageErro
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
 from needle_tvm.process import command_line
+from needle_tvm.process.forks import loading
 from needle_tvm.process.paths import StrPath
 from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
@@ -108,14 +109,17 @@ def compile_torch(
     *inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
     dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    trusted: bool = False,
     **choices: Unpack[Choices],
 ) -> Executable:
     """Compile a `torch.nn.Module` in eval mode for inputs like these; other keywords are those of
     `compile`.
 
     `model` may also be an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that
-    `torch.export.save` wrote: only load files that you trust. Without inputs, those that it was
-    exported with are the example, and sizes that it leaves open must be given as `dims` again.
+    `torch.export.save` wrote. Reading a file runs no code from it; a file that needs that, such as
+    one whose example inputs are objects of a class of yours, is refused unless `trusted` is True.
+    Without inputs, those that it was exported with are the example, and sizes that it leaves open
+    must be given as `dims` again.
 
     `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
     dataclasses of them, and objects that hold them, such as a cache of keys and values; numbers,
@@ -143,6 +147,8 @@ def compile_torch(
     alone, draws random numbers, writes to its buffers or inputs, computes tensors whose shapes
     depend on values, or takes or returns anything but dense tensors of real numbers.
     """
+    if not isinstance(trusted, bool):
+        raise UsageError(f"trusted={trusted!r}: must be True or False")
     asked = request(**choices)
     if dims:
         check_dims(asked)
@@ -160,7 +166,7 @@ def compile_torch(
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    taken = take(*module_of(model, inputs, kwargs or {}), dims)
+    taken = take(*module_of(model, inputs, kwargs or {}, trusted), dims)
     if taken.shapes.dims:  # also by marks on the inputs
         check_dims(asked)
     return compile_source(source(taken, asked.spec, asked.variant), asked)
@@ -189,7 +195,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
             if asked.shows_search:
                 asked = replace(asked, progress=lambda text: show(0, 1, text))
             asked.say(f"{asked.stage}: compiling")
-            _build(source, asked, folder, key)
+            folder = _build(source, asked, folder, key)
         found = _open(folder, asked.spec)
     return Executable(*found, from_cache=from_cache, source=source)
 
@@ -221,7 +227,7 @@ def _cached(folder: Path, asked: Request) -> _Opened | None:
     An entry cannot be used if it is damaged or not trusted, or if its results were not checked and
     the request asks for that.
     """
-    if not folder.exists():
+    if not os.path.exists(folder):
         return None
     try:
         found = _open(folder, asked.spec)
@@ -242,11 +248,13 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
         runs = artifact.obstacle is None
         return artifact, runtime.Program(artifact, spec.index) if runs else None
 
-    return undisturbed(folder, read)
+    with loading:
+        return undisturbed(folder, read)
 
 
-def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> None:
-    """Compile into the cache entry `folder`; nothing is left there if a step fails."""
+def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> Path:
+    """Compile into the cache entry `folder`, or another folder if it cannot be written; return the
+    folder. Nothing is left there if a step fails."""
     from needle_tvm.lower import build
 
     target, variant = asked.spec.to_tvm(), asked.variant
@@ -258,12 +266,15 @@ def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) ->
         module = _tuned(source, module, signature, asked, notes)
     else:
         module = build.schedule(module, target, variant.stage, variant.disable)
-    with cache.writing(folder) as temporary:
-        notes |= build.write_library(module, target, temporary)
+
+    def fill(temporary: Path) -> None:
+        notes.update(build.write_library(module, target, temporary))
         manifest = build.describe(signature, module, asked.spec, target, notes)
         write_manifest(temporary, {**manifest, "checked": False})
         if asked.check and _is_right(source, temporary, asked):
             write_manifest(temporary, {**manifest, "checked": True})
+
+    return cache.write(folder, fill)
 
 
 def _is_right(source: Source, folder: Path, asked: Request) -> bool:

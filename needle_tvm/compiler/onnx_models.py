@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from needle.errors import ModelError
+from needle.errors import DimError, ModelError, ShapeError, TraceError
 from needle_tvm.compiler.compiler import compile
-from needle_tvm.errors import InstallError, UsageError
+from needle_tvm.errors import InstallError, NeedleTVMError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,7 +38,8 @@ def compile_onnx(
 
     Raises InstallError without the package `onnx`, and what `compile` raises. Raises UsageError for
     a file that is damaged or not valid ONNX, for one that has operators or dtypes that needle does
-    not (all operators are listed), and for inputs or dims that do not fit the graph.
+    not (all operators are listed), for inputs or dims that do not fit the graph, and for a model
+    that fails on its inputs, such as by a constant index that is out of range.
     """
     import needle.onnx
     from needle.onnx.examples import axes_of_dims, by_name, examples
@@ -49,6 +50,10 @@ def compile_onnx(
         axes = axes_of_dims(declared, dims or {})
         arrays = examples(declared, by_name(declared, inputs), axes)
         return compile(module, *arrays, dims=axes or None, **choices)
+    except (NeedleTVMError, TraceError, DimError):
+        raise
+    except (IndexError, ShapeError, ArithmeticError) as error:  # of the ops, run on the inputs
+        raise UsageError(f"the model fails on its inputs: {error}") from error
     except ImportError as error:
         raise InstallError(str(error)) from error
     except ModelError as error:

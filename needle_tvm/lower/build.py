@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from needle_tvm._tvm.names import (
     cpu_features,
     llvm_version,
     script,
+    target_fields,
 )
 from needle_tvm.artifact.layout import LIBRARY, SCRIPT
 from needle_tvm.errors import ArtifactError, TargetError, ToolchainError
@@ -79,20 +81,20 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else add_into
         executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
-    with scratch_folder("needle-build-") as temporary:
-        linked = temporary / LIBRARY
-        objects = []
-        if library_products.is_used(module):
-            objects.append(temporary / f"{cublas.LIBRARY}.o")
-            objects[0].write_bytes(compiled_function(cublas.SOURCE))
-        try:
-            export_library(executable, linked, compile_cuda, objects)
-        except RuntimeError as error:  # TVM's, with a page of the linker's output
-            reason = str(error).removeprefix("Compilation error:").strip().partition("\n")[0]
-            raise ToolchainError(
-                f"the C++ compiler does not link code for {target.attrs['mtriple']!s} ({reason})"
-            ) from error
-        code = linked.read_bytes()
+    temporary = Path(tempfile.gettempdir())
+    try:
+        with scratch_folder("needle-build-") as temporary:
+            objects = []
+            if library_products.is_used(module):
+                objects.append(temporary / f"{cublas.LIBRARY}.o")
+                objects[0].write_bytes(compiled_function(cublas.SOURCE))
+            linked = temporary / LIBRARY
+            export_library(executable, linked, compile_cuda, objects, code=_machine(target))
+            code = linked.read_bytes()
+    except OSError as error:
+        raise ToolchainError(
+            f"{error.filename or temporary}: code cannot be written ({error.strerror})"
+        ) from error
     if not code.startswith(b"\x7fELF"):
         raise ArtifactError(f"{folder}: the linker wrote no shared library")
     (folder / LIBRARY).write_bytes(code)
@@ -101,6 +103,11 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         "libraries": [path.stem for path in objects],
     }
     return {name: value for name, value in notes.items() if value}
+
+
+def _machine(target: Target) -> str:
+    fields = target_fields(target)
+    return str(fields.get("mtriple") or fields.get("host", {}).get("mtriple") or "this machine")
 
 
 def schedule(

@@ -10,13 +10,13 @@ length followed by as many bytes.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm.names import tvm
+from needle_tvm.lower import linking
 
 _SYMBOL = "__tvm_ffi__library_bin"
 _KIND, _SOURCE, _MACHINE_CODE = b"cuda", b"cuda", b"cubin"
@@ -38,35 +38,46 @@ def device_source(library: Any) -> str:
 
 def export_library(
     library: Any,
-    path: str | os.PathLike[str],
+    path: Path,
     compile_cuda: Callable[[str], bytes],
     objects: Sequence[Path] = (),
+    *,
+    code: str = "",
 ) -> None:
     """Link a built module into a shared library, with machine code for the GPU if it has any.
 
     `compile_cuda` compiles CUDA source to a cubin; it is not called if there are no kernels.
-    `objects` are object files to link in.
+    `objects` are object files to link in, `code` describes what is linked. Other files are written
+    beside `path`. Raises ToolchainError if it cannot be linked, OSError if a file cannot be
+    written.
     """
-    module = module_of_library(library)
+    module, folder = module_of_library(library), path.parent
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
-    if not sources:
-        module.export_library(str(path), addons=[str(each) for each in objects])
-        return
     codes = [(raw, compile_cuda(source)) for raw, source in sources]
+    files = list(objects)
+    for number, part in enumerate(linking.compiled_parts(module)):
+        files.append(folder / f"lib{number}.o")
+        files[-1].write_bytes(linking.object_code(part, folder))
+    if codes:
+        files.append(_with_cubins(module, codes, folder))
+    elif (imports := linking.packed_imports(module, folder)) is not None:
+        files.append(folder / "devc.o")
+        files[-1].write_bytes(imports)
+    linking.link(files, path, code=code)
 
-    def pack(packed: Any, is_system_library: bool, prefix: str, folder: str) -> str:
-        image = _packed(packed, is_system_library, prefix)
-        for raw, code in codes:
-            image = with_code(image, raw, code)
-        binary, assembly = Path(folder, "devc.bin"), Path(folder, "devc.s")
-        binary.write_bytes(image)
-        assembly.write_text(
-            f".section .rodata\n.globl {prefix}{_SYMBOL}\n.balign 16\n{prefix}{_SYMBOL}:\n"
-            f'.incbin "{binary}"\n.section .note.GNU-stack,"",%progbits\n'
-        )
-        return str(assembly)
 
-    module.export_library(str(path), fpack_imports=pack, addons=[str(each) for each in objects])
+def _with_cubins(module: Any, codes: Sequence[tuple[bytes, bytes]], folder: Path) -> Path:
+    """Write what a library carries, with the GPU's machine code in place of (source, code)."""
+    image = _packed(module, False, "")
+    for raw, code in codes:
+        image = with_code(image, raw, code)
+    binary, assembly = folder / "devc.bin", folder / "devc.s"
+    binary.write_bytes(image)
+    assembly.write_text(
+        f".section .rodata\n.globl {_SYMBOL}\n.balign 16\n{_SYMBOL}:\n"
+        f'.incbin "{binary}"\n.section .note.GNU-stack,"",%progbits\n'
+    )
+    return assembly
 
 
 def with_code(image: bytes, source: bytes, code: bytes) -> bytes:

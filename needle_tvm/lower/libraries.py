@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import subprocess
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -28,6 +28,7 @@ from needle_tvm._tvm.names import (
 )
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
+from needle_tvm.lower.linking import cxx_compiler, run
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import UPPER
@@ -159,18 +160,6 @@ def _without_scopes(module: IRModule) -> IRModule:
     return module
 
 
-def write_object(library: Any, path: str) -> None:
-    """Write a built module's machine code for the CPU to an object file."""
-    module_of_library(library).write_to_file(path, "o")
-
-
-def cxx_compiler() -> str | None:
-    """The command of the C++ compiler that TVM would link with; None if there is none."""
-    from tvm.support import cc
-
-    return cc.get_cc()
-
-
 @functools.cache
 def compiled_function(source: Path) -> bytes:
     """Compile C++ that exports functions by tvm-ffi's headers; return the object file's bytes.
@@ -185,10 +174,9 @@ def compiled_function(source: Path) -> bytes:
     options = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", f"-I{include}"]
     with scratch_folder("needle-object-") as folder:
         output = folder / "function.o"
-        command = [compiler, "-x", "c++", *options, "-c", str(source), "-o", str(output)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise ToolchainError(f"{source}: {compiler} failed: {done.stderr.strip()[-400:]}")
+        options += ["-c", str(source), "-o", str(output)]
+        command = [*shlex.split(compiler), "-x", "c++", *options]
+        run(command, f"compile {source}")
         return output.read_bytes()
 
 

@@ -33,6 +33,23 @@ _LARGEST = 2**63 - 1
 _MOST_REPEATS = 1_000_000  # the times of all are kept
 
 
+def open_streams() -> None:
+    """Open the standard streams that the caller has closed (`>&-`), to nowhere.
+
+    Otherwise Python has None for them, and the next file that is opened gets their number.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                found = os.open(os.devnull, os.O_RDWR)
+                if found != number:
+                    os.dup2(found, number)
+                    os.close(found)
+            setattr(sys, name, open(os.devnull, mode))
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line.
 
@@ -41,6 +58,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     rest: str | None = None
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        open_streams()
+        return super().parse_args(args, namespace)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = super().parse_known_args(args, namespace)
@@ -129,12 +150,13 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
     """
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
-        return run()
+        code = run()
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt as error:
         _free_frames(error)
         return _complain(program, "interrupted", INTERRUPTED)
     except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:
         if debug or os.environ.get("NEEDLE_DEBUG"):
@@ -150,6 +172,10 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
         return _complain(program, text, FAILED)
     finally:
         signal.signal(signal.SIGTERM, before)
+        try:
+            sys.stdout.flush()
+        except OSError:  # nobody reads it or the disk is full; Python would flush again at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _errors_of_needle() -> tuple[type[Exception], ...]:

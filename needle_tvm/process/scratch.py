@@ -5,6 +5,7 @@ Standard library and a POSIX shell only.
 
 from __future__ import annotations
 
+import atexit
 import os
 import secrets
 import shutil
@@ -12,7 +13,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 # Waits for the end of its input, which comes when the only process that could write to it ends.
@@ -36,6 +37,24 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def lasting_folder() -> Path:
+    """This process's own scratch folder, which lasts until it ends."""
+    owner = os.getpid()
+    if owner not in _lasting:
+        stack = ExitStack()
+        _lasting[owner] = stack.enter_context(scratch_folder("needle-process-"))
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not in a forked child
+                stack.close()
+
+        atexit.register(remove)
+    return _lasting[owner]
+
+
+_lasting: dict[int, Path] = {}  # by the id of its process
+
+
 @contextmanager
 def reaped(path: Path) -> Iterator[None]:
     """Have `path` removed, with its contents, if this process ends within the block.
@@ -44,7 +63,7 @@ def reaped(path: Path) -> Iterator[None]:
     one without an exec keeps the path alive for as long as it runs.
     """
     reaper = subprocess.Popen(
-        ["sh", "-c", _REAPER, "reaper", str(path)],
+        ["/bin/sh", "-c", _REAPER, "reaper", str(path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -19,6 +19,7 @@ from needle_tvm.artifact.bfloat16 import dtype_named
 from needle_tvm.artifact.layout import LIBRARY
 from needle_tvm.artifact.sizes import shape_at
 from needle_tvm.errors import ArtifactError, CaptureError, ParameterError
+from needle_tvm.process.forks import loading
 from needle_tvm.process.threads import available_cores, configure_tvm_threads
 from needle_tvm.runtime import memory
 from needle_tvm.runtime.inputs import Input, Inputs
@@ -86,10 +87,11 @@ class Executor:
     def use(self, tensors: Sequence[Any]) -> None:
         """Use these weights from now on: tensors in the order of `main.params`, which are packed
         here as the code takes them."""
-        transform = self.main.transform
-        if transform is not None and tensors:
-            tensors = self._machine()[transform](tensors)
-        self.memory.use_large_pages(tensors)
+        with loading:
+            transform = self.main.transform
+            if transform is not None and tensors:
+                tensors = self._machine()[transform](tensors)
+            self.memory.use_large_pages(tensors)
         self.bound = tuple(tensors)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:

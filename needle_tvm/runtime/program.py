@@ -20,6 +20,7 @@ from needle_tvm.artifact.layout import PARAMS
 from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.artifact.summary import summary
 from needle_tvm.errors import ArtifactError, UsageError
+from needle_tvm.process.forks import loading
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.runtime import weights
 from needle_tvm.runtime.calls import Calls
@@ -39,8 +40,9 @@ class Program:
 
     def __init__(self, artifact: Artifact, device: int = 0) -> None:
         self.artifact = artifact
-        self.executor = Executor(artifact, device)
-        self._calls = Calls(self.executor, share=lambda tensor: tensor)
+        with loading:
+            self.executor = Executor(artifact, device)
+            self._calls = Calls(self.executor, share=lambda tensor: tensor)
 
     def __repr__(self) -> str:
         return summary(type(self).__name__, self.artifact.manifest, self.artifact.main)
@@ -118,7 +120,8 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
             executor.use(tensors)
         return program
 
-    return undisturbed(folder, read)
+    with loading:
+        return undisturbed(folder, read)
 
 
 def load_with_params(
@@ -132,9 +135,10 @@ def load_with_params(
         artifact, params = _verified(folder, require_signature)
         return Program(artifact), params
 
-    program, params = undisturbed(folder, read)
-    if params is not None:
-        program.set_params(params)
+    with loading:
+        program, params = undisturbed(folder, read)
+        if params is not None:
+            program.set_params(params)
     return program, params
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
 HOST = "host"  # mcpu of a target that means this very machine
+MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name of the processor to take this machine's for
 KINDS = ("cpu", "cuda")
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
 _TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
@@ -75,6 +77,8 @@ class TargetSpec:
         fields = self.fields
         if fields.get("mcpu") == HOST:
             fields["host"] = host.identity()
+            if os.environ.get(MCPU_VARIABLE):
+                fields["host"] += f" as {os.environ[MCPU_VARIABLE]}"
         if self.device == "cuda":
             fields["nvcc"] = nvcc.version()
         return fields
@@ -88,11 +92,15 @@ class TargetSpec:
         from needle_tvm._tvm import names as tvm_names
 
         fields = self.fields
-        chosen = fields.get("mcpu") != HOST or {"mattr", "mtriple"} & set(fields)
-        if fields.get("mcpu") == HOST:
-            fields["mcpu"] = tvm_names.host_cpu()
+        asked = os.environ.get(MCPU_VARIABLE)
+        here = fields.get("mcpu") == HOST
+        chosen = not here or asked or {"mattr", "mtriple"} & set(fields)
+        if here:
+            fields["mcpu"] = asked or tvm_names.host_cpu()
         if fields["kind"] == "llvm" and chosen:
             _check_with_llvm(fields)
+        if here and not asked and "mtriple" not in fields:
+            _leave_out_lacking(fields)
         return fields
 
     def to_tvm(self) -> Target:
@@ -111,7 +119,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
 
     "cuda" is this machine's first GPU, "cuda:1" its second. "cuda:sm_90" is any GPU of that
     architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
-    "mcpu" (LLVM's name of a processor), "mattr" (features of `host.CPUINFO_NAMES` to add or remove,
+    "mcpu" (LLVM's name of a processor), "mattr" (features of `host.FEATURES` to add or remove,
     as in "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how many
     threads code for a CPU is scheduled for, the same as "num-cores"; the default is the number of
     cores this process may use.
@@ -153,8 +161,8 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
         )
     fields = {"mcpu": HOST, **target, "num-cores": cores}
     for name in ("mcpu", "mtriple"):
-        if name in fields and not isinstance(fields[name], str):
-            raise TargetError(f"target field {name}={fields[name]!r}: must be a str")
+        if name in fields and not (isinstance(fields[name], str) and fields[name].isascii()):
+            raise TargetError(f"target field {name}={fields[name]!r}: must be a str of ASCII")
     if "mtriple" in fields and not _TRIPLE.fullmatch(fields["mtriple"]):
         raise TargetError(
             f"target field mtriple={fields['mtriple']!r}: must be that of Linux on "
@@ -165,10 +173,9 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
         raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
     for each in features:
         # Other features cannot be checked when the code is loaded, and LLVM has no code for some.
-        if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in host.CPUINFO_NAMES:
+        if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in host.FEATURES:
             raise TargetError(
-                f"target field mattr: {each!r} must be + or - and one of "
-                f"{', '.join(host.CPUINFO_NAMES)}"
+                f"target field mattr: {each!r} must be + or - and one of {', '.join(host.FEATURES)}"
             )
     return _spec(fields)
 
@@ -192,6 +199,18 @@ def _check_with_llvm(fields: dict[str, Any]) -> None:
     if lacking:
         given = f"{mcpu!r} with {', '.join(features)}" if features else repr(mcpu)
         raise TargetError(f"target: {given} lacks {lacking[0]}, without which there is no code")
+
+
+def _leave_out_lacking(fields: dict[str, Any]) -> None:
+    """Remove from a target's features those that processors of this name have and this machine
+    lacks: LLVM knows it by family and model, and a hypervisor or emulator may hide features."""
+    from needle_tvm._tvm import names as tvm_names
+
+    named = host.checkable(tvm_names.cpu_features(tvm_names.make_target(fields)))
+    given = {name[1:] for name in fields.get("mattr", ())}
+    lacking = [f"-{name}" for name in host.missing_features(named) or () if name not in given]
+    if lacking:
+        fields["mattr"] = [*fields.get("mattr", ()), *lacking]
 
 
 def _of(triple: str | None) -> str:

@@ -5,16 +5,16 @@ The workers call it: `measure.steps` for candidates, `gate.reference` for refere
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm.ffi import native
 from needle_tvm._tvm.names import IRModule, Target, tvm
-from needle_tvm.errors import TuningError
-from needle_tvm.lower.gpu_code import export_library
-from needle_tvm.lower.libraries import cxx_compiler, for_llvm, pass_options, write_object
+from needle_tvm.errors import ToolchainError, TuningError
+from needle_tvm.lower import linking
+from needle_tvm.lower.gpu_code import export_library, module_of_library
+from needle_tvm.lower.libraries import for_llvm, pass_options
 from needle_tvm.process.threads import configure_tvm_threads
 from needle_tvm.target import nvcc
 
@@ -35,8 +35,13 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
 def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
     # The object file lies beside the library: the caller removes the folder even if this is killed.
     code = path.with_suffix(".o")
-    write_object(built, str(code))
-    _link(code, path)
+    code.write_bytes(linking.object_code(module_of_library(built), path.parent))
+    # TVM's own export takes four times as long: it calls the compiler for a second, empty file. The
+    # code needs none of the compiler's own libraries except libm.
+    try:
+        linking.link([code], path, ["-nostdlib", "-lm"])
+    except ToolchainError as error:
+        raise TuningError(f"a candidate is not linked: {error}") from error
     code.unlink()
     return []
 
@@ -69,19 +74,3 @@ def load(path: Path) -> Any:
         native().adopt(str(path))
         native().use_threads(configure_tvm_threads())
     return module
-
-
-def _link(code: Path, linked: Path) -> None:
-    """Link one object file into a shared library.
-
-    TVM's own export takes four times as long: it calls the compiler for a second, empty file.
-    """
-    compiler = cxx_compiler()
-    if compiler is None:
-        raise TuningError("no C++ compiler was found to link with: install one, or set CXX")
-    # The code needs none of the compiler's own libraries except libm.
-    command = [compiler, "-shared", "-nostdlib", "-o", str(linked), str(code), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason given"]
-        raise TuningError(f"{compiler} cannot link a candidate: {lines[-1]}")

@@ -11,6 +11,7 @@ except ImportError:
 from kernel_lab import contestants, peers, registry
 from kernel_lab.workload import describe
 from needle_tvm.target import host
+from needle_tvm.target.features import Processor
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
 
@@ -128,7 +129,7 @@ def test_a_gpu_ladder_is_timed_on_a_gpu(name):
 @pytest.mark.parametrize("flags", [{"avx2"}, {"avx2", "avx512f"}])
 def test_openblas_is_told_only_of_vectors_there_are(monkeypatch, flags):
     """On a processor without AVX-512, OPENBLAS_CORETYPE=SKYLAKEX would end it with SIGILL."""
-    monkeypatch.setattr(host, "cpuinfo", lambda: ("a processor", frozenset(flags)))
+    monkeypatch.setattr(host, "processor", lambda: Processor("a processor", frozenset(flags)))
     found = {peer.name: peer.env for peer in peers.of(registry.WORKLOADS["gemm"], "cpu")}
     assert ("NumPy, tuned" in found) == ("avx512f" in flags)
     assert found["NumPy"] == {}

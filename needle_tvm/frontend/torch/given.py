@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from needle_tvm.errors import TranslationError
-from needle_tvm.faults import sentence
-from needle_tvm.frontend.torch.export import quiet
+from needle_tvm.frontend.torch import archive
 
 
 def module_of(
-    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], trusted: bool = False
 ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """The model as a `torch.nn.Module`, and its example arguments.
 
     `model` is a module in eval mode, an `ExportedProgram`, or the path of a file of one (`.pt2`).
-    A program's own example arguments are used where none are given. Raises TranslationError for
-    another model, one in training mode, and a file that holds no program.
+    Only a `trusted` file may run code (`archive`). A program's own example arguments are used where
+    none are given. Raises TranslationError for another model, one in training mode, and a file that
+    holds no program or could run code.
     """
     import torch
 
     if isinstance(model, (str, os.PathLike)):
-        model = _loaded(model)
+        model = archive.load(model, trusted)
     if isinstance(model, torch.export.ExportedProgram):
         if not args and not kwargs and model.example_inputs is not None:
             args, kwargs = model.example_inputs
@@ -38,19 +38,3 @@ def module_of(
     if model.training:
         raise TranslationError("model is in training mode: call model.eval() first")
     return model, args, kwargs
-
-
-def _loaded(path: str | os.PathLike[str]) -> Any:
-    """The exported program in a file."""
-    import torch
-
-    if not os.path.isfile(path):
-        raise TranslationError(f"model={os.fspath(path)!r}: there is no such file")
-    try:
-        with quiet():
-            return torch.export.load(path)
-    except Exception as error:  # of PyTorch's, of zipfile's and of pickle's
-        raise TranslationError(
-            f"model={os.fspath(path)!r}: not a file that torch.export.save wrote "
-            f"({sentence(error)})"
-        ) from error

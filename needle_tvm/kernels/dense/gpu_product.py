@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -67,19 +66,19 @@ class Product:
     kinds: Mapping[str, tuple[Any, ...]]
     inverse: Inverse
 
-    @cached_property
+    @property
     def batches(self) -> int:
         return self._extent("batch")
 
-    @cached_property
+    @property
     def rows(self) -> int:
         return self._extent("rows")
 
-    @cached_property
+    @property
     def columns(self) -> int:
         return self._extent("columns")
 
-    @cached_property
+    @property
     def terms(self) -> int:
         return self._extent("terms")
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from needle_tvm.artifact.files import read_at_most, regular_size
 from needle_tvm.errors import RecordsError
 from needle_tvm.process import atomic
 from needle_tvm.process.child import Child, ChildError, Messages
@@ -87,9 +88,9 @@ def import_json(store: Store, workloads: Path, records: Path) -> Import:
 def _lines(path: Path) -> Iterator[str]:
     """Yield the lines of a file with any contents, except for a blank last line."""
     try:
-        data = path.read_bytes()
+        data = read_at_most(path, regular_size(path))
     except OSError as error:
-        raise RecordsError(f"{path}: cannot be read ({error.strerror})") from error
+        raise RecordsError(f"{path}: cannot be read ({error.strerror or error})") from error
     for line in data.split(b"\n")[: None if data[-1:] not in (b"\n", b"") else -1]:
         yield line.decode(errors="replace")
 

@@ -93,7 +93,7 @@ class Store:
         create: bool = True,
         report: Report | None = None,
     ) -> None:
-        self.path = Path(path).expanduser().absolute() if path is not None else default_path()
+        self.path = default_path() if path is None else _absolute(path)
         self._report = report or _warn
         self._mutex = threading.RLock()
         self._connection: sqlite3.Connection | None = None
@@ -403,6 +403,13 @@ class Store:
                 self._report(f"{self.path}: {kind.table[:-1]} {shown} is damaged and not used")
             else:
                 yield row
+
+
+def _absolute(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path).expanduser().absolute()
+    except (RuntimeError, OSError) as error:  # no such user, no current folder
+        raise RecordsError(f"{os.fspath(path)}: names no folder ({error})") from None
 
 
 def _remove(folder: Path, owner: int) -> None:

@@ -157,7 +157,7 @@ class TrackerClient:
             raise
         except OSError as error:
             raise self._error(f"lost ({error.strerror or error})") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise self._error(f"sent what is not of its protocol ({error})") from None
 
     def servers(self) -> dict[str, list[str]]:
@@ -170,7 +170,7 @@ class TrackerClient:
                 found.setdefault(key, []).append(show_address(*entry["addr"]))
         except TimeoutError:
             raise self._error(f"no answer within {REPLY_SECONDS:g} s") from None
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise self._error(f"sent what is not of its protocol ({error})") from None
         return found
 
@@ -179,8 +179,18 @@ class TrackerClient:
         answer = self.ask(REQUEST, key, "", 1, seconds=seconds)
         if not isinstance(answer, Sequence) or len(answer) != 2 or answer[0] != SUCCESS:
             raise self._error(f"sent what is not of its protocol ({answer!r})")
-        host, port, word = answer[1]
-        return str(host), int(port), str(word)
+        try:
+            host, port, word = answer[1]
+            return str(host), int(port), str(word)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise self._error(f"sent what is not of its protocol ({error})") from None
+
+    def holds(self, word: str) -> bool:
+        """Whether this connection's offer with the match key `word` is still open."""
+        answer = self.ask(PENDING_KEYS)
+        if not isinstance(answer, list):
+            raise self._error(f"sent what is not of its protocol ({answer!r})")
+        return word in answer
 
     def _error(self, what: str) -> RemoteError:
         return RemoteError(f"tracker {show_address(*self.address)}: {what}")

@@ -25,7 +25,6 @@ from needle_tvm.process.processes import die_with_parent, signals_held
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tune.remote.door import Door
 from needle_tvm.tune.remote.protocol import (
-    PENDING_KEYS,
     PUT,
     UPDATE_INFO,
     TrackerClient,
@@ -100,7 +99,7 @@ class Server:
                 # Also if strangers keep coming: the tracker may have gone meanwhile.
                 if tracker.socket in readable or time.monotonic() >= asked + _PING_SECONDS:
                     asked = time.monotonic()
-                    if self._word in tracker.ask(PENDING_KEYS):
+                    if tracker.holds(self._word):
                         offered = asked
                     elif asked > offered + _UNUSED_SECONDS:
                         self._word = ""

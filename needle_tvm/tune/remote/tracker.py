@@ -95,6 +95,8 @@ class Tracker:
             pass
         except (ValueError, TypeError, LookupError, AttributeError):  # not what the protocol says
             pass
+        except (OverflowError, RecursionError):  # of Infinity and of lists in lists
+            pass
         finally:
             self._forget(peer)
             writer.close()

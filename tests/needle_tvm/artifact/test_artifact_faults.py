@@ -90,7 +90,7 @@ def check_refused(faults, folder, spy, tmp_path, key=None):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == {"refused": len(faults), "loaded": []}
-    opened = {line for line in log.read_text().splitlines() if "needle-load-" in line}
+    opened = {line for line in log.read_text().splitlines() if "/fd/" in line}
     assert len(opened) == 1, opened  # the undamaged artifact, which shows that the spy works
     assert not any(str(copy) in line for line in log.read_text().splitlines())
 

@@ -9,6 +9,7 @@ from needle_tvm._tvm.names import cpu_features
 from needle_tvm.errors import TargetError
 from needle_tvm.process.threads import available_cores
 from needle_tvm.target import host
+from needle_tvm.target.features import Processor
 from needle_tvm.target.spec import resolve
 
 X86 = "x86_64-unknown-linux-gnu"
@@ -132,10 +133,10 @@ def test_threads_must_be_a_positive_integer(threads):
 
 
 def test_features_that_are_missing_are_named(monkeypatch):
-    monkeypatch.setattr(host, "cpuinfo", lambda: ("old", frozenset({"avx", "fma"})))
+    monkeypatch.setattr(host, "processor", lambda: Processor("old", frozenset({"avx", "fma"})))
     assert host.missing_features(["avx", "avx512f", "fma"]) == ["avx512f"]
-    monkeypatch.setattr(host, "cpuinfo", lambda: ("unknown", frozenset()))
-    assert host.missing_features(["avx512f"]) == []
+    monkeypatch.setattr(host, "processor", lambda: Processor("", None))
+    assert host.missing_features(["avx512f"]) is None
 
 
 # Ordinary code for the second processor has instructions that the first does not have.
@@ -157,8 +158,7 @@ def test_code_for_another_processor_is_refused_here(monkeypatch, here, other):
         target = resolve({"kind": "llvm", "mcpu": processor, "mtriple": X86}).to_tvm()
         return host.checkable(cpu_features(target))
 
-    flags = frozenset(host.CPUINFO_NAMES[name] for name in required(here))
-    monkeypatch.setattr(host, "cpuinfo", lambda: (here, flags))
+    monkeypatch.setattr(host, "processor", lambda: Processor(here, frozenset(required(here))))
     assert host.missing_features(required(here)) == []
     assert host.missing_features(required(other))
 

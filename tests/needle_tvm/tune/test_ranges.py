@@ -48,6 +48,16 @@ def kernel(*most, least=1):
     return found
 
 
+def panels(function):
+    """A weight (24, 40) in panels, as wide as this processor's vectors make them."""
+    return normal(*map(int, function.params[1].shape))
+
+
+def unpacked(w):
+    """The weight (24, 40) of its panels."""
+    return w.transpose(1, 0, 2).reshape(24, -1)[:, :40]
+
+
 @pytest.mark.parametrize(
     ("most", "least"), [((64,), 1), ((1,), 1), ((16,), 1), ((17,), 2), ((90,), 40), ((9, 7), 1)]
 )
@@ -94,10 +104,10 @@ def test_the_function_at_its_sizes_is_the_function(tmp_path):
         fixed = at_sizes(part.function)
         assert not symbols_of(fixed) and not {SIZES, BOUNDS} & set(dict(fixed.attrs))
         (rows,) = part.sizes
-        x, w = normal(rows, 24), normal(3, 24, 16)
+        x, w = normal(rows, 24), panels(fixed)
         scheduled = RULES.schedule_function(part.function, HOST)
         found = [written(code, tmp_path)(x, w, shape=(rows, 40)) for code in (fixed, scheduled)]
-        weights = w.transpose(1, 0, 2).reshape(24, 48)[:, :40]
+        weights = unpacked(w)
         expected = x.astype("float64") @ weights
         bound = 4 * 24 * np.finfo("float32").eps * np.abs(expected).max()
         for out in found:
@@ -107,8 +117,8 @@ def test_the_function_at_its_sizes_is_the_function(tmp_path):
 @pytest.mark.slow
 def test_choices_are_right_at_every_size_of_their_range_and_joined_at_all(tmp_path):
     function = kernel(40)
-    w = normal(3, 24, 16)
-    weights = w.transpose(1, 0, 2).reshape(24, 48)[:, :40].astype("float64")
+    w = panels(function)
+    weights = unpacked(w).astype("float64")
 
     def check(code, rows):
         x = normal(rows, 24)

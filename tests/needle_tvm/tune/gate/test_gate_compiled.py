@@ -14,8 +14,8 @@ from needle_tvm.errors import TuningError
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.blocks import annotated
 from needle_tvm.kernels.dense.cpu import DENSE
+from needle_tvm.lower import linking
 from needle_tvm.tir.functions import NARROW_FLOATS, in_float64
-from needle_tvm.tune import library as code
 from needle_tvm.tune.gate import reference
 from needle_tvm.tune.measure import steps as measure
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -379,10 +379,10 @@ def test_a_library_that_is_not_there_is_named(layer, tmp_path):
 
 
 def test_linking_needs_a_compiler_and_says_so(layer, tmp_path, monkeypatch):
-    monkeypatch.setattr(code, "cxx_compiler", lambda: None)
-    with pytest.raises(TuningError, match=r"no C\+\+ compiler"):
+    monkeypatch.setattr(linking, "cxx_compiler", lambda: None)
+    with pytest.raises(TuningError, match=r"a C\+\+ compiler, and there is none"):
         built(layer.module, tmp_path / "x.so")
-    monkeypatch.setattr(code, "cxx_compiler", lambda: "false")
-    with pytest.raises(TuningError, match="false cannot link"):
+    monkeypatch.setattr(linking, "cxx_compiler", lambda: "false")
+    with pytest.raises(TuningError, match="false does not link code: it says nothing"):
         built(layer.module, tmp_path / "x.so")
     assert not (tmp_path / "x.so").exists()

@@ -1,0 +1,86 @@
+"""Private copies of a library's bytes, under names that the loader opens them by.
+
+The loader returns a library it has already loaded under a name, whatever is there now, so no name
+is used twice. A copy in memory needs no disk, and nothing is left of it if the process is killed;
+files are for systems that have none, or without /proc.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+from needle_tvm.errors import ArtifactError
+
+_Result = TypeVar("_Result")
+
+_FOLDERS = ("/dev/shm", "/var/tmp", "/tmp")  # if the folder for temporary files cannot be used
+
+
+def with_copy(code: bytes, load: Callable[[str], _Result]) -> _Result:
+    """`load(name)` of a library with these bytes, which is gone from under the name afterwards.
+
+    Raises ArtifactError, one line with all that was tried, if code can be loaded from nowhere.
+    """
+    refused = []
+    for copy, where in _places():
+        name = ""
+        try:
+            with copy(code) as name:
+                return load(name)
+        except OSError as error:
+            refused.append(f"{where} ({error.strerror or error})")
+        except RuntimeError as error:  # of the loader, which repeats the name
+            reason = str(error).strip().splitlines()[0]
+            refused.append(f"{where} ({reason.rpartition(f'{name}: ')[2]})")
+    raise ArtifactError(
+        f"compiled code cannot be loaded here, from {', nor from '.join(refused)}; set TMPDIR to a "
+        "folder that can be written to and is not mounted noexec"
+    )
+
+
+_Copy = Callable[[bytes], AbstractContextManager[str]]
+
+
+def _places() -> Iterator[tuple[_Copy, str]]:
+    """Where a copy can be, best first, and how an error calls it."""
+    yield _in_memory, "memory"
+    folders = []
+    with suppress(OSError):  # there is none that can be written to
+        folders.append(tempfile.gettempdir())
+    for folder in dict.fromkeys([*folders, *_FOLDERS]):
+        yield _in_folder(folder), folder
+
+
+@contextmanager
+def _in_memory(code: bytes) -> Iterator[str]:
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no files in memory")
+    descriptor = os.memfd_create("needle-load")
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            file.write(code)
+        # A descriptor's number is used again, and its name must not be: each of these means /.
+        unique = "".join("/./" if bit == "1" else "//" for bit in f"{secrets.randbits(64):064b}")
+        name = f"/proc/self{unique}fd/{descriptor}"
+        if not os.path.exists(name):
+            raise OSError("/proc is missing")
+        yield name
+    finally:
+        os.close(descriptor)
+
+
+def _in_folder(folder: str) -> _Copy:
+    @contextmanager
+    def copy(code: bytes) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="needle-load-", dir=folder) as private:
+            path = Path(private) / f"{Path(private).name}.so"
+            path.write_bytes(code)
+            yield str(path)
+
+    return copy

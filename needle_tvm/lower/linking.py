@@ -1,0 +1,140 @@
+"""From built modules to object files and shared libraries.
+
+LLVM ends the process if it cannot write a file. So it writes to memory, and the files are written
+here, where a full disk is an exception.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from needle_tvm._tvm.names import tvm
+from needle_tvm.errors import ToolchainError
+
+_SLACK = 64 << 10  # bytes of a file that LLVM writes beside those of its code
+
+
+def cxx_compiler() -> str | None:
+    """The command of the C++ compiler that libraries are linked with; None if there is none."""
+    from tvm.support import cc
+
+    command: str | None = cc.get_cc()
+    return command
+
+
+def object_code(module: Any, scratch: Path) -> bytes:
+    """The object file of a module that LLVM has built.
+
+    `scratch` is a folder to use where files in memory have no names, for want of /proc. Raises
+    ToolchainError that names it if there is no room.
+    """
+    descriptor = os.memfd_create("needle-object")
+    try:
+        path = f"/proc/self/fd/{descriptor}"
+        if not os.path.exists(path):
+            return _by_file(module, scratch)
+        _check_limit(module)
+        module.write_to_file(path, "o")
+        return os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    finally:
+        os.close(descriptor)
+
+
+def _most_bytes(module: Any) -> int:
+    """A bound of the size of a module's object file: its assembly is longer."""
+    return len(str(module.inspect_source("asm"))) + _SLACK
+
+
+def _check_limit(module: Any) -> None:
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return
+    bound = _most_bytes(module)
+    if bound > limit:
+        raise ToolchainError(
+            f"code generation: object files of up to {bound} bytes are to be written, and this "
+            f"process may write files of {limit} bytes (ulimit -f)"
+        )
+
+
+def _by_file(module: Any, scratch: Path) -> bytes:
+    """The object file, by way of a file for which room is made sure of first."""
+    _check_limit(module)
+    path = scratch / "code.o"
+    try:
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _most_bytes(module))
+        module.write_to_file(str(path), "o")
+        return path.read_bytes()
+    except OSError as error:
+        raise ToolchainError(f"{path}: code cannot be written ({error.strerror})") from error
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def packed_imports(module: Any, scratch: Path) -> bytes | None:
+    """The object file with what a module's library carries beside machine code, such as a virtual
+    machine's program; None if there is nothing."""
+    if not module.imports:
+        return None
+    target = next(
+        each.get_function("_get_target_string")()
+        for each in compiled_parts(module)
+        if each.kind == "llvm"
+    )
+    packed = tvm.runtime._ffi_api.ModulePackImportsToLLVM(module, False, target, "")
+    return object_code(packed, scratch)
+
+
+def compiled_parts(module: Any) -> list[Any]:
+    """The modules of a built module whose machine code its library has."""
+    return list(module._collect_dso_modules())
+
+
+def link(
+    objects: Sequence[Path], output: Path, options: Sequence[str] = (), *, code: str = ""
+) -> None:
+    """Link object files (or assembly) into the shared library `output`; `code` describes them.
+
+    Raises ToolchainError that names the tool, its command and its words.
+    """
+    compiler = cxx_compiler()
+    if compiler is None:
+        raise ToolchainError(
+            "linking needs a C++ compiler, and there is none: install one (on Debian and Ubuntu: "
+            "apt install g++), or set CXX to its command"
+        )
+    command = [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(output)]
+    command += [*map(str, objects), *options]
+    run(command, f"link code{f' for {code}' if code else ''}")
+    if not output.is_file():
+        raise ToolchainError(f"{compiler} wrote no library: {shlex.join(command)}")
+
+
+def run(command: Sequence[str], purpose: str) -> None:
+    """Run a compiler's command, which is to do `purpose`.
+
+    Raises ToolchainError that names the tool, its command and its words.
+    """
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False
+        )
+    except OSError as error:
+        raise ToolchainError(
+            f"{command[0]} cannot {purpose}: it cannot be run ({error.strerror})"
+        ) from error
+    if done.returncode:
+        words = " / ".join(f"{done.stderr}\n{done.stdout}".split("\n")[:8]).strip(" /")
+        number = done.returncode
+        how = f"exit code {number}" if number > 0 else f"signal {-number}"
+        raise ToolchainError(
+            f"{command[0]} does not {purpose}: {words or 'it says nothing'} ({how} of "
+            f"`{shlex.join(command)}`)"
+        )

@@ -1,0 +1,68 @@
+"""Work of threads during which the process does not fork. Standard library only.
+
+A child has only the thread that forked. Locks that another thread held stay taken in it for ever:
+Python's locks of modules that are being imported, those of the C library and of TVM, and our own.
+"""
+
+from __future__ import annotations
+
+# Hooks forks itself. Imported later, by tvm_ffi, it might do so between the hooks of a fork that
+# waits, and would release a lock that was not acquired.
+import logging  # noqa: F401
+import os
+import threading
+
+
+class Unforked:
+    """A context manager for any number of threads at once; `os.fork` waits until all have left.
+
+    Reentrant. A thread that forks inside waits for the others alone.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0  # threads
+        self._forking = 0  # threads that wait to fork, for which the others do not enter
+        self._own = threading.local()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._before,
+                after_in_parent=self._changed.release,
+                after_in_child=self._in_child,
+            )
+
+    @property
+    def _depth(self) -> int:
+        return int(getattr(self._own, "depth", 0))
+
+    def __enter__(self) -> None:
+        if not self._depth:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._forking)
+                self._inside += 1
+        self._own.depth = self._depth + 1
+
+    def __exit__(self, *error: object) -> None:
+        self._own.depth = self._depth - 1
+        if not self._depth:
+            with self._changed:
+                self._inside -= 1
+                self._changed.notify_all()
+
+    def _before(self) -> None:
+        """Wait for the others, and keep the condition, so that none enters, until the fork is
+        done."""
+        self._changed.acquire()
+        self._forking += 1
+        try:
+            self._changed.wait_for(lambda: self._inside <= bool(self._depth))
+        finally:
+            self._forking -= 1
+            self._changed.notify_all()
+
+    def _in_child(self) -> None:
+        self._inside, self._forking = int(bool(self._depth)), 0
+        self._changed.release()
+
+
+loading = Unforked()  # whatever brings an artifact's code into the process
