@@ -26,6 +26,7 @@ try:
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
+        from tvm.relax import vm_build as vm_build
         from tvm.s_tir import Schedule as Schedule
         from tvm.s_tir import TensorIntrin as TensorIntrin
         from tvm.s_tir import meta_schedule as ms  # noqa: F401
