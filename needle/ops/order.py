@@ -25,6 +25,7 @@ from ..spec import Axes, normalize_axes
 from ..tensor import Tensor, make_const
 from . import _te
 from ._arguments import check_tensors
+from ._scalars import takes_scalars
 from .activation import abs as abs_
 from .along import put
 from .arithmetic import compare, where
@@ -77,31 +78,37 @@ def _inverted(k: TeNamespace) -> Any:
     return turn
 
 
+@takes_scalars
 def argmin(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """int64 index of the first smallest element along `axis` (None: among all); NaN is smallest."""
     return apply(Argmin(None if axis is None else as_int(axis), keepdims), (a,))
 
 
+@takes_scalars
 def amax(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """`max`: the largest element over `axes` (None: all)."""
     return max(a, axes, keepdims)
 
 
+@takes_scalars
 def amin(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """`min`: the smallest element over `axes` (None: all)."""
     return min(a, axes, keepdims)
 
 
+@takes_scalars
 def count_nonzero(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The int64 number of elements over `axes` (None: all) that are not 0; NaN is not."""
     return summation(cast(a, "bool"), axes, keepdims)
 
 
+@takes_scalars
 def any(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element over `axes` (None: all) is not 0; False over no elements."""
     return cast(count_nonzero(a, axes, keepdims), "bool")
 
 
+@takes_scalars
 def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether no element over `axes` (None: all) is 0; True over no elements."""
     check_tensors("all", a=a)
@@ -109,11 +116,13 @@ def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return compare("equal", zeros, _constant(zeros, 0))
 
 
+@takes_scalars
 def std(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
     """Standard deviation over `axes` (None: all): the root of `var` with this correction."""
     return sqrt(var(a, axes, keepdims, correction))
 
 
+@takes_scalars
 def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Product over `axes` (None: all), 1 over no elements; integers are multiplied in int64."""
     check_tensors("prod", a=a)
@@ -124,6 +133,7 @@ def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return broadcast_to(one, shape)
 
 
+@takes_scalars
 def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord; the
     largest for inf, the least for -inf, the number of nonzero elements for 0. The gradient of the
@@ -149,6 +159,7 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
     return where(nothing, zero, sqrt(where(nothing, one, total)))
 
 
+@takes_scalars
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The median over `axes` (None: all), the lower of two; NaN if an element is. ShapeError over
     no elements."""

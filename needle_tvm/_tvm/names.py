@@ -44,6 +44,7 @@ except ImportError as error:
 
 Constant = tvm.ir.expr.Constant
 transform = relax.transform
+PassContext = tvm.transform.PassContext
 check_well_formed = relax.analysis.well_formed  # raises on the first violation
 TensorType = relax.TensorType
 expr_functor = relax.expr_functor

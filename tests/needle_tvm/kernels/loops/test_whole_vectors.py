@@ -1,12 +1,18 @@
 """Vectors that would reach past the end of an axis end with it, and stay vectors."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import needle_tvm
 from needle import nn, ops
+from needle.apply import apply
+from needle.backend_ndarray import NDArray
+from needle.op import Op
+from needle.spec import Spec
 from needle.trace import trace
 from needle_tvm._tvm.names import te, tirx, topi, tvm
 from needle_tvm.frontend import lowering
@@ -103,3 +109,51 @@ def test_erf_of_vectors(rng, dtype):
     source = generated_source(tvm.compile(module, target=TARGET), "ll")
     stored = {"float32": "<16 x i32>", "float64": "<8 x double>"}[dtype]  # i32: with the sign's bit
     assert f"store {stored}" in source
+
+
+@dataclass(frozen=True)
+class Windows(Op):
+    """The reductions of `count` windows along the last axis that together cover it; their lengths
+    differ, as those of adaptive pooling."""
+
+    name: ClassVar[str] = "windows"
+    count: int = 1
+    maximum: bool = False
+
+    def infer(self, x):
+        return Spec((*x.shape[:-1], self.count), x.dtype, x.device)
+
+    def compute(self, x):
+        array, n = x.numpy(), x.shape[-1]
+        ends = [(j * n // self.count, -((-(j + 1) * n) // self.count)) for j in range(self.count)]
+        found = [
+            array[..., i:j].max(-1) if self.maximum else array[..., i:j].sum(-1) for i, j in ends
+        ]
+        return NDArray(np.stack(found, -1), device=x.device)
+
+    def emit_te(self, k, x):
+        n = x.shape[-1]
+
+        def body(*o):
+            first = k.tirx.floordiv(o[-1] * n, self.count)
+            end = k.tirx.floordiv((o[-1] + 1) * n + self.count - 1, self.count)
+            r = k.te.reduce_axis((0, end - first), name="r")
+            reduce = k.te.max if self.maximum else k.te.sum
+            return reduce(x(*o[:-1], first + r), axis=r)
+
+        return k.te.compute((*x.shape[:-1], self.count), body, name="windows")
+
+
+@pytest.mark.parametrize("stage", ["fused", "tuned"])
+def test_reductions_whose_extent_depends_on_the_place(rng, stage):
+    """Alone, after and before other operations; counts above and below a vector's and not."""
+    cases = []
+    for number, (n, count) in enumerate([(13, 8), (30, 25), (64, 9)]):
+        op = Windows(count=count, maximum=bool(number % 2))
+        for function in (
+            lambda x, op=op: apply(op, (x,)),
+            lambda x, op=op: ops.exp(apply(op, (ops.relu(x) * 0.1,))) + 1,
+            lambda x, op=op: ops.softmax(apply(op, (ops.transpose(x),)), 0),
+        ):
+            cases.append((function, [tensor(rng.standard_normal((n, n)).astype("float32"))]))
+    check_together(cases, stage=stage)
