@@ -26,7 +26,8 @@ def _drawn(taps: int, m: int, dtype: str | None = None) -> tuple[Arg, Arg]:
 
 @register
 class Resample(Index):
-    """y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...] along `axis`.
+    """y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...] along `axis`, where
+    an element of weight 0 counts as 0 even if it is infinite.
 
     index and weight are (taps, m), of int64 and of x's dtype: constants, to which no gradient
     flows. to_index and to_weight, (taps', n), are the same sums the other way round: the gradient
@@ -106,7 +107,9 @@ class Resample(Index):
         def part(t: Any, *o: Expr) -> Expr:
             place = k.tirx.max(k.tirx.min(index[t, o[axis]], last), k.tirx.const(0, "int64"))
             value = x(*o[:axis], place, *o[axis + 1 :])
-            return k.tirx.Cast(wide, weight[t, o[axis]]) * k.tirx.Cast(wide, value)
+            factor = k.tirx.Cast(wide, weight[t, o[axis]])
+            zero = k.tirx.const(0, wide)
+            return k.tirx.Select(factor == zero, zero, factor * k.tirx.Cast(wide, value))
 
         shape = (*x.shape[:axis], m, *x.shape[axis + 1 :])
         return _te.sum_of_few(k, shape, taps, part, dtype, self.name)
