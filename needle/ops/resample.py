@@ -26,8 +26,9 @@ def _drawn(taps: int, m: int, dtype: str | None = None) -> tuple[Arg, Arg]:
 
 @register
 class Resample(Index):
-    """y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...] along `axis`, where
-    an element of weight 0 counts as 0 even if it is infinite.
+    """y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...] along `axis`.
+
+    An element of weight 0 counts as 0, even if it is infinite.
 
     index and weight are (taps, m), of int64 and of x's dtype: constants, to which no gradient
     flows. to_index and to_weight, (taps', n), are the same sums the other way round: the gradient
