@@ -86,5 +86,5 @@ class SizeNumber:
     def _compared(self, other: Any) -> bool:
         raise self._refused("a comparison")
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _compared
     __hash__ = object.__hash__

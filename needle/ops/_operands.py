@@ -41,7 +41,7 @@ def operand(x: Any, like: Tensor) -> Tensor | None:
         return _size(x, dtype, like.device)
     if isinstance(x, SizeNumber):
         value = x.evaluate(lambda size: _size(size, "float64", like.device))
-        return value.astype(scalar_dtype(like.dtype, 1.0))  # type: ignore[no-any-return]
+        return value.astype(scalar_dtype(like.dtype, 1.0))
     return None
 
 

@@ -82,8 +82,8 @@ def _legalize_ops(module: IRModule, target: Target) -> IRModule:
     return transform.LegalizeOps(legalize.RULES)(module)
 
 
-# More operators in one kernel than any layer has. TVM's default is 256; the time to schedule a kernel
-# grows with the square of their number.
+# More operators in one kernel than any layer has. TVM's default is 256, and the time to schedule a
+# kernel grows with the square of their number.
 _MOST_FUSED = 64
 
 
