@@ -22,7 +22,7 @@ def blocks(count, stage):
 
 @pytest.mark.parametrize("stage", ["fused", "tuned"])
 def test_kernels_of_a_long_chain_have_a_bounded_size(stage):
-    found = {count: blocks(count, stage) for count in (100, 200, 400)}
+    found = {count: blocks(count, stage) for count in (100, 200)}
     assert all(max(sizes) <= 64 for sizes in found.values())
     for count, sizes in found.items():
         assert sum(sizes) <= count  # equal kernels are one function
