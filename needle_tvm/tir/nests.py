@@ -114,7 +114,8 @@ def renewed(block: Any) -> Any:
     own = [axis.var for each in blocks for axis in each.iter_vars]
     own += [buffer for each in blocks for buffer in each.alloc_buffers]
     own += [loop.loop_var for loop in nodes_in(block, NODES.loop)]
-    own += [bound.var for bound in nodes_in(block, (tirx.Bind, tirx.Let))]
+    for kind in (tirx.Bind, tirx.Let):
+        own += [bound.var for bound in nodes_in(block, kind)]
     return substitute(block, {var: tirx.Var(var.name, var.ty) for var in own})
 
 

@@ -113,47 +113,37 @@ def test_erf_of_vectors(rng, dtype):
 
 @dataclass(frozen=True)
 class Windows(Op):
-    """The reductions of `count` windows along the last axis that together cover it; their lengths
-    differ, as those of adaptive pooling."""
+    """Adaptive pooling as TVM defines it: sums, or largest elements, of windows of several lengths
+    along the last two axes."""
 
     name: ClassVar[str] = "windows"
-    count: int = 1
+    sizes: tuple = (1, 1)
     maximum: bool = False
 
     def infer(self, x):
-        return Spec((*x.shape[:-1], self.count), x.dtype, x.device)
+        return Spec((*x.shape[:2], *self.sizes), x.dtype, x.device)
 
     def compute(self, x):
-        array, n = x.numpy(), x.shape[-1]
-        ends = [(j * n // self.count, -((-(j + 1) * n) // self.count)) for j in range(self.count)]
-        found = [
-            array[..., i:j].max(-1) if self.maximum else array[..., i:j].sum(-1) for i, j in ends
-        ]
-        return NDArray(np.stack(found, -1), device=x.device)
+        found = x.numpy()
+        for axis, count in enumerate(self.sizes, 2):
+            n, reduce = found.shape[axis], np.max if self.maximum else np.mean
+            spans = [range(j * n // count, -(-(j + 1) * n // count)) for j in range(count)]
+            found = np.stack([reduce(found.take(s, axis), axis) for s in spans], axis)
+        return NDArray(found, device=x.device)
 
     def emit_te(self, k, x):
-        n = x.shape[-1]
-
-        def body(*o):
-            first = k.tirx.floordiv(o[-1] * n, self.count)
-            end = k.tirx.floordiv((o[-1] + 1) * n + self.count - 1, self.count)
-            r = k.te.reduce_axis((0, end - first), name="r")
-            reduce = k.te.max if self.maximum else k.te.sum
-            return reduce(x(*o[:-1], first + r), axis=r)
-
-        return k.te.compute((*x.shape[:-1], self.count), body, name="windows")
+        kind = "max" if self.maximum else "avg"
+        return k.topi.nn.adaptive_pool(x, self.sizes, kind, "NCHW")
 
 
 @pytest.mark.parametrize("stage", ["fused", "tuned"])
 def test_reductions_whose_extent_depends_on_the_place(rng, stage):
-    """Alone, after and before other operations; counts above and below a vector's and not."""
+    """Alone, and before other operations; counts above and below a vector's."""
     cases = []
-    for number, (n, count) in enumerate([(13, 8), (30, 25), (64, 9)]):
-        op = Windows(count=count, maximum=bool(number % 2))
-        for function in (
-            lambda x, op=op: apply(op, (x,)),
-            lambda x, op=op: ops.exp(apply(op, (ops.relu(x) * 0.1,))) + 1,
-            lambda x, op=op: ops.softmax(apply(op, (ops.transpose(x),)), 0),
-        ):
-            cases.append((function, [tensor(rng.standard_normal((n, n)).astype("float32"))]))
+    for shape, sizes in (((33, 10), (8, 25)), ((13, 100), (3, 31)), ((13, 13), (5, 8))):
+        for maximum in (False, True):
+            op = Windows(sizes=sizes, maximum=maximum)
+            x = tensor(rng.standard_normal((1, 3, *shape)).astype("float32"))
+            cases.append((lambda x, op=op: apply(op, (x,)), [x]))
+            cases.append((lambda x, op=op: ops.exp(apply(op, (ops.relu(x),))) + 1, [x]))
     check_together(cases, stage=stage)
