@@ -22,6 +22,7 @@ from ._state import state
 from .errors import TraceError
 from .place import place
 from .polynomials import Terms
+from .size_numbers import SizeNumber
 
 LARGEST = 2**31 - 1  # of a size
 
@@ -99,7 +100,9 @@ class Expression:
         return self
 
     def __pow__(self, other: Any) -> Any:
-        if _terms_of(other) is None or isinstance(other, Expression) or other < 0:
+        if isinstance(other, float) or (_terms_of(other) is not None and other < 0):
+            return self.as_number() ** other
+        if _terms_of(other) is None or isinstance(other, Expression):
             raise self._refused(f"a power with the exponent {other!r}")
         return math.prod([self] * int(other))
 
@@ -175,11 +178,15 @@ class Expression:
         return bool(self != 0)
 
     def __truediv__(self, other: Any) -> Any:
-        if isinstance(other, float) or _terms_of(other) is not None:
-            raise self._refused("the division / (// gives a size)")
-        return NotImplemented
+        return self.as_number() / other
 
-    __rtruediv__ = __truediv__
+    def __rtruediv__(self, other: Any) -> Any:
+        known = isinstance(other, float) or _terms_of(other) is not None
+        return other / self.as_number() if known else NotImplemented
+
+    def as_number(self) -> SizeNumber:
+        """This size for arithmetic whose results are not whole."""
+        return SizeNumber(lambda of: of(self), self._refused)
 
     # Copies are the object itself, and pickles make an equal one.
 

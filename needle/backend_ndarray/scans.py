@@ -63,7 +63,7 @@ def resample(x: Array, index: Array, weight: Array, axis: int) -> Array:
     x = np.moveaxis(x, axis, -1)
     out = np.zeros((*x.shape[:-1], index.shape[1]), x.dtype)
     for places, factors in zip(index, weight, strict=True):
-        out += x[..., places] * factors
+        out += np.where(factors == 0, 0, x[..., places]) * factors  # 0 * inf would be NaN
     return np.moveaxis(out, -1, axis)
 
 

@@ -16,7 +16,9 @@ from .._state import state
 from ..backend_ndarray import DeviceLike, dtype_name
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..backend_ndarray.dtypes import is_floating
+from ..dims import Expression
 from ..extents import is_symbolic
+from ..size_numbers import SizeNumber
 from ..spec import as_shape
 from ..tensor import Tensor, Value
 
@@ -98,9 +100,13 @@ def full(
     >>> ndl.full((2,), 7).dtype, ndl.full((2,), 7.0).dtype
     ('int64', 'float32')
     """
+    chosen = dtype
     if dtype is None:
         kinds = ((bool, "bool"), (int, "int64"))
         dtype = next((name for kind, name in kinds if isinstance(fill_value, kind)), "float32")
+    if isinstance(fill_value, (Expression, SizeNumber)):
+        name = "int64" if isinstance(fill_value, Expression) and chosen is None else dtype
+        return zeros(shape, device=device, dtype=name) + fill_value
     return constant(shape, c=fill_value, device=device, dtype=dtype, requires_grad=requires_grad)
 
 

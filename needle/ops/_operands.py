@@ -12,6 +12,7 @@ from ..backend_ndarray import Device, NDArray, full
 from ..dims import Expression
 from ..dtypes import checked_scalar, scalar_dtype
 from ..op import Op
+from ..size_numbers import SizeNumber
 from ..tensor import Tensor, make_const
 from .counting import arange
 
@@ -37,8 +38,15 @@ def operand(x: Any, like: Tensor) -> Tensor | None:
         return make_const(x, like.device)
     if isinstance(x, Expression):
         dtype = scalar_dtype(like.dtype, 1)
-        return arange(x, x + 1, dtype=dtype, device=like.device).reshape(())
+        return _size(x, dtype, like.device)
+    if isinstance(x, SizeNumber):
+        value = x.evaluate(lambda size: _size(size, "float64", like.device))
+        return value.astype(scalar_dtype(like.dtype, 1.0))
     return None
+
+
+def _size(size: Expression, dtype: str, device: Device) -> Tensor:
+    return arange(size, size + 1, dtype=dtype, device=device).reshape(())
 
 
 def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:

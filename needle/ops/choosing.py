@@ -18,6 +18,7 @@ from ..samples import error, sample
 from ..spec import Spec, normalize_axis
 from ..tensor import Tensor, TensorTuple
 from . import _te
+from ._scalars import takes_scalars
 from ._scan import nothing
 from .along import PutAlongAxis, _filled
 from .sorting import Sort, _checked
@@ -167,6 +168,7 @@ class Topk(Op):
         return list(made)
 
 
+@takes_scalars
 def topk(a: Tensor, k: int, axis: int = -1, largest: bool = True) -> TensorTuple:
     """(values, int64 positions) of the k largest elements along `axis`, the largest first, or the
     smallest with largest=False. Among equal ones the first come first; NaN counts as the largest.

@@ -22,6 +22,7 @@ from ..spec import Axes, Shape, Spec, as_axes, normalize_axes
 from ..tensor import Tensor
 from . import _te
 from ._keys import Range
+from ._scalars import takes_scalars
 from .shape import reshape
 from .slicing import slice as get_slice
 
@@ -354,6 +355,7 @@ class Unsqueeze(Movement):
         )
 
 
+@takes_scalars
 def flip(a: Tensor, axes: Axes = None) -> Tensor:
     """Elements reversed along `axes` (None: all). ShapeError for axes out of range.
 

@@ -25,6 +25,7 @@ from ..spec import Axes, normalize_axes
 from ..tensor import Tensor, make_const
 from . import _te
 from ._arguments import check_tensors
+from ._scalars import takes_scalars
 from .activation import abs as abs_
 from .along import put
 from .arithmetic import compare, where
@@ -77,31 +78,37 @@ def _inverted(k: TeNamespace) -> Any:
     return turn
 
 
+@takes_scalars
 def argmin(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """int64 index of the first smallest element along `axis` (None: among all); NaN is smallest."""
     return apply(Argmin(None if axis is None else as_int(axis), keepdims), (a,))
 
 
+@takes_scalars
 def amax(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """`max`: the largest element over `axes` (None: all)."""
     return max(a, axes, keepdims)
 
 
+@takes_scalars
 def amin(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """`min`: the smallest element over `axes` (None: all)."""
     return min(a, axes, keepdims)
 
 
+@takes_scalars
 def count_nonzero(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The int64 number of elements over `axes` (None: all) that are not 0; NaN is not."""
     return summation(cast(a, "bool"), axes, keepdims)
 
 
+@takes_scalars
 def any(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether an element over `axes` (None: all) is not 0; False over no elements."""
     return cast(count_nonzero(a, axes, keepdims), "bool")
 
 
+@takes_scalars
 def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Whether no element over `axes` (None: all) is 0; True over no elements."""
     check_tensors("all", a=a)
@@ -109,12 +116,14 @@ def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return compare("equal", zeros, _constant(zeros, 0))
 
 
+@takes_scalars
 def std(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
     """Standard deviation over `axes` (None: all): the root of `var` with this correction. Its
     gradient is 0 where all elements are equal."""
     return _root(var(a, axes, keepdims, correction), 2)
 
 
+@takes_scalars
 def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Product over `axes` (None: all), 1 over no elements; integers are multiplied in int64."""
     check_tensors("prod", a=a)
@@ -125,6 +134,7 @@ def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return broadcast_to(one, shape)
 
 
+@takes_scalars
 def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord; the
     largest for inf, the least for -inf, the number of nonzero elements for 0. The gradient is 0
@@ -160,6 +170,7 @@ def _root(total: Tensor, ord: float) -> Tensor:
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))
 
 
+@takes_scalars
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """The median over `axes` (None: all), the lower of two; NaN if an element is. ShapeError over
     no elements."""

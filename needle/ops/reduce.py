@@ -20,6 +20,7 @@ from ..samples import Arg, Sample, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
 from ..tensor import Tensor
 from . import _te
+from ._scalars import takes_scalars
 from .arithmetic import compare
 from .elementwise import cast
 from .shape import broadcast_to
@@ -335,11 +336,13 @@ _VAR = remembered(Var)
 _ARGMAX = remembered(Argmax)
 
 
+@takes_scalars
 def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Sum over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
     return apply(_SUMMATION(as_axes("summation", axes), keepdims), (a,))
 
 
+@takes_scalars
 def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Mean over `axes` (None: all). ShapeError for axes that are out of range or repeated.
 
@@ -349,6 +352,7 @@ def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return apply(_MEAN(as_axes("mean", axes), keepdims), (a,))
 
 
+@takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements. It
     has no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
@@ -359,11 +363,13 @@ def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     return apply(_MAX(as_axes("max", axes), keepdims), (a,))
 
 
+@takes_scalars
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """Smallest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
     return apply(_MIN(as_axes("min", axes), keepdims), (a,))
 
 
+@takes_scalars
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
     """Variance over `axes` (None: all): the sum of squared distances from the mean, divided by
     n - correction (correction=1: unbiased). PyTorch's default is 1.
@@ -377,6 +383,7 @@ def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 
     return apply(_VAR(as_axes("var", axes), keepdims, correction), (a,))
 
 
+@takes_scalars
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """int64 index of the first largest element along `axis` (None: among all); NaN is largest.
 

@@ -28,6 +28,8 @@ def _drawn(taps: int, m: int, dtype: str | None = None) -> tuple[Arg, Arg]:
 class Resample(Index):
     """y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...] along `axis`.
 
+    An element of weight 0 counts as 0, even if it is infinite.
+
     index and weight are (taps, m), of int64 and of x's dtype: constants, to which no gradient
     flows. to_index and to_weight, (taps', n), are the same sums the other way round: the gradient
     for x is the gradient for y, resampled by them.
@@ -106,7 +108,9 @@ class Resample(Index):
         def part(t: Any, *o: Expr) -> Expr:
             place = k.tirx.max(k.tirx.min(index[t, o[axis]], last), k.tirx.const(0, "int64"))
             value = x(*o[:axis], place, *o[axis + 1 :])
-            return k.tirx.Cast(wide, weight[t, o[axis]]) * k.tirx.Cast(wide, value)
+            factor = k.tirx.Cast(wide, weight[t, o[axis]])
+            zero = k.tirx.const(0, wide)
+            return k.tirx.Select(factor == zero, zero, factor * k.tirx.Cast(wide, value))
 
         shape = (*x.shape[:axis], m, *x.shape[axis + 1 :])
         return _te.sum_of_few(k, shape, taps, part, dtype, self.name)

@@ -18,6 +18,7 @@ from ..op_types import Expr, Stmt, TeNamespace, TeTensor
 from ..spec import Spec, normalize_axis
 from ..tensor import Tensor, TensorTuple
 from . import _te
+from ._scalars import takes_scalars
 from ._scan import Along
 from .along import PutAlongAxis, _filled
 from .scan import _SAMPLES
@@ -185,6 +186,7 @@ def _dtype(x: Expr) -> str:
     return str(x.ty)
 
 
+@takes_scalars
 def cummax(a: Tensor, axis: int) -> TensorTuple:
     """(values, int64 positions) of the largest element up to each along `axis`.
 
@@ -194,6 +196,7 @@ def cummax(a: Tensor, axis: int) -> TensorTuple:
     return apply(Cummax(as_int(axis)), (a,))
 
 
+@takes_scalars
 def cummin(a: Tensor, axis: int) -> TensorTuple:
     """(values, int64 positions) of the smallest element up to each along `axis`."""
     return apply(Cummin(as_int(axis)), (a,))

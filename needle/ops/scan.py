@@ -18,6 +18,7 @@ from ..samples import Arg, Sample, error, sample
 from ..spec import Spec, common_device, normalize_axis
 from ..tensor import Tensor
 from . import _te
+from ._scalars import takes_scalars
 from ._scan import Along
 from .arithmetic import where
 from .elementwise import cast, exp
@@ -259,6 +260,7 @@ def _has_steps(x: Tensor, axis: int) -> bool:
     return not (isinstance(x.shape[axis], int) and x.shape[axis] == 0)
 
 
+@takes_scalars
 def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
     """Sums of all elements up to each along `axis` (from each to the end if `reverse`).
 
@@ -268,6 +270,7 @@ def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
     return apply(Cumsum(as_int(axis), bool(reverse)), (a,))
 
 
+@takes_scalars
 def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
     """Products of all elements up to each along `axis` (from each to the end if `reverse`).
 
@@ -277,6 +280,7 @@ def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
     return apply(Cumprod(as_int(axis), bool(reverse)), (a,))
 
 
+@takes_scalars
 def logcumsumexp(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
     """log of the sum of exp of all elements up to each along `axis` (from each to the end if
     `reverse`), without overflow."""

@@ -17,6 +17,7 @@ from ..samples import Arg, error, sample
 from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
 from ..tensor import Tensor
 from . import _te
+from ._scalars import takes_scalars
 from .elementwise import cast, exp
 from .reduce import _ERRORS, _samples, summation
 
@@ -198,11 +199,13 @@ class LogSoftmax(_AlongAxis):
 _SOFTMAX, _LOGSOFTMAX = remembered(Softmax), remembered(LogSoftmax)
 
 
+@takes_scalars
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
     return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
 
 
+@takes_scalars
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
     """exp(a) / sum(exp(a)) along `axis`, without overflow.
 
@@ -212,6 +215,7 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
     return apply(_SOFTMAX(axis), (a,))
 
 
+@takes_scalars
 def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
     """log(softmax(a)) along `axis`, without overflow."""
     return apply(_LOGSOFTMAX(axis), (a,))

@@ -22,6 +22,7 @@ from ..tensor import Tensor, TensorTuple
 from . import _te
 from ._arguments import check_tensors
 from ._operands import Operand, applied
+from ._scalars import takes_scalars
 from ._sorted import sorted_rows
 from .along import PutAlongAxis, _filled, take_along_axis
 from .elementwise import cast
@@ -185,6 +186,7 @@ class Searchsorted(Op):
         return k.te.extern([values.shape], [x, values], body, dtype="int64", name="searchsorted")
 
 
+@takes_scalars
 def sort(a: Tensor, axis: int = -1, descending: bool = False) -> TensorTuple:
     """(values, int64 positions) in order along `axis`, the largest first if `descending`. Equal
     elements keep their order; NaN counts as the largest.
@@ -196,6 +198,7 @@ def sort(a: Tensor, axis: int = -1, descending: bool = False) -> TensorTuple:
     return apply(Sort(as_int(axis), bool(descending)), (a,))
 
 
+@takes_scalars
 def argsort(a: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
     """The int64 positions of the elements in order along `axis`, as `sort` gives them.
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
+import importlib.abc
 import sys
 import threading
 from collections.abc import Iterator
@@ -112,11 +113,21 @@ def torch_left_out() -> Iterator[None]:
     Both import it if it is installed, for conversions that needle does not use: arrays are passed
     by DLPack. If the process has imported PyTorch already, nothing changes.
     """
-    if "torch" in sys.modules:
-        yield
-        return
-    sys.modules["torch"] = None  # type: ignore[assignment]
+    finder = _WithoutTorch(threading.get_ident())
+    sys.meta_path.insert(0, finder)
     try:
         yield
     finally:
-        del sys.modules["torch"]
+        sys.meta_path.remove(finder)
+
+
+class _WithoutTorch(importlib.abc.MetaPathFinder):
+    """Finds no PyTorch for imports of one thread; others may import it meanwhile."""
+
+    def __init__(self, thread: int) -> None:
+        self._thread = thread
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ImportError for that import; leave all others to the finders that follow."""
+        if name == "torch" and threading.get_ident() == self._thread:
+            raise ModuleNotFoundError("torch is left out", name=name)

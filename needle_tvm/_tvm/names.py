@@ -26,6 +26,7 @@ try:
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
+        from tvm.relax import vm_build as vm_build
         from tvm.s_tir import Schedule as Schedule
         from tvm.s_tir import TensorIntrin as TensorIntrin
         from tvm.s_tir import meta_schedule as ms  # noqa: F401
@@ -43,6 +44,7 @@ except ImportError as error:
 
 Constant = tvm.ir.expr.Constant
 transform = relax.transform
+PassContext = tvm.transform.PassContext
 check_well_formed = relax.analysis.well_formed  # raises on the first violation
 TensorType = relax.TensorType
 expr_functor = relax.expr_functor

@@ -22,6 +22,7 @@ from needle_tvm.frontend.source import Source
 from needle_tvm.process import command_line
 from needle_tvm.process.forks import loading
 from needle_tvm.process.paths import StrPath
+from needle_tvm.process.turns import compiling, turn_of
 from needle_tvm.stages import STAGES
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.target.spec import TargetSpec
@@ -166,10 +167,12 @@ def compile_torch(
     from needle_tvm.frontend.torch.model import source
     from needle_tvm.frontend.torch.taken import take
 
-    taken = take(*module_of(model, inputs, kwargs or {}, trusted), dims)
-    if taken.shapes.dims:  # also by marks on the inputs
-        check_dims(asked)
-    return compile_source(source(taken, asked.spec, asked.variant), asked)
+    with compiling:
+        taken = take(*module_of(model, inputs, kwargs or {}, trusted), dims)
+        if taken.shapes.dims:  # also by marks on the inputs
+            check_dims(asked)
+        taken_source = source(taken, asked.spec, asked.variant)
+    return compile_source(taken_source, asked)
 
 
 def compile_source(source: Source, asked: Request) -> Executable:
@@ -188,15 +191,16 @@ def compile_source(source: Source, asked: Request) -> Executable:
         _warn_of(source.unfollowed)
         key["once"] = os.urandom(16).hex()
     folder = cache.entry(key)
-    found = None if asked.recompile else _cached(folder, asked)
-    from_cache = found is not None
-    if found is None:
-        with command_line.progress(quiet=not asked.shows_search) as show:
-            if asked.shows_search:
-                asked = replace(asked, progress=lambda text: show(0, 1, text))
-            asked.say(f"{asked.stage}: compiling")
-            folder = _build(source, asked, folder, key)
-        found = _open(folder, asked.spec)
+    with turn_of(folder):  # who waits here finds what the other thread has compiled
+        found = None if asked.recompile else _cached(folder, asked)
+        from_cache = found is not None
+        if found is None:
+            with command_line.progress(quiet=not asked.shows_search) as show:
+                if asked.shows_search:
+                    asked = replace(asked, progress=lambda text: show(0, 1, text))
+                asked.say(f"{asked.stage}: compiling")
+                folder = _build(source, asked, folder, key)
+            found = _open(folder, asked.spec)
     return Executable(*found, from_cache=from_cache, source=source)
 
 

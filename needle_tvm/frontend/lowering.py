@@ -14,6 +14,7 @@ from needle_tvm.frontend.translate import translate
 from needle_tvm.frontend.whole import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
+from needle_tvm.process.turns import in_turn
 
 if TYPE_CHECKING:
     from needle.trace import Graph, Leaf
@@ -24,6 +25,7 @@ def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
     return lowered(graph, target, Variant(stage, **choices))
 
 
+@in_turn
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
     """The module before its loops are scheduled, from which tuning takes its tasks."""
     graph = graph.at(whole_dims(graph))

@@ -30,6 +30,7 @@ from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
 from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.turns import compiling, in_turn
 from needle_tvm.target import cublas, host, nvcc
 from needle_tvm.target.spec import TargetSpec
 from needle_tvm.tir.extents import bounds_of
@@ -39,6 +40,7 @@ MAIN = "main"  # the function that is the model
 TRANSFORM = f"{MAIN}_transform_params"
 
 
+@in_turn
 def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule:
     """Run the variant's graph passes on a Relax module, whatever frontend made it.
 
@@ -67,9 +69,11 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
     by ptxas, and `libraries`, which must be found where the library is loaded.
     """
-    if str(target.kind) == "llvm":
-        module = any_address(module)
-    (folder / SCRIPT).write_text(script(module) + "\n")
+    with compiling:
+        if str(target.kind) == "llvm":
+            module = any_address(module)
+        text = script(module)
+    (folder / SCRIPT).write_text(text + "\n")
     kernels: list[nvcc.Resources] = []
 
     def compile_cuda(source: str) -> bytes:
@@ -110,6 +114,7 @@ def _machine(target: Target) -> str:
     return str(fields.get("mtriple") or fields.get("host", {}).get("mtriple") or "this machine")
 
 
+@in_turn
 def schedule(
     module: IRModule, target: Target, stage: str, disable: Collection[str] = ()
 ) -> IRModule:

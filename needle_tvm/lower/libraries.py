@@ -7,7 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,11 +25,14 @@ from needle_tvm._tvm.names import (
     tirx,
     tvm,
     tvm_ffi,
+    vm_build,
 )
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.lower.linking import cxx_compiler, run
+from needle_tvm.process.forks import loading
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.turns import compiling
 from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
@@ -38,7 +41,7 @@ from needle_tvm.tir.functions import NODES, nodes_in
 # 250: four steps of a tile of 28 sums have 340. In a function of one kernel, an earlier pass
 # removes most of them, but it gives up after a number of them per function. A tile whose sums stay
 # in memory takes more than twice as long.
-_LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion:uint=4000",)
+_LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion=4000",)
 
 
 _optimizes = ContextVar("_optimizes", default=True)
@@ -58,13 +61,26 @@ def unoptimized() -> Iterator[None]:
 
 
 def for_llvm(target: Target) -> Target:
-    """Return the target with the LLVM options that our loops need, if LLVM generates its code."""
+    """Give LLVM the options that our loops need, if it generates the target's code; return the
+    target with its level of optimisation."""
     fields = target_fields(target)
     if fields["kind"] != "llvm":
         return target
-    options = [*fields.get("cl-opt", ()), *_LLVM_OPTIONS]
-    level = {} if _optimizes.get() else {"opt-level": 0}
-    return make_target({**fields, "cl-opt": options, **level})
+    _set_llvm_options()
+    return target if _optimizes.get() else make_target({**fields, "opt-level": 0})
+
+
+@functools.cache
+def _set_llvm_options() -> None:
+    """Set LLVM's options, which are the process's.
+
+    TVM sets a target's `cl-opt` for the time of one build and then resets it, also for another
+    thread that generates code at that time. It hands Hexagon's `llvm-options` to LLVM for good, and
+    then finds no linker for Hexagon.
+    """
+    fields = {"kind": "hexagon", "mtriple": "hexagon", "llvm-options": list(_LLVM_OPTIONS)}
+    with suppress(RuntimeError):
+        tvm.get_global_func("target.build.hexagon")(IRModule({}), make_target(fields))
 
 
 def pass_options(module: IRModule) -> dict[str, Any]:
@@ -92,8 +108,36 @@ def build_executable(
 
     Only views (`reshape`) are left as operators: TVM's own pipeline begins with its legalisation
     and fusion, which would turn them into kernels again. `planned` gets the module after memory
-    planning, with every allocation a call, and returns the module to continue with.
+    planning, with every allocation a call, and returns the module to continue with. Threads take
+    turns, except where LLVM generates code.
     """
+    with compiling:
+        target = for_llvm(target)
+        # TVM has each function check its arguments again (types, sizes, strides, devices) at each
+        # call. The virtual machine has checked the inputs, and has made every other buffer by the
+        # same sizes. Of a small function the checks are most of the code, and those of hundreds of
+        # arguments take LLVM minutes.
+        options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
+        context = tvm.transform.PassContext(config=options)
+        with target, context:
+            steps = sequential(_steps(target, planned))
+            if str(target.kind) != "llvm":
+                return relax.build(module, target=target, relax_pipeline=steps)
+            module = steps(module)
+            builder = relax.ExecBuilder()
+            loops = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
+            host = None if loops is None else _host_code(loops, target)
+    library = None
+    if host is not None:
+        with loading, target, context:  # a fork would find LLVM's locks taken
+            library = tvm.get_global_func("target.build.llvm")(host, target)
+    with compiling:
+        constants = dict((module.attrs or {}).get("const_name_to_constant", {}))
+        return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target, library, [], constants))
+
+
+def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> list[Any]:
+    """The passes of `build_executable` on the graph."""
     from tvm.relax.backend import cpu_generic, cuda
 
     backend = cuda if str(target.kind) == "cuda" else cpu_generic
@@ -113,14 +157,16 @@ def build_executable(
         module_pass(_without_scopes),
         module_pass(tasks.internal),
     ]
-    target = for_llvm(target)
-    # TVM has each function check its arguments again (types, sizes, strides, devices) at each call.
-    # The virtual machine has checked the inputs, and has made every other buffer by the same sizes.
-    # Of a small function the checks are most of the code, and those of hundreds of arguments take
-    # LLVM minutes.
-    options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
-    with target, tvm.transform.PassContext(config=options):
-        return relax.build(module, target=target, relax_pipeline=sequential(lowering))
+    return lowering
+
+
+def _host_code(loops: IRModule, target: Target) -> IRModule:
+    """The module from which LLVM generates code: what `tirx.build` does to one before that."""
+    pipeline, finalize, _ = tirx.get_tir_pipeline("default")
+    module = tirx.transform.BindTarget(target.with_host(target))(loops)
+    module = finalize()(pipeline(module))
+    disabled = tvm.transform.PassContext.current().config.get("tirx.disable_assert", False)
+    return tirx.transform.SkipAssert()(module) if disabled else module
 
 
 def _without_bounds(module: IRModule) -> IRModule:

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from needle_tvm._tvm.names import IRModule, Target, transform
+from needle_tvm._tvm.names import IRModule, PassContext, Target, transform
 from needle_tvm.errors import StageError
 from needle_tvm.faults import blamed_on
 from needle_tvm.graph import legalize
@@ -82,6 +82,18 @@ def _legalize_ops(module: IRModule, target: Target) -> IRModule:
     return transform.LegalizeOps(legalize.RULES)(module)
 
 
+# More operators in one kernel than any layer has. TVM's default is 256, and the time to schedule a
+# kernel grows with the square of their number.
+_MOST_FUSED = 64
+
+
+def _fuse_ops(module: IRModule, target: Target) -> IRModule:
+    with PassContext(config={"relax.FuseOps.max_depth": _MOST_FUSED}):
+        return transform.FuseOps()(module)
+
+
+_fuse_ops.__name__ = "FuseOps"
+
 # A variable that only renames another one stops fusion, and lets a reshaped input be returned as a
 # view of that input.
 _CLEAN = _plain(transform.CanonicalizeBindings)
@@ -96,7 +108,7 @@ _FUSE = (
     fuse_planes,
     _plain(transform.FoldConstant),
     keep_fields_apart,
-    _plain(transform.FuseOps),
+    _fuse_ops,
     _CLEAN,
     sizes_in_shapes,
     _plain(transform.FuseTIR),

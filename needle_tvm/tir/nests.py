@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, s_tir, tirx, tvm, tvm_ffi
-from needle_tvm.tir.functions import nodes_in
+from needle_tvm.tir.functions import NODES, nodes_in
 
 SPATIAL, REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
@@ -108,9 +108,15 @@ def realize(values: Sequence[Any], block: Any, condition: Any = True) -> Any:
 
 
 def renewed(block: Any) -> Any:
-    """A copy of a block with axes of its own."""
-    axes = [axis.var for axis in block.iter_vars]
-    return substitute(block, {var: tirx.Var(var.name, str(var.ty)) for var in axes})
+    """A copy of a block with variables of its own for its axes, and for all loops, axes,
+    definitions and buffers within it."""
+    blocks = [block, *nodes_in(block.body, NODES.sblock)]
+    own = [axis.var for each in blocks for axis in each.iter_vars]
+    own += [buffer for each in blocks for buffer in each.alloc_buffers]
+    own += [loop.loop_var for loop in nodes_in(block, NODES.loop)]
+    for kind in (tirx.Bind, tirx.Let):
+        own += [bound.var for bound in nodes_in(block, kind)]
+    return substitute(block, {var: tirx.Var(var.name, var.ty) for var in own})
 
 
 def same(one: Any, other: Any) -> bool:

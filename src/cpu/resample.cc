@@ -21,6 +21,7 @@ void run_lines(const T* x, int64_t n, const int64_t* at, const T* w, int64_t tap
     for (int64_t t = 0; t < taps; ++t) {
       const int64_t from = at[t * m + j];
       const T factor = w[t * m + j];
+      if (factor == T(0)) continue;  // the element may be infinite
       for (int r = 0; r < R; ++r) sum[r] += factor * x[r * n + from];
     }
     for (int r = 0; r < R; ++r) y[r * m + j] = sum[r];
@@ -34,6 +35,7 @@ void run_row(const T* x, int64_t inner, const int64_t* at, const T* w, int64_t t
   std::fill_n(y, inner, T(0));
   for (int64_t t = 0; t < taps; ++t) {
     const T factor = w[t * m];
+    if (factor == T(0)) continue;
     const T* from = x + at[t * m] * inner;
     for (int64_t i = 0; i < inner; ++i) y[i] += factor * from[i];
   }

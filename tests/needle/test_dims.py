@@ -169,9 +169,10 @@ USES = {
     "max": (lambda n: max(n, 8), "whether 8 > n"),
     "in": (lambda n: n in (1, 2), "whether n == 1"),
     "bool": (lambda n: bool(n - 1), "whether n - 1 == 0"),
-    "divide": (lambda n: n / 2, "// gives a size"),
-    "divides": (lambda n: 2 / n, "// gives a size"),
-    "root": (lambda n: n**0.5, "the exponent 0.5"),
+    "divide": (lambda n: range(n / 2), "// gives a size"),
+    "divides": (lambda n: ndl.zeros(2 / n), "// gives a size"),
+    "root": (lambda n: float(n**0.5), "float()"),
+    "compared": (lambda n: n**-0.5 < 1, "a comparison"),
     "divisor": (lambda n: 7 // (n - 1), "whether the divisor n - 1 is above 0"),
 }
 

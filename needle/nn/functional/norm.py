@@ -9,6 +9,7 @@ from typing import Any
 from ... import init, ops
 from ...backend_ndarray.arguments import counts, not_negative
 from ...backend_ndarray.dtypes import finfo, is_floating
+from ...dims import Expression
 from ...errors import ShapeError
 from ...tensor import Tensor
 
@@ -20,7 +21,8 @@ def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:
         tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     )
     for i, extent in enumerate(shape):
-        counts(owner, **{f"normalized_shape[{i}]": extent})
+        if not isinstance(extent, Expression):
+            counts(owner, **{f"normalized_shape[{i}]": extent})
     if not shape:
         raise ValueError(f"{owner}: normalized_shape () has no axes; it must have one or more")
     return shape

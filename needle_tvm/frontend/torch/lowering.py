@@ -13,6 +13,7 @@ from needle_tvm.graph import legalize
 from needle_tvm.graph.passes.sink_views import sink_permutes, sink_units
 from needle_tvm.lower import build
 from needle_tvm.lower.variant import Variant
+from needle_tvm.process.turns import in_turn
 
 # Without an entry here, a transposed convolution would take the layout of its input, which neither
 # TVM nor `frontend.torch.passes.conv_transpose` supports.
@@ -22,6 +23,7 @@ _LAYOUTS = {
 }
 
 
+@in_turn
 def lowered(module: IRModule, target: Target, variant: Variant) -> IRModule:
     """The variant's module, after passes that prepare the front end's result for its pipeline."""
     with target, blamed_on("what prepares PyTorch's program"):

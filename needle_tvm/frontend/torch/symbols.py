@@ -138,8 +138,8 @@ def symbols_of(program: Any, asked: Asked) -> Symbols:
         if isinstance(size, int) or size.is_Integer:
             if extent not in asked.optional:
                 raise UsageError(
-                    f"dims: {where} cannot be {extent}: the model is for {size} there"
-                    f"{_place_of(env, size)}"
+                    f"dims: {where} cannot be {extent}: the model needs its number, {size} at "
+                    f"these inputs{_place_of(env, size)}"
                 )
         elif extent not in asked.inferred and not same(symbols.value(size), extent):
             raise UsageError(

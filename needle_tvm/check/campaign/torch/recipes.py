@@ -117,7 +117,7 @@ def pooling(d: Drawer) -> None:
     x = image(d, dims)
     kernel, stride = rng.choice([1, 2, 2, 3]), rng.choice([1, 2, 2, 3])
     pad, ceil = rng.randint(0, kernel // 2), rng.random() < 0.3
-    sizes = [rng.choice([1, 1, 2, 3, 5]) for _ in range(dims)]
+    sizes = [rng.choice([1, 1, 2, 3, 5, 9, 25]) for _ in range(dims)]  # also above a vector's
     text = rng.choice(
         [
             f"nn.MaxPool{dims}d({kernel}, {stride}, {pad}, dilation={rng.choice([1, 1, 2])}, ceil_mode={ceil})",
@@ -264,12 +264,10 @@ def resized(d: Drawer) -> None:
     dims = len(x.shape) - 2
     if dims < 1:
         return
-    size = [rng.choice([1, 2, 5, 8]) for _ in range(dims)]
-    modes = {1: ["nearest", "linear"], 2: ["nearest", "bilinear", "bicubic"], 3: ["nearest"]}.get(
-        dims, ["nearest"]
-    )
-    mode = rng.choice(modes)
-    align = f", align_corners={rng.random() < 0.5}" if mode != "nearest" else ""
+    size = [rng.choice([1, 2, 5, 8, 25]) for _ in range(dims)]
+    modes = {1: ["linear"], 2: ["bilinear", "bicubic"]}.get(dims, [])
+    mode = rng.choice(["nearest", "area", *modes])
+    align = f", align_corners={rng.random() < 0.5}" if mode in modes else ""
     to = f"size={size}" if rng.random() < 0.6 else f"scale_factor={rng.choice([2, 2, 3, 0.5, 1.5])}"
     d.step(f"F.interpolate({x}, {to}, mode='{mode}'{align})")
 

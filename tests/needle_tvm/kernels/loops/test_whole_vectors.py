@@ -1,12 +1,18 @@
 """Vectors that would reach past the end of an axis end with it, and stay vectors."""
 
 import math
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
 
 import needle_tvm
 from needle import nn, ops
+from needle.apply import apply
+from needle.backend_ndarray import NDArray
+from needle.op import Op
+from needle.spec import Spec
 from needle.trace import trace
 from needle_tvm._tvm.names import te, tirx, topi, tvm
 from needle_tvm.frontend import lowering
@@ -103,3 +109,41 @@ def test_erf_of_vectors(rng, dtype):
     source = generated_source(tvm.compile(module, target=TARGET), "ll")
     stored = {"float32": "<16 x i32>", "float64": "<8 x double>"}[dtype]  # i32: with the sign's bit
     assert f"store {stored}" in source
+
+
+@dataclass(frozen=True)
+class Windows(Op):
+    """Adaptive pooling as TVM defines it: sums, or largest elements, of windows of several lengths
+    along the last two axes."""
+
+    name: ClassVar[str] = "windows"
+    sizes: tuple = (1, 1)
+    maximum: bool = False
+
+    def infer(self, x):
+        return Spec((*x.shape[:2], *self.sizes), x.dtype, x.device)
+
+    def compute(self, x):
+        found = x.numpy()
+        for axis, count in enumerate(self.sizes, 2):
+            n, reduce = found.shape[axis], np.max if self.maximum else np.mean
+            spans = [range(j * n // count, -(-(j + 1) * n // count)) for j in range(count)]
+            found = np.stack([reduce(found.take(s, axis), axis) for s in spans], axis)
+        return NDArray(found, device=x.device)
+
+    def emit_te(self, k, x):
+        kind = "max" if self.maximum else "avg"
+        return k.topi.nn.adaptive_pool(x, self.sizes, kind, "NCHW")
+
+
+@pytest.mark.parametrize("stage", ["fused", "tuned"])
+def test_reductions_whose_extent_depends_on_the_place(rng, stage):
+    """Alone, and before other operations; counts above and below a vector's."""
+    cases = []
+    for shape, sizes in (((33, 10), (8, 25)), ((13, 100), (3, 31)), ((13, 13), (5, 8))):
+        for maximum in (False, True):
+            op = Windows(sizes=sizes, maximum=maximum)
+            x = tensor(rng.standard_normal((1, 3, *shape)).astype("float32"))
+            cases.append((lambda x, op=op: apply(op, (x,)), [x]))
+            cases.append((lambda x, op=op: ops.exp(apply(op, (ops.relu(x),))) + 1, [x]))
+    check_together(cases, stage=stage)

@@ -1,0 +1,83 @@
+"""Turns of threads: what one of them does at a time. Standard library only."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import threading
+from collections.abc import Callable, Hashable
+from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
+
+# Its hook is registered first, and so runs last before a fork: a thread whose turn it is may enter
+# `loading`, while none enters `compiling` there.
+from needle_tvm.process import forks  # noqa: F401
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Turn:
+    """A reentrant lock for what changes the process while it runs.
+
+    TVM's solver (Z3) sets a handler of SIGINT and then sets the old one as `signal` of C does: with
+    it, a signal no longer ends a wait for a lock, and Ctrl-C comes late.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self.lock.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        if callable(signal.getsignal(signal.SIGINT)):
+            signal.siginterrupt(signal.SIGINT, True)
+        self.lock.release()
+
+
+# TVM's builders, parsers and tags keep what they are making in variables of the process, as does
+# PyTorch's export. LLVM does not: code generation takes no turn. A fork waits for the turn's end,
+# so that the child finds no half of it.
+compiling = _Turn()
+
+_choosing = threading.Lock()
+_of_keys: WeakValueDictionary[Hashable, threading.RLock] = WeakValueDictionary()
+
+
+def in_turn(function: Callable[P, R]) -> Callable[P, R]:
+    """Let one thread at a time call `function` and all others in `compiling`."""
+
+    @functools.wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        with compiling:
+            return function(*args, **kwargs)
+
+    return called
+
+
+def turn_of(key: Hashable) -> threading.RLock:
+    """The lock of a key: one object as long as a thread has it. It is free in a forked child, where
+    the thread that holds it is not."""
+    with _choosing:
+        return _of_keys.setdefault(key, threading.RLock())
+
+
+def _before_fork() -> None:
+    compiling.lock.acquire()
+    _choosing.acquire()
+
+
+def _after_fork() -> None:
+    _choosing.release()
+    compiling.lock.release()
+
+
+def _in_child() -> None:
+    _of_keys.clear()
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
