@@ -58,16 +58,14 @@ def export_library(
     for number, part in enumerate(linking.compiled_parts(module)):
         files.append(folder / f"lib{number}.o")
         files[-1].write_bytes(linking.object_code(part, folder))
-    if codes:
-        files.append(_with_cubins(module, codes, folder))
-    elif (imports := linking.packed_imports(module, folder)) is not None:
-        files.append(folder / "devc.o")
-        files[-1].write_bytes(imports)
+    if module.imports:
+        files.append(_imports(module, codes, folder))
     linking.link(files, path, code=code)
 
 
-def _with_cubins(module: Any, codes: Sequence[tuple[bytes, bytes]], folder: Path) -> Path:
-    """Write what a library carries, with the GPU's machine code in place of (source, code)."""
+def _imports(module: Any, codes: Sequence[tuple[bytes, bytes]], folder: Path) -> Path:
+    """Write what a library carries beside the host's machine code, such as a virtual machine's
+    program, with the GPU's machine code in place of (source, code)."""
     image = _packed(module, False, "")
     for raw, code in codes:
         image = with_code(image, raw, code)

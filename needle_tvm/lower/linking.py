@@ -78,23 +78,10 @@ def _by_file(module: Any, scratch: Path) -> bytes:
         path.unlink(missing_ok=True)
 
 
-def packed_imports(module: Any, scratch: Path) -> bytes | None:
-    """The object file with what a module's library carries beside machine code, such as a virtual
-    machine's program; None if there is nothing."""
-    if not module.imports:
-        return None
-    target = next(
-        each.get_function("_get_target_string")()
-        for each in compiled_parts(module)
-        if each.kind == "llvm"
-    )
-    packed = tvm.runtime._ffi_api.ModulePackImportsToLLVM(module, False, target, "")
-    return object_code(packed, scratch)
-
-
 def compiled_parts(module: Any) -> list[Any]:
-    """The modules of a built module whose machine code its library has."""
-    return list(module._collect_dso_modules())
+    """The modules of a built module whose machine code its library has. For a program that has no
+    code of its own, as if all of it is cuBLAS's, TVM makes a module of empty C source."""
+    return [part for part in module._collect_dso_modules() if part.kind == "llvm"]
 
 
 def link(

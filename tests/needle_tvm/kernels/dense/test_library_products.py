@@ -83,6 +83,16 @@ def test_each_product_is_measured_once_and_the_faster_one_kept():
     assert kept == [(8, "cublas", 3.0, 2.0), (64, "own", 2.0, 2.0)]
 
 
+@needs_compiler
+def test_a_program_of_cublas_alone_is_linked():
+    """It has no kernel and no loop of its own."""
+    a = array(8, 8)
+    compiled = needle_tvm.compile(
+        lambda a, b: a @ b, a, a, target="cuda:sm_90", products="cublas", recompile=True
+    )
+    assert compiled.artifact.read("lib.so") and not compiled.manifest.get("kernels")
+
+
 @pytest.mark.parametrize(
     "product",
     [
