@@ -160,8 +160,6 @@ class Expression:
             raise _refusal(f"whether {self} {sign} {other}", (self, other))
         return always
 
-    # Whatever needs the number
-
     def _refused(self, use: str) -> TraceError:
         return _refusal(f"the value of {self}, which {use} needs,", (self,))
 
@@ -436,9 +434,6 @@ def _rounded(rest: Any, divisor: Any) -> Any:
         if isinstance(inner, _Quotient) and isinstance(inner.divisor, int):
             return (inner.numerator + constant * inner.divisor) // (divisor * inner.divisor)
     return _Quotient(rest, divisor)
-
-
-# Errors
 
 
 def _refusal(what: str, involved: Iterable[Any]) -> TraceError:

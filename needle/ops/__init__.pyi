@@ -412,6 +412,11 @@ from .updates import AdamUpdate as AdamUpdate
 from .updates import LionUpdate as LionUpdate
 from .updates import RmspropUpdate as RmspropUpdate
 from .updates import SgdUpdate as SgdUpdate
+from .updates import adagrad_update as adagrad_update
+from .updates import adam_update as adam_update
+from .updates import lion_update as lion_update
+from .updates import rmsprop_update as rmsprop_update
+from .updates import sgd_update as sgd_update
 from .weighted_elements import WeightedElements as WeightedElements
 from .window import OverlapAdd as OverlapAdd
 from .window import SlidingWindows as SlidingWindows

@@ -6,8 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..apply import apply
 from ..backend_ndarray import NDArray
 from ..op import register
+from ..tensor import Tensor, TensorTuple
 from ._update import Functions, Update, error_samples, samples
 
 
@@ -226,3 +228,42 @@ class LionUpdate(Update):
         direction = f.sign(state["m"] * self.beta1 + g * (1 - self.beta1))
         m = state["m"] * self.beta2 + g * (1 - self.beta2)
         return p - (direction + p * self.weight_decay) * scalars[0], {"m": m}
+
+
+def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
+    """One step of SGD. `inputs` are parameter, gradient, lr and step, the result is the new
+    parameter and step + 1; with momentum the sum of gradients, u, comes before lr and before
+    step + 1. `options` are the fields of SgdUpdate. lr is a float of shape (), step an int64.
+
+    Raises TypeError for other dtypes or numbers of inputs, ShapeError for other shapes.
+
+    >>> p, g = ndl.ones(2), ndl.ones(2)
+    >>> new, step = ndl.ops.sgd_update(p, g, ndl.Tensor(0.5), ndl.Tensor(0, dtype="int64"))
+    >>> new.tolist(), step.item()
+    ([0.5, 0.5], 1)
+    """
+    return apply(SgdUpdate(**options), inputs)
+
+
+def adam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
+    """Like `sgd_update` for Adam or, `decoupled`, AdamW: `inputs` are parameter, gradient, m, v, lr
+    and step; with `amsgrad` v_max follows v. `options` are the fields of AdamUpdate."""
+    return apply(AdamUpdate(**options), inputs)
+
+
+def adagrad_update(*inputs: Tensor, **options: Any) -> TensorTuple:
+    """Like `sgd_update` for Adagrad: `inputs` are parameter, gradient, v (the sum of squared
+    gradients), lr and step. `options` are the fields of AdagradUpdate."""
+    return apply(AdagradUpdate(**options), inputs)
+
+
+def rmsprop_update(*inputs: Tensor, **options: Any) -> TensorTuple:
+    """Like `sgd_update` for RMSprop: `inputs` are parameter, gradient, v, lr and step; with
+    `momentum` u, and `centered` the average, follow v. `options` are RmspropUpdate's fields."""
+    return apply(RmspropUpdate(**options), inputs)
+
+
+def lion_update(*inputs: Tensor, **options: Any) -> TensorTuple:
+    """Like `sgd_update` for Lion: `inputs` are parameter, gradient, m, lr and step. `options` are
+    the fields of LionUpdate."""
+    return apply(LionUpdate(**options), inputs)

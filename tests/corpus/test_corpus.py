@@ -13,11 +13,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-pytest.importorskip("onnx")
-pytest.importorskip("torch")
-
-import onnx
-import torch
+onnx = pytest.importorskip("onnx")
+torch = pytest.importorskip("torch")
 
 import needle as ndl
 import needle_tvm
