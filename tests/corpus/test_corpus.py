@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tvm")
-onnx = pytest.importorskip("onnx")
-torch = pytest.importorskip("torch")
+pytest.importorskip("onnx")
+pytest.importorskip("torch")
 
 import needle as ndl
 import needle_tvm
@@ -25,6 +25,8 @@ from needle_tvm.frontend.torch.arrays import tensor
 from needle_tvm.lower.libraries import unoptimized
 
 from .reading import ONNX, PT2, SOURCE, archives, programs
+
+onnx, torch = pytest.importorskip("onnx"), pytest.importorskip("torch")
 
 STAGES = ("noopt", "fused", "tuned")
 ARCHIVES = archives()
