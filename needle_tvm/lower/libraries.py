@@ -75,12 +75,15 @@ def _set_llvm_options() -> None:
     """Set LLVM's options, which are the process's.
 
     TVM sets a target's `cl-opt` for the time of one build and then resets it, also for another
-    thread that generates code at that time. It hands Hexagon's `llvm-options` to LLVM for good, and
-    then finds no linker for Hexagon.
+    thread that generates code at that time. It hands Hexagon's `llvm-options` to LLVM for good. The
+    function for Hexagon is refused next, before a file is written: an entry must have a name.
     """
     fields = {"kind": "hexagon", "mtriple": "hexagon", "llvm-options": list(_LLVM_OPTIONS)}
-    with suppress(RuntimeError):
-        tvm.get_global_func("target.build.hexagon")(IRModule({}), make_target(fields))
+    unnamed = PrimFunc([], tirx.Evaluate(0)).with_attr("tirx.is_entry_func", True)
+    with suppress(tvm.error.InternalError):
+        tvm.get_global_func("target.build.hexagon")(
+            IRModule({"main": unnamed}), make_target(fields)
+        )
 
 
 def pass_options(module: IRModule) -> dict[str, Any]:

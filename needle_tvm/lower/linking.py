@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from needle_tvm._tvm.names import tvm
 from needle_tvm.errors import ToolchainError
 
 _SLACK = 64 << 10  # bytes of a file that LLVM writes beside those of its code
