@@ -83,7 +83,7 @@ def contests(small: bool = False) -> dict[str, Contest]:
             "attention",
             4,
             "model",
-            {**_model("attention", OWN_BATCH, small), "peers": _TORCH},
+            {**_model("attention", OWN_BATCH, small), "peers": ("torch",)},
             60,
             _OWN,
         ),

@@ -29,6 +29,8 @@ SMALL = {
     "mobilenet": ("mobilenet:build", {"image": 14, "width": 8, "classes": 7}),
     "convnet": ("convnet:build", {"channels": [3, 8, 5], "image": 9, "strides": [2, 1]}),
     "tiny": ("tiny:build", {"count": 2}),
+    "matmul": ("matmul:build", {"columns": 5, "terms": 7}),
+    "attention": ("attention:build", {"heads": 2, "length": 5, "size": 4}),
 }
 
 
