@@ -75,9 +75,8 @@ test-quick: build
 test: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
-# What CI runs: also apps in processes of their own, emulated GPUs, peers, the guide, 300 random
-# programs, and three times as many drawn cases of each property (the last line says how many).
-test-all: export NEEDLE_CASES ?= 1500
+# What CI runs: every case of the quick tests, apps in processes of their own, emulated GPUs, peers,
+# the guide, and 300 random programs.
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 

@@ -3,8 +3,8 @@
 `--device cuda` runs every test that takes a device on the GPU. With `--emulated-cuda MODULE`, a
 build with NEEDLE_CUDA=EMULATED, they run on an emulated GPU. Without either they are skipped.
 
-NEEDLE_CASES sets how many cases hypothesis draws for each property, 500 if it is not set and 1500
-in `make test-all`. The run says at its end how many there were. `--sample`, which `make test`
+NEEDLE_CASES sets how many cases hypothesis draws for each property, 500 if it is not set. The run
+says at its end how many there were. `--sample`, which `make test`
 gives, runs a quarter of the cases of each test, and at least four.
 """
 
