@@ -141,6 +141,7 @@ def entry(name, value=1.0, function="constant"):
 
 def options(**others):
     given = {"rounds": 2, "block_seconds": 0.01, "device": "cpu", "strict": True, "timeout": 60.0}
+    given["alone"] = ()
     return argparse.Namespace(**{**given, **others})
 
 
