@@ -14,7 +14,7 @@ def test_every_way_to_call_is_compared_with_the_code(tmp_path, monkeypatch):
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     options = argparse.Namespace(
-        rounds=1, block_seconds=0.01, threads=1, device="cpu", strict=True, timeout=60.0
+        rounds=1, block_seconds=0.01, threads=1, device="cpu", strict=True, timeout=60.0, alone=()
     )
     found = calls.run_case(2, options)
     ours = {name for name in found["calls"] if contests.is_ours(name)}
