@@ -178,7 +178,8 @@ def test_numbers_that_become_indices_are_checked_where_the_code_is_called(dtype)
     layer = nn.Embedding(4, 2)
 
     def f(i, j):
-        return layer(ops.reshape(i, (2,))), ops.one_hot(j, 3)
+        rows, classes = (ops.cast(x, "int64") for x in (ops.reshape(i, (2,)), j))
+        return layer(rows), ops.one_hot(classes, 3)
 
     def given(values):
         return tensor(np.array(values)).astype(dtype)
