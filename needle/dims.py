@@ -396,10 +396,12 @@ def _without_rounding(terms: Terms, upwards: bool) -> Terms:
 
 def _quotient(numerator: Any, divisor: Any) -> Any:
     """numerator // divisor."""
+    if bounds_of(divisor)[1] < 0:
+        return _quotient(-numerator, -divisor)
     if bounds_of(divisor)[0] < 1:
         if isinstance(divisor, Expression):
             raise _refusal(f"whether the divisor {divisor} is above 0", (divisor,))
-        raise ValueError(f"a size is divided by {divisor}, which is not above 0")
+        raise ValueError("a size is divided by 0")
     terms = _terms_of(numerator) or {}
     if isinstance(divisor, Expression):
         whole, rest = poly.divide(terms, divisor._terms)

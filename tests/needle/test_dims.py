@@ -189,10 +189,16 @@ def test_whatever_needs_the_number_is_refused(use):
     assert "choose bounds of the Dim that decide it" in text
 
 
-def test_a_divisor_that_is_no_number_above_0():
-    for divisor in (0, -2):
-        with pytest.raises(ValueError, match=f"divided by {divisor}"):
-            N // divisor
+def test_a_divisor_may_be_negative_and_not_0():
+    for divisor in (-1, -2, -7, -N):
+        for numerator in (N, 3 * N + 1, 5 - N, N // 3):
+            quotient, rest = numerator // divisor, numerator % divisor
+            for value in (1, 2, 9, 256):
+                of = {N: value}
+                over, by = size_of(numerator, of), size_of(divisor, of)
+                assert (size_of(quotient, of), size_of(rest, of)) == divmod(over, by)
+    with pytest.raises(ValueError, match="divided by 0"):
+        N // 0
 
 
 def test_other_objects_are_not_extents():
