@@ -7,7 +7,8 @@ calls, and then runs them back to back, between two events.
 
 from __future__ import annotations
 
-import threading
+import os
+import select
 from collections.abc import Callable
 
 from needle_tvm.process.timing import ClockedCalls, Outputs
@@ -43,24 +44,28 @@ class DeviceClock:
     def _held(self, calls: int) -> float | None:
         """Seconds of `calls` calls; None if they were not all launched while the stream waited."""
         driver, stream = self._driver, self._stream
-        launched, late = threading.Event(), threading.Event()
+        launched, tell = os.pipe()
+        late: list[bool] = []
 
         def wait() -> None:
-            if not launched.wait(_HELD_SECONDS):
-                late.set()
+            late.append(not select.select([launched], [], [], _HELD_SECONDS)[0])
 
         driver.enter()
-        held = driver.call_in_order(wait, stream)
         try:
-            driver.record(self._start, stream)
-            for _ in range(calls):
-                self._launch()
-            driver.record(self._end, stream)
+            held = driver.call_in_order(wait, stream)
+            try:
+                driver.record(self._start, stream)
+                for _ in range(calls):
+                    self._launch()
+                driver.record(self._end, stream)
+            finally:
+                os.write(tell, b"1")
+                driver.synchronize(stream)
+            del held  # the stream has called it
         finally:
-            launched.set()
-            driver.synchronize(stream)
-        del held  # the stream has called it
-        return None if late.is_set() else driver.elapsed(self._start, self._end)
+            os.close(launched)
+            os.close(tell)
+        return None if True in late else driver.elapsed(self._start, self._end)
 
 
 def contestant(

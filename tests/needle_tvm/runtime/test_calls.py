@@ -292,7 +292,11 @@ def test_every_refusal(name):
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 def test_indices_at_the_ends_of_their_range(dtype):
-    table = nn.Embedding(5, 3).eval()
+    rows = nn.Embedding(5, 3).eval()
+
+    def table(ids):
+        return rows(ids if dtype.startswith("int") else ndl.ops.cast(ids, "int64"))
+
     for callee in compiled(table, tensor(np.zeros((7, 1), dtype))):
         low, high = -5, 4
         for place in range(7):
