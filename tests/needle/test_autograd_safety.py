@@ -349,9 +349,14 @@ def test_a_long_loop_does_not_grow(steps):
         step()
     process = psutil.Process()
     gc.collect()
-    live, resident = device.memory_allocated(), process.memory_info().rss
-    for _ in range(steps):
-        step()
-    gc.collect()
+    live, grown = device.memory_allocated(), []
+    for _ in range(
+        3
+    ):  # a leak grows every time; what other threads of the process do, now and then
+        resident = process.memory_info().rss
+        for _ in range(steps):
+            step()
+        gc.collect()
+        grown.append(process.memory_info().rss - resident)
     assert device.memory_allocated() == live
-    assert process.memory_info().rss <= resident + 2**20  # a leak of 1 KB a step would be 10 MB
+    assert min(grown) <= 2**20  # a leak of 1 KB a step would be 10 MB
