@@ -8,6 +8,7 @@ the standard library alone.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import lzma
 import os
@@ -26,7 +27,7 @@ from needle_tvm.target import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu" / "bundle.tar.xz"
-COMPILER = BUNDLE.with_name("compiler.tar.xz")  # the second bundle, if there is one
+COMPILER = "compiler.tar.xz"  # the second bundle beside it, if there is one, in numbered parts
 UNPACKED = ROOT / "build" / "gpu" / "bundle"
 STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set once the paths are
 
@@ -82,14 +83,16 @@ def read_manifest() -> dict[str, Any]:
     """
     if not BUNDLE.is_file():
         raise Refusal(f"{BUNDLE} is missing: make gpu-bundle makes it (docs/gpu.md)")
-    archives = [BUNDLE, *([COMPILER] if COMPILER.is_file() else [])]
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in archives)).hexdigest()
-    mark = UNPACKED / digest
+    parts = sorted(BUNDLE.parent.glob(f"{COMPILER}.*"))
+    archives = {BUNDLE: BUNDLE.read_bytes()}
+    if parts:
+        archives[BUNDLE.with_name(COMPILER)] = b"".join(path.read_bytes() for path in parts)
+    mark = UNPACKED / hashlib.sha256(b"".join(archives.values())).hexdigest()
     if not mark.is_file():
         shutil.rmtree(UNPACKED, ignore_errors=True)
-        for path in archives:
+        for path, data in archives.items():
             try:
-                with tarfile.open(path, "r:xz") as archive:
+                with tarfile.open(fileobj=io.BytesIO(data), mode="r:xz") as archive:
                     archive.extractall(UNPACKED, filter="data")
             except (OSError, EOFError, tarfile.TarError, lzma.LZMAError) as error:
                 raise Refusal(f"{path} cannot be unpacked: {error}") from error

@@ -177,7 +177,25 @@ def test_a_bundle_that_is_too_large_fails(monkeypatch, tmp_path, capsys):
     assert bundle.run(options) == 0
     monkeypatch.setattr(bundle, "LIMIT", bundle.travelling_bytes())
     assert bundle.run(options) == 1
-    assert "compiler.tar.xz: " in capsys.readouterr().out
+    assert "compiler.tar.xz.0 " in capsys.readouterr().out
+
+
+def test_the_second_bundle_travels_in_parts(monkeypatch, unpacked):
+    def fill(folder):
+        (folder / host.SITE / "tvm").mkdir(parents=True)
+        (folder / host.SITE / "tvm" / "compiler").write_bytes(os.urandom(5000))
+
+    pack(unpacked, MANIFEST)
+    monkeypatch.setattr(bundle, "_compiler", fill)
+    monkeypatch.setattr(bundle, "_PART", 2000)
+    assert bundle.run(Namespace(out=unpacked, compiler=True)) == 0
+    parts = sorted(unpacked.glob("compiler.tar.xz.*"))
+    assert len(parts) == 3
+    assert host.read_manifest() == MANIFEST
+    assert (host.UNPACKED / host.SITE / "tvm" / "compiler").stat().st_size == 5000
+    parts[1].unlink()
+    with pytest.raises(host.Refusal, match=r"compiler\.tar\.xz cannot be unpacked"):
+        host.read_manifest()
 
 
 def test_a_python_that_is_not_here_is_refused():
