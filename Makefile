@@ -76,7 +76,7 @@ test: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
 # What CI runs: every case of the quick tests, apps in processes of their own, emulated GPUs, peers,
-# the guide, and 300 random programs.
+# the guide, and 600 frozen programs.
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
