@@ -1,5 +1,5 @@
-// Asks the processor what it is, for needle_tvm/target/host.py. Plain Python, so that it loads where
-// nothing else does. Files such as /proc/cpuinfo may be missing, or another processor's.
+// Asks the processor what it is, for needle_tvm/target/host.py. Plain Python, so that it loads
+// where nothing else does. Files such as /proc/cpuinfo may be missing, or another processor's.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
@@ -16,7 +16,8 @@ PyObject* cpuid(PyObject*, PyObject* args) {
   return Py_BuildValue("IIII", a, b, c, d);
 }
 
-// enabled() -> the bits of the registers that the operating system saves (XCR0); 0 if it saves none.
+// enabled() -> the bits of the registers that the operating system saves (XCR0); 0 if it saves
+// none.
 PyObject* enabled(PyObject*, PyObject*) {
   unsigned int a = 0, b = 0, c = 0, d = 0;
   unsigned long long bits = 0;

@@ -133,8 +133,8 @@ int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream)
   return copy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes,
               cudaMemcpyDeviceToDevice, stream);
 }
-// Events have the host's time, since work is done when it is submitted. For the same reason a stream
-// cannot wait for a function that waits for later submissions: it is not called.
+// Events have the host's time, since work is done when it is submitted. For the same reason a
+// stream cannot wait for a function that waits for later submissions: it is not called.
 int cuEventCreate(void** event, unsigned) {
   *event = new double(0);
   return kSuccess;
