@@ -47,35 +47,41 @@ def export_library(
     """Link a built module into a shared library, with machine code for the GPU if it has any.
 
     `compile_cuda` compiles CUDA source to a cubin; it is not called if there are no kernels.
-    `objects` are object files to link in, `code` describes what is linked. Other files are written
-    beside `path`. Raises ToolchainError if it cannot be linked, OSError if a file cannot be
+    `objects` are object files to link in, `code` describes what is linked. Until it is linked,
+    files of its name with other suffixes lie beside `path`: searches build several libraries in a
+    folder at once. Raises ToolchainError if it cannot be linked, OSError if a file cannot be
     written.
     """
-    module, folder = module_of_library(library), path.parent
+    module = module_of_library(library)
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
     codes = [(raw, compile_cuda(source)) for raw, source in sources]
-    files = list(objects)
-    for number, part in enumerate(linking.compiled_parts(module)):
-        files.append(folder / f"lib{number}.o")
-        files[-1].write_bytes(linking.object_code(part, folder))
-    if module.imports:
-        files.append(_imports(module, codes, folder))
-    linking.link(files, path, code=code)
+    files = [path.with_suffix(f".{i}.o") for i, _ in enumerate(linking.compiled_parts(module))]
+    assembly, binary = path.with_suffix(".s"), path.with_suffix(".bin")
+    try:
+        for part, file in zip(linking.compiled_parts(module), files, strict=True):
+            file.write_bytes(linking.object_code(part, file))
+        if module.imports:
+            _write_imports(module, codes, assembly, binary)
+            files.append(assembly)
+        linking.link([*objects, *files], path, code=code)
+    finally:
+        for file in (*files, assembly, binary):
+            file.unlink(missing_ok=True)
 
 
-def _imports(module: Any, codes: Sequence[tuple[bytes, bytes]], folder: Path) -> Path:
+def _write_imports(
+    module: Any, codes: Sequence[tuple[bytes, bytes]], assembly: Path, binary: Path
+) -> None:
     """Write what a library carries beside the host's machine code, such as a virtual machine's
     program, with the GPU's machine code in place of (source, code)."""
     image = _packed(module, False, "")
     for raw, code in codes:
         image = with_code(image, raw, code)
-    binary, assembly = folder / "devc.bin", folder / "devc.s"
     binary.write_bytes(image)
     assembly.write_text(
         f".section .rodata\n.globl {_SYMBOL}\n.balign 16\n{_SYMBOL}:\n"
         f'.incbin "{binary}"\n.section .note.GNU-stack,"",%progbits\n'
     )
-    return assembly
 
 
 def with_code(image: bytes, source: bytes, code: bytes) -> bytes:

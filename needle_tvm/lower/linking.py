@@ -30,7 +30,7 @@ def cxx_compiler() -> str | None:
 def object_code(module: Any, scratch: Path) -> bytes:
     """The object file of a module that LLVM has built.
 
-    `scratch` is a folder to use where files in memory have no names, for want of /proc. Raises
+    `scratch` is a file to use where files in memory have no names, for want of /proc. Raises
     ToolchainError that names it if there is no room.
     """
     descriptor = os.memfd_create("needle-object")
@@ -62,10 +62,9 @@ def _check_limit(module: Any) -> None:
         )
 
 
-def _by_file(module: Any, scratch: Path) -> bytes:
+def _by_file(module: Any, path: Path) -> bytes:
     """The object file, by way of a file for which room is made sure of first."""
     _check_limit(module)
-    path = scratch / "code.o"
     try:
         with path.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _most_bytes(module))

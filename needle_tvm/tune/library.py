@@ -35,7 +35,7 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
 def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
     # The object file lies beside the library: the caller removes the folder even if this is killed.
     code = path.with_suffix(".o")
-    code.write_bytes(linking.object_code(module_of_library(built), path.parent))
+    code.write_bytes(linking.object_code(module_of_library(built), code))
     # TVM's own export takes four times as long: it calls the compiler for a second, empty file. The
     # code needs none of the compiler's own libraries except libm.
     try:

@@ -149,7 +149,7 @@ def test_it_compiles_for_other_processors(processor, m, tmp_path):
         module = module_of(cpu.schedule_function(function, processor))
         with processor:
             built = tvm.tirx.build(module, target=processor)
-        assert object_code(module_of_library(built), tmp_path)
+        assert object_code(module_of_library(built), tmp_path / "code.o")
 
 
 def test_weights_are_transformed_as_the_matrices_say(rng):

@@ -91,4 +91,4 @@ def test_the_kernel_is_the_op(rng, shape, dtype, threads):
 def test_it_compiles_for_other_processors(processor, tmp_path):
     with processor:
         built = tvm.tirx.build(kernel(3, 5, 130, "float32", processor, False), target=processor)
-    assert object_code(module_of_library(built), tmp_path)
+    assert object_code(module_of_library(built), tmp_path / "code.o")
