@@ -113,16 +113,12 @@ def set_up(arguments: Sequence[str], started: float) -> None:
         return
     shutil.copytree(UNPACKED / TREE, ROOT, dirs_exist_ok=True)
     os.environ[STARTED] = str(started)
-    _prepend("PYTHONPATH", [str(ROOT), str(UNPACKED / SITE)])
-    _prepend("LD_LIBRARY_PATH", [str(UNPACKED / SITE / "tvm" / "lib")])
+    before = os.environ.get("PYTHONPATH")
+    paths = [str(ROOT), str(UNPACKED / SITE), *([before] if before else [])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.chdir(ROOT)
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "bench.gpu", *arguments])
-
-
-def _prepend(variable: str, paths: Sequence[str]) -> None:
-    before = os.environ.get(variable)
-    os.environ[variable] = os.pathsep.join([*paths, *([before] if before else [])])
 
 
 def check_runs(host: Host, manifest: dict[str, Any]) -> None:

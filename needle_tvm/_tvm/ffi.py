@@ -96,7 +96,10 @@ def load_cuda_runtime() -> Any:
             folder = versions.tvm_library_folder()
             if folder is None:
                 raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
+            cudart = folder / "libcudart.so.13"  # a bundle for a GPU host brings it along
             try:
+                if cudart.is_file():
+                    ctypes.CDLL(str(cudart), ctypes.RTLD_GLOBAL)
                 ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
             except OSError as error:  # it is linked to the toolkit's libcudart and the driver
                 raise InstallError(
