@@ -68,7 +68,7 @@ def make_parser() -> argparse.ArgumentParser:
         *("--resume",),
         type=Path,
         nargs="?",
-        const=host.ROOT / "build/gpu/last.tar.xz",
+        const=host.LAST,
         metavar="FILE",
         help="go on with an archive (this machine's last)",
     )

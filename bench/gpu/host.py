@@ -29,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu" / "bundle.tar.xz"
 COMPILER = "compiler.tar.xz"  # the second bundle beside it, if there is one, in numbered parts
 UNPACKED = ROOT / "build" / "gpu" / "bundle"
+LAST = ROOT / "build" / "gpu" / "last.tar.xz"  # a copy of the newest results on this machine
 STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set once the paths are
 
 # Folders and files of the archive.

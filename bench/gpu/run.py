@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu import plan
-from bench.gpu.host import CONTESTS, ROOT, UNPACKED, Host, Refusal, versions
+from bench.gpu.host import CONTESTS, LAST, ROOT, UNPACKED, Host, Refusal, versions
 
-LAST = ROOT / "build" / "gpu" / "last.tar.xz"  # a copy of the newest archive on this machine
 RESULTS = "results.json"  # in the archive
 
 _LEAST_SECONDS = 15.0  # the processes of a contest are not even up within less
@@ -109,12 +108,18 @@ def take_over(result: dict[str, Any], path: Path) -> None:
     from another bundle.
     """
     earlier = read(path)
-    for what in ("bundle", "versions", "machine"):
-        theirs, ours = earlier.get(what), result[what]
-        if what == "machine":
-            theirs, ours = theirs["processor"], ours["processor"]
-        if theirs != ours:
-            raise Refusal(f"--resume {path}: its {what} is another one: {str(theirs)[:200]}")
+
+    def facts(of: Mapping[str, Any]) -> dict[str, Any]:
+        """What must be the same; hosts of one kind differ in their systems."""
+        known = {"bundle": of["bundle"], "GPU": of["machine"]["processor"], **of["versions"]}
+        return {name: value for name, value in known.items() if name != "system"}
+
+    theirs = facts(earlier)
+    for what, value in facts(result).items():
+        if theirs.get(what) != value:
+            raise Refusal(
+                f"--resume {path}: {what} is another there: {str(theirs.get(what))[:200]}"
+            )
     result["contests"] = earlier["contests"]
 
 
