@@ -33,7 +33,8 @@ _PLAIN = re.compile(
     r"_operator\.(add|sub|mul|truediv|floordiv|mod|pow|neg|pos|abs|eq|ne|lt|le|gt|ge|and_|or_|xor|"
     r"not_|inv|invert|lshift|rshift|getitem)|math\.[a-z]\w*|torch\.(_sym|sym)_\w+"
 )
-_OF_DISPATCHER = re.compile(r"torch\.ops((?:\.[A-Za-z]\w*|\._[A-Za-z]\w*){2,3})")
+_BITWISE = r"\.__i?(?:and|or|xor|lshift|rshift)__"  # the only names with two underscores
+_OF_DISPATCHER = re.compile(rf"torch\.ops((?:\._?[A-Za-z]\w*|{_BITWISE}){{2,3}})")
 _SYMBOL = re.compile(r"[A-Za-z]\w*")
 
 # What sizes are computed by, beside the functions of torch.utils._sympy.functions.

@@ -20,7 +20,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 def test_it_is_new_ours_alone_and_gone_at_the_end(temporary):
-    before = psutil.Process().num_fds()
+    before, children = psutil.Process().num_fds(), psutil.Process().children()
     with scratch_folder("needle-test-") as folder, scratch_folder("needle-test-") as other:
         assert folder != other and folder.parent == other.parent == temporary
         assert folder.name.startswith("needle-test-")
@@ -28,7 +28,7 @@ def test_it_is_new_ours_alone_and_gone_at_the_end(temporary):
         (folder / "a").mkdir()
         (folder / "a" / "file").write_text("text")
     assert not list(temporary.iterdir())
-    assert not psutil.Process().children(), "its reaper is gone too"
+    assert psutil.Process().children() == children, "its reaper is gone too"
     assert psutil.Process().num_fds() == before
 
 
@@ -44,10 +44,11 @@ def test_one_removed_by_the_block_itself_is_no_error(temporary):
 
 
 def test_a_place_where_no_folder_can_be_made_is_named(temporary, monkeypatch):
+    children = psutil.Process().children()  # of other tests: a lasting folder has a reaper
     monkeypatch.setattr("tempfile.tempdir", str(temporary / "nowhere"))
     with pytest.raises(OSError, match="nowhere"), scratch_folder("needle-test-"):
         pass
-    assert not psutil.Process().children()
+    assert psutil.Process().children() == children
 
 
 PROGRAM = """
