@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from .._state import no_grad, state
+from ..conversion.budget import looping
+from ..conversion.values import Carried, Items, Missing, Value, holds_dims, tensor
 from ..errors import ModelError, TraceError, UnsupportedError
 from ..tensor import Tensor, TensorTuple
 from . import registry
-from .budget import looping
 from .graph import Graph, Node, used_names
-from .values import Carried, Items, Missing, Value, holds_dims, tensor
 
 
 class Scope:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..conversion.values import PACKED
 from ..errors import ModelError, UnsupportedError
-from .graph import PACKED
 
 
 def is_external(onnx: Any, tensor: Any) -> bool:

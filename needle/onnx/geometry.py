@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import ops
+from ..conversion.budget import bounded
 from ..tensor import Tensor
-from .budget import bounded
 from .graph import Node
 
 Sides = list[tuple[Any, Any]]  # elements before and behind each axis

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError, UnsupportedError
+from ..conversion.node import NamedNode
 
 # The element types of TensorProto that needle stores, and the names of the others.
 DTYPES = {
@@ -19,12 +19,6 @@ OTHER_DTYPES = {
     **{8: "string", 12: "uint32", 13: "uint64", 14: "complex64", 15: "complex128"},
     **{17: "float8e4m3fn", 18: "float8e4m3fnuz", 19: "float8e5m2", 20: "float8e5m2fnuz"},
     **{21: "uint4", 22: "int4", 23: "float4e2m1", 24: "float8e8m0", 25: "uint2", 26: "int2"},
-}
-
-# Integers that files hold several to a byte: the dtype of needle's that holds one, and their range.
-PACKED = {
-    **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
-    **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},
 }
 
 Extent = int | str | None  # a size, the name of one (dim_param), or nothing
@@ -40,7 +34,7 @@ class Info:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Node:
+class Node(NamedNode):
     """One application of an operator.
 
     `inputs` and `outputs` are names of values, "" for those that are left out. `attributes` are
@@ -115,14 +109,6 @@ class Node:
             called = OTHER_DTYPES.get(code, f"of code {code}")
             raise self.unsupported(f"the dtype {called} is not one of needle's")
         return DTYPES[code]
-
-    def invalid(self, why: str) -> ModelError:
-        """The error for a node that breaks a rule of its operator."""
-        return ModelError(f"{self}: {why}")
-
-    def unsupported(self, what: str) -> UnsupportedError:
-        """The error for a node that needs what needle does not have."""
-        return UnsupportedError(f"{self}: {what}")
 
     def _typed(self, name: str, default: Any, kind: Any, what: str) -> Any:
         value = self.attributes.get(name, default)

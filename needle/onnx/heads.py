@@ -13,11 +13,11 @@ import numpy as np
 
 from .. import ops
 from ..backend_ndarray.dtypes import finfo, is_half
+from ..conversion.values import Value, tensor
 from ..extents import is_symbolic
 from ..nn import functional as F
 from ..tensor import Tensor
 from .graph import Node
-from .values import Value, tensor
 
 Mask = Tensor | np.ndarray
 

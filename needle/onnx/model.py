@@ -10,17 +10,18 @@ import numpy as np
 
 from .._state import no_grad
 from ..backend_ndarray.dtypes import is_floating
+from ..conversion import budget
+from ..conversion.values import Value, elements
 from ..errors import ModelError
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..tensor import Tensor
-from . import budget, registry
+from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, Node, used_names
 from .guards import without_guards
 from .ranges import whole_ranges
 from .reading import Model, read
-from .values import Value, elements
 
 _TAKEN = ("training",)  # attributes of every Module
 _MOST_CONSTANT = 16  # elements of a computed array that is no weight, and is not packed

@@ -1,123 +1,12 @@
-"""Which function converts which operator.
-
-A converter is a function `(node, *inputs) -> value | tuple of values`. Inputs that a node leaves
-out are None. A *value* is a Tensor, or a NumPy array that is known while tracing: see `values.py`.
-Converters run while tracing, so that Python's control flow on shapes and known values is fine.
-"""
+"""Which function converts which operator of ONNX; see `needle.conversion.registry`."""
 
 from __future__ import annotations
 
-import functools
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from ..conversion.registry import Converter, Registry
 
-F = TypeVar("F", bound=Callable[..., Any])
+_REGISTRY = Registry(f"{__package__}.converters")
 
+converter, twin = _REGISTRY.converter, _REGISTRY.twin
+find, find_twin, names = _REGISTRY.find, _REGISTRY.find_twin, _REGISTRY.names
 
-class Converter(NamedTuple):
-    """A registered converter.
-
-    `required` are the positions of inputs that a node must give, and `known` of those whose values
-    must be known while tracing: initialisers there stay NumPy arrays and are not weights. `kinds`
-    are the annotations of the inputs, the last also of those that follow. A `scoped` converter
-    gets, after the node, the `Scope` in which its subgraphs run.
-    """
-
-    function: Callable[..., Any]
-    since: int
-    required: tuple[int, ...]
-    known: frozenset[int]
-    scoped: bool
-    kinds: tuple[str, ...]
-
-    def kind(self, position: int) -> str:
-        """What the input at a position is: "Carried" is anything, "Items" a sequence, and any other
-        word a tensor."""
-        kind = self.kinds[min(position, len(self.kinds) - 1)] if self.kinds else ""
-        return kind.partition(" ")[0]
-
-
-_CONVERTERS: dict[tuple[str, str], list[Converter]] = {}
-_TWINS: dict[tuple[str, str], Callable[..., Any]] = {}
-
-
-def converter(
-    *names: str, since: int = 1, domain: str = "", known: tuple[int, ...] = (), scoped: bool = False
-) -> Callable[[F], F]:
-    """Decorator that registers a function for operators of these names.
-
-    `since` is the opset from which the function follows the operator's definition: of several for
-    one name, a model gets that with the greatest `since` that is not above its opset.
-    """
-
-    def registered(function: F) -> F:
-        for name in names:
-            found = _CONVERTERS.setdefault((domain, name), [])
-            if any(each.since == since for each in found):
-                raise ValueError(f"{name} of opset {since} has two converters")
-            required = _required(function, scoped)
-            parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
-            kinds = tuple(str(each.annotation) for each in parameters)
-            found.append(Converter(function, since, required, frozenset(known), scoped, kinds))
-            found.sort(key=lambda each: each.since)
-        return function
-
-    return registered
-
-
-def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:
-    """The positions of inputs that a converter does not take as None: those whose parameters have
-    no default and no None in their annotation."""
-    parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
-    return tuple(
-        i
-        for i, each in enumerate(parameters)
-        if each.kind is each.POSITIONAL_OR_KEYWORD
-        and each.default is each.empty
-        and "None" not in str(each.annotation)
-    )
-
-
-def twin(*names: str, domain: str = "") -> Callable[[F], F]:
-    """Decorator that registers the NumPy function of operators whose inputs are all known.
-
-    It has a converter's signature, takes and returns NumPy arrays, which may have the dtype object
-    and hold ints and expressions of dims, and follows every opset.
-    """
-
-    def registered(function: F) -> F:
-        for name in names:
-            _TWINS[domain, name] = function
-        return function
-
-    return registered
-
-
-def find(name: str, domain: str, opset: int) -> Converter | None:
-    """The converter of an operator for an opset, or None."""
-    _load()
-    fitting = [each for each in _CONVERTERS.get((domain, name), ()) if each.since <= opset]
-    return fitting[-1] if fitting else None
-
-
-def find_twin(name: str, domain: str) -> Callable[..., Any] | None:
-    """The NumPy function of an operator, or None."""
-    _load()
-    return _TWINS.get((domain, name))
-
-
-def names(domain: str = "") -> list[str]:
-    """The operators of a domain that have a converter."""
-    _load()
-    return sorted(name for where, name in _CONVERTERS if where == domain)
-
-
-@functools.cache
-def _load() -> None:
-    """Import every file of `converters`, which registers what it defines."""
-    package = importlib.import_module(f"{__package__}.converters")  # which imports this module
-    for each in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{each.name}")
+__all__ = ["Converter", "converter", "find", "find_twin", "names", "twin"]

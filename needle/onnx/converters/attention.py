@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...conversion.values import Value, normal_axis, size_tensor, tensor
 from ...extents import is_symbolic
 from ...tensor import Tensor
 from ..graph import Node
@@ -27,7 +28,6 @@ from ..heads import (
     split_heads,
 )
 from ..registry import converter
-from ..values import Value, normal_axis, size_tensor, tensor
 
 
 @converter("Attention", since=23)

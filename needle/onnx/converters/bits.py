@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
+from ...conversion.values import Value, dtype_of, known, tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, dtype_of, known, tensor
 
 
 @converter("BitCast", since=26)

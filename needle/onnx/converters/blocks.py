@@ -8,13 +8,13 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating
+from ...conversion.budget import bounded
+from ...conversion.values import Value, along, known_integers, known_number, normal_axes, tensor
 from ...dims import Expression
 from ...tensor import Tensor
-from ..budget import bounded
 from ..geometry import Sides, padded
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, along, known_integers, known_number, normal_axes, tensor
 
 
 @converter("Pad", since=2)

@@ -7,10 +7,10 @@ import itertools
 import numpy as np
 
 from ... import ops
+from ...conversion.values import Value, tensor
 from ...tensor import Tensor, make_const
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
 from .ml import floats, row, transformed
 
 _ML = "ai.onnx.ml"

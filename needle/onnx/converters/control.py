@@ -15,14 +15,8 @@ import numpy as np
 
 from ... import ops
 from ..._state import state
-from ...errors import ModelError
-from ...extents import is_symbolic, same
-from ...tensor import Tensor
-from .. import budget
-from ..execute import Scope
-from ..graph import Graph, Node
-from ..registry import converter
-from ..values import (
+from ...conversion import budget
+from ...conversion.values import (
     Carried,
     Items,
     Missing,
@@ -36,6 +30,12 @@ from ..values import (
     normal_axis,
     tensor,
 )
+from ...errors import ModelError
+from ...extents import is_symbolic, same
+from ...tensor import Tensor
+from ..execute import Scope
+from ..graph import Graph, Node
+from ..registry import converter
 from .scans import Plan, Unfit, moved, turned
 
 LARGEST_COUNT = 10_000  # of iterations that are unrolled while tracing

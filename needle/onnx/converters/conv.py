@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...conversion.budget import bounded
+from ...conversion.values import Value, known_integers, tensor
 from ...nn import functional as F
 from ...tensor import Tensor
-from ..budget import bounded
 from ..geometry import Sides, Windows, explicit_pads, of_axes, padded, windows
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known_integers, tensor
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _TRANSPOSE: dict[int, Callable[..., Tensor]] = {

@@ -7,10 +7,10 @@ from math import prod
 import numpy as np
 
 from ... import ops
+from ...conversion.values import Value, tensor
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
 
 
 @converter("MatMul", since=1)

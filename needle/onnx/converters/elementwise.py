@@ -9,10 +9,10 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating, result_type
+from ...conversion.values import Carried, Value, known_number, normal_axis, tensor
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Carried, Value, known_number, normal_axis, tensor
 
 # Functions of one tensor without attributes.
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {

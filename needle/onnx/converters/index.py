@@ -10,18 +10,18 @@ import numpy as np
 
 from ... import ops
 from ..._state import state
-from ...dims import Expression
-from ...tensor import Tensor
-from ..budget import bounded
-from ..graph import Node
-from ..registry import converter
-from ..values import (
+from ...conversion.budget import bounded
+from ...conversion.values import (
     Value,
     along,
     known_integer,
     normal_axis,
     tensor,
 )
+from ...dims import Expression
+from ...tensor import Tensor
+from ..graph import Node
+from ..registry import converter
 
 _MOST_STEPS = 1024  # of a product that is computed update by update
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ... import ops
+from ...conversion.values import Value, tensor
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
 from .index import index_tensor
 
 

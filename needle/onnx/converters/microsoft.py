@@ -10,13 +10,13 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_half
+from ...conversion.values import Value, dtype_of, normal_axis, tensor
 from ...nn import functional as F
 from ...tensor import Tensor
 from ..execute import applied
 from ..geometry import windows
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, dtype_of, normal_axis, tensor
 from .conv import convolved
 from .dense import scaled
 from .norm import standardized

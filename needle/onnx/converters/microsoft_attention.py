@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import init, ops
+from ...conversion.values import Value, known_integer, size_tensor, tensor
 from ...dims import Expression
 from ...extents import same
 from ...tensor import Tensor
@@ -23,7 +24,6 @@ from ..heads import (
     split_heads,
 )
 from ..registry import converter
-from ..values import Value, known_integer, size_tensor, tensor
 from .microsoft import MICROSOFT
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating
+from ...conversion.budget import bounded
+from ...conversion.values import Value, tensor
 from ...tensor import Tensor, make_const
-from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
 from .index import index_tensor
 
 _ML = "ai.onnx.ml"

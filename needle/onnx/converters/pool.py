@@ -12,15 +12,15 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import finfo, is_floating
+from ...conversion.budget import bounded
+from ...conversion.values import Value, known_integers, tensor
 from ...dims import Expression
 from ...init import zeros
 from ...nn import functional as F
 from ...tensor import Tensor
-from ..budget import bounded
 from ..geometry import Sides, Windows, padded, windows
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known_integers, tensor
 from .index import counting
 
 _MAX: dict[int, Callable[..., Any]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}

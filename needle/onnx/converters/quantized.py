@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...conversion.budget import bounded
+from ...conversion.values import PACKED, Value, dtype_of, is_known, normal_axis, shape_of, tensor
 from ...tensor import Tensor, make_const
-from ..budget import bounded
 from ..geometry import windows
-from ..graph import OTHER_DTYPES, PACKED, Node
+from ..graph import OTHER_DTYPES, Node
 from ..registry import converter
-from ..values import Value, dtype_of, is_known, normal_axis, shape_of, tensor
 from .conv import channelwise, convolved
 
 _SATURATED = ("int8", "uint8", "int16", "uint16")

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ... import ops
+from ...conversion.values import Value, dtype_of, tensor
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, dtype_of, tensor
 from .pool import average_pool
 from .quantized import combined, shifted, stored
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ... import init, ops
+from ...conversion.values import Value, tensor
 from ...extents import is_symbolic
 from ...ops.rnn_sequence import NONLINEARITIES
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
 
 Function = Callable[[Tensor], Tensor]
 # (projected inputs, states before the first step) -> each state after every step, (T, B, H)

@@ -9,11 +9,11 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating
+from ...conversion.values import Value, along, known_integers, normal_axes, normal_axis, tensor
 from ...dims import Expression
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, along, known_integers, normal_axes, normal_axis, tensor
 
 Reduction = Callable[[Tensor, tuple[int, ...], bool], Tensor]
 

@@ -19,16 +19,16 @@ from ... import ops
 from ...apply import apply
 from ...backend_ndarray import Device, NDArray
 from ...backend_ndarray.dtypes import is_floating
+from ...conversion.budget import bounded
+from ...conversion.values import Value, known, known_integers, normal_axes, tensor
 from ...dims import Expression
 from ...extents import same
 from ...init import zeros
 from ...nn.functional.resize import resample_tables
 from ...ops.resample import Resample
 from ...tensor import Tensor, make_const
-from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known, known_integers, normal_axes, tensor
 
 _CHOICES = {
     "mode": ("nearest", "linear", "cubic"),

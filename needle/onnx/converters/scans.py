@@ -27,6 +27,7 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import astype, is_floating
+from ...conversion.values import Value, dtype_of, tensor
 from ...errors import ModelError, ShapeError
 from ...extents import same
 from ...spec import broadcast_shapes
@@ -36,7 +37,6 @@ from ..emit import Writer
 from ..emit.order import logaddexp, takes
 from ..execute import applied
 from ..graph import Graph
-from ..values import Value, dtype_of, tensor
 from .terms import Terms, Unfit, in_all_steps, moved, turned
 
 __all__ = ["Plan", "Unfit", "moved", "turned"]

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..graph import Node
-from ..registry import converter, find_twin
-from ..values import (
+from ...conversion.values import (
     Carried,
     Items,
     Missing,
@@ -21,6 +19,8 @@ from ..values import (
     normal_axis,
     tensor,
 )
+from ..graph import Node
+from ..registry import converter, find_twin
 
 # A converter's tuple is its outputs, so that each of these returns a tuple of one.
 

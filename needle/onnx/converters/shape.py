@@ -9,12 +9,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...dims import Expression
-from ...tensor import Tensor
-from ..budget import bounded
-from ..graph import Node
-from ..registry import converter
-from ..values import (
+from ...conversion.budget import bounded
+from ...conversion.values import (
     Value,
     known,
     known_integers,
@@ -25,6 +21,10 @@ from ..values import (
     sizes,
     tensor,
 )
+from ...dims import Expression
+from ...tensor import Tensor
+from ..graph import Node
+from ..registry import converter
 
 _LARGEST_KNOWN = 1 << 16  # elements of an array that is kept as a known one
 

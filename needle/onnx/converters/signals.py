@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...dims import Expression
-from ...tensor import Tensor, make_const
-from ..budget import bounded
-from ..graph import Node
-from ..registry import converter
-from ..values import (
+from ...conversion.budget import bounded
+from ...conversion.values import (
     Value,
     known_integer,
     known_number,
     normal_axis,
     tensor,
 )
+from ...dims import Expression
+from ...tensor import Tensor, make_const
+from ..graph import Node
+from ..registry import converter
 
 _LONGEST = 512  # a transform that is one product with a matrix
 _LARGEST_PRIME = 4096  # a factor of a length, whose transform is a matrix

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...conversion.values import Value, known_integers, normal_axes, normal_axis, tensor
 from ...dims import bounds_of
 from ...extents import is_symbolic, same
 from ..emit import Value as Symbol
 from ..emit import Writer
 from ..execute import applied, run_node
 from ..graph import Graph, Node
-from ..values import Value, known_integers, normal_axes, normal_axis, tensor
 from .elementwise import ELEMENTWISE
 from .reduce import REDUCTIONS
 

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ... import init, ops
+from ...conversion.budget import bounded
+from ...conversion.values import Value, tensor
 from ...tensor import Tensor, make_const
-from ..budget import bounded
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, tensor
 from .ml import transformed
 
 _ML = "ai.onnx.ml"

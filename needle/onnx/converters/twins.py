@@ -10,10 +10,10 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import astype
+from ...conversion.values import Value, known_integers, normal_axes, normal_axis, sizes, tensor
 from ...extents import is_symbolic
 from ..graph import Node
 from ..registry import twin
-from ..values import Value, known_integers, normal_axes, normal_axis, sizes, tensor
 from .shape import reshaped, slices, split_extents
 
 Array = np.ndarray[Any, Any]

@@ -12,15 +12,15 @@ from ... import ops
 from ..._state import state
 from ...apply import apply
 from ...backend_ndarray.dtypes import is_floating
+from ...conversion.budget import bounded
+from ...conversion.values import Value, known_integers, tensor
 from ...nn import functional as F
 from ...nn.functional.grid import sampled
 from ...ops.weighted_elements import WeightedElements
 from ...tensor import Tensor, make_const
-from ..budget import bounded
 from ..geometry import explicit_pads, of_axes
 from ..graph import Node
 from ..registry import converter
-from ..values import Value, known_integers, tensor
 from .index import data_dependent, index_tensor
 
 _GRID_MODES = {"linear": "bilinear", "cubic": "bicubic", "nearest": "nearest"}

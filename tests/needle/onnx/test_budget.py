@@ -9,8 +9,8 @@ import pytest
 
 import needle as ndl
 import needle.onnx
+from needle.conversion import budget
 from needle.errors import ModelError, UnsupportedError
-from needle.onnx import budget
 
 from . import peers
 from .one_node import by_needle, by_onnxruntime, model_of

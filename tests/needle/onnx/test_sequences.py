@@ -7,8 +7,8 @@ import pytest
 
 import needle as ndl
 import needle.onnx
+from needle.conversion import budget
 from needle.errors import ModelError, UnsupportedError
-from needle.onnx import budget
 from needle.trace import trace
 
 from .peers import assert_same, by_needle, by_runtime, model_of

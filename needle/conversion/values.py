@@ -14,9 +14,15 @@ from .._state import state
 from ..dims import Expression
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
-from .graph import PACKED, Node
+from .node import NamedNode
 
 Value = Tensor | np.ndarray
+
+# Integers that files hold several to a byte: the dtype of needle's that holds one, and their range.
+PACKED = {
+    **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
+    **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},
+}
 
 
 class Items(NamedTuple):
@@ -85,7 +91,7 @@ def size_tensor(n: Any) -> Tensor:
     return ops.reshape(ops.add_scalar(last, 1 - behind), ())
 
 
-def known(node: Node, value: Value | None, what: str) -> np.ndarray:
+def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
     """A value that must be known while tracing; `what` says what it is ("the shape").
 
     An eager call knows all values. Raises UnsupportedError while tracing for one that is computed
@@ -103,7 +109,7 @@ def known(node: Node, value: Value | None, what: str) -> np.ndarray:
     return value
 
 
-def known_integers(node: Node, value: Value | None, what: str) -> tuple[Any, ...]:
+def known_integers(node: NamedNode, value: Value | None, what: str) -> tuple[Any, ...]:
     """A known value of one or no axis as a tuple of ints and expressions of dims."""
     found = known(node, value, what)
     if found.ndim > 1:
@@ -113,7 +119,7 @@ def known_integers(node: Node, value: Value | None, what: str) -> tuple[Any, ...
     return tuple(n if isinstance(n, Expression) else int(n) for n in found.reshape(-1))
 
 
-def known_number(node: Node, value: Value | None, what: str) -> Any:
+def known_number(node: NamedNode, value: Value | None, what: str) -> Any:
     """A known value of one element as a Python number."""
     found = known(node, value, what)
     if found.size != 1:
@@ -121,7 +127,7 @@ def known_number(node: Node, value: Value | None, what: str) -> Any:
     return found.reshape(-1)[0].item() if found.dtype != object else found.reshape(-1)[0]
 
 
-def known_integer(node: Node, value: Value | None, what: str) -> Any:
+def known_integer(node: NamedNode, value: Value | None, what: str) -> Any:
     """A known value of one element as an int, or an expression of dims."""
     found = known_number(node, value, what)
     if isinstance(found, float):
@@ -146,14 +152,14 @@ def along(axis: int, part: Any) -> tuple[Any, ...]:
     return (*[slice(None)] * axis, part)
 
 
-def normal_axis(node: Node, axis: Any, ndim: int) -> int:
+def normal_axis(node: NamedNode, axis: Any, ndim: int) -> int:
     """An axis counted from the front; ModelError if there is none."""
     if not -ndim <= axis < ndim:
         raise ModelError(f"{node}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim if ndim else 0
 
 
-def normal_axes(node: Node, axes: Any, ndim: int) -> tuple[int, ...]:
+def normal_axes(node: NamedNode, axes: Any, ndim: int) -> tuple[int, ...]:
     """Axes counted from the front; ModelError for one out of range or given twice."""
     found = tuple(normal_axis(node, axis, ndim) for axis in axes)
     if len(set(found)) != len(found):
