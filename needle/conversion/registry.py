@@ -33,11 +33,16 @@ class Converter(NamedTuple):
     scoped: bool
     kinds: tuple[str, ...]
 
+    @property
+    def takes(self) -> int | None:
+        """How many inputs it takes; None for any number."""
+        return None if any(each.startswith("*") for each in self.kinds) else len(self.kinds)
+
     def kind(self, position: int) -> str:
         """What the input at a position is: "Carried" is anything, "Items" a sequence, and any other
         word a tensor."""
         kind = self.kinds[min(position, len(self.kinds) - 1)] if self.kinds else ""
-        return kind.partition(" ")[0]
+        return kind.removeprefix("*").partition(" ")[0]
 
 
 class Registry:
@@ -72,7 +77,7 @@ class Registry:
                     raise ValueError(f"{name} of version {since} has two converters")
                 required = _required(function, scoped)
                 parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
-                kinds = tuple(str(each.annotation) for each in parameters)
+                kinds = tuple(map(_kind, parameters))
                 found.append(Converter(function, since, required, frozenset(known), scoped, kinds))
                 found.sort(key=lambda each: each.since)
             return function
@@ -114,6 +119,11 @@ class Registry:
         package = importlib.import_module(self._package)  # which imports this module
         for each in pkgutil.iter_modules(package.__path__):
             importlib.import_module(f"{package.__name__}.{each.name}")
+
+
+def _kind(parameter: inspect.Parameter) -> str:
+    star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+    return star + str(parameter.annotation)
 
 
 def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:

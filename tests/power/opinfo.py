@@ -29,30 +29,11 @@ from needle_tvm.check.campaign.verdicts import RIGHT, WRONG, raised
 from needle_tvm.errors import ScheduleWarning
 from needle_tvm.frontend.torch.arrays import array, tensor
 from needle_tvm.tune.measure.workers import Workers
+from tests.power.samples import Sample
 
 UNKNOWN = "unknown"  # PyTorch itself gives no values to compare with
 _DTYPES = ("float32", "float64", "float16", "int64", "bool")
 _UNSET = ("empty", "new_empty")  # their elements may be anything
-
-
-class Sample(torch.nn.Module):
-    """An operator with the arguments of a sample; the sample's tensors are its `inputs`."""
-
-    def __init__(self, operator: Any, sample: Any) -> None:
-        super().__init__()
-        self._operator = operator
-        given = ((sample.input, *sample.args), sample.kwargs)
-        leaves, self._structure = torch.utils._pytree.tree_flatten(given)
-        self._leaves = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        self._places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
-        self.inputs = tuple(leaves[i].detach().clone() for i in self._places)
-
-    def forward(self, *inputs: Any) -> Any:
-        leaves = list(self._leaves)
-        for place, value in zip(self._places, inputs, strict=True):
-            leaves[place] = value
-        args, kwargs = torch.utils._pytree.tree_unflatten(leaves, self._structure)
-        return self._operator(*args, **kwargs)
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:

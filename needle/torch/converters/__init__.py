@@ -1,0 +1,4 @@
+"""Converters of PyTorch operators, one file for a family.
+
+`needle.torch.registry` says what a converter is, and lists the files.
+"""

@@ -1,0 +1,136 @@
+"""Running a program's nodes in order: on Tensors with values, or while tracing."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..conversion.registry import Converter
+from ..conversion.values import dtype_of, shape_of
+from ..errors import ModelError, TraceError, UnsupportedError
+from ..extents import replaced, same
+from ..tensor import Tensor, TensorTuple
+from . import registry
+from .program import Node, Program, Ref, extent_at, refs
+
+GETITEM = "getitem"  # takes a result of a node with several
+
+
+class Run:
+    """The values of a program by name while it runs; `each` is called with nodes and values."""
+
+    def __init__(
+        self,
+        program: Program,
+        values: Mapping[str, Any],
+        each: Callable[[Node, Any], None] | None = None,
+    ) -> None:
+        self._program, self._each = program, each
+        self.values: dict[str, Any] = {**program.constants, **values}
+        self._last = _last_uses(program)
+
+    def results(self, shapes: list[tuple[Any, ...]]) -> tuple[list[Any], list[Any]]:
+        """The outputs, and the values to write; `shapes` are those of the inputs.
+
+        Raises UnsupportedError and ModelError that name the node, and TraceError for what depends
+        on values that are not known while tracing.
+        """
+        program = self._program
+        sizes = program.sizes(shapes) if program.dims else None
+        for i, node in enumerate(program.nodes):
+            self._run(node if sizes is None else at_sizes(node, sizes))
+            for name in refs(node.args):
+                if self._last.get(name) == i:
+                    del self.values[name]
+        outputs = [self.value(each) for each in program.outputs]
+        return outputs, [self.value(write.value) for write in program.writes]
+
+    def value(self, argument: Any) -> Any:
+        """An argument with values in the place of references."""
+        if isinstance(argument, Ref):
+            return self.values[argument.name]
+        if isinstance(argument, tuple):
+            return tuple(map(self.value, argument))
+        return argument
+
+    def _run(self, node: Node) -> None:
+        with _named(node):
+            made = convert(node, self.value(node.args))
+        if self._each is not None:
+            self._each(node, made)
+        if node.name in self._last:
+            self.values[node.name] = made
+
+
+def at_sizes(node: Node, sizes: Mapping[Any, Any]) -> Node:
+    """A node with these extents in the place of its program's dims."""
+    found: Node = replaced(node, lambda extent: extent_at(extent, sizes))
+    return found
+
+
+def _last_uses(program: Program) -> dict[str, int]:
+    """The number of the last node that takes each value; one beyond all for what is returned."""
+    last = {name: i for i, node in enumerate(program.nodes) for name in refs(node.args)}
+    kept = [*program.outputs, *(write.value for write in program.writes)]
+    return last | {name: len(program.nodes) for each in kept for name in refs(each)}
+
+
+def convert(node: Node, args: tuple[Any, ...]) -> Any:
+    """The value of a node for these arguments: a tuple for an operator with several results."""
+    if node.operator == GETITEM:
+        return args[0][args[1]]
+    found = registry.find(node.operator)
+    if found is None:
+        raise UnsupportedError(f"{node}: needle has no such operator")
+    made = found.function(node, *_given(node, found, args))
+    if isinstance(made, TensorTuple):
+        made = made.tuple()
+    if not node.several:
+        _check(node, 0, made)
+        return made
+    made = tuple(made)
+    for index, value in enumerate(made):
+        if value is not None:
+            _check(node, index, value)
+    return made
+
+
+def _given(node: Node, found: Converter, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments that a converter takes; UnsupportedError if another is not at its default."""
+    count = found.takes
+    if count is None:
+        return args
+    for position, name in node.given:
+        if position >= count:
+            raise node.unsupported(f"its argument {name}={args[position]!r}")
+    return args[:count]
+
+
+def _check(node: Node, index: int, value: Any) -> None:
+    """UnsupportedError for a converter's result that is not what PyTorch says of it."""
+    wanted = node.results[index] if index < len(node.results) else None
+    if wanted is None or not isinstance(value, (Tensor, np.ndarray)):
+        return
+    if dtype_of(value) != wanted.dtype or not same(shape_of(value), wanted.shape):
+        raise node.unsupported(
+            f"result {index} is {dtype_of(value)}{list(shape_of(value))} in needle, and "
+            f"{wanted.dtype}{list(wanted.shape)} in PyTorch"
+        )
+
+
+@contextlib.contextmanager
+def _named(node: Node) -> Iterator[None]:
+    """Context whose errors name the node."""
+    try:
+        yield
+    except ModelError as error:
+        if str(error).startswith("node "):
+            raise
+        raise type(error)(f"{node}: {error}") from error
+    except TraceError as error:
+        raise TraceError(f"{node}: {error}") from error
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise UnsupportedError(f"{node}: {error}") from error

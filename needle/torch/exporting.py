@@ -1,0 +1,252 @@
+"""A PyTorch model as a functional program of operators that needle has."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..dims import Expression
+from ..errors import DimError, ModelError, UnsupportedError
+from . import numbers, registry
+from .dims import Asked
+from .lines import at_line_of
+from .program import Program
+from .reading import name_of, program_of
+from .symbols import Symbols, check_guards, symbols_of
+
+
+def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple[Any, Program]:
+    """The functional `ExportedProgram` of a `Flat.module` for these inputs, and what needle runs.
+
+    Raises ModelError if PyTorch does not run the model on these inputs, or at other sizes of the
+    dims; UnsupportedError for what cannot be exported or has no converter; DimError for dims that
+    the model does not have.
+    """
+    import torch
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
+        sizes = asked.sizes()
+        given = tuple(asked.resized(sizes)) if sizes else inputs
+        try:
+            functional = _exported(model, given, asked)
+            symbols = symbols_of(functional, asked)
+            check_guards(functional, symbols)
+            _refuse(model, functional, symbols)
+            try:
+                return functional, program_of(functional, symbols)
+            except UnsupportedError as error:
+                raise not_taken(model, str(error)) from error
+        except (ModelError, DimError):
+            _run(model, inputs)  # export misses some dtype errors and words others differently
+            _run(model, given, sizes)
+            raise
+
+
+def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+    """A model's exported program in its functional form."""
+    import torch
+
+    # Export identifies inputs by object: one tensor in two places would be one input, and an input
+    # that is also a parameter would be a parameter.
+    inputs = torch.utils._pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.detach().clone(), inputs
+    )
+    try:
+        with quiet():
+            return functional_program(_recorded(model, inputs, asked))
+    except torch.fx.experimental.symbolic_shapes.GuardOnDataDependentSymNode as error:
+        raise not_taken(
+            model,
+            "what it does next depends on a tensor's values (an `if`, a loop, an extent or a "
+            f"number of Python's){at_line_of(error)}, and a traced model always does the same: "
+            "choose among results by torch.where",
+        ) from error
+    except (ModelError, DimError):
+        raise
+    except Exception as error:  # export has many error types for models that it cannot take
+        dims = ", ".join(dim.described() for dim in asked.dims)
+        raise not_taken(
+            model,
+            first_line(error) + at_line_of(error) + (f", with the dims {dims}" if dims else ""),
+        ) from error
+
+
+def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
+    """A model's exported program. One that depends on values is recorded again with the numbers in
+    its buffers, and then its constants, known."""
+    import torch
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    def recorded(*known: Any) -> Any:
+        with contextlib.ExitStack() as active:
+            for each in known:
+                active.enter_context(each)
+            return torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
+
+    known = numbers.numbers_of(model)
+    try:
+        exported = recorded()
+        decides = bool(known) and numbers.decides(exported)
+        return recorded(numbers.knowing(known)) if decides else exported
+    except GuardOnDataDependentSymNode:
+        with numbers.following() as outdated:
+            exported = recorded(numbers.knowing(known))
+        if outdated:
+            raise
+        return exported
+
+
+def _hints(asked: Asked) -> Any:
+    """`dynamic_shapes` for inputs. Each axis is its own there, so that needle, and not PyTorch's
+    pages of text, says which dims a model does not have."""
+    from torch.export import Dim
+
+    if not asked.dims:
+        return None
+    return tuple(
+        {
+            axis: Dim.AUTO(min=extent.bounds[0], max=extent.bounds[1])
+            for axis, extent in enumerate(shape)
+            if isinstance(extent, Expression)
+        }
+        for shape in asked.shapes
+    )
+
+
+def functional_program(exported: Any) -> Any:
+    """An exported program without writes in place, of operators that have a converter as far as
+    PyTorch can decompose the others."""
+    return exported.run_decompositions(decompositions())
+
+
+@functools.cache
+def decompositions() -> Mapping[Any, Any]:
+    """PyTorch's decompositions of the operators that have no converter."""
+    import torch
+    from torch._decomp import decomposition_table
+
+    found = {
+        target: rule
+        for target, rule in {**decomposition_table, **_composite()}.items()
+        if isinstance(target, torch._ops.OpOverload)
+    }
+    return {target: rule for target, rule in found.items() if not has_converter(target)}
+
+
+def _composite() -> dict[Any, Any]:
+    """PyTorch's default table, which has the operators that are composed of others."""
+    import torch
+
+    return dict(torch.export.default_decompositions().items())
+
+
+def has_converter(target: Any) -> bool:
+    """Whether an operator has a converter."""
+    return registry.find(name_of(target)) is not None
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence export, which logs and prints whole graphs for errors that it also raises."""
+
+    def nothing(_: logging.LogRecord) -> bool:
+        return False
+
+    loggers = [
+        logging.getLogger(name)
+        for name in logging.root.manager.loggerDict
+        if name.startswith("torch")
+    ]
+    handlers = [handler for logger in loggers for handler in logger.handlers]
+    for handler in handlers:
+        handler.addFilter(nothing)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(nothing)
+
+
+def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
+    """Raise UnsupportedError for a program that needle could not reproduce."""
+    import torch
+
+    for node in functional.graph.nodes:
+        if node.op != "call_function":
+            continue
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise not_taken(
+                model,
+                f"it draws random numbers ({node.target}){line_of(node)}, and a traced model would "
+                "give the same ones at each call: take them as an input",
+            )
+        value = node.meta.get("val")
+        for part in value if isinstance(value, (tuple, list)) else [value]:
+            extents = getattr(part, "shape", ())
+            if not all(map(symbols.knows, extents)):
+                raise not_taken(
+                    model,
+                    f"it computes a tensor ({node.target}) whose shape depends on values"
+                    f"{line_of(node)}, and a traced model has fixed shapes: keep all elements and "
+                    "mark those that count, by torch.where or by a product with the mask",
+                )
+    outputs = [
+        each for each in functional.graph_signature.output_specs if each.kind.name == "USER_OUTPUT"
+    ]
+    if any(type(each.arg).__name__ == "SymIntArgument" for each in outputs):
+        raise not_taken(
+            model,
+            "it returns a size that dims leave open, and a traced model returns tensors alone: "
+            "take it from the shape of a result",
+        )
+    if not any(type(each.arg).__name__ == "TensorArgument" for each in outputs):
+        raise not_taken(model, "it returns no tensor")
+
+
+def line_of(node: Any) -> str:
+    """Where the model's code calls an operator: " (at file.py:3: code)", or ""."""
+    trace = node.meta.get("stack_trace") or ""
+    lines = trace.strip().splitlines()
+    for i in range(len(lines) - 1, 0, -1):
+        head = lines[i - 1].strip()
+        if head.startswith('File "'):
+            path, _, rest = head[len('File "') :].partition('", line ')
+            number = rest.partition(",")[0]
+            return f" (at {path.rpartition('/')[2]}:{number}: {lines[i].strip()})"
+    return ""
+
+
+def _run(model: Any, inputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> None:
+    """Raise ModelError if PyTorch does not run a model on these inputs, of these sizes of dims.
+    Runs on copies."""
+    import torch
+
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    copies = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, (state, tuple(inputs)))
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.func.functional_call(model, *copies)
+    except Exception as error:  # the model's own code may raise anything
+        where = ", ".join(f"{name} = {size}" for name, size in (sizes or {}).items())
+        where = f"inputs with {where}, which dims allow" if where else "these inputs"
+        raise ModelError(
+            f"{type(model).__name__}: PyTorch itself does not run it on {where} "
+            f"({first_line(error)})"
+        ) from error
+
+
+def not_taken(model: Any, reason: str) -> UnsupportedError:
+    """The error for a model that cannot be taken."""
+    return UnsupportedError(f"{type(model).__name__}: {reason}")
+
+
+def first_line(error: Exception) -> str:
+    """The type and the first line of an error."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -1,0 +1,40 @@
+"""The forms in which `load` takes a model: a module, an exported program, or its file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import UnsupportedError
+from . import archive
+
+
+def module_of(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], trusted: bool = False
+) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
+    """The model as a `torch.nn.Module`, and its example arguments.
+
+    `model` is a module in eval mode, an `ExportedProgram`, or the path of a file of one (`.pt2`).
+    Only a `trusted` file may run code (`archive`). A program's own example arguments are used where
+    none are given. Raises UnsupportedError for another model, one in training mode, and a file that
+    holds no program or could run code.
+    """
+    import torch
+
+    if isinstance(model, (str, os.PathLike)):
+        model = archive.load(model, trusted)
+    if isinstance(model, torch.export.ExportedProgram):
+        if not args and not kwargs and model.example_inputs is not None:
+            args, kwargs = model.example_inputs
+        # Its guards are of the sizes that it was exported for; an export of it has its own.
+        return model.module(check_guards=False), args, kwargs
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnsupportedError(
+            f"model is a {type(model).__name__}: give the module it was scripted or traced from"
+        )
+    if not isinstance(model, torch.nn.Module):
+        raise UnsupportedError(f"model is a {type(model).__name__}, not a torch.nn.Module")
+    if model.training:
+        raise UnsupportedError("model is in training mode: call model.eval() first")
+    return model, args, kwargs

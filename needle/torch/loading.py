@@ -1,0 +1,112 @@
+"""`load`: from a PyTorch model to a needle Module that computes the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ModelError, UnsupportedError
+from . import oracle
+from .dims import asked
+from .exporting import exported_program, not_taken
+from .given import module_of
+from .model import TorchModel
+from .reading import array_of
+from .structure import Flat
+
+
+def load(
+    model: Any,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    trusted: bool = False,
+    check: bool = True,
+) -> TorchModel:
+    """A PyTorch model in eval mode as a needle Module, for inputs like these.
+
+    `model` is a `torch.nn.Module`, an `ExportedProgram` of `torch.export`, or the path of a file
+    (`.pt2`) that `torch.export.save` wrote. Reading a file runs no code from it; a file that needs
+    that is refused unless `trusted`. Without inputs, those that it was exported with are taken.
+
+    `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
+    dataclasses of them, and objects that hold them; numbers, strings and None are fixed. `dims`
+    gives axes of inputs a size that is not known: {"x": {0: needle.Dim("n", max=64)}}, or as
+    `dynamic_shapes` of `torch.export`; the module then takes any size in the dims' bounds.
+
+    The weights are copied. They have PyTorch's shapes, and their names in its `state_dict`. Unless
+    `check` is False, the module is run on the inputs, and with dims at their least and largest
+    sizes, beside PyTorch; ModelError names the first node whose result differs.
+
+    Raises ImportError without PyTorch; ModelError for a model that PyTorch itself does not run on
+    these inputs and a file that holds none; UnsupportedError for what cannot be exported, has no
+    converter, draws random numbers or has shapes that depend on values; DimError for dims that the
+    model does not have.
+
+    >>> import torch  # doctest: +SKIP
+    >>> model = needle.torch.load(torch.nn.Linear(8, 4).eval(), torch.randn(3, 8))  # doctest: +SKIP
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"PyTorch cannot be imported ({error}): pip install torch") from error
+    module, args, named = module_of(model, inputs, kwargs or {}, trusted)
+    flat = Flat(module, args, named)
+    check_tensors(module, flat.placed)
+    wanted = asked(flat.names, flat.values, dims)
+    tensors = tuple(each for _, each in flat.tensors)
+    functional, program = exported_program(flat.module, tensors, wanted)
+    for write in program.writes:
+        if write.kind == "input":
+            raise not_taken(
+                flat.module,
+                f"it writes to its input {write.target!r}: return the new value instead",
+            )
+    found = TorchModel(program, _weights(functional, program), flat.arguments, flat.output_tree)
+    if check:
+        oracle.check(found, flat, functional, wanted)
+    return found
+
+
+def _weights(functional: Any, program: Any) -> dict[str, tuple[Any, str]]:
+    """The arrays of a program's weights, and what each is."""
+    signature = functional.graph_signature
+    kinds = dict.fromkeys(signature.inputs_to_parameters.values(), "parameter")
+    found = {}
+    for target in program.weights.values():
+        value = functional.state_dict.get(target)
+        kind = kinds.get(target, "buffer")
+        if value is None:
+            value, kind = functional.constants[target], "unsaved"
+        is_floating = value.is_floating_point()
+        if kind == "parameter" and not is_floating:
+            kind = "buffer"
+        found[target] = (array_of(value), kind)
+    return found
+
+
+def check_tensors(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:
+    """Raise UnsupportedError for an input (name, tensor) or a weight that needle cannot hold."""
+    parameters = [(f"parameter {name!r}", each) for name, each in model.named_parameters()]
+    buffers = [(f"buffer {name!r}", each) for name, each in model.named_buffers()]
+    for name, tensor in (*inputs, *parameters, *buffers):
+        reason = _unreadable(tensor)
+        if reason is not None:
+            raise UnsupportedError(f"{name} is {reason}")
+
+
+def _unreadable(tensor: Any) -> str | None:
+    """Why needle cannot hold a tensor; None if it can."""
+    import torch
+
+    if torch.nn.parameter.is_lazy(tensor):
+        return "not initialized: call the model once first"
+    if tensor.is_nested or tensor.layout != torch.strided:
+        kind = "nested" if tensor.is_nested else str(tensor.layout)
+        return f"a tensor that is {kind}, and only dense ones are taken"
+    if tensor.is_meta:
+        return "a tensor on the device 'meta', which holds no values"
+    return None
+
+
+__all__ = ["ModelError", "load"]

@@ -1,0 +1,152 @@
+"""TorchModel: a PyTorch program as a needle Module."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import tree as trees
+from .._state import state
+from ..conversion.values import tensor
+from ..errors import ModelError
+from ..nn.module import Module
+from ..nn.parameter import Parameter
+from ..tensor import Tensor
+from .execute import Run
+from .program import Program
+from .structure import flattened
+
+
+class Part(Module):
+    """A module of the PyTorch model: it holds parameters, buffers and other parts."""
+
+
+class TorchModel(Part):
+    """A PyTorch program: called with Tensors as the PyTorch model is called with its tensors.
+
+    It returns what that returns, with Tensors for tensors and dicts for dataclasses. Parameters and
+    floating buffers have their names in PyTorch's `state_dict`, and PyTorch's shapes; buffers of
+    whole numbers that the program does not write are constants. What the program writes to
+    parameters and buffers is written here, too, by each call outside a trace.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        weights: Mapping[str, tuple[np.ndarray, str]],
+        arguments: Sequence[Mapping[str, Any]],
+        output_tree: Any,
+    ) -> None:
+        super().__init__()
+        self._program, self.arguments, self.output_tree = program, list(arguments), output_tree
+        for name, each in weights.items():
+            self._put(name, *each)
+        self.call_signature = _signature(self.arguments)
+        self.eval()
+
+    def _put(self, name: str, array: np.ndarray, kind: str) -> None:
+        """Keep a weight under its dotted name; `kind` is "parameter", "buffer" or "unsaved"."""
+        *path, last = name.split(".")
+        holder: Module = self
+        for part in path:
+            if not isinstance(getattr(holder, part, None), Module):
+                setattr(holder, part, Part())
+            holder = getattr(holder, part)
+        value = Parameter(array) if kind == "parameter" else Tensor(array, requires_grad=False)
+        setattr(holder, last, value)
+        if kind == "unsaved":
+            holder._unsaved = holder._unsaved | {last}
+
+    def _place(self, name: str) -> tuple[Module, str]:
+        """The module that holds a weight, and the weight's name there."""
+        *path, last = name.split(".")
+        return functools.reduce(getattr, path, self), last
+
+    @property
+    def program(self) -> Program:
+        """The program that calls run."""
+        return self._program
+
+    @property
+    def written(self) -> list[str]:
+        """The names of the parameters and buffers that each call writes."""
+        return [write.target for write in self._program.writes]
+
+    def weight(self, name: str) -> Tensor:
+        """The parameter or buffer of that name."""
+        holder, last = self._place(name)
+        found: Tensor = getattr(holder, last)
+        return found
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the PyTorch model returns for these arguments."""
+        inputs = flattened(self.arguments, args, kwargs)
+        outputs, written = self.functional(inputs)
+        for name, value in zip(self.written, written, strict=True):
+            holder, last = self._place(name)
+            if state.trace is not None:  # which refuses, and names it
+                setattr(holder, last, value)
+            getattr(holder, last).data = value.detach()
+        return trees.unflatten(_as_dicts(self.output_tree), iter(outputs))
+
+    def functional(
+        self, inputs: Sequence[Any], weights: Mapping[str, Tensor] | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The output tensors, and the new values of what is `written`, for a flat list of inputs.
+        `weights` take the place of the module's own."""
+        given = [x if isinstance(x, Tensor) else Tensor(x, requires_grad=False) for x in inputs]
+        program = self._program
+        if len(given) != len(program.inputs):
+            raise ModelError(f"takes {len(program.inputs)} tensors, was given {len(given)}")
+        values: dict[str, Any] = {
+            name: x for (name, _), x in zip(program.inputs, given, strict=True)
+        }
+        for name, target in program.weights.items():
+            values[name] = (weights or {}).get(target)
+            if values[name] is None:
+                values[name] = self.weight(target)
+        outputs, written = Run(program, values).results([x.shape for x in given])
+        tensors = [tensor(x) for x in outputs if isinstance(x, (Tensor, np.ndarray))]
+        return tensors, [tensor(x) for x in written]
+
+
+def _signature(arguments: Sequence[Mapping[str, Any]]) -> inspect.Signature:
+    parameters = []
+    for each in arguments:
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if each.get("keyword"):
+            kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(_Argument(each["name"], kind))
+    return inspect.Signature(parameters)
+
+
+class _Argument(inspect.Parameter):
+    """A parameter whose name need not be an identifier."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, name: str, kind: Any) -> None:
+        super().__init__("argument", kind)
+        self._given = name
+
+    @property
+    def name(self) -> str:
+        """The argument's name in PyTorch."""
+        return self._given
+
+
+def _as_dicts(tree: Any) -> Any:
+    """A tree in the kinds that `needle.tree` knows: objects become dicts of their parts."""
+    if tree == trees.LEAF:
+        return tree
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        return tree
+    if kind in ("tuple", "list"):
+        return {kind: [_as_dicts(part) for part in parts]}
+    pairs: Iterator[tuple[Any, Any]] = iter(parts.items() if kind != "numbered" else parts)
+    return {"dict": {key: _as_dicts(part) for key, part in pairs}}

@@ -1,0 +1,98 @@
+"""What converters of PyTorch operators share: operands of one dtype, axes, numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..backend_ndarray.dtypes import FLOATING, result_type
+from ..conversion.values import Value, tensor
+from ..dims import Expression
+from ..tensor import Tensor
+from .program import Node
+
+Number = bool | int | float
+_RANKS = {"bool": 0, "int": 1, "float": 2}  # PyTorch's categories of dtypes
+_DEFAULTS = {"bool": "bool", "int": "int64", "float": "float32"}  # of Python's numbers
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether an argument is a tensor, known or not."""
+    return isinstance(value, (Tensor, np.ndarray))
+
+
+def category(dtype: str) -> str:
+    """PyTorch's category of a dtype: "bool", "int" or "float"."""
+    return "bool" if dtype == "bool" else "float" if dtype in FLOATING else "int"
+
+
+def promoted_dtype(*operands: Any) -> str:
+    """The dtype that operands are brought to, by PyTorch's rules (torch.result_type): a tensor of
+    no axis decides only if its category is higher than those of the others, and a number of
+    Python's only if its category is higher than those of all tensors."""
+    levels: list[str | None] = [None, None, None]  # of tensors with axes, without, of numbers
+    for each in operands:
+        if each is None:
+            continue
+        if is_tensor(each):
+            level, dtype = (0 if len(each.shape) else 1), dtype_name(each)
+        else:
+            kind = "int" if isinstance(each, Expression) else type(each).__name__
+            level, dtype = 2, _DEFAULTS.get(kind, "float32")
+        before = levels[level]
+        levels[level] = dtype if before is None else _joined(before, dtype)
+    found: str | None = None
+    for each in levels:
+        if each is not None and (found is None or _rank(each) > _rank(found)):
+            found = each
+    assert found is not None, "an operator has operands"
+    return found
+
+
+def _rank(dtype: str) -> int:
+    return _RANKS[category(dtype)]
+
+
+def _joined(a: str, b: str) -> str:
+    """The common dtype of two tensors: that of the higher category, else NumPy's, but for a
+    floating type, which PyTorch widens by as little."""
+    if category(a) != category(b):
+        return a if _rank(a) > _rank(b) else b
+    return result_type(a, b)
+
+
+def dtype_name(value: Value) -> str:
+    """The name of a tensor's dtype."""
+    return value.dtype if isinstance(value, Tensor) else value.dtype.name
+
+
+def cast(value: Any, dtype: str) -> Tensor:
+    """A tensor, a number or a size as a Tensor of a dtype."""
+    if not is_tensor(value):
+        return number(value, dtype)
+    found = tensor(value)
+    return found if found.dtype == dtype else ops.cast(found, dtype)
+
+
+def number(value: Any, dtype: str) -> Tensor:
+    """A number of Python's, or a size, as a Tensor of no axis."""
+    if isinstance(value, Expression):
+        from ..conversion.values import size_tensor
+
+        found = size_tensor(value)
+        return found if dtype == "int64" else ops.cast(found, dtype)
+    return Tensor(np.array(value).astype(dtype), requires_grad=False)
+
+
+def promoted(node: Node, *operands: Any) -> list[Tensor]:
+    """The operands as Tensors of the dtype that PyTorch computes in."""
+    dtype = promoted_dtype(*operands)
+    return [cast(each, dtype) for each in operands]
+
+
+def floating(x: Value) -> Tensor:
+    """A tensor as one of a floating dtype: others become float32, as PyTorch's functions do."""
+    found = tensor(x)
+    return found if found.dtype in FLOATING else ops.cast(found, "float32")

@@ -1,0 +1,136 @@
+"""Comparison of a loaded module with PyTorch, on the example inputs and at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .._state import no_grad
+from ..errors import ModelError
+from ..tensor import Tensor
+from .dims import Asked
+from .execute import Run, at_sizes, convert
+from .model import TorchModel
+from .program import Node
+from .reading import array_of
+from .structure import Flat
+
+# Relative to the largest element of a tensor: what may be left of the last bits after a network.
+_CLOSE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 8e-2}
+
+
+def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
+    """Raise ModelError that names the first node whose result is not PyTorch's.
+
+    The module is run on the example, and with dims at their least and largest sizes.
+    """
+    given = [value for _, value in flat.tensors]
+    examples = [given]
+    if asked.dims:
+        for end in ("min", "max"):
+            examples.append(asked.resized({dim.name: getattr(dim, end) for dim in asked.dims}))
+    for inputs in examples:
+        wanted = _of_pytorch(flat, inputs)
+        with no_grad():
+            outputs, written = model.functional([array_of(each) for each in inputs])
+        found = [each.numpy() for each in (*outputs, *written)]
+        expected = [*wanted[0], *(wanted[1][name] for name in model.written)]
+        if len(found) != len(expected) or not all(
+            is_close(a, b) for a, b in zip(found, expected, strict=True)
+        ):
+            _name_difference(model, functional, inputs)
+
+
+def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The tensors that PyTorch returns, and its weights afterwards. Runs on copies."""
+    import torch
+
+    state = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
+    copies = {name: each.detach().clone() for name, each in state.items()}
+    arguments = tuple(each.detach().clone() for each in inputs)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        result = torch.func.functional_call(flat.module, copies, arguments)
+    leaves = [each for each in result if isinstance(each, torch.Tensor)]
+    return [array_of(each) for each in leaves], {n: array_of(each) for n, each in copies.items()}
+
+
+def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Whether an array is another one, but for the rounding of a network's operations."""
+    if (
+        found is None
+        or wanted is None
+        or found.shape != wanted.shape
+        or found.dtype != wanted.dtype
+    ):
+        return False
+    if found.dtype.name not in _CLOSE:
+        return bool(np.array_equal(found, wanted))
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return False
+    largest = np.abs(b[finite]).max(initial=0.0)
+    with np.errstate(invalid="ignore"):
+        far = np.abs(a - b)[finite] > _CLOSE[found.dtype.name] * (largest + 1e-30)
+    return not far.any()
+
+
+def _name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> None:
+    """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
+    result differs. Without one, only rounding has added up."""
+    import torch
+
+    arguments, given = [], iter(inputs)
+    for spec in functional.graph_signature.input_specs:
+        if spec.target is None:
+            arguments.append(next(given).detach().clone())
+        else:
+            held = functional.state_dict.get(spec.target)
+            arguments.append(functional.constants[spec.target] if held is None else held)
+    interpreter = torch.fx.Interpreter(functional.graph_module, garbage_collect_values=False)
+    with torch.no_grad():
+        interpreter.run(*arguments)
+    values = {node.name: _value(each) for node, each in interpreter.env.items()}
+    sizes = model.program.sizes([tuple(each.shape) for each in inputs])
+    for node in model.program.nodes:
+        what = _difference(at_sizes(node, sizes) if sizes else node, values, model)
+        if what is not None:
+            raise ModelError(f"{node}: needle's result is not PyTorch's: {what}")
+
+
+def _value(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, (tuple, list)):
+        return tuple(map(_value, value))
+    return array_of(value) if isinstance(value, torch.Tensor) else value
+
+
+def _difference(node: Node, values: Mapping[str, Any], model: TorchModel) -> str | None:
+    run = Run(model.program, {n: _tensors(v) for n, v in values.items() if v is not None})
+    try:
+        with no_grad():
+            made = convert(node, run.value(node.args))
+    except KeyError:
+        return None
+    made, wanted = (x if isinstance(x, tuple) else (x,) for x in (made, values[node.name]))
+    for index, (a, b) in enumerate(zip(made, wanted, strict=False)):
+        if a is None or not isinstance(b, np.ndarray):
+            continue
+        found = a.numpy() if isinstance(a, Tensor) else a
+        if not is_close(found, b):
+            return f"result {index} is {_excerpt(found)}, and PyTorch's {_excerpt(b)}"
+    return None
+
+
+def _tensors(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_tensors, value))
+    return Tensor(value, requires_grad=False) if isinstance(value, np.ndarray) else value
+
+
+def _excerpt(array: np.ndarray) -> str:
+    shown = ", ".join(f"{x}" for x in array.reshape(-1)[:4])
+    return f"{array.dtype}{list(array.shape)} [{shown}{', ...' if array.size > 4 else ''}]"

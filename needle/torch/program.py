@@ -1,0 +1,124 @@
+"""A functional PyTorch program as plain Python objects, free of PyTorch: what converters read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..conversion.node import NamedNode
+from ..dims import Dim, Expression
+
+
+class Ref(NamedTuple):
+    """The value of an input, a weight, a constant or a node, by its name."""
+
+    name: str
+
+
+class Result(NamedTuple):
+    """What PyTorch says of a tensor: its extents (ints and expressions of dims) and its dtype."""
+
+    shape: tuple[Any, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node(NamedNode):
+    """One call of an operator.
+
+    `args` has a value for every argument of the operator's schema, in its order, with the defaults
+    filled in: a Ref for a tensor, tuples in the place of lists, the names of needle's dtypes, and
+    None for a layout, a device, a memory format and a generator. `given` are the positions of those
+    that are not at their defaults, with their names. `results` are the tensors that it returns
+    (None for one that is not a tensor), as a tuple if `several`. `path` is the module's.
+    """
+
+    name: str
+    operator: str
+    args: tuple[Any, ...]
+    results: tuple[Result | None, ...]
+    several: bool
+    path: str = ""
+    given: tuple[tuple[int, str], ...] = ()
+
+    def __str__(self) -> str:
+        where = f" in module {self.path!r}" if self.path else ""
+        return f"node {self.name!r} ({self.operator}){where}"
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The extents of the first result."""
+        return self._first.shape
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first result."""
+        return self._first.dtype
+
+    @property
+    def _first(self) -> Result:
+        first = self.results[0]
+        if first is None:
+            raise self.unsupported("its first result is no tensor")
+        return first
+
+    def result(self, index: int) -> Result:
+        """What PyTorch says of the tensor result at `index`."""
+        found = self.results[index]
+        if found is None:
+            raise self.unsupported(f"its result {index} is no tensor")
+        return found
+
+
+class Write(NamedTuple):
+    """A value that the program writes to a weight or an input ("parameter", "buffer", "input")."""
+
+    kind: str
+    target: str
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Nodes in an order in which each comes after those whose results it takes.
+
+    `inputs` are (name, Result) of the tensors of a call; `weights` the names in `state_dict` by the
+    names of values; `constants` known values. `outputs` are Refs and constants of Python.
+    `dims` are those in the extents of the inputs: each is the whole extent of one of their axes.
+    """
+
+    inputs: tuple[tuple[str, Result], ...]
+    weights: Mapping[str, str]
+    constants: Mapping[str, np.ndarray]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Any, ...]
+    writes: tuple[Write, ...] = ()
+    dims: tuple[Dim, ...] = ()
+
+    def sizes(self, shapes: list[tuple[Any, ...]]) -> dict[Dim, Any]:
+        """The extent that each dim has in a call with inputs of these shapes."""
+        found: dict[Dim, Any] = {}
+        for (_, declared), shape in zip(self.inputs, shapes, strict=True):
+            for extent, actual in zip(declared.shape, shape, strict=False):
+                if isinstance(extent, Dim):
+                    found.setdefault(extent, actual)
+        return found
+
+
+def extent_at(extent: Any, sizes: Mapping[Dim, Any]) -> Any:
+    """An extent of a program with other extents (ints, or expressions) in the place of its dims."""
+    if not isinstance(extent, Expression):
+        return extent
+    return extent.built(lambda dim: sizes[dim], lambda a, b: a // b)
+
+
+def refs(value: Any) -> list[str]:
+    """The names of the values that an argument refers to, also inside tuples."""
+    if isinstance(value, Ref):
+        return [value.name]
+    if isinstance(value, tuple):
+        return [name for part in value for name in refs(part)]
+    return []

@@ -1,0 +1,313 @@
+"""From a functional graph of PyTorch's (`torch.fx`) to a `Program`. Imports PyTorch when called."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..backend_ndarray.dtypes import DTYPES
+from ..errors import UnsupportedError
+from . import registry
+from .execute import GETITEM
+from .program import Node, Program, Ref, Result, Write
+from .symbols import Symbols
+
+_LARGEST_FOLDED = 1 << 24  # elements of a constant that is computed when a model is loaded
+
+
+def program_of(exported: Any, symbols: Symbols) -> Program:
+    """The program of a functional `ExportedProgram`.
+
+    Raises UnsupportedError that lists the operators without a converter, and for inputs or outputs
+    that are no tensors.
+    """
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    signature = exported.graph_signature
+    weights, constants = {}, {}
+    written = {each.target for each in signature.output_specs if each.target is not None}
+    for spec in signature.input_specs:
+        name = spec.arg.name
+        if spec.kind is InputKind.USER_INPUT:
+            continue
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER):
+            held = exported.state_dict.get(spec.target)
+            held = exported.constants[spec.target] if held is None else held
+            if spec.target in written or spec.kind is InputKind.PARAMETER or is_weight(held):
+                weights[name] = spec.target
+                continue
+        elif spec.kind is InputKind.CONSTANT_TENSOR:
+            held = exported.constants[spec.target]
+        else:
+            raise UnsupportedError(f"the program takes {name!r}, which is no tensor")
+        constants[name] = held
+    reader = _Reader(exported.graph, symbols, constants)
+    kinds = {
+        OutputKind.BUFFER_MUTATION: "buffer",
+        OutputKind.PARAMETER_MUTATION: "parameter",
+        OutputKind.USER_INPUT_MUTATION: "input",
+    }
+    values, outputs, writes = reader.returned(), [], []
+    for spec, value in zip(signature.output_specs, values, strict=True):
+        if spec.kind in kinds:
+            writes.append(Write(kinds[spec.kind], str(spec.target), value))
+        elif spec.kind is OutputKind.USER_OUTPUT:
+            outputs.append(value)
+        else:
+            raise UnsupportedError(f"the program returns a {spec.kind.name.lower()}")
+    return reader.program(weights, outputs, writes)
+
+
+def is_weight(tensor: Any) -> bool:
+    """Whether a buffer is a weight; whole numbers, truth values and single numbers are constants,
+    which operators may need to know."""
+    return bool(tensor.is_floating_point() and tensor.ndim)
+
+
+class _Reader:
+    """Reads the nodes of a graph. What depends on constants alone is computed at once."""
+
+    def __init__(self, graph: Any, symbols: Symbols, constants: Mapping[str, Any]) -> None:
+        self._graph, self._symbols = graph, symbols
+        self._known: dict[str, Any] = dict(constants)  # tensors of PyTorch's
+        self._nodes: list[Node] = []
+        self._check_operators()
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._read(node)
+            elif node.op not in ("placeholder", "output"):
+                raise UnsupportedError(f"the program has a node of kind {node.op}")
+
+    def returned(self) -> list[Any]:
+        """What the graph returns."""
+        (node,) = [each for each in self._graph.nodes if each.op == "output"]
+        return [self._argument(each) for each in node.args[0]]
+
+    def program(
+        self, weights: Mapping[str, str], outputs: Iterable[Any], writes: Iterable[Write]
+    ) -> Program:
+        """The program with these outputs."""
+        inputs = [
+            (node.name, result)
+            for node in self._graph.nodes
+            if node.op == "placeholder"
+            and node.name not in weights
+            and node.name not in self._known
+            and (result := self._result(node.meta["val"])) is not None
+        ]
+        return _live(
+            Program(
+                tuple(inputs),
+                dict(weights),
+                {name: array_of(value) for name, value in self._known.items()},
+                tuple(self._nodes),
+                tuple(outputs),
+                tuple(writes),
+                tuple(self._symbols.dims),
+            )
+        )
+
+    def _check_operators(self) -> None:
+        missing = dict.fromkeys(
+            name_of(node.target)
+            for node in self._graph.nodes
+            if node.op == "call_function" and not self._is_known_kind(node)
+        )
+        if missing:
+            kind = "operators" if len(missing) > 1 else "operator"
+            raise UnsupportedError(f"needle has not the {kind} {', '.join(missing)}")
+
+    def _is_known_kind(self, node: Any) -> bool:
+        if node.target is operator.getitem or is_size(node) or _is_assertion(node):
+            return True
+        return registry.find(name_of(node.target)) is not None or _is_constant(node)
+
+    def _read(self, node: Any) -> None:
+        if is_size(node) or _is_assertion(node):
+            return
+        inputs = [each for each in node.all_input_nodes if not is_size(each)]
+        if all(each.name in self._known for each in inputs) and self._fold(node):
+            return
+        value = node.meta.get("val")
+        several = isinstance(value, (tuple, list))
+        results = tuple(self._result(each) for each in (value if several else [value]))
+        name, (args, given) = name_of(node.target), self._bound(node)
+        if node.target is operator.getitem:
+            name = GETITEM
+        self._nodes.append(Node(node.name, name, args, results, several, _path(node), given))
+
+    def _fold(self, node: Any) -> bool:
+        """Compute a node whose inputs are known; False if its value is not to be kept."""
+        import torch
+
+        if _is_random(node.target) or any(
+            not isinstance(each, int) for each in _extents(node.meta.get("val"))
+        ):
+            return False
+        args, kwargs = torch.fx.node.map_arg(
+            (node.args, node.kwargs), lambda each: self._value(each)
+        )
+        if any(isinstance(each, torch.SymInt) for each in torch.utils._pytree.tree_leaves(args)):
+            return False
+        with torch.no_grad():
+            value = node.target(*args, **kwargs)
+        leaves = [each for each in torch.utils._pytree.tree_leaves(value)]
+        if not all(isinstance(each, torch.Tensor) for each in leaves):
+            return False
+        if any(_dtype_name(each.dtype) not in DTYPES for each in leaves):
+            self._known[node.name] = value  # only further folded nodes can take it
+            return True
+        if sum(each.numel() for each in leaves) > _LARGEST_FOLDED:
+            return False
+        self._known[node.name] = value
+        return True
+
+    def _value(self, node: Any) -> Any:
+        """The known value of a node: a tensor, or a size."""
+        return self._known[node.name] if node.name in self._known else node.meta["val"]
+
+    def _bound(self, node: Any) -> tuple[tuple[Any, ...], tuple[tuple[int, str], ...]]:
+        """The arguments of a node's operator, and which are not at their defaults."""
+        schema = getattr(node.target, "_schema", None)
+        if schema is None:
+            return tuple(map(self._argument, node.args)), ()
+        args, given = [], []
+        for position, each in enumerate(schema.arguments):
+            if position < len(node.args) and not each.kwarg_only:
+                value, is_given = node.args[position], True
+            else:
+                is_given = each.name in node.kwargs
+                value = node.kwargs[each.name] if is_given else each.default_value
+            read = self._argument(value)
+            args.append(read)
+            if is_given and read != self._argument(each.default_value):
+                given.append((position, each.name))
+        return tuple(args), tuple(given)
+
+    def _argument(self, value: Any) -> Any:
+        import torch
+
+        if isinstance(value, torch.fx.Node):
+            return self._symbols.size(value.meta["val"]) if is_size(value) else Ref(value.name)
+        if isinstance(value, (tuple, list)):
+            return tuple(map(self._argument, value))
+        if isinstance(value, torch.dtype):
+            return _dtype_name(value)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._symbols.size(value)
+        if isinstance(value, (torch.layout, torch.device, torch.memory_format, torch.Generator)):
+            return None
+        return value
+
+    def _result(self, value: Any) -> Result | None:
+        import torch
+
+        if not isinstance(value, torch.Tensor):
+            return None
+        return Result(self._symbols.shape(value), _dtype_name(value.dtype))
+
+
+def name_of(target: Any) -> str:
+    """An operator's name, "aten.add.Tensor", or that of a function of Python's."""
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return getattr(target, "__name__", str(target))
+    namespace, _, name = schema.name.partition("::")
+    return f"{namespace}.{name}.{schema.overload_name or 'default'}"
+
+
+def _dtype_name(dtype: Any) -> str:
+    return str(dtype).partition(".")[2]
+
+
+def _path(node: Any) -> str:
+    """The path of the module that a node comes from."""
+    stack = node.meta.get("nn_module_stack") or {}
+    found = [path for path, _ in stack.values()]
+    return found[-1].removeprefix("L['self'].") if found else ""
+
+
+def _extents(value: Any) -> list[Any]:
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return [n for part in parts for n in getattr(part, "shape", ())]
+
+
+def is_size(node: Any) -> bool:
+    """Whether a node computes a number from sizes of inputs."""
+    import torch
+
+    value = node.meta.get("val")
+    return node.op == "call_function" and isinstance(
+        value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    )
+
+
+def _is_assertion(node: Any) -> bool:
+    """Whether a node asserts something; guards on sizes are checked elsewhere, and compiled code
+    raises nothing for values."""
+    return not isinstance(node.target, str) and "assert" in name_of(node.target)
+
+
+def _is_random(target: Any) -> bool:
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _is_constant(node: Any) -> bool:
+    """Whether a node makes the same tensor at each call, from numbers alone."""
+    return not node.all_input_nodes and not _is_random(node.target)
+
+
+def array_of(tensor: Any) -> Any:
+    """A copy of a PyTorch tensor as a NumPy array; tuples by their parts, and None for a dtype that
+    needle does not have."""
+    import torch
+
+    if isinstance(tensor, (tuple, list)):
+        return tuple(map(array_of, tensor))
+    if _dtype_name(tensor.dtype) not in DTYPES:
+        return None
+    tensor = tensor.detach().cpu().contiguous().clone().resolve_conj().resolve_neg()
+    if tensor.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def tensor_of(array: np.ndarray) -> Any:
+    """A copy of a NumPy array as a PyTorch tensor."""
+    import torch
+
+    array = np.array(array)
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _live(program: Program) -> Program:
+    """The program without nodes, constants and weights that nothing uses."""
+    import dataclasses
+
+    from .program import refs
+
+    used = {name for each in (*program.outputs, *program.writes) for name in refs(tuple([each]))}
+    used |= {name for write in program.writes for name in refs(write.value)}
+    nodes = []
+    for node in reversed(program.nodes):
+        if node.name in used or node.operator in _EFFECTS:
+            nodes.append(node)
+            used.update(refs(node.args))
+    return dataclasses.replace(
+        program,
+        nodes=tuple(reversed(nodes)),
+        constants={name: each for name, each in program.constants.items() if name in used},
+        weights={name: each for name, each in program.weights.items() if name in used},
+    )
+
+
+_EFFECTS: frozenset[str] = frozenset()

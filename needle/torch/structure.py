@@ -1,0 +1,337 @@
+"""A PyTorch model as a function of a flat list of tensors that returns a flat list of tensors.
+
+`torch.export` takes and returns only what PyTorch can flatten: no dataclasses and no caches of
+transformers' models, unless they were registered. Here arguments and results are taken apart by
+needle, into trees that also have these kinds:
+
+- tuples, lists and mappings;
+- dataclasses (`ModelOutput`) as their fields;
+- other objects that hold tensors (a cache of keys and values) as their public attributes that do,
+  and empty objects among these (a layer of the cache that holds nothing yet) as their numbers;
+- None, numbers and strings, which are fixed when the model is compiled.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import keyword
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .. import tree as trees
+from ..errors import UnsupportedError
+from ..graph import positional_names
+
+_PLAIN = (bool, int, float, str, type(None))
+_ONLY = "only tensors, numbers, strings and None are taken, and what holds them"
+
+
+class Flat:
+    """A model bound to example arguments: `module` takes their tensors and returns those of its
+    results.
+
+    `arguments` and, once the module has run, `output_tree` are those of a manifest's function.
+    `names` and `values` are the arguments' as containers of tensors, `tensors` (name, tensor) those
+    in them, and `placed` the same with what messages call the arguments. `module` shares the
+    model's parameters, buffers and modules under their names.
+    """
+
+    def __init__(self, model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        import torch
+
+        self._model, self._is_leaf = model, torch.Tensor
+        args, named = _by_position(model, args, kwargs)
+        self._given = [*args, *named.values()]
+        self._keywords = [*named]
+        self.names = [*positional_names(_signature(model), len(args)), *named]
+        places = _places(self.names, named)
+        parts = [
+            _taken_apart(value, torch.Tensor, place)
+            for place, value in zip(places, self._given, strict=True)
+        ]
+        self.values = [value for _, value in parts]
+        self.arguments = [
+            {"name": name, "tree": tree, **({"keyword": True} if name in named else {})}
+            for name, (tree, _) in zip(self.names, parts, strict=True)
+        ]
+        self.tensors = [
+            leaf
+            for name, (tree, value) in zip(self.names, parts, strict=True)
+            for leaf in _named(tree, value, name)
+        ]
+        self.placed = [
+            (place, tensor)
+            for place, (tree, value) in zip(places, parts, strict=True)
+            for _, tensor in _named(tree, value, place)
+        ]
+        self.output_tree: Any = None
+        self.module = self._module()
+
+    def _module(self) -> Any:
+        """The module, whose class has the name of the model's."""
+        import torch
+
+        def forward(_: Any, *tensors: Any) -> Any:
+            return self._call(tensors)
+
+        parameters = [
+            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            for name in ("self", *_identifiers(name for name, _ in self.tensors))
+        ]
+        forward.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        kind = type(type(self._model).__name__, (torch.nn.Module,), {"forward": forward})
+        module: Any = kind()
+        for held in ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"):
+            module.__dict__[held] = self._model.__dict__[held]
+        module.__dict__["models"] = (
+            self._model,
+        )  # in a tuple, so that it is no module of this one
+        module.training = False  # its modules are the model's, and keep what they have
+        return module
+
+    def _call(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        remaining = iter(tensors)
+        values = [
+            _rebuilt(argument["tree"], given, remaining)
+            for argument, given in zip(self.arguments, self._given, strict=True)
+        ]
+        count = len(values) - len(self._keywords)
+        named = dict(zip(self._keywords, values[count:], strict=True))
+        result = self._model(*values[:count], **named)
+        self.output_tree, value = _taken_apart(result, _result_types(), "output")
+        return tuple(leaf for _, leaf in _named(self.output_tree, value, "output"))
+
+
+def _result_types() -> tuple[type, ...]:
+    """Tensors, and the sizes that dims leave open, which are refused later."""
+    import torch
+
+    return torch.Tensor, torch.SymInt
+
+
+def _signature(model: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return None
+
+
+def _by_position(
+    model: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with those keywords by position that follow in the signature."""
+    found, named = list(args), dict(kwargs)
+    signature = _signature(model)
+    parameters = list(signature.parameters.values()) if signature else []
+    for parameter in parameters[len(args) :]:
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or parameter.name not in named:
+            break
+        found.append(named.pop(parameter.name))
+    return found, named
+
+
+def _places(names: Sequence[str], named: Mapping[str, Any]) -> list[str]:
+    """What messages call each argument."""
+    return [f"argument {n!r}" if n in named else f"input {i}" for i, n in enumerate(names)]
+
+
+def _identifiers(names: Iterator[str]) -> Iterator[str]:
+    """Names that parameters of Python can have, each once."""
+    taken = {"self"}
+    for name in names:
+        found = base = re.sub(r"\W", "_", name)
+        if keyword.iskeyword(base) or base in taken:
+            found = next(each for i in range(1, 10**9) if (each := f"{base}_{i}") not in taken)
+        taken.add(found)
+        yield found
+
+
+def _taken_apart(
+    value: Any, leaf: Any, where: str, within: tuple[int, ...] = (), held: bool = False
+) -> Any:
+    """(tree, value), with dicts in the place of other objects that have named parts.
+
+    Raises UnsupportedError for a value that is no tensor and holds none, unless it is `held` by an
+    object that holds some.
+    """
+    if isinstance(value, leaf):
+        return trees.LEAF, value
+    if isinstance(value, _PLAIN):
+        return {"static": value}, value
+    if id(value) in within:
+        raise UnsupportedError(f"{where} holds itself: {_ONLY}")
+    within = (*within, id(value))
+    if isinstance(value, (tuple, list)):
+        parts = [
+            _taken_apart(part, leaf, f"{where}[{i}]", within, held) for i, part in enumerate(value)
+        ]
+        kind = "tuple" if isinstance(value, tuple) else "list"
+        return {kind: [tree for tree, _ in parts]}, [part for _, part in parts]
+    named = _fields(value, leaf)
+    kind = "dict" if isinstance(value, Mapping) and not _is_record(value) else "fields"
+    if held and kind == "fields" and named is not None and not named:
+        named = {name: part for name, part in _attributes(value) if isinstance(part, _PLAIN)}
+    if named is None or (not named and kind == "fields"):
+        raise UnsupportedError(f"{where} is a value of type {type(value).__name__}: {_ONLY}")
+    for name in named:
+        if type(name) not in (str, int):
+            raise UnsupportedError(
+                f"{where} has the key {name!r}: only strings and whole numbers are taken"
+            )
+    held = held or (kind == "fields" and not _is_record(value))
+    found = {
+        name: _taken_apart(part, leaf, f"{where}[{name!r}]", within, held)
+        for name, part in named.items()
+    }
+    described: Any = {name: tree for name, (tree, _) in found.items()}
+    if any(type(name) is int for name in named):  # which JSON would make strings of
+        kind, described = "numbered", [[name, tree] for name, tree in described.items()]
+    return {kind: described}, {name: part for name, (_, part) in found.items()}
+
+
+def _is_record(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _fields(value: Any, leaf: Any) -> Mapping[Any, Any] | None:
+    """The named parts of a value; None if it has none that can be taken."""
+    if _is_record(value):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return value
+    if not hasattr(value, "__dict__") or isinstance(value, type) or callable(value):
+        return None
+    return {name: part for name, part in _attributes(value) if _holds(part, leaf, (id(value),))}
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """The public attributes of an object."""
+    return [each for each in vars(value).items() if not each[0].startswith("_")]
+
+
+def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
+    """Whether a value is a tensor or holds one."""
+    if isinstance(value, leaf):
+        return True
+    if isinstance(value, _PLAIN) or id(value) in within:
+        return False
+    within = (*within, id(value))
+    if isinstance(value, (tuple, list)):
+        return any(_holds(part, leaf, within) for part in value)
+    if isinstance(value, Mapping):
+        return any(_holds(part, leaf, within) for part in value.values())
+    if callable(value) or not hasattr(value, "__dict__"):
+        return False
+    return any(_holds(part, leaf, within) for part in vars(value).values())
+
+
+def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """The tensors of a value, with names like those of `needle.tree.flatten`."""
+    if tree == trees.LEAF:
+        yield name, value
+        return
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        return
+    for key, part in _items(kind, parts):
+        yield from _named(part, value[key], f"{name}_{key}")
+
+
+def _rebuilt(tree: Any, given: Any, remaining: Iterator[Any]) -> Any:
+    """An argument like `given` with the next tensors in the place of its own."""
+    if tree == trees.LEAF:
+        return next(remaining)
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        return given
+    if kind in ("tuple", "list"):
+        items = [_rebuilt(part, x, remaining) for part, x in zip(parts, given, strict=True)]
+        if isinstance(given, tuple) and hasattr(given, "_fields"):
+            return type(given)(*items)
+        return tuple(items) if kind == "tuple" else items
+    named, by_key = {}, kind != "fields"
+    for name, part in _items(kind, parts):
+        before = given[name] if by_key else getattr(given, name)
+        named[name] = _rebuilt(part, before, remaining)
+    if by_key and type(given) is dict:
+        return named
+    made = copy.copy(given)  # an object of the same class
+    for name, part in named.items():
+        if by_key:
+            made[name] = part
+        else:
+            setattr(made, name, part)
+    return made
+
+
+def _items(kind: str, parts: Any) -> Iterator[tuple[Any, Any]]:
+    """The parts of a tree, each with its name, key or number."""
+    if kind in ("dict", "fields"):
+        yield from parts.items()
+    elif kind == "numbered":
+        yield from ((key, part) for key, part in parts)
+    else:
+        yield from enumerate(parts)
+
+
+def flattened(
+    arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[Any]:
+    """The tensors among a call's arguments, in order; `arguments` are those of `Flat`. Static ones
+    may be left out. Raises TypeError that names an argument that is missing, unexpected, or of
+    another structure."""
+    positional = [each for each in arguments if not each.get("keyword")]
+    if len(args) > len(positional):
+        raise TypeError(f"takes {len(positional)} arguments by position, was given {len(args)}")
+    named = dict(kwargs)
+    found: list[Any] = []
+    for number, argument in enumerate(arguments):
+        name = argument["name"]
+        if number < len(args):
+            value = args[number]
+        elif name in named:
+            value = named.pop(name)
+        elif _has_leaf(argument["tree"]):
+            raise TypeError(f"argument {name!r} is missing")
+        else:
+            continue
+        found += _tensors(argument["tree"], value, name)
+    for name in named:
+        raise TypeError(f"argument {name!r} is not one of the exported model's")
+    return found
+
+
+def _has_leaf(tree: Any) -> bool:
+    if tree == trees.LEAF:
+        return True
+    ((kind, parts),) = tree.items()
+    return kind != "static" and any(_has_leaf(part) for _, part in _items(kind, parts))
+
+
+def _tensors(tree: Any, value: Any, where: str) -> Iterator[Any]:
+    """The tensors of a value that has the structure of a tree."""
+    if tree == trees.LEAF:
+        yield value
+        return
+    ((kind, parts),) = tree.items()
+    if kind == "static":
+        if type(value) is not type(parts) or (value != parts and value == value):
+            raise TypeError(f"{where} is {value!r}, and was {parts!r} when the model was exported")
+        return
+    named = [*_items(kind, parts)]
+    if kind in ("tuple", "list"):
+        if not isinstance(value, (tuple, list)) or len(value) != len(named):
+            raise TypeError(f"{where} must be a {kind} of {len(named)}")
+    for key, part in named:
+        inner = f"{where}[{key!r}]"
+        if isinstance(value, (tuple, list, Mapping)):
+            if isinstance(value, Mapping) and key not in value:
+                raise TypeError(f"{where} has no {key!r}")
+            yield from _tensors(part, value[key], inner)
+        elif kind == "fields" and hasattr(value, key):
+            yield from _tensors(part, getattr(value, key), inner)
+        else:
+            raise TypeError(f"{where} has no {key!r}")

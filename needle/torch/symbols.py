@@ -1,0 +1,219 @@
+"""The sizes of an exported PyTorch program as expressions of needle's dims, and what the program
+takes for granted about them.
+
+`torch.export` gives each unknown size a symbol of sympy, and records a guard for each question
+about sizes that the model or PyTorch asked while it ran at some sizes. The program is the model's
+at all sizes at which the guards hold.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import reduce
+from math import prod
+from typing import Any
+
+from ..dims import Dim, Expression, dims_of
+from ..errors import DimError, TraceError, UnsupportedError
+from ..extents import same
+from .dims import Asked
+
+
+class Unknown(UnsupportedError):
+    """A size that no expression of dims is, or that may be 0."""
+
+
+class Symbols:
+    """Extents for the symbols of a program. There are none in a program without dims."""
+
+    def __init__(self, known: Mapping[Any, Any]) -> None:
+        self._known = dict(known)
+
+    @property
+    def dims(self) -> list[Dim]:
+        """The dims of all extents, by name."""
+        return sorted(dims_of(self._known.values()), key=lambda dim: dim.name)
+
+    def size(self, size: Any) -> Any:
+        """An int as it is, and a SymInt of the program as an expression; Unknown if it is none."""
+        if type(size) is int:
+            return size
+        try:
+            return self.value(size.node.expr)
+        except TraceError as error:
+            raise Unknown(str(error)) from error
+
+    def shape(self, tensor: Any) -> tuple[Any, ...]:
+        """The extents of a tensor of the program; Unknown for one that might be 0."""
+        shape = tuple(map(self.size, tensor.shape))
+        for extent in shape:
+            if isinstance(extent, Expression) and extent.bounds[0] < 1:
+                raise Unknown(f"the extent {extent} can be {extent.bounds[0]}, which is below 1")
+        return shape
+
+    def knows(self, size: Any) -> bool:
+        """Whether a size depends on the sizes of inputs alone."""
+        return type(size) is int or size.node.expr.free_symbols <= set(self._known)
+
+    def value(self, expr: Any) -> Any:
+        """A sympy expression as one of dims, and a condition as a bool. Raises Unknown if it is
+        neither, and TraceError if dims leave it open."""
+        if expr in self._known:
+            return self._known[expr]
+        if getattr(expr, "is_Integer", False):
+            return int(expr)
+        rule = _RULES.get(type(expr).__name__)
+        if rule is None:
+            raise Unknown(f"the size {self.text(expr)} is no expression of dims")
+        return rule(*map(self.value, expr.args))
+
+    def text(self, expr: Any) -> str:
+        """A sympy expression with the names of dims."""
+        import sympy  # type: ignore[import-untyped]
+
+        names = {
+            symbol: sympy.Symbol(str(each) if isinstance(each, Dim) else f"({each})")
+            for symbol, each in self._known.items()
+        }
+        return str(expr.xreplace(names))
+
+
+def _bounded(choose: Callable[[Iterable[Any]], Any]) -> Callable[..., Any]:
+    return lambda *parts: reduce(lambda a, b: choose((a, b)), parts)
+
+
+# Of sympy's classes and torch's own, by name.
+_RULES: dict[str, Callable[..., Any]] = {
+    "Add": lambda *parts: sum(parts),
+    "Mul": lambda *parts: prod(parts),
+    "Pow": operator.pow,
+    "PowByNatural": operator.pow,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "CeilDiv": lambda a, b: (a + b - 1) // b,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "ModularIndexing": lambda a, b, modulus: a // b % modulus,
+    "Identity": lambda a: a,
+    "Max": _bounded(max),
+    "Min": _bounded(min),
+    "Equality": operator.eq,
+    "Unequality": operator.ne,
+    "StrictLessThan": operator.lt,
+    "LessThan": operator.le,
+    "StrictGreaterThan": operator.gt,
+    "GreaterThan": operator.ge,
+    "And": lambda *parts: all(parts),
+    "Or": lambda *parts: any(parts),
+    "Not": operator.not_,
+    "BooleanTrue": lambda: True,
+    "BooleanFalse": lambda: False,
+}
+
+
+def symbols_of(program: Any, asked: Asked) -> Symbols:
+    """The extents that a program's symbols are. Raises DimError for a dim that the program takes
+    for a number or for another dim."""
+    held = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    values = [held[name].meta["val"] for name in program.graph_signature.user_inputs]
+    if not asked.dims:
+        return Symbols({})
+    env = values[0].fake_mode.shape_env
+    axes = [
+        (name, axis, extent, getattr(getattr(size, "node", None), "expr", size))
+        for (name, _), shape, value in zip(asked.inputs, asked.shapes, values, strict=True)
+        for axis, (extent, size) in enumerate(zip(shape, value.shape, strict=True))
+        if isinstance(extent, Expression)
+    ]
+    known: dict[Any, Any] = {}
+    for _, _, extent, size in axes:
+        if getattr(size, "is_Symbol", False):
+            known[size] = _merged(known.get(size), extent, asked)
+    symbols = Symbols(known)
+    for name, axis, extent, size in axes:
+        where = f"axis {axis} of input {name!r}"
+        if isinstance(size, int) or size.is_Integer:
+            if extent not in asked.optional:
+                raise DimError(
+                    f"dims: {where} cannot be {extent}: the model needs its number, {size} at "
+                    f"these inputs{_place_of(env, size)}"
+                )
+        elif extent not in asked.inferred and not same(symbols.value(size), extent):
+            raise DimError(
+                f"dims: {where} cannot be {extent}: the model needs {symbols.value(size)} there"
+            )
+    return symbols
+
+
+def _merged(before: Any, extent: Any, asked: Asked) -> Any:
+    """The extent of two axes of one size; the first if they cannot be one."""
+    if before is None or (before in asked.inferred and extent not in asked.inferred):
+        return extent
+    if before not in asked.inferred or extent not in asked.inferred:
+        return before
+    least, most = max(before.min, extent.min), min(before.max, extent.max)
+    if least > most:
+        both = f"{before.described()} and {extent.described()}"
+        raise DimError(f"dims: the model needs {both} to be equal, which they never are")
+    return Dim(before.name, min=least, max=most)
+
+
+def check_guards(program: Any, symbols: Symbols) -> None:
+    """Raise DimError for a guard of the program that does not hold at all sizes of the dims."""
+    if not symbols.dims:
+        return
+    (env,) = {
+        value.fake_mode.shape_env
+        for value in (node.meta.get("val") for node in program.graph.nodes)
+        if hasattr(value, "fake_mode")
+    }
+    for guard in [*env.guards, *_asserted(env)]:
+        expr, site = env.replace(guard.expr), getattr(guard, "sloc", None)
+        # PyTorch's own code asks whether sizes differ to choose among strides.
+        if type(expr).__name__ == "Unequality" and _is_torchs(site):
+            continue
+        try:
+            holds = symbols.value(expr)
+        except (TraceError, Unknown):
+            holds = None
+        if not holds:
+            dims = ", ".join(dim.described() for dim in symbols.dims)
+            raise DimError(
+                f"dims: the model is the same only while {symbols.text(expr)}{_place(site)}, which "
+                f"not all sizes are known to meet: {dims}. Choose bounds or multiple_of of the Dim "
+                "that decide it, or compile for one size, without the dim"
+            )
+
+
+def _asserted(env: Any) -> Iterator[Any]:
+    """What is asserted of sizes alone: that of values is not checked."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    for each in env.deferred_runtime_asserts.values():
+        yield from (found for found in each if not free_unbacked_symbols(found.expr))
+
+
+def _is_torchs(site: Any) -> bool:
+    import torch
+
+    folder = os.path.dirname(torch.__file__) + os.sep
+    return getattr(getattr(site, "framework_loc", None), "filename", "").startswith(folder)
+
+
+def _place_of(env: Any, size: int) -> str:
+    """Where a symbol became a number, in words that end a sentence, or ""."""
+    for guard in env.guards:
+        if type(guard.expr).__name__ == "Equality" and size in guard.expr.args:
+            return _place(guard.sloc)
+    return ""
+
+
+def _place(site: Any) -> str:
+    """The line of the model's code that asked, in words that end a sentence, or ""."""
+    frame: Any = getattr(site, "framework_loc", None)
+    if _is_torchs(site) or not hasattr(frame, "filename"):
+        return ""
+    line = f": {frame.line}" if frame.line else ""
+    return f" (asked at {os.path.basename(frame.filename)}:{frame.lineno}{line})"

@@ -1,0 +1,117 @@
+"""Load PyTorch's operators on the sample inputs of PyTorch's tests: `python -m
+tests.power.torch_samples [NAMES ...]`.
+
+The samples come from OpInfo in `torch.testing` (which needs `pip install expecttest`). Each is
+loaded by `needle.torch.load`, run eagerly by needle, and compared with PyTorch. Prints for each
+operator and dtype how many were right, refused and wrong, and the first reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+import needle as ndl
+import needle.torch
+from needle.errors import UnsupportedError
+from needle.torch.oracle import is_close
+from needle.torch.reading import array_of
+from tests.power.samples import Sample
+
+DTYPES = ("float32", "int64", "bool", "bfloat16")
+_UNSET = ("empty", "new_empty", "empty_like", "empty_strided", "empty_permuted")
+
+
+def judged(entry: Any, sample: Any) -> tuple[str, str]:
+    """(verdict, reason): "right", "refused", "wrong", "error" or "unknown"."""
+    model = Sample(entry.op, sample).eval()
+    try:
+        with torch.no_grad():
+            wanted = torch.utils._pytree.tree_leaves(
+                model(*(each.clone() for each in model.inputs))
+            )
+    except Exception as error:  # the sample's own error
+        return "unknown", str(error).partition("\n")[0]
+    try:
+        loaded = needle.torch.load(model, *model.inputs)
+        with ndl.no_grad():
+            found, _ = loaded.functional([array_of(each) for each in model.inputs])
+    except UnsupportedError as error:
+        return "refused", str(error).partition("\n")[0]
+    except Exception as error:  # whatever is raised is what is reported
+        kind = "wrong" if "not PyTorch's" in str(error) else "error"
+        return kind, f"{type(error).__name__}: {error}".partition("\n")[0]
+    if entry.name.startswith(_UNSET):
+        return "right", ""
+    expected = [array_of(each) for each in wanted if isinstance(each, torch.Tensor)]
+    results = [np.asarray(each.numpy()) for each in found]
+    if len(results) != len(expected):
+        return "wrong", f"{len(results)} results, expected {len(expected)}"
+    for have, want in zip(results, expected, strict=True):
+        if not is_close(have, want):
+            return "wrong", f"{have.reshape(-1)[:4]} expected {want.reshape(-1)[:4]}"
+    return "right", ""
+
+
+def samples(entry: Any, dtype: str, most: int) -> Iterator[Any]:
+    """The first samples of an operator in a dtype."""
+    torch.manual_seed(0)
+    return islice(entry.sample_inputs("cpu", getattr(torch, dtype), requires_grad=False), most)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns 1 if a sample is wrong."""
+    parser = argparse.ArgumentParser(prog="tests.power.torch_samples", description=__doc__)
+    parser.add_argument("names", nargs="*", help="regular expressions; all without any")
+    parser.add_argument("--dtypes", default=",".join(DTYPES))
+    parser.add_argument("--most", type=int, default=8, help="samples of each (%(default)s)")
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th operator")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    first, step = map(int, options.part.split("/"))
+    totals: dict[str, Counter[str]] = {}
+    lines = []
+    for entry in [*op_db][first - 1 :: step]:
+        if options.names and not any(re.fullmatch(name, entry.name) for name in options.names):
+            continue
+        for dtype in options.dtypes.split(","):
+            if getattr(torch, dtype) not in entry.supported_dtypes("cpu"):
+                continue
+            counts, reasons = Counter[str](), {}
+            try:
+                drawn = [*samples(entry, dtype, options.most)]
+            except Exception as error:  # a sample that PyTorch cannot make
+                counts["unknown"] += 1
+                reasons["unknown"] = str(error)
+                drawn = []
+            for sample in drawn:
+                verdict, reason = judged(entry, sample)
+                counts[verdict] += 1
+                reasons.setdefault(verdict, reason)
+            totals.setdefault(dtype, Counter()).update(counts)
+            line = {"op": entry.formatted_name, "dtype": dtype, **counts}
+            line["reasons"] = {k: v[:300] for k, v in reasons.items() if k != "right"}
+            lines.append(line)
+            print(json.dumps(line), flush=True)
+    for dtype, counts in totals.items():
+        print(dtype, dict(counts))
+    if options.out is not None:
+        options.out.write_text("\n".join(map(json.dumps, lines)))
+    return int(any(counts["wrong"] for counts in totals.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
