@@ -42,7 +42,7 @@ class Run:
         sizes = program.sizes(shapes) if program.dims else None
         for i, node in enumerate(program.nodes):
             self._run(node if sizes is None else at_sizes(node, sizes))
-            for name in refs(node.args):
+            for name in set(refs(node.args)):
                 if self._last.get(name) == i:
                     del self.values[name]
         outputs = [self.value(each) for each in program.outputs]

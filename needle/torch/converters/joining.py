@@ -1,0 +1,48 @@
+"""Converters of operators that join tensors, repeat them, and take them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops
+from ...conversion.values import Value, normal_axis, shape_of, tensor
+from ...extents import same
+from ...tensor import Tensor
+from ..operands import cast
+from ..program import Node
+from ..registry import converter
+
+
+@converter("aten.cat", "aten.concat", "aten.concatenate")
+def cat(node: Node, parts: tuple[Value, ...], axis: int = 0) -> Tensor:
+    """The parts in their common dtype; those of shape (0,) fit beside all others."""
+    some = [each for each in parts if not same(shape_of(each), (0,))] or [*parts[:1]]
+    joined = [cast(each, node.dtype) for each in some]
+    return ops.concat(joined, axis) if len(joined) > 1 else joined[0]
+
+
+@converter("aten.stack", "aten._stack")
+def stack(node: Node, parts: tuple[Value, ...], axis: int = 0) -> Tensor:
+    return ops.stack([cast(each, node.dtype) for each in parts], axis)
+
+
+@converter("aten.split.Tensor", "aten.split.sizes", "aten.split_with_sizes", "aten.unsafe_split")
+@converter("aten.unsafe_split_with_sizes", "aten.split_copy", "aten.split_with_sizes_copy")
+@converter("aten.chunk", "aten.unsafe_chunk")
+def split(node: Node, x: Value, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]:
+    """Parts along an axis, of the extents that PyTorch says."""
+    found = tensor(x)
+    axis = normal_axis(node, axis, found.ndim)
+    extents = [node.result(i).shape[axis] for i in range(len(node.results))]
+    return ops.split_sizes(found, extents, axis)
+
+
+@converter("aten.unbind.int", "aten.unbind_copy.int")
+def unbind(node: Node, x: Value, axis: int = 0) -> tuple[Tensor, ...]:
+    found = tensor(x)
+    return ops.unbind(found, normal_axis(node, axis, found.ndim)).tuple() if node.results else ()
+
+
+@converter("aten.repeat")
+def repeat(node: Node, x: Value, times: tuple[Any, ...]) -> Tensor:
+    return ops.repeat(tensor(x), *times) if times else tensor(x)
