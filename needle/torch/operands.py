@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..backend_ndarray.dtypes import FLOATING, result_type
+from ..backend_ndarray.dtypes import FLOATING, is_half, result_type
 from ..conversion.values import Value, tensor
 from ..dims import Expression
 from ..tensor import Tensor
@@ -96,3 +96,25 @@ def floating(x: Value) -> Tensor:
     """A tensor as one of a floating dtype: others become float32, as PyTorch's functions do."""
     found = tensor(x)
     return found if found.dtype in FLOATING else ops.cast(found, "float32")
+
+
+def wide(x: Value) -> Tensor:
+    """A tensor in the dtype that PyTorch computes it in: halves in float32, which are rounded once
+    at the end."""
+    found = tensor(x)
+    return ops.cast(found, "float32") if is_half(found.dtype) else found
+
+
+def axes_of(x: Value, dim: Any) -> tuple[int, ...]:
+    """PyTorch's axes (one, several, or None or none of them for all) counted from the front. A
+    tensor of no axis has the axes 0 and -1, along which it has one element."""
+    ndim = len(x.shape)
+    if not ndim or dim is None or dim == ():
+        return tuple(range(ndim))
+    return tuple(axis % ndim for axis in (dim if isinstance(dim, tuple) else (dim,)))
+
+
+def with_axis(x: Value) -> Tensor:
+    """A tensor of no axis as one of one element; others as they are."""
+    found = tensor(x)
+    return found if found.ndim else ops.reshape(found, (1,))

@@ -1,17 +1,105 @@
-"""Converters of matrix products."""
+"""Converters of matrix products. Halves are summed in float32 and rounded once."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ... import ops
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
+from ..operands import Number, cast, wide
 from ..program import Node
 from ..registry import converter
+
+
+def product(a: Value, b: Value) -> Tensor:
+    """a @ b; of halves in float32."""
+    return ops.matmul(wide(a), wide(b))
+
+
+def _scaled(x: Tensor, factor: Number) -> Tensor:
+    return x if factor == 1 else ops.mul_scalar(x, factor)
+
+
+def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) -> Tensor:
+    """beta * added + alpha * made; beta 0 leaves `added` out, also its NaN and infinities."""
+    made = _scaled(made, alpha)
+    if beta != 0:
+        made = ops.add(made, _scaled(cast(added, made.dtype), beta))
+    elif made.shape != node.shape:
+        made = ops.broadcast_to(made, node.shape)
+    return ops.cast(made, node.dtype)
 
 
 @converter("aten.linear")
 def linear(node: Node, x: Value, weight: Value, bias: Value | None = None) -> Tensor:
     """x (..., K) times the transpose of a weight (N, K), plus a bias (N,)."""
-    w = tensor(weight)
-    made = ops.matmul(tensor(x), ops.transpose(w) if w.ndim == 2 else w)
-    return made if bias is None else ops.add(made, tensor(bias))
+    w = wide(weight)
+    made = ops.matmul(wide(x), ops.transpose(w) if w.ndim == 2 else w)
+    made = made if bias is None else ops.add(made, wide(bias))
+    return ops.cast(made, node.dtype)
+
+
+@converter("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.vdot")
+def matmul(node: Node, a: Value, b: Value) -> Tensor:
+    return ops.cast(product(a, b), node.dtype)
+
+
+@converter("aten.addmm", "aten.baddbmm", "aten.addmv")
+def addmm(
+    node: Node, added: Value, a: Value, b: Value, beta: Number = 1, alpha: Number = 1
+) -> Tensor:
+    return _added(node, product(a, b), added, beta, alpha)
+
+
+@converter("aten.addbmm")
+def addbmm(
+    node: Node, added: Value, a: Value, b: Value, beta: Number = 1, alpha: Number = 1
+) -> Tensor:
+    """The sum of the products of several matrices, as one product."""
+    x, y = wide(a), wide(b)
+    batch, rows, inner = x.shape
+    left = ops.reshape(ops.permute(x, (1, 0, 2)), (rows, batch * inner))
+    right = ops.reshape(y, (batch * inner, y.shape[2]))
+    return _added(node, ops.matmul(left, right), added, beta, alpha)
+
+
+@converter("aten.addr")
+def addr(
+    node: Node, added: Value, a: Value, b: Value, beta: Number = 1, alpha: Number = 1
+) -> Tensor:
+    return _added(node, _outer(node, a, b), added, beta, alpha)
+
+
+@converter("aten.outer")
+def outer(node: Node, a: Value, b: Value) -> Tensor:
+    return _outer(node, a, b)
+
+
+def _outer(node: Node, a: Value, b: Value) -> Tensor:
+    x, y = cast(a, node.dtype), cast(b, node.dtype)
+    rows = ops.reshape(x, (x.shape[0], 1))
+    return ops.logical_and(rows, y) if node.dtype == "bool" else ops.multiply(rows, y)
+
+
+@converter("aten.einsum")
+def einsum(node: Node, equation: str, operands: tuple[Value, ...], path: Any = None) -> Tensor:
+    return ops.cast(ops.einsum(equation, *map(wide, operands)), node.dtype)
+
+
+@converter("aten.kron")
+def kron(node: Node, a: Value, b: Value) -> Tensor:
+    return ops.kron(cast(a, node.dtype), cast(b, node.dtype))
+
+
+def _is_known_zero(n: Any) -> bool:
+    return isinstance(n, int) and n == 0
+
+
+@converter("aten.inner")
+def inner(node: Node, a: Value, b: Value) -> Tensor:
+    """The sums of products along the last axes of both."""
+    x, y = wide(tensor(a)), wide(tensor(b))
+    if not x.ndim or not y.ndim:
+        return ops.cast(ops.multiply(x, y), node.dtype)
+    return ops.cast(ops.tensordot(x, y, ([-1], [-1])), node.dtype)

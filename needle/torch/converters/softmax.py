@@ -1,0 +1,42 @@
+"""Converters of softmax and its kin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import ops
+from ...conversion.values import Value, tensor
+from ...tensor import Tensor
+from ..operands import cast, wide, with_axis
+from ..program import Node
+from ..registry import converter
+
+
+def _along(node: Node, x: Value, dim: int, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """A function along an axis, in the result's dtype; the input's is cast first, but for a half,
+    which is computed in float32."""
+    source = tensor(x)
+    source = wide(source) if source.dtype == node.dtype else cast(source, node.dtype)
+    made = function(with_axis(source), dim)
+    return ops.cast(made if source.ndim else ops.reshape(made, ()), node.dtype)
+
+
+@converter("aten.softmax.int", "aten._softmax", "aten.special_softmax")
+def softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> Tensor:
+    """The third argument is a dtype, or of `_softmax` whether a half gives float32."""
+    return _along(node, x, dim, ops.softmax)
+
+
+@converter("aten.log_softmax.int", "aten._log_softmax", "aten.special_log_softmax")
+def log_softmax(node: Node, x: Value, dim: int, dtype: Any = None) -> Tensor:
+    return _along(node, x, dim, ops.logsoftmax)
+
+
+@converter("aten._safe_softmax")
+def safe_softmax(node: Node, x: Value, dim: int, dtype: str | None = None) -> Tensor:
+    """Softmax, with 0 along an axis that is all -inf."""
+    source = tensor(x)
+    made = _along(node, source, dim, ops.softmax)
+    seen = ops.any(ops.not_equal(source, float("-inf")), dim if source.ndim else None, True)
+    return ops.where(seen, made, 0.0)
