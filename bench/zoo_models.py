@@ -105,7 +105,8 @@ class WaveNet(nn.Module):
         return self.head(total.relu())
 
 
-def _tokens(length: int = 32, count: int = 1000) -> torch.Tensor:
+def tokens(length: int = 32, count: int = 1000) -> torch.Tensor:
+    """Random tokens (1, length) below `count`."""
     return torch.randint(0, count, (1, length))
 
 
@@ -116,9 +117,9 @@ def _made(make: Callable[[], nn.Module], *inputs: torch.Tensor) -> Made:
 OTHERS: dict[str, Callable[[], Made]] = {
     "unet transposed": lambda: _made(partial(UNet, True), torch.randn(1, 3, 64, 64)),
     "unet bilinear": lambda: _made(partial(UNet, False), torch.randn(1, 3, 64, 64)),
-    "lstm classifier": lambda: _made(partial(Classifier, nn.LSTM, 2, True), _tokens()),
-    "gru classifier": lambda: _made(partial(Classifier, nn.GRU, 1, False), _tokens()),
-    "seq2seq": lambda: _made(Translator, _tokens(), _tokens(20)),
+    "lstm classifier": lambda: _made(partial(Classifier, nn.LSTM, 2, True), tokens()),
+    "gru classifier": lambda: _made(partial(Classifier, nn.GRU, 1, False), tokens()),
+    "seq2seq": lambda: _made(Translator, tokens(), tokens(20)),
     "wavenet": lambda: _made(WaveNet, torch.randn(1, 1, 512)),
 }
 
@@ -132,44 +133,58 @@ vit_tiny_patch16_224 deit_tiny_patch16_224 mixer_s32_224 gmlp_s16_224 poolformer
 edgenext_xx_small ghostnet_100 levit_128s""".split()
 
 
+def declare_torchvision() -> None:
+    """Declare the two operators that torchvision registers more of when it is imported; without
+    them, PyPI's CUDA build of it fails to import beside a CPU build of PyTorch."""
+    if not hasattr(torch.ops.torchvision, "nms"):
+        for name in ("nms", "qnms"):
+            schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+            _DECLARED.define(name + schema)
+
+
+_DECLARED = torch.library.Library("torchvision", "FRAGMENT")
+
+
 def _torchvision(name: str) -> Made:
+    declare_torchvision()
     import torchvision
 
     size = 299 if name == "inception_v3" else 224
     images = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
     unfilled = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     model = torchvision.models.get_model(name, weights=None, **images, **unfilled)
-    return _settled(model, size), (_images(1, size),), {}
+    return settled(model, size), (images(1, size),), {}
 
 
-def _images(count: int, size: int) -> torch.Tensor:
+def images(count: int, size: int) -> torch.Tensor:
     """Random images whose neighbouring pixels are alike."""
     return functional.interpolate(torch.randn(count, 3, 7, 7), (size, size), mode="bicubic")
 
 
 @torch.no_grad()
-def _settled(model: nn.Module, size: int) -> nn.Module:
+def settled(model: nn.Module, size: int) -> nn.Module:
     """The model in eval mode, with numbers that show a fault: heads that a package fills with zeros
     are random, and where the activations vanish by the statistics of untrained batch norms, so that
     any image has the same result, they are those of eight images."""
     for each in model.parameters():
         if each.ndim > 1 and not each.any():
             nn.init.normal_(each, std=0.02)
-    images = _images(8, size)
-    result = torch.utils._pytree.tree_leaves(model.eval()(images))[0]
+    several = images(8, size)
+    result = torch.utils._pytree.tree_leaves(model.eval()(several))[0]
     if (result[0] - result[1]).abs().max() < 1e-2 * result.abs().max():
         for each in model.modules():
             if isinstance(each, nn.modules.batchnorm._BatchNorm):
                 each.momentum = 1.0
-        model.train()(images)
+        model.train()(several)
     return model.eval()
 
 
 def _timm(name: str) -> Made:
+    declare_torchvision()
     import timm
 
     model = timm.create_model(name, pretrained=False)
-    return _settled(model, 224), (_images(1, 224),), {}
+    return settled(model, 224), (images(1, 224),), {}
 
 
 _TWO = {"num_hidden_layers": 2}
@@ -207,6 +222,7 @@ _TRANSFORMERS: dict[str, tuple[str, Mapping[str, Any], str]] = {
 
 
 def _transformers(name: str) -> Made:
+    declare_torchvision()
     import transformers
 
     kind, options, takes = _TRANSFORMERS[name]
@@ -214,15 +230,15 @@ def _transformers(name: str) -> Made:
     config = cls.config_class(**options)
     image = torch.randn(1, 3, 224, 224)
     given: dict[str, dict[str, Any]] = {
-        "tokens": {"input_ids": _tokens(), "attention_mask": torch.ones(1, 32, dtype=torch.int64)},
-        "two": {"input_ids": _tokens(), "decoder_input_ids": _tokens(16)},
+        "tokens": {"input_ids": tokens(), "attention_mask": torch.ones(1, 32, dtype=torch.int64)},
+        "two": {"input_ids": tokens(), "decoder_input_ids": tokens(16)},
         "spectrogram": {
             "input_features": torch.randn(1, 80, 3000),
-            "decoder_input_ids": _tokens(16),
+            "decoder_input_ids": tokens(16),
         },
         "image": {"pixel_values": image},
         "image and tokens": {
-            "input_ids": _tokens(),
+            "input_ids": tokens(),
             "pixel_values": image,
             "attention_mask": torch.ones(1, 32, dtype=torch.int64),
         },

@@ -1,0 +1,185 @@
+"""Forty architectures drawn from the lists of timm and transformers, for `bench.loading`.
+
+    python -m bench.zoo_drawn        # draw again, and print the names
+
+The lists (`timm.list_models()`, and the model types of transformers' `MODEL_MAPPING_NAMES`) are
+shuffled with seed 17. From the front of each, the first twenty are taken that are not in
+shared/ZOO.md, that PyTorch itself runs, and that are small: at most 30 million parameters and
+256 x 256 pixels for timm; for transformers at most 60 million with two layers and 1000 tokens.
+Whether needle takes a model plays no part.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from .zoo_models import GROUPS, Made, declare_torchvision, images, settled, tokens
+
+SEED, COUNT = 17, 20
+_MOST = {"timm": 30e6, "transformers": 60e6}  # parameters
+_LARGEST_IMAGE = 256
+_SECONDS = 60  # for making and running a candidate of transformers
+
+
+def timm_model(name: str) -> Made:
+    """A model of timm at its own image size."""
+    declare_torchvision()
+    import timm
+
+    model = timm.create_model(name, pretrained=False)
+    size = model.pretrained_cfg["input_size"][-1]
+    return settled(model, size), (images(1, size),), {}
+
+
+def transformers_model(kind: str) -> Made:
+    """A model of transformers by its type, with two layers and 1000 tokens."""
+    model = _small(kind).eval()
+    return model, (), dict(_arguments(model))
+
+
+def _small(kind: str) -> Any:
+    declare_torchvision()
+    import transformers
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    name = MODEL_MAPPING_NAMES[kind]
+    cls = getattr(transformers, name if isinstance(name, str) else name[0])
+    return cls(_shallow(transformers.CONFIG_MAPPING[kind]()))
+
+
+_LAYERS = frozenset(
+    "num_hidden_layers n_layer n_layers num_layers encoder_layers decoder_layers depth "
+    "num_encoder_layers num_decoder_layers encoder_num_hidden_layers decoder_num_hidden_layers "
+    "encoder_n_layers decoder_n_layers num_hidden_groups".split()
+)
+
+
+def _shallow(config: Any) -> Any:
+    """The configuration with at most two layers and 1000 tokens, also in the parts of it; lists
+    with an entry for each layer are cut."""
+    from transformers import PretrainedConfig
+
+    named = dict(vars(config))
+    counts = {value for key, value in named.items() if key in _LAYERS and isinstance(value, int)}
+    for key, value in named.items():
+        if isinstance(value, PretrainedConfig):
+            _shallow(value)
+        elif key in _LAYERS and isinstance(value, int):
+            setattr(config, key, min(value, 2))
+        elif key == "vocab_size" and isinstance(value, int):
+            setattr(config, key, min(value, 1000))
+        elif isinstance(value, (list, tuple)) and len(value) in counts and len(value) > 2:
+            setattr(config, key, value[:2])
+        elif key.endswith("token_id") and isinstance(value, int):
+            setattr(config, key, min(value, 999))
+    return config
+
+
+def _arguments(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Inputs for those arguments that a model's signature has."""
+    import inspect
+
+    names = inspect.signature(model.forward).parameters
+    parts = [model.config, *(v for v in vars(model.config).values() if hasattr(v, "to_dict"))]
+
+    def setting(name: str, default: Any) -> Any:
+        return next((v for part in parts if (v := getattr(part, name, None)) is not None), default)
+
+    count = min(setting("vocab_size", 1000), 1000)
+    if "input_ids" in names:
+        yield "input_ids", tokens(32, count)
+        if "attention_mask" in names:
+            yield "attention_mask", torch.ones(1, 32, dtype=torch.int64)
+    if "decoder_input_ids" in names:
+        yield "decoder_input_ids", tokens(16, count)
+    if "pixel_values" in names:
+        size = setting("image_size", 224)
+        size = size if isinstance(size, int) else size[0]
+        yield "pixel_values", images(1, size)[:, : setting("num_channels", 3)]
+    if "input_values" in names:
+        yield "input_values", torch.randn(1, 16000)
+    if "input_features" in names:
+        yield "input_features", torch.randn(1, setting("num_mel_bins", 80), 3000)
+
+
+TIMM = """efficientvit_b1 regnetz_d32 hrnet_w18_small_v2 cspnext_s regnetx_008 mobilevitv2_100
+vit_small_plus_patch16_dinov3 cs3darknet_focus_s convnext_tiny_hnf efficientnet_b0_gn regnetx_064
+vit_small_patch32_224 iformer_m swinv2_tiny_window16_256 maxvit_nano_rw_256 convnext_tiny
+vit_small_patch16_224 test_efficientnet_gn convnext_zepto_rms maxvit_rmlp_nano_rw_256""".split()
+
+TRANSFORMERS = """regnet fnet clip_text_model nomic_bert sam dpr bert-generation sapiens2 imagegpt
+big_bird openai-gpt rt_detr mamba roformer sam2_vision_model gpt_bigcode hiera
+pp_ocrv5_mobile_rec vision-text-dual-encoder falcon_mamba""".split()
+
+DRAWN: dict[str, dict[str, Callable[[], Made]]] = {
+    "drawn timm": {name: partial(timm_model, name) for name in TIMM},
+    "drawn transformers": {name: partial(transformers_model, name) for name in TRANSFORMERS},
+}
+
+
+def drawn(package: str) -> list[str]:
+    """The names that are drawn from a package's list."""
+    declare_torchvision()
+    if package == "timm":
+        import timm
+
+        listed, fits = timm.list_models(), _fits_timm
+    else:
+        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+        listed, fits = list(MODEL_MAPPING_NAMES), _fits_transformers
+    names = sorted(set(listed) - set(GROUPS[package]))
+    random.Random(SEED).shuffle(names)
+    found = list[str]()
+    for name in names:
+        if len(found) < COUNT and fits(name):
+            found.append(name)
+    return found
+
+
+def _fits_timm(name: str) -> bool:
+    import timm
+
+    with torch.device("meta"):
+        model = timm.create_model(name, pretrained=False)
+    small = sum(each.numel() for each in model.parameters()) <= _MOST["timm"]
+    return small and model.pretrained_cfg["input_size"][-1] <= _LARGEST_IMAGE
+
+
+def _fits_transformers(kind: str) -> bool:
+    """Whether PyTorch makes and runs a small model of this type."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(_SECONDS)
+    try:
+        with torch.device("meta"):
+            size = sum(each.numel() for each in _small(kind).parameters())
+        if size > _MOST["transformers"]:
+            print(f"{kind}: {size / 1e6:.0f} million parameters", file=sys.stderr)
+            return False
+        torch.manual_seed(0)
+        model, args, kwargs = transformers_model(kind)
+        with torch.no_grad():
+            model(*args, **kwargs)
+        print(f"{kind}: taken", file=sys.stderr)
+        return True
+    except Exception as error:  # of any code of the package's
+        print(f"{kind}: {type(error).__name__}: {error}"[:150].splitlines()[0], file=sys.stderr)
+        return False
+    finally:
+        signal.alarm(0)
+
+
+if __name__ == "__main__":
+    for package in ("timm", "transformers"):
+        print(f"{package}: {' '.join(drawn(package))}")
