@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -118,3 +119,14 @@ def with_axis(x: Value) -> Tensor:
     """A tensor of no axis as one of one element; others as they are."""
     found = tensor(x)
     return found if found.ndim else ops.reshape(found, (1,))
+
+
+def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
+    """What a function makes of these operands; halves are computed in float32 and rounded once."""
+    dtype = next(each.dtype for each in operands if each is not None)
+    if not is_half(dtype):
+        return function(*operands)
+    made = function(*(None if each is None else wide(each) for each in operands))
+    if isinstance(made, tuple):
+        return tuple(cast(each, dtype) if each.dtype == "float32" else each for each in made)
+    return cast(made, dtype)
