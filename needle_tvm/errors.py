@@ -46,12 +46,12 @@ class TargetError(UsageError):
     """The target is unknown, or this machine cannot compile for it or run it."""
 
 
+class TranslationError(UsageError):
+    """The model, or what a call asks of it, is none that can be compiled; the text says why."""
+
+
 class StageError(UsageError):
     """The stage is unknown, or an option does not fit it."""
-
-
-class TranslationError(NeedleTVMError):
-    """The model cannot be translated to a Relax module."""
 
 
 class CompilationError(NeedleTVMError):

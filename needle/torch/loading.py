@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ModelError, UnsupportedError
+from ..errors import UnsupportedError
 from . import oracle
-from .dims import asked
+from .dims import Asked, asked
 from .exporting import exported_program, not_taken
 from .given import module_of
 from .model import TorchModel
@@ -46,11 +47,36 @@ def load(
     >>> import torch  # doctest: +SKIP
     >>> model = needle.torch.load(torch.nn.Linear(8, 4).eval(), torch.randn(3, 8))  # doctest: +SKIP
     """
+    found = loaded(model, inputs, kwargs or {}, dims, trusted)
+    if check:
+        oracle.check(found.module, found.flat, found.functional, found.asked)
+    return found.module
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A needle module, and what it is made of: PyTorch's model as a function of a list of tensors,
+    its functional program, and the inputs' extents."""
+
+    module: TorchModel
+    flat: Flat
+    functional: Any
+    asked: Asked
+
+
+def loaded(
+    model: Any,
+    inputs: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    trusted: bool = False,
+) -> Loaded:
+    """What `load` returns, not yet compared with PyTorch. Raises what `load` raises."""
     try:
         import torch  # noqa: F401
     except ImportError as error:
         raise ImportError(f"PyTorch cannot be imported ({error}): pip install torch") from error
-    module, args, named = module_of(model, inputs, kwargs or {}, trusted)
+    module, args, named = module_of(model, inputs, kwargs, trusted)
     flat = Flat(module, args, named)
     check_tensors(module, flat.placed)
     wanted = asked(flat.names, flat.values, dims)
@@ -63,9 +89,7 @@ def load(
                 f"it writes to its input {write.target!r}: return the new value instead",
             )
     found = TorchModel(program, _weights(functional, program), flat.arguments, flat.output_tree)
-    if check:
-        oracle.check(found, flat, functional, wanted)
-    return found
+    return Loaded(found, flat, functional, wanted)
 
 
 def _weights(functional: Any, program: Any) -> dict[str, tuple[Any, str]]:
@@ -107,6 +131,3 @@ def _unreadable(tensor: Any) -> str | None:
     if tensor.is_meta:
         return "a tensor on the device 'meta', which holds no values"
     return None
-
-
-__all__ = ["ModelError", "load"]

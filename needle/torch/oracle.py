@@ -32,15 +32,23 @@ def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
         for end in ("min", "max"):
             examples.append(asked.resized({dim.name: getattr(dim, end) for dim in asked.dims}))
     for inputs in examples:
-        wanted = _of_pytorch(flat, inputs)
         with no_grad():
             outputs, written = model.functional([array_of(each) for each in inputs])
         found = [each.numpy() for each in (*outputs, *written)]
-        expected = [*wanted[0], *(wanted[1][name] for name in model.written)]
-        if len(found) != len(expected) or not all(
-            is_close(a, b) for a, b in zip(found, expected, strict=True)
-        ):
-            _name_difference(model, functional, inputs)
+        wanted = of_pytorch(model, flat, inputs)
+        if not are_close(found, wanted):
+            name_difference(model, functional, inputs)
+
+
+def of_pytorch(model: TorchModel, flat: Flat, inputs: Sequence[Any]) -> list[np.ndarray]:
+    """What PyTorch returns for these tensors, and then the values of what it has written."""
+    outputs, written = _of_pytorch(flat, inputs)
+    return [*outputs, *(written[name] for name in model.written)]
+
+
+def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are others, but for the rounding of a network's operations."""
+    return len(found) == len(wanted) and all(map(is_close, found, wanted))
 
 
 def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -77,7 +85,7 @@ def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
     return not far.any()
 
 
-def _name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> None:
+def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> None:
     """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
     result differs. Without one, only rounding has added up."""
     import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -106,6 +107,19 @@ class Program:
                 if isinstance(extent, Dim):
                     found.setdefault(extent, actual)
         return found
+
+    def fingerprint(self) -> str:
+        """SHA-256 of everything but the values of weights."""
+        digest = hashlib.sha256()
+        for name, array in self.constants.items():
+            digest.update(f"{name}{array.dtype}{array.shape}".encode() + array.tobytes())
+        for dim in self.dims:
+            digest.update(dim.described().encode())
+        for node in self.nodes:
+            digest.update(repr((node.name, node.operator, node.args, node.results)).encode())
+        rest = self.inputs, dict(self.weights), self.outputs, self.writes
+        digest.update(repr(rest).encode())
+        return digest.hexdigest()
 
 
 def extent_at(extent: Any, sizes: Mapping[Dim, Any]) -> Any:

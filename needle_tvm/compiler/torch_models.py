@@ -1,0 +1,197 @@
+"""`compile_torch`: from a PyTorch model to checked and cached code."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from needle.dims import Expression
+from needle.errors import DimError, ModelError, TraceError
+from needle.surroundings import found_in
+from needle.trace import Graph, trace_flat
+from needle_tvm.compiler.compiler import compile_source
+from needle_tvm.compiler.request import check_dims, request
+from needle_tvm.errors import InstallError, TranslationError, UsageError
+from needle_tvm.frontend.model import source_of
+from needle_tvm.frontend.source import Array, FixedWeights, Source
+from needle_tvm.process.turns import compiling
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from needle.torch.loading import Loaded
+    from needle_tvm.compiler.executable import Executable
+    from needle_tvm.compiler.request import Choices, Request
+
+
+def compile_torch(
+    model: Any,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    dims: Mapping[Any, Any] | Sequence[Any] | None = None,
+    trusted: bool = False,
+    **choices: Unpack[Choices],
+) -> Executable:
+    """Compile a `torch.nn.Module` for inputs like these; other keywords are those of `compile`.
+
+    This is `compile` of what `needle.torch.load` makes of the model. `model` may also be an
+    `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
+    wrote. Reading a file runs no code from it; a file that needs that, such as one whose example
+    inputs are objects of a class of yours, is refused unless `trusted` is True. Without inputs,
+    those that it was exported with are the example, and sizes that it leaves open must be given as
+    `dims` again.
+
+    `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
+    dataclasses of them, and objects that hold them, such as a cache of keys and values; numbers,
+    strings and None are fixed for all calls, which may leave them out. A call gives `kwargs` by
+    name. Results come in the model's structure: for a dataclass, or another object with tensors, an
+    object with the same attributes (`result.logits`).
+
+    Parameters and floating-point buffers keep their `state_dict` names. Other buffers become
+    constants of the code, unless the model writes to them. The weights are copied now: later
+    changes of the model reach the code only through `set_params`, which takes a `state_dict`. The
+    result takes torch tensors, NumPy arrays and needle Tensors, and exports like any other. Each
+    call of `compile_torch` imports PyTorch and exports the model, even if the code is cached.
+
+    Parameters and buffers that the model's `forward` writes are its state, which the code shares
+    with the model: each call reads them from the model's tensors and writes them there, in place.
+    So calls of the code and of the model may alternate. After `set_params`, and when exported and
+    loaded, the code keeps state of its own.
+
+    `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: also a sequence with an
+    entry for each argument, entries nested as the arguments are, lists with a dim or None for each
+    axis, and torch's own `Dim("n", max=64)` or `Dim.AUTO(max=64)`. Axes that
+    `torch._dynamo.mark_dynamic` has marked are dims as well. Each dim needs a largest size, and no
+    size is 0. Axes that were marked or hinted get one dim if the model needs them to be equal.
+
+    The model's results on the examples are compared with PyTorch's before code is generated for
+    them, unless `check` is False, and the code's results as `compile` compares them.
+
+    Raises InstallError without PyTorch, and what `compile` raises. Raises UsageError for a dim
+    whose sizes the model tells apart: it branches or loops on it, needs it to be a number or
+    another dim, or does something else for a size of 1. Raises TranslationError for a model that
+    PyTorch itself does not run on these inputs or at other sizes of the dims, or that cannot be
+    exported, has an operator without a converter, draws random numbers (dropout in training mode
+    does), writes to its inputs, computes tensors whose shapes depend on values, or takes or returns
+    anything but dense tensors of real numbers.
+    """
+    if not isinstance(trusted, bool):
+        raise UsageError(f"trusted={trusted!r}: must be True or False")
+    asked = request(**choices)
+    if dims:
+        check_dims(asked)
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise InstallError(f"PyTorch cannot be imported ({error}): pip install torch") from error
+    from needle.torch.loading import loaded
+
+    with compiling, _refusals():
+        found = loaded(model, inputs, kwargs or {}, dims, trusted)
+        if found.asked.dims:  # also by marks on the inputs
+            check_dims(asked)
+        source, oracle = _source(found, asked)
+    with _refusals():
+        try:
+            return compile_source(source, asked)
+        finally:
+            oracle.done()
+
+
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Context in which needle's errors for a model become needle_tvm's."""
+    try:
+        yield
+    except DimError as error:
+        raise UsageError(str(error)) from error
+    except (ModelError, TraceError) as error:
+        raise TranslationError(str(error)) from error
+
+
+def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
+    """The `Source` of a loaded model. What its code is compared with is compared with PyTorch
+    first, when the code is generated; code from the cache was compared when it was."""
+    graph = _traced(found)
+    source = source_of(graph, asked.variant)
+    module, flat = found.module, found.flat
+    described = {"arguments": flat.arguments, "output_tree": flat.output_tree}
+    # Another program may have the same graph, by a converter's fault: its code is not this one's.
+    key = source.fingerprint, module.program.fingerprint(), repr(described), f"{asked.check}"
+    source = replace(
+        source,
+        fingerprint="torch:" + hashlib.sha256("\n".join(key).encode()).hexdigest(),
+        weights=FixedWeights(source.weights.values()),
+    )
+    oracle = _Oracle(found, source)
+
+    def lower(target: Any) -> tuple[Any, dict[str, Any]]:
+        if asked.check:
+            oracle.compare()
+        lowered, signature = source.lower(target)
+        return lowered, {**signature, **described}
+
+    return replace(source, lower=lower, reference=oracle.reference), oracle
+
+
+def _traced(found: Loaded) -> Graph:
+    """The graph of a loaded model as a function from a list of tensors to a list of tensors."""
+    from needle.torch.reading import array_of
+
+    module, dims = found.module, dict[str, Any]()
+    examples = []
+    for (name, result), (_, tensor) in zip(module.program.inputs, found.flat.tensors, strict=True):
+        examples.append((name, array_of(tensor)))
+        axes = {axis: n for axis, n in enumerate(result.shape) if isinstance(n, Expression)}
+        if axes:
+            dims[name] = axes
+
+    def call(tensors: Sequence[Any]) -> Any:
+        outputs, written = module.functional(tensors)
+        return [*outputs, *written]
+
+    return trace_flat(call, examples, lambda: found_in(module, {}), dims=dims or None)
+
+
+class _Oracle:
+    """Comparison of a source's reference with PyTorch, which runs both once."""
+
+    def __init__(self, found: Loaded, source: Source) -> None:
+        self._loaded: Loaded | None = found
+        self._source, self._results = source, dict[int, list[Array]]()
+
+    def compare(self) -> None:
+        """Raise ModelError, which names the first node at fault, if results differ."""
+        from needle.torch import oracle
+        from needle.torch.reading import tensor_of
+
+        assert self._loaded is not None, "nothing is lowered once the code is there"
+        module, flat, functional = (
+            getattr(self._loaded, name) for name in ("module", "flat", "functional")
+        )
+        params = self._source.params()
+        for inputs in self._source.examples:
+            tensors = list(map(tensor_of, inputs))
+            wanted = oracle.of_pytorch(module, flat, tensors)
+            found = self._source.reference(inputs, params)
+            if not oracle.are_close(found, wanted):
+                try:
+                    oracle.name_difference(module, functional, tensors)
+                except ModelError:
+                    # The tolerance is for what networks do; this computes the rounding of each op.
+                    if self._source.explain(inputs, wanted) is not None:
+                        raise
+            self._results[id(inputs)] = found
+
+    def reference(self, inputs: list[Array], params: Mapping[str, Array]) -> list[Array]:
+        """The source's reference, from `compare` if it ran on these inputs."""
+        known = self._results.pop(id(inputs), None)
+        return self._source.reference(inputs, params) if known is None else known
+
+    def done(self) -> None:
+        """Keep neither the model nor results."""
+        self._loaded = None
+        self._results.clear()
