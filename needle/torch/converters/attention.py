@@ -58,7 +58,7 @@ def _finite(mask: Value, dtype: str) -> tuple[Tensor, Value | None]:
     if isinstance(mask, np.ndarray):
         seen = mask if mask.dtype == bool else mask.astype("float64") > -np.inf
         known = np.where(mask, 0.0, lowest) if mask.dtype == bool else np.maximum(mask, lowest)
-        rows = seen.any(-1, keepdims=True)
+        rows = np.asarray(seen.any(-1, keepdims=True))
         added = Tensor(known.astype(dtype), requires_grad=False)
         return added, None if rows.all() else rows
     if mask.dtype == "bool":

@@ -207,10 +207,10 @@ def _trained(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(batch norm by the statistics of the batch, their mean, their biased variance)."""
     source = wide(x)
-    channels, like = (source.shape[1],), {"dtype": source.dtype}
+    channels = source.shape[1]
     w, b = (_optional(each, source.dtype) for each in (weight, bias))
-    w = init.ones(*channels, **like) if w is None else w
-    b = init.zeros(*channels, **like) if b is None else b
+    w = init.ones(channels, dtype=source.dtype) if w is None else w
+    b = init.zeros(channels, dtype=source.dtype) if b is None else b
     made, mean, variance = ops.batch_norm_train(source, w, b, 1, eps).tuple()
     return ops.cast(made, node.dtype), mean, variance
 
