@@ -181,7 +181,8 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
     for node in functional.graph.nodes:
         if node.op != "call_function":
             continue
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        if random and not has_converter(node.target):  # such as dropout, which need not be
             raise not_taken(
                 model,
                 f"it draws random numbers ({node.target}){line_of(node)}, and a traced model would "

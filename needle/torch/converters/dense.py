@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...backend_ndarray.dtypes import is_floating
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
 from ..operands import Number, cast, wide
@@ -18,13 +19,15 @@ def product(a: Value, b: Value) -> Tensor:
 
 
 def _scaled(x: Tensor, factor: Number) -> Tensor:
+    if not is_floating(x.dtype):
+        factor = int(factor)  # as PyTorch casts it
     return x if factor == 1 else ops.mul_scalar(x, factor)
 
 
 def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) -> Tensor:
     """beta * added + alpha * made; beta 0 leaves `added` out, also its NaN and infinities."""
     made = _scaled(made, alpha)
-    if beta != 0:
+    if beta != 0 and (is_floating(made.dtype) or int(beta) != 0):
         made = ops.add(made, _scaled(cast(added, made.dtype), beta))
     elif made.shape != node.shape:
         made = ops.broadcast_to(made, node.shape)
