@@ -150,9 +150,9 @@ def _torchvision(name: str) -> Made:
     import torchvision
 
     size = 299 if name == "inception_v3" else 224
-    images = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
+    bare = {"weights_backbone": None} if name.startswith(("deeplab", "fcn", "lraspp")) else {}
     unfilled = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
-    model = torchvision.models.get_model(name, weights=None, **images, **unfilled)
+    model = torchvision.models.get_model(name, weights=None, **bare, **unfilled)
     return settled(model, size), (images(1, size),), {}
 
 
