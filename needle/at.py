@@ -49,6 +49,10 @@ class Place:
         """
         return ops.add_at(self._tensor, self._key, value)
 
+    def multiply(self, value: Any) -> Tensor:
+        """x with x[key] multiplied by `value`, once for each time that the key names an element."""
+        return ops.mul_at(self._tensor, self._key, value)
+
     def max(self, value: Any) -> Tensor:
         """x with the larger of x[key] and `value` at key."""
         return ops.max_at(self._tensor, self._key, value)

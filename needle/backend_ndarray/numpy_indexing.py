@@ -10,7 +10,7 @@ from .dtypes import INTEGER
 
 Array = np.ndarray[Any, Any]
 
-_COMBINED = {"add": np.add, "max": np.maximum, "min": np.minimum}
+_COMBINED = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
 
 
 def places(index: Array, extent: int, what: str) -> Array:
@@ -36,8 +36,8 @@ def along(x: Array, index: Array, axis: int, what: str) -> tuple[Array, ...]:
 
 
 def put(x: Array, key: Any, values: Array, how: str) -> Array:
-    """A copy of x with `values` set, added, or kept if larger or smaller, at a key; the last of
-    repeated positions is set."""
+    """A copy of x with `values` set, added, multiplied, or kept if larger or smaller, at a key; the
+    last of repeated positions is set."""
     out = x.copy()
     if how == "set":
         out[key] = values

@@ -67,6 +67,7 @@ from .arithmetic import where as where
 from .assign import add_at as add_at
 from .assign import max_at as max_at
 from .assign import min_at as min_at
+from .assign import mul_at as mul_at
 from .assign import set_at as set_at
 from .choose import gather as gather
 from .choose import masked_fill as masked_fill

@@ -14,8 +14,8 @@ from ..spec import Spec
 from . import _te
 
 # What an element at a position becomes: the last of those put there, their sum with the old
-# element, or the largest or least of all.
-HOW = ("set", "add", "max", "min")
+# element or the product, or the largest or least of all.
+HOW = ("set", "add", "mul", "max", "min")
 
 # Adjacent elements that one task handles at once: enough for vectors, few enough to share the work.
 # Where nothing else divides it, they are fewer, down to a few cache lines.
@@ -134,6 +134,8 @@ def put_te(
     def combined(old: Expr, new: Expr) -> Expr:
         if how == "add":
             return old + new
+        if how == "mul":
+            return old * new
         if how == "max":
             return _te.greater_or_nan(k, old, new, dtype)
         return _te.less_or_nan(k, old, new, dtype) if how == "min" else new

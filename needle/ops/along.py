@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from ..apply import apply
-from ..backend_ndarray import NDArray, full
+from ..backend_ndarray import NDArray, array, full
+from ..backend_ndarray.dtypes import compute_dtype
 from ..backend_ndarray.ndarray import wrap
 from ..errors import ShapeError
 from ..op import register
@@ -131,19 +132,42 @@ class _Put(Index):
             if source.requires_grad:
                 to_source = where(self.last(x, index), self.taken(out_grad, index), zero)
             return self.put("set", out_grad, index, zero), None, to_source
+        if self.how == "mul":
+            return self._of_product(out_grad, x, index, source)
         # Those that are equal share the gradient of a position.
         of_x = cast(compare("equal", x, node), out_grad.dtype)
         of_source = cast(compare("equal", source, self.taken(node, index)), out_grad.dtype)
         share = out_grad / self.put("add", of_x, index, of_source)
         return of_x * share, None, of_source * self.taken(share, index)
 
+    def _of_product(self, out_grad: Tensor, x: Tensor, index: Tensor, source: Tensor) -> Gradients:
+        """Each factor gets the product of the others, which is known also where one is 0."""
+        to_x = self.put("mul", out_grad, index, source)
+        if not source.requires_grad:
+            return to_x, None, None
+        zero, one = (_filled(source, n, source.dtype, source.shape) for n in (0, 1))
+        is_zero = compare("equal", source, zero)
+        zeros = _filled(x, 0, "int64", x.shape)
+        others = self.put("add", zeros, index, cast(is_zero, "int64"))
+        others = self.taken(others, index) - cast(is_zero, "int64")
+        rest = self.taken(self.put("mul", x, index, where(is_zero, one, source)), index)
+        rest = rest / where(is_zero, one, source)
+        none = compare("equal", others, _filled(others, 0, "int64", others.shape))
+        return to_x, None, where(none, self.taken(out_grad, index) * rest, zero)
+
+    def product(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
+        """The result of how "mul", by NumPy: devices have no kernel for it."""
+        factors = [each.astype(compute_dtype(x.dtype)).numpy() for each in (x, source)]
+        made = self.reference(factors[0], index.numpy(), factors[1])
+        return array(made, device=x.device).astype(x.dtype)
+
 
 @register
 class PutAlongAxis(_Put):
     """y = x, but y[..., index[..., j, ...], ...] along `axis` is set to source[..., j, ...], or the
-    sum of both (how "add"), or the larger or smaller ("max", "min"). The index has the source's
-    shape: that of x but for `axis`. Repeated positions take the last, or all. The gradient of
-    "max" and "min" is shared equally by those that are equal."""
+    sum of both (how "add"), the product ("mul"), or the larger or smaller ("max", "min"). The
+    index has the source's shape: that of x but for `axis`. Repeated positions take the last, or
+    all. The gradient of "max" and "min" is shared equally by those that are equal."""
 
     how: str = "set"
     axis: int = 0
@@ -183,8 +207,10 @@ class PutAlongAxis(_Put):
         return _put(self.how, x, tuple(places), source)
 
     def compute(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
-        kernel = x.device.kernels.put_along
-        return wrap(x.device, kernel(x.view, index.view, source.view, self.axis % x.ndim, self.how))
+        axis, kernel = self.axis % x.ndim, x.device.kernels.put_along
+        if self.how == "mul":
+            return self.product(x, index, source)
+        return wrap(x.device, kernel(x.view, index.view, source.view, axis, self.how))
 
     def taken(self, x: Tensor, index: Tensor) -> Tensor:
         return apply(TakeAlongAxis(self.axis), (x, index))
@@ -209,10 +235,10 @@ _SLICE = 16  # slices of fewer elements are not worth a loop each
 @register
 class Put(_Put):
     """y = x, but its slices along `axis` at the positions of an integer index of any shape are set
-    to those of the source, or their sum (how "add"), or the larger or smaller elements ("max",
-    "min"): what `take` takes. source.shape is x.shape[:axis] + index.shape + x.shape[axis + 1:].
-    Repeated positions take the last, or all. The gradient of "max" and "min" is shared equally by
-    those that are equal."""
+    to those of the source, or their sum (how "add") or product ("mul"), or the larger or smaller
+    elements ("max", "min"): what `take` takes. source.shape is x.shape[:axis] + index.shape +
+    x.shape[axis + 1:]. Repeated positions take the last, or all. The gradient of "max" and "min" is
+    shared equally by those that are equal."""
 
     how: str = "set"
     axis: int = 0
@@ -247,6 +273,8 @@ class Put(_Put):
 
     def compute(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
         axis, kernels = self.axis % x.ndim, x.device.kernels
+        if self.how == "mul":
+            return self.product(x, index, source)
         if self.how in ("set", "add") and source.size >= _SLICE * index.size:
             out = x.copy()
             put = kernels.scatter if self.how == "set" else kernels.scatter_add
@@ -292,7 +320,8 @@ def _put(how: str, x: np.ndarray, places: Any, source: np.ndarray) -> np.ndarray
     if how == "set":
         out[places] = source
     else:
-        {"add": np.add, "max": np.maximum, "min": np.minimum}[how].at(out, places, source)
+        combine = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+        combine[how].at(out, places, source)
     return out
 
 
@@ -333,8 +362,8 @@ def put_along_axis(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int, how: str = "set"
 ) -> Tensor:
     """A copy of `a` with the elements of `source`, which broadcasts to index's shape, at positions
-    along `axis`: "set" to the last of those put there, or with `how` "add", "max" or "min" also
-    with the old element. `a` and `index` broadcast along the other axes.
+    along `axis`: "set" to the last of those put there, or with `how` "add", "mul", "max" or "min"
+    also with the old element. `a` and `index` broadcast along the other axes.
 
     IndexError for a position out of range. A compiled function checks the indices it is called
     with, and skips invalid ones that it computes itself.
@@ -349,8 +378,8 @@ def put(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int = 0, how: str = "set"
 ) -> Tensor:
     """A copy of `a` with its slices along `axis` at the positions of an integer `index`, of any
-    shape, replaced by those of `source`, or with `how` "add", "max" or "min" combined with them.
-    `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
+    shape, replaced by those of `source`, or with `how` "add", "mul", "max" or "min" combined with
+    them. `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
 
     IndexError for a position out of range. A compiled function checks the indices it is called
     with, and skips invalid ones that it computes itself.

@@ -1,7 +1,8 @@
 """`a.at[key].set(value)` and its like: a copy of a tensor with the elements at a key replaced.
 
 The functions take all keys of NumPy. Where a key names an element several times, `set_at` keeps
-the last value, `add_at` adds all, and `max_at` and `min_at` keep the largest and the least of all.
+the last value, `add_at` adds all, `mul_at` multiplies by all, and `max_at` and `min_at` keep the
+largest and the least of all.
 The gradient of `set_at` flows to the values that stay, and to the elements of `a` that are not
 replaced; elements and values that are equal share that of `max_at` and `min_at` equally.
 """
@@ -48,6 +49,11 @@ def add_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
     return _at("add", a, key, value)
 
 
+def mul_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
+    """A copy of `a` with a[key] multiplied by `value`. Raises what `add_at` raises."""
+    return _at("mul", a, key, value)
+
+
 def max_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
     """A copy of `a` with the larger of a[key] and `value` at key. Raises what `add_at` raises."""
     return _at("max", a, key, value)
@@ -90,6 +96,8 @@ def _at(how: str, a: Tensor, key: Any, value: Any) -> Tensor:
 def _combined(how: str, old: Tensor, new: Tensor) -> Tensor:
     if how == "add":
         return old + new
+    if how == "mul":
+        return old * new
     if how == "max":
         return maximum(old, new)
     return minimum(old, new) if how == "min" else new

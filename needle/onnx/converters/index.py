@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from ...dims import Expression
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
-
-_MOST_STEPS = 1024  # of a product that is computed update by update
 
 
 def index_tensor(value: Value) -> Tensor:
@@ -87,15 +84,18 @@ def _places(x: Tensor, index: Tensor, batch: int) -> tuple[Any, ...]:
 
 # Writing
 
-_HOW = {"none": "set", "add": "add", "max": "max", "min": "min"}
+_WRITES = {
+    **{"none": ops.set_at, "add": ops.add_at, "mul": ops.mul_at},
+    **{"max": ops.max_at, "min": ops.min_at},
+}
 
 
 def _how(node: Node) -> str:
-    """The attribute `reduction` in the words of needle's ops, or "mul"."""
+    """The attribute `reduction`."""
     reduction = node.text("reduction", "none")
-    if reduction != "mul" and reduction not in _HOW:
+    if reduction not in _WRITES:
         raise node.invalid(f"reduction {reduction!r} is unknown")
-    return _HOW.get(reduction, reduction)
+    return reduction
 
 
 @converter("Scatter", since=9)
@@ -103,28 +103,17 @@ def _how(node: Node) -> str:
 def scatter_elements(node: Node, data: Value, indices: Value, updates: Value) -> Tensor:
     x, index, source = tensor(data), index_tensor(indices), tensor(updates)
     axis, how = normal_axis(node, node.integer("axis"), x.ndim), _how(node)
-    if x.dtype == "bool" and how in _OF_NUMBERS:
+    if x.dtype == "bool" and how != "none":
         return _of_flags(scatter_elements, node, x, index, source)
     if index.shape != source.shape:
         raise node.invalid(f"indices {index.spec} and updates {source.spec} differ in shape")
     key = [counting(n, x.ndim - 1 - i) for i, n in enumerate(index.shape)]
-    if how != "mul":
-        if all(
-            i == axis or _same(n, m)
-            for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
-        ):
-            return ops.put_along_axis(x, index, source, axis, how)
-        key[axis] = index
-        return _written(how, x, tuple(key), source)
-    for i in _steps(node, index.shape[axis]):  # places of one step differ from each other
-        part = along(axis, slice(i, i + 1))
-        key[axis] = index[part]
-        place = tuple(key)
-        x = ops.set_at(x, place, ops.multiply(x[place], source[part]))
-    return x
-
-
-_OF_NUMBERS = ("add", "max", "min")
+    if all(
+        i == axis or _same(n, m) for i, (n, m) in enumerate(zip(x.shape, index.shape, strict=True))
+    ):
+        return ops.put_along_axis(x, index, source, axis, "set" if how == "none" else how)
+    key[axis] = index
+    return _WRITES[how](x, tuple(key), source)
 
 
 def _of_flags(
@@ -135,31 +124,13 @@ def _of_flags(
     return ops.cast(scatter(node, numbers, index, added), "bool")
 
 
-def _written(how: str, x: Tensor, place: tuple[Any, ...], source: Tensor) -> Tensor:
-    write = {"set": ops.set_at, "add": ops.add_at, "max": ops.max_at, "min": ops.min_at}
-    return write[how](x, place, source)
-
-
-def _steps(node: Node, count: Any) -> range:
-    if isinstance(count, Expression) or count > _MOST_STEPS:
-        raise node.unsupported(f"a product of {count} updates; at most {_MOST_STEPS}")
-    return range(count)
-
-
 @converter("ScatterND", since=11)
 def scatter_nd(node: Node, data: Value, indices: Value, updates: Value) -> Tensor:
     x, index, source = tensor(data), index_tensor(indices), tensor(updates)
     how = _how(node)
-    if x.dtype == "bool" and how in _OF_NUMBERS:
+    if x.dtype == "bool" and how != "none":
         return _of_flags(scatter_nd, node, x, index, source)
-    if how != "mul":
-        return _written(how, x, _places(x, index, 0), source)
-    rows = ops.reshape(index, (prod(index.shape[:-1]), index.shape[-1]))
-    values = ops.reshape(source, (rows.shape[0], *source.shape[index.ndim - 1 :]))
-    for i in _steps(node, rows.shape[0]):
-        place = _places(x, rows[i], 0)
-        x = ops.set_at(x, place, ops.multiply(x[place], values[i]))
-    return x
+    return _WRITES[how](x, _places(x, index, 0), source)
 
 
 # Making

@@ -329,7 +329,7 @@ def _put(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _how(d: Drawer, value: Made) -> str:
-    return "set" if value.dtype == "bool" else d.rng.choice(["set", "add", "max", "min"])
+    return "set" if value.dtype == "bool" else d.rng.choice(["set", "add", "mul", "max", "min"])
 
 
 def _set_slice(d: Drawer, cls: type[Op]) -> bool:
