@@ -77,6 +77,7 @@ from .choose import scatter as scatter
 from .choose import scatter_add as scatter_add
 from .choose import scatter_max as scatter_max
 from .choose import scatter_min as scatter_min
+from .choose import scatter_mul as scatter_mul
 from .choose import unique as unique
 from .choosing import Topk as Topk
 from .choosing import topk as topk

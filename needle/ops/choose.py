@@ -60,6 +60,11 @@ def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> 
     return _scatter("scatter_add", "add", a, axis, index, source)
 
 
+def scatter_mul(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+    """As `scatter_add`, but elements are multiplied."""
+    return _scatter("scatter_mul", "mul", a, axis, index, source)
+
+
 def scatter_max(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
     """As `scatter`, but of all elements that come to a position and that of `a` the largest stays;
     those that are equal share its gradient equally."""

@@ -94,11 +94,14 @@ def slice_(
 ) -> Tensor:
     found = tensor(x)
     axis = normal_axis(node, axis, found.ndim)
-    return ops.slice(found, along(axis, part_of(found.shape[axis], node, axis, start, end, step)))
+    return ops.slice(
+        found, along(axis, part_of(found.shape[axis], node.shape[axis], start, end, step))
+    )
 
 
-def part_of(n: Any, node: Node, axis: int, start: Any, end: Any, step: Any) -> slice | Span:
-    """The key of a slice of an axis of extent n; ends far beyond it stand for its ends."""
+def part_of(n: Any, length: Any, start: Any, end: Any, step: Any) -> slice | Span:
+    """The key of a slice, of this length, of an axis of extent n; ends far beyond it stand for its
+    ends."""
     start, end = _near(start), _near(end)
     if not is_symbolic((n, start, end, step)):
         return slice(start, end, step)
@@ -106,7 +109,7 @@ def part_of(n: Any, node: Node, axis: int, start: Any, end: Any, step: Any) -> s
     if first < 0:
         first = first + n
         first = 0 if first < 0 else first
-    return Span(first, step, node.shape[axis])
+    return Span(first, step, length)
 
 
 def _near(place: Any) -> Any:

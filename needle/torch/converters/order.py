@@ -1,0 +1,115 @@
+"""Converters of sorting and searching."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops
+from ...conversion.values import Value, normal_axis, shape_of, tensor
+from ...tensor import Tensor
+from ..operands import Number, cast, is_tensor, promoted
+from ..program import Node
+from ..registry import converter
+from .index import line
+
+
+@converter("aten.sort.default")
+def sort(node: Node, x: Value, axis: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
+    found = line(x)
+    values, places = ops.sort(found, normal_axis(node, axis, found.ndim), descending)
+    return ops.reshape(values, shape_of(x)), ops.reshape(places, shape_of(x))
+
+
+@converter("aten.sort.stable")
+def sort_stable(
+    node: Node, x: Value, stable: bool | None, axis: int = -1, descending: bool = False
+) -> tuple[Tensor, Tensor]:
+    """needle's sort is stable."""
+    return sort(node, x, axis, descending)
+
+
+@converter("aten.topk")
+def topk(
+    node: Node, x: Value, k: int, axis: int = -1, largest: bool = True, sorted: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest or smallest elements; in order also if that is not asked for."""
+    found = line(x)
+    values, places = ops.topk(found, k, normal_axis(node, axis, found.ndim), largest)
+    return ops.reshape(values, node.shape), ops.reshape(places, node.shape)
+
+
+@converter("aten.kthvalue")
+def kthvalue(
+    node: Node, x: Value, k: int, axis: int = -1, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    found = line(x)
+    values, places = ops.kthvalue(found, k, normal_axis(node, axis, found.ndim))
+    return ops.reshape(values, node.shape), ops.reshape(places, node.shape)
+
+
+@converter("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")
+def searchsorted(
+    node: Node,
+    ordered: Value,
+    values: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Value | None = None,
+) -> Tensor:
+    lines = tensor(ordered)
+    sought = cast(values, lines.dtype) if not is_tensor(values) else tensor(values)
+    order = None if sorter is None else tensor(sorter)
+    if right and side is None:
+        side = "right"
+    return ops.searchsorted(lines, sought, side=side, sorter=order, out_int32=out_int32)
+
+
+@converter("aten.bucketize.Tensor", "aten.bucketize.Scalar")
+def bucketize(
+    node: Node, x: Any, boundaries: Value, out_int32: bool = False, right: bool = False
+) -> Tensor:
+    sought, ends = promoted(node, x, boundaries)
+    return ops.bucketize(sought, ends, right, out_int32=out_int32)
+
+
+@converter("aten.histc")
+def histc(node: Node, x: Value, bins: int = 100, low: Number = 0, high: Number = 0) -> Tensor:
+    """How many elements are in each of `bins` of equal width from `low` to `high`, or of the least
+    and the largest element if these are equal."""
+    flat = ops.reshape(tensor(x), (-1,))
+    ends = [cast(each, flat.dtype) for each in (low, high)]
+    if low == high and flat.size:
+        ends = [ops.min(flat), ops.max(flat)]
+    alone = ops.equal(ends[0], ends[1])
+    ends = [ops.where(alone, end + by, end) for end, by in zip(ends, (-1, 1), strict=True)]
+    share = ops.divide(ops.multiply(flat - ends[0], bins), ends[1] - ends[0])
+    inside = ops.logical_and(ops.greater_equal(flat, ends[0]), ops.less_equal(flat, ends[1]))
+    number = ops.cast(ops.where(inside, share, 0), "int64")
+    number = ops.where(inside, ops.minimum(number, bins - 1), bins)
+    ones = ops.broadcast_to(cast(1, "int64"), number.shape)
+    zeros = ops.broadcast_to(cast(0, "int64"), (bins + 1,))
+    counts = ops.put(zeros, number, ones, 0, "add")
+    return cast(ops.slice(counts, slice(0, bins)), node.dtype)
+
+
+@converter("aten.nonzero_static")
+def nonzero_static(node: Node, x: Value, size: int, fill_value: int = -1) -> Tensor:
+    """The places of the first `size` elements that are not 0, as rows, and `fill_value` in rows
+    that are left."""
+    found = tensor(x)
+    flags = ops.reshape(cast(found, "bool"), (-1,))
+    count = flags.shape[0]
+    rank = ops.subtract(ops.cumsum(ops.cast(flags, "int64"), 0), 1)
+    taken = ops.logical_and(flags, ops.less(rank, size))
+    empty = ops.broadcast_to(cast(-1, "int64"), (size + 1,))
+    flat = ops.put(empty, ops.where(taken, rank, size), ops.arange(count, dtype="int64"))
+    flat = ops.slice(flat, slice(0, size))
+    columns = []
+    for n in reversed(found.shape):
+        columns.append(ops.remainder(flat, n))
+        flat = ops.floor_divide(flat, n)
+    if not columns:
+        return ops.broadcast_to(cast(fill_value, "int64"), node.shape)
+    places = ops.stack(columns[::-1], 1)
+    return ops.where(ops.less(ops.unsqueeze(flat, 1), 0), fill_value, places)

@@ -1,0 +1,64 @@
+"""Converters of padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops
+from ...conversion.values import Value, along, tensor
+from ...nn.functional.border import border
+from ...tensor import Tensor
+from ..operands import Number
+from ..program import Node
+from ..registry import converter
+
+Pairs = list[tuple[Any, Any]]
+
+
+def pairs(pad: tuple[Any, ...], ndim: int) -> Pairs:
+    """PyTorch's widths, the last axis first, as a pair for each axis."""
+    found = [*zip(pad[::2], pad[1::2], strict=True)][::-1]
+    return [(0, 0)] * (ndim - len(found)) + found
+
+
+def cropped(x: Tensor, sides: Pairs) -> tuple[Tensor, Pairs]:
+    """x without what negative widths cut off, and the widths that remain."""
+    rest = []
+    for axis, (low, high) in enumerate(sides):
+        n = x.shape[axis]
+        if low < 0 or high < 0:
+            x = ops.slice(x, along(axis, slice(max(-low, 0), n - max(-high, 0))))
+        rest.append((max(low, 0), max(high, 0)))
+    return x, rest
+
+
+@converter("aten.constant_pad_nd")
+def constant_pad(node: Node, x: Value, pad: tuple[Any, ...], value: Number = 0) -> Tensor:
+    found = tensor(x)
+    found, sides = cropped(found, pairs(pad, found.ndim))
+    if found.dtype == "bool":
+        value = bool(value)
+    elif found.dtype.startswith(("int", "uint")):
+        value = int(value)
+    return ops.pad(found, sides, value) if any(map(any, sides)) else found
+
+
+@converter("aten.reflection_pad1d", "aten.reflection_pad2d", "aten.reflection_pad3d")
+def reflection_pad(node: Node, x: Value, pad: tuple[Any, ...]) -> Tensor:
+    return _bordered(x, pad, "reflect")
+
+
+@converter("aten.replication_pad1d", "aten.replication_pad2d", "aten.replication_pad3d")
+def replication_pad(node: Node, x: Value, pad: tuple[Any, ...]) -> Tensor:
+    return _bordered(x, pad, "replicate")
+
+
+@converter("aten._pad_circular")
+def circular_pad(node: Node, x: Value, pad: tuple[Any, ...]) -> Tensor:
+    return _bordered(x, pad, "circular")
+
+
+def _bordered(x: Value, pad: tuple[Any, ...], mode: str) -> Tensor:
+    found = tensor(x)
+    found, sides = cropped(found, pairs(pad, found.ndim))
+    return border("pad", found, sides[-(len(pad) // 2) :], mode)
