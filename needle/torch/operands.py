@@ -130,3 +130,24 @@ def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:
     if isinstance(made, tuple):
         return tuple(cast(each, dtype) if each.dtype == "float32" else each for each in made)
     return cast(made, dtype)
+
+
+def arithmetic(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
+    """One operation of tensors and numbers in the dtype of a node's result. Halves beside what they
+    do not hold, a number or a wider tensor of no axis, are computed in float32 and rounded once."""
+    if is_half(node.dtype) and any(_is_finer(each, node.dtype) for each in operands):
+        return computed(node, function, *operands)
+    return function(*(cast(each, node.dtype) for each in operands))
+
+
+def computed(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
+    """What a function makes of tensors and numbers in the dtype of a node's result; halves are
+    computed in float32 and rounded once."""
+    dtype = "float32" if is_half(node.dtype) else node.dtype
+    return cast(function(*(cast(each, dtype) for each in operands)), node.dtype)
+
+
+def _is_finer(value: Any, half: str) -> bool:
+    if is_tensor(value):
+        return not value.shape and dtype_name(value) in ("float32", "float64")
+    return isinstance(value, (int, float)) and float(np.array(value).astype(half)) != value

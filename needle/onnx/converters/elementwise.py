@@ -9,6 +9,7 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating, result_type
+from ...conversion.integers import divide_towards_zero, integer_power
 from ...conversion.values import Carried, Value, known_number, normal_axis, tensor
 from ...tensor import Tensor
 from ..graph import Node
@@ -129,11 +130,6 @@ def divide(node: Node, a: Value, b: Value) -> Tensor:
     return divide_towards_zero(tensor(a), tensor(b))
 
 
-def divide_towards_zero(a: Tensor, b: Tensor) -> Tensor:
-    """The quotient of integers, rounded towards 0."""
-    return ops.floor_divide(ops.subtract(a, ops.fmod(a, b)), b)
-
-
 @converter("Mod", since=10)
 def modulo(node: Node, a: Value, b: Value) -> Tensor:
     first, second = operands(a, b)
@@ -145,24 +141,14 @@ def power(node: Node, base: Value, exponent: Value) -> Tensor:
     exponent = _aligned(node, base, exponent)
     x, y = tensor(base), tensor(exponent)
     if not is_floating(x.dtype) and not is_floating(y.dtype):
-        return integer_power(x, ops.cast(y, "int64"))
+        exponent = ops.clip(ops.cast(y, "int64"), 0, 64)  # a larger power leaves the range
+        return integer_power(x, exponent, 7)
     if x.dtype == y.dtype:
         return ops.power(*operands(base, exponent))
     common = result_type(x.dtype, y.dtype)
     if isinstance(exponent, np.ndarray) and exponent.size == 1 and is_floating(x.dtype):
         return ops.power(*operands(base, exponent.astype(np.dtype(x.dtype))))
     return ops.cast(ops.power(ops.cast(x, common), ops.cast(y, common)), x.dtype)
-
-
-def integer_power(base: Tensor, exponent: Tensor) -> Tensor:
-    """Integers to the power of exponents of at least 0, by squaring, modulo the dtype's range."""
-    made = ops.add(ops.multiply(base, 0), 1)
-    bits = ops.clip(exponent, 0, 64)  # a larger power leaves the range
-    for i in range(7):
-        odd = ops.equal(ops.bitwise_and(ops.right_shift(bits, i), 1), 1)
-        made = ops.where(odd, ops.multiply(made, base), made)
-        base = ops.multiply(base, base)
-    return made
 
 
 @converter("BitShift", since=11)

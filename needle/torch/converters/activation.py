@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ... import ops
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
+from ..operands import Number, cast, computed
 from ..program import Node
 from ..registry import converter
 
@@ -12,3 +15,130 @@ from ..registry import converter
 @converter("aten.relu")
 def relu(node: Node, x: Value) -> Tensor:
     return ops.relu(tensor(x))
+
+
+@converter("aten.gelu")
+def gelu(node: Node, x: Value, approximate: str = "none") -> Tensor:
+    return computed(node, lambda x: ops.gelu(x, approximate), x)
+
+
+@converter("aten.silu")
+def silu(node: Node, x: Value) -> Tensor:
+    return ops.silu(tensor(x))
+
+
+@converter("aten.mish")
+def mish(node: Node, x: Value) -> Tensor:
+    return computed(node, ops.mish, x)
+
+
+@converter("aten.elu")
+def elu(
+    node: Node, x: Value, alpha: Number = 1, scale: Number = 1, input_scale: Number = 1
+) -> Tensor:
+    """scale * x above 0, else scale * alpha * (exp(input_scale * x) - 1)."""
+
+    def of(x: Tensor) -> Tensor:
+        below = ops.expm1(_scaled(ops.where(ops.greater(x, 0), 0, x), input_scale))
+        return ops.where(
+            ops.greater(x, 0), _scaled(x, scale), _scaled(below, float(alpha) * float(scale))
+        )
+
+    return computed(node, of, x)
+
+
+def _scaled(x: Tensor, factor: Number) -> Tensor:
+    return x if factor == 1 else ops.mul_scalar(x, float(factor))
+
+
+@converter("aten.celu")
+def celu(node: Node, x: Value, alpha: Number = 1) -> Tensor:
+    return computed(node, lambda x: ops.celu(x, float(alpha)), x)
+
+
+@converter("aten.selu")
+def selu(node: Node, x: Value) -> Tensor:
+    return computed(node, ops.selu, x)
+
+
+@converter("aten.leaky_relu")
+def leaky_relu(node: Node, x: Value, slope: Number = 0.01) -> Tensor:
+    return computed(node, lambda x: ops.leaky_relu(x, float(slope)), x)
+
+
+@converter("aten._prelu_kernel")
+def prelu(node: Node, x: Value, weight: Value) -> Tensor:
+    return computed(
+        node, lambda x, w: ops.where(ops.greater(x, 0), x, ops.multiply(x, w)), x, weight
+    )
+
+
+@converter("aten.hardtanh")
+def hardtanh(node: Node, x: Value, low: Number = -1, high: Number = 1) -> Tensor:
+    """x within [low, high], whose gradient is 0 at both ends and beyond; NaN stays NaN."""
+    given = tensor(x)
+    above = ops.where(
+        ops.greater_equal(given, cast(high, given.dtype)), cast(high, given.dtype), given
+    )
+    return ops.where(ops.less_equal(given, cast(low, given.dtype)), cast(low, given.dtype), above)
+
+
+@converter("aten.relu6")
+def relu6(node: Node, x: Value) -> Tensor:
+    return hardtanh(node, x, 0, 6)
+
+
+@converter("aten.hardsigmoid")
+def hardsigmoid(node: Node, x: Value) -> Tensor:
+    return computed(node, ops.hardsigmoid, x)
+
+
+@converter("aten.hardswish")
+def hardswish(node: Node, x: Value) -> Tensor:
+    return computed(node, ops.hardswish, x)
+
+
+@converter("aten.softplus")
+def softplus(node: Node, x: Value, beta: Number = 1, threshold: Number = 20) -> Tensor:
+    return computed(node, lambda x: ops.softplus(x, float(beta), float(threshold)), x)
+
+
+@converter("aten.threshold")
+def threshold(node: Node, x: Value, threshold: Number, value: Number) -> Tensor:
+    """x where it is above the threshold or NaN, else a value."""
+    given = tensor(x)
+    below = ops.less_equal(given, cast(threshold, given.dtype))
+    return ops.where(below, cast(value, given.dtype), given)
+
+
+@converter("aten.softshrink")
+def softshrink(node: Node, x: Value, lambd: Number = 0.5) -> Tensor:
+    def of(x: Tensor) -> Tensor:
+        """NaN stays NaN."""
+        inside = ops.less_equal(ops.abs(x), float(lambd))
+        moved = ops.where(
+            ops.greater(x, 0), ops.subtract(x, float(lambd)), ops.add(x, float(lambd))
+        )
+        return ops.where(inside, ops.mul_scalar(x, 0.0), moved)
+
+    return computed(node, of, x)
+
+
+@converter("aten.hardshrink")
+def hardshrink(node: Node, x: Value, lambd: Number = 0.5) -> Tensor:
+    given = tensor(x)
+    inside = ops.less_equal(ops.abs(given), cast(lambd, given.dtype))
+    return ops.where(inside, 0, given)
+
+
+@converter("aten.glu")
+def glu(node: Node, x: Value, dim: int = -1) -> Tensor:
+    """The first half along an axis times the sigmoid of the second."""
+    first, second = ops.chunk(tensor(x), 2, axis=dim)
+    return computed(node, lambda a, b: ops.multiply(a, ops.sigmoid(b)), first, second)
+
+
+@converter("aten.log_sigmoid", "aten.log_sigmoid_forward")
+def log_sigmoid(node: Node, x: Value) -> Any:
+    made = computed(node, ops.logsigmoid, x)
+    return (made, None) if node.several else made

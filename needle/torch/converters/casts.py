@@ -1,0 +1,23 @@
+"""Converters of casts and copies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops
+from ...backend_ndarray.dtypes import FLOATING
+from ...conversion.values import Value, tensor
+from ...tensor import Tensor
+from ..operands import cast
+from ..program import Node
+from ..registry import converter
+
+
+@converter("aten._to_copy", "aten.to.dtype", "prims.convert_element_type")
+def to_dtype(node: Node, x: Value, *_: Any) -> Tensor:
+    """A tensor in another dtype. Negative floats become uint8 by way of an int64, as in PyTorch
+    (`static_cast_with_inter_type` in c10/util/TypeCast.h)."""
+    given = tensor(x)
+    if node.dtype == "uint8" and given.dtype in FLOATING:
+        given = ops.cast(given, "int64")
+    return cast(given, node.dtype)

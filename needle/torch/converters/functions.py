@@ -1,0 +1,79 @@
+"""Converters of functions of one tensor, and of two, that have an op of needle's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import ops
+from ...conversion.values import Value
+from ...tensor import Tensor
+from ..operands import cast, computed
+from ..program import Node
+from ..registry import converter
+
+# Of one tensor, in the dtype of the result: integers and bools become floats.
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "abs": ops.abs,
+    "acos": ops.acos,
+    "acosh": ops.acosh,
+    "asin": ops.asin,
+    "asinh": ops.asinh,
+    "atan": ops.atan,
+    "atanh": ops.atanh,
+    "ceil": ops.ceil,
+    "cos": ops.cos,
+    "cosh": ops.cosh,
+    "erf": ops.erf,
+    "erfinv": ops.erfinv,
+    "exp": ops.exp,
+    "exp2": ops.exp2,
+    "expm1": ops.expm1,
+    "floor": ops.floor,
+    "log": ops.log,
+    "log10": ops.log10,
+    "log1p": ops.log1p,
+    "log2": ops.log2,
+    "neg": ops.negate,
+    "reciprocal": ops.reciprocal,
+    "rsqrt": ops.rsqrt,
+    "sigmoid": ops.sigmoid,
+    "sin": ops.sin,
+    "sinh": ops.sinh,
+    "sqrt": ops.sqrt,
+    "tan": ops.tan,
+    "tanh": ops.tanh,
+    "trunc": ops.trunc,
+}
+
+
+@converter(*(f"{space}.{name}" for space in ("aten", "prims") for name in _FUNCTIONS))
+def function(node: Node, x: Value) -> Tensor:
+    return _FUNCTIONS[node.operator.split(".")[1]](cast(x, node.dtype))
+
+
+@converter("aten.sign", "aten.sgn", "prims.sign")
+def sign(node: Node, x: Value) -> Tensor:
+    """The sign; NaN has 0."""
+    given = cast(x, node.dtype)
+    if node.dtype == "bool":
+        return given
+    above, below = (ops.cast(ops.compare(kind, given, 0), node.dtype) for kind in _SIDES)
+    return above if node.dtype.startswith("uint") else ops.subtract(above, below)
+
+
+_SIDES = ("greater", "less")
+
+
+@converter("aten.atan2", "prims.atan2")
+def atan2(node: Node, y: Any, x: Any) -> Tensor:
+    return ops.atan2(cast(y, node.dtype), cast(x, node.dtype))
+
+
+@converter("aten.logaddexp")
+def log_add_exp(node: Node, x: Any, y: Any) -> Tensor:
+    def combined(a: Tensor, b: Tensor) -> Tensor:
+        apart = ops.where(ops.equal(a, b), 0.0, ops.negate(ops.abs(ops.subtract(a, b))))
+        return ops.add(ops.maximum(a, b), ops.log1p(ops.exp(apart)))  # 0 for equal infinities
+
+    return computed(node, combined, x, y)
