@@ -1,0 +1,146 @@
+"""Fourier transforms by products with matrices, of real and imaginary parts apart."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import ops
+from ..dims import Expression
+from ..tensor import Tensor, make_const
+from .node import NamedNode
+
+_LONGEST = 512  # a transform that is one product with a matrix
+_LARGEST_PRIME = 4096  # a factor of a length, whose transform is a matrix
+
+Parts = tuple[Tensor, Tensor | None]  # the real and the imaginary part; None is 0
+
+
+def check_length(node: NamedNode, n: int) -> None:
+    """Refuse a length with a prime factor whose matrix would be too large."""
+    rest, factor = n, 2
+    while factor * factor <= rest:
+        rest, factor = (rest // factor, factor) if rest % factor == 0 else (rest, factor + 1)
+    if rest > _LARGEST_PRIME:
+        raise node.unsupported(f"a transform of {n}, which has the prime factor {rest}")
+
+
+def fitted(x: Tensor | None, n: int) -> Any:
+    """`x` with n elements along its last axis: cut, or with zeros behind."""
+    if x is None:
+        return None
+    given = x.shape[-1]
+    if isinstance(given, Expression):
+        raise ValueError(f"a signal of the open size {given} is not cut or extended to {n}")
+    if given > n:
+        return x[..., :n]
+    return x if given == n else ops.pad(x, ((0, 0),) * (x.ndim - 1) + ((0, n - given),))
+
+
+def whole(parts: Any, n: int) -> Parts:
+    """The n frequencies of a real signal from the n // 2 + 1 that are not conjugates of others."""
+    rest = (n + 1) // 2  # the first of the conjugates is that of rest - 1
+    if rest < 2:
+        return parts
+    both: list[Any] = [
+        None
+        if part is None
+        else ops.concat([part, ops.mul_scalar(_mirrored(part, rest), sign)], -1)
+        for part, sign in zip(parts, (1.0, -1.0), strict=True)
+    ]
+    return both[0], both[1]
+
+
+def _mirrored(x: Tensor, rest: int) -> Tensor:
+    return ops.flip(x[..., 1:rest], -1)
+
+
+def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
+    """The first frequencies of signals of n elements along the last axis, or signals of
+    frequencies; with one part only the real one."""
+    made = _forward(x, n, bins, inverse, parts)
+    if not inverse:
+        return made
+    real, imaginary = made
+    return ops.mul_scalar(real, 1 / n), None if imaginary is None else ops.mul_scalar(
+        imaginary, 1 / n
+    )
+
+
+def signal_of_half(parts: Any, n: int) -> Tensor:
+    """The n elements, times n, of a real signal whose n // 2 + 1 first frequencies are `parts`. The
+    imaginary parts of the first, and of the last for an even n, count as 0."""
+    if n > _LONGEST:
+        return _forward(whole(parts, n), n, n, True, 1)[0]
+    bins = n // 2 + 1
+    times = np.where((np.arange(bins) * 2) % n == 0, 1.0, 2.0)[:, None]
+    steps = np.outer(np.arange(bins), np.arange(n)) % n
+    cosines, sines = (times * turns for turns in _turns(steps, n, True))
+    return _by_matrices(parts, cosines, sines, 1)[0]
+
+
+def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
+    """The sums of the transform: one product with a matrix, or, of a long signal that can be
+    divided, transforms of both factors (Cooley and Tukey 1965)."""
+    factor = _factor(n) if n > _LONGEST else 1
+    if factor == 1:
+        return _by_matrices(x, *_waves(n, bins, conjugate), parts)
+    other = n // factor
+    lead = x[0].shape[:-1]
+    grid = tuple(
+        None if part is None else ops.swapaxes(ops.reshape(part, (*lead, factor, other)), -1, -2)
+        for part in x
+    )
+    real, imaginary = _forward(grid, factor, factor, conjugate, 2)  # (..., other, factor)
+    cosines, sines = _twiddles(other, factor, n, conjugate)
+    turned = _product(
+        real, imaginary, *(make_const(t.astype(real.dtype)) for t in (cosines, sines))
+    )
+    columns = tuple(ops.swapaxes(part, -1, -2) for part in turned)
+    made = _forward(columns, other, other, conjugate, parts)  # (..., factor, other)
+    found: list[Any] = [
+        None if part is None else ops.reshape(ops.swapaxes(part, -1, -2), (*lead, n))[..., :bins]
+        for part in made
+    ]
+    return found[0], found[1]
+
+
+def _factor(n: int) -> int:
+    """The greatest factor of n that is not above its root; 1 for a prime."""
+    return next(i for i in range(math.isqrt(n), 0, -1) if n % i == 0)
+
+
+@functools.lru_cache(maxsize=16)
+def _waves(n: int, bins: int, conjugate: bool) -> tuple[np.ndarray, np.ndarray]:
+    """The real and imaginary parts of exp(-2 pi i t k / n), (n, bins), or of its conjugate."""
+    return _turns(np.outer(np.arange(n), np.arange(bins)) % n, n, conjugate)
+
+
+@functools.lru_cache(maxsize=16)
+def _twiddles(m: int, bins: int, n: int, conjugate: bool) -> tuple[np.ndarray, np.ndarray]:
+    return _turns(np.outer(np.arange(m), np.arange(bins)), n, conjugate)
+
+
+def _turns(steps: np.ndarray, n: int, conjugate: bool) -> tuple[np.ndarray, np.ndarray]:
+    angle = 2 * np.pi / n * steps
+    return np.cos(angle), np.sin(angle) if conjugate else -np.sin(angle)
+
+
+def _by_matrices(x: Any, cosines: np.ndarray, sines: np.ndarray, parts: int) -> Parts:
+    real, imaginary = x
+    c, s = (make_const(t.astype(real.dtype)) for t in (cosines, sines))
+    first, second = ops.matmul(real, c), ops.matmul(real, s) if parts == 2 else None
+    if imaginary is not None:
+        first = ops.subtract(first, ops.matmul(imaginary, s))
+        second = None if second is None else ops.add(second, ops.matmul(imaginary, c))
+    return first, second
+
+
+def _product(a: Tensor, b: Tensor | None, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """(a + bi) (c + di), element by element."""
+    if b is None:
+        return a * c, a * d
+    return a * c - b * d, a * d + b * c
