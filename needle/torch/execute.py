@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from ..conversion.registry import Converter
-from ..conversion.values import dtype_of, shape_of
+from ..conversion.values import shape_of
 from ..errors import ModelError, TraceError, UnsupportedError
 from ..extents import replaced, same
 from ..tensor import Tensor, TensorTuple
-from . import registry
+from . import complexes, registry
+from .complexes import Complex, dtype_name
 from .program import Node, Program, Ref, extent_at, refs
 
 GETITEM = "getitem"  # takes a result of a node with several
@@ -82,12 +83,11 @@ def convert(node: Node, args: tuple[Any, ...]) -> Any:
     """The value of a node for these arguments: a tuple for an operator with several results."""
     if node.operator == GETITEM:
         return args[0][args[1]]
-    found = registry.find(node.operator)
-    if found is None:
-        raise UnsupportedError(f"{node}: needle has no such operator")
-    made = found.function(node, *_given(node, found, args))
-    if isinstance(made, TensorTuple):
-        made = made.tuple()
+    if complexes.concerns(node, args):
+        found = registry.find_complex(node.operator)
+        made = _called(node, found, args) if found else complexes.convert(node, args, _ordinary)
+    else:
+        made = _ordinary(node, args)
     if not node.several:
         _check(node, 0, made)
         return made
@@ -96,6 +96,19 @@ def convert(node: Node, args: tuple[Any, ...]) -> Any:
         if value is not None:
             _check(node, index, value)
     return made
+
+
+def _ordinary(node: Node, args: tuple[Any, ...]) -> Any:
+    """What the converter for real numbers makes of a node."""
+    found = registry.find(node.operator)
+    if found is None:
+        raise UnsupportedError(f"{node}: needle has no such operator")
+    made = _called(node, found, args)
+    return made.tuple() if isinstance(made, TensorTuple) else made
+
+
+def _called(node: Node, found: Converter, args: tuple[Any, ...]) -> Any:
+    return found.function(node, *_given(node, found, args))
 
 
 def _given(node: Node, found: Converter, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -112,11 +125,11 @@ def _given(node: Node, found: Converter, args: tuple[Any, ...]) -> tuple[Any, ..
 def _check(node: Node, index: int, value: Any) -> None:
     """UnsupportedError for a converter's result that is not what PyTorch says of it."""
     wanted = node.results[index] if index < len(node.results) else None
-    if wanted is None or not isinstance(value, (Tensor, np.ndarray)):
+    if wanted is None or not isinstance(value, (Tensor, np.ndarray, Complex)):
         return
-    if dtype_of(value) != wanted.dtype or not same(shape_of(value), wanted.shape):
+    if dtype_name(value) != wanted.dtype or not same(shape_of(value), wanted.shape):
         raise node.unsupported(
-            f"result {index} is {dtype_of(value)}{list(shape_of(value))} in needle, and "
+            f"result {index} is {dtype_name(value)}{list(shape_of(value))} in needle, and "
             f"{wanted.dtype}{list(wanted.shape)} in PyTorch"
         )
 

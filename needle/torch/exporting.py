@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
-from . import numbers, registry
+from . import complexes, numbers, registry
 from .dims import Asked
 from .lines import at_line_of
 from .program import Program
@@ -127,16 +127,40 @@ def functional_program(exported: Any) -> Any:
 
 @functools.cache
 def decompositions() -> Mapping[Any, Any]:
-    """PyTorch's decompositions of the operators that have no converter."""
+    """PyTorch's decompositions of the operators that have no converter. Those with one for real or
+    complex numbers alone are decomposed for the others."""
     import torch
     from torch._decomp import decomposition_table
 
-    found = {
-        target: rule
-        for target, rule in {**decomposition_table, **_composite()}.items()
-        if isinstance(target, torch._ops.OpOverload)
-    }
-    return {target: rule for target, rule in found.items() if not has_converter(target)}
+    found = {}
+    for target, rule in {**decomposition_table, **_composite()}.items():
+        if not isinstance(target, torch._ops.OpOverload):
+            continue
+        real, complex_ = has_converter(target), complexes.knows(name_of(target))
+        if real != complex_:
+            found[target] = functools.partial(_decomposed, rule, real)
+        elif not real:
+            found[target] = rule
+    return found
+
+
+def _decomposed(rule: Any, if_complex: bool, *args: Any, **kwargs: Any) -> Any:
+    """The decomposition of an operator, if its arguments are complex or not; else NotImplemented,
+    which leaves it whole."""
+    if _is_complex((args, kwargs)) is not if_complex:
+        return NotImplemented
+    return rule(*args, **kwargs)
+
+
+def _is_complex(arguments: Any) -> bool:
+    import torch
+
+    return any(
+        isinstance(each, complex)
+        or (isinstance(each, torch.Tensor) and each.is_complex())
+        or (isinstance(each, torch.dtype) and each.is_complex)
+        for each in torch.utils._pytree.tree_leaves(arguments)
+    )
 
 
 def _composite() -> dict[Any, Any]:

@@ -102,7 +102,7 @@ def _weights(functional: Any, program: Any) -> dict[str, tuple[Any, str]]:
         kind = kinds.get(target, "buffer")
         if value is None:
             value, kind = functional.constants[target], "unsaved"
-        is_floating = value.is_floating_point()
+        is_floating = value.is_floating_point() or value.is_complex()
         if kind == "parameter" and not is_floating:
             kind = "buffer"
         found[target] = (array_of(value), kind)

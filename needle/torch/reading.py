@@ -11,6 +11,7 @@ import numpy as np
 from ..backend_ndarray.dtypes import DTYPES
 from ..errors import UnsupportedError
 from . import registry
+from .complexes import real_dtype
 from .execute import GETITEM
 from .program import Node, Program, Ref, Result, Write
 from .symbols import Symbols
@@ -84,26 +85,70 @@ class _Reader:
     def returned(self) -> list[Any]:
         """What the graph returns."""
         (node,) = [each for each in self._graph.nodes if each.op == "output"]
-        return [self._argument(each) for each in node.args[0]]
+        return [self._left(each) for each in node.args[0]]
+
+    def _left(self, value: Any) -> Any:
+        """What the graph returns for a value: for a complex one, its parts (..., 2)."""
+        import torch
+
+        ref = self._argument(value)
+        meta = value.meta.get("val") if isinstance(value, torch.fx.Node) else None
+        if not isinstance(meta, torch.Tensor) or not meta.is_complex():
+            return ref
+        name = f"{value.name}__returned"
+        if all(each.name != name for each in self._nodes):
+            self._nodes.append(
+                Node(name, "aten.view_as_real.default", (ref,), (self._parts(meta),), False)
+            )
+        return Ref(name)
+
+    def _parts(self, value: Any) -> Result:
+        """What PyTorch says of the parts (..., 2) of a complex tensor."""
+        whole = self._result(value)
+        assert whole is not None, "it is a tensor"
+        return Result((*whole.shape, 2), real_dtype(whole.dtype))
+
+    def _entering(self, weights: Mapping[str, str]) -> dict[str, Node]:
+        """The nodes that make complex tensors of the parts which enter the program, by name."""
+        import torch
+
+        values = {
+            each.name: each.meta["val"] for each in self._graph.nodes if each.op == "placeholder"
+        }
+        values.update(self._known)
+        return {
+            name: Node(
+                name, "aten.view_as_complex.default", (Ref(_entry(name)),), (result,), False
+            )
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+            and value.is_complex()
+            and (result := self._result(value)) is not None
+        }
 
     def program(
         self, weights: Mapping[str, str], outputs: Iterable[Any], writes: Iterable[Write]
     ) -> Program:
         """The program with these outputs."""
+        entering = self._entering(weights)
+
+        def entry(name: str) -> str:
+            return _entry(name) if name in entering else name
+
         inputs = [
-            (node.name, result)
+            (entry(node.name), self._parts(value) if node.name in entering else result)
             for node in self._graph.nodes
             if node.op == "placeholder"
             and node.name not in weights
             and node.name not in self._known
-            and (result := self._result(node.meta["val"])) is not None
+            and (result := self._result(value := node.meta["val"])) is not None
         ]
         return _live(
             Program(
                 tuple(inputs),
-                dict(weights),
-                {name: array_of(value) for name, value in self._known.items()},
-                tuple(self._nodes),
+                {entry(name): target for name, target in weights.items()},
+                {entry(name): array_of(value) for name, value in self._known.items()},
+                (*entering.values(), *self._nodes),
                 tuple(outputs),
                 tuple(writes),
                 tuple(self._symbols.dims),
@@ -157,7 +202,7 @@ class _Reader:
         leaves = [each for each in torch.utils._pytree.tree_leaves(value)]
         if not all(isinstance(each, torch.Tensor) for each in leaves):
             return False
-        if any(_dtype_name(each.dtype) not in DTYPES for each in leaves):
+        if not all(_is_held(each.dtype) for each in leaves):
             self._known[node.name] = value  # only further folded nodes can take it
             return True
         if sum(each.numel() for each in leaves) > _LARGEST_FOLDED:
@@ -219,6 +264,16 @@ def name_of(target: Any) -> str:
     return f"{namespace}.{name}.{schema.overload_name or 'default'}"
 
 
+def _is_held(dtype: Any) -> bool:
+    """Whether needle has a dtype, or that of the parts of a complex one."""
+    return real_dtype(_dtype_name(dtype)) in DTYPES
+
+
+def _entry(name: str) -> str:
+    """The name of the parts of a complex tensor that enters a program."""
+    return f"{name}__parts"
+
+
 def _dtype_name(dtype: Any) -> str:
     return str(dtype).partition(".")[2]
 
@@ -263,15 +318,18 @@ def _is_constant(node: Any) -> bool:
 
 
 def array_of(tensor: Any) -> Any:
-    """A copy of a PyTorch tensor as a NumPy array; tuples by their parts, and None for a dtype that
-    needle does not have."""
+    """A copy of a PyTorch tensor as a NumPy array, (..., 2) for a complex one; tuples by their
+    parts, and None for a dtype that needle does not have."""
     import torch
 
     if isinstance(tensor, (tuple, list)):
         return tuple(map(array_of, tensor))
-    if _dtype_name(tensor.dtype) not in DTYPES:
+    if not _is_held(tensor.dtype):
         return None
-    tensor = tensor.detach().cpu().contiguous().clone().resolve_conj().resolve_neg()
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    tensor = tensor.contiguous().clone()
     if tensor.dtype == torch.bfloat16:
         import ml_dtypes
 
