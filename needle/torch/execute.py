@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..conversion.registry import Converter
-from ..conversion.values import shape_of
 from ..errors import ModelError, TraceError, UnsupportedError
 from ..extents import replaced, same
 from ..tensor import Tensor, TensorTuple
@@ -127,9 +126,9 @@ def _check(node: Node, index: int, value: Any) -> None:
     wanted = node.results[index] if index < len(node.results) else None
     if wanted is None or not isinstance(value, (Tensor, np.ndarray, Complex)):
         return
-    if dtype_name(value) != wanted.dtype or not same(shape_of(value), wanted.shape):
+    if dtype_name(value) != wanted.dtype or not same(tuple(value.shape), wanted.shape):
         raise node.unsupported(
-            f"result {index} is {dtype_name(value)}{list(shape_of(value))} in needle, and "
+            f"result {index} is {dtype_name(value)}{list(value.shape)} in needle, and "
             f"{wanted.dtype}{list(wanted.shape)} in PyTorch"
         )
 

@@ -10,6 +10,7 @@ import numpy as np
 from .._state import no_grad
 from ..errors import ModelError
 from ..tensor import Tensor
+from .complexes import Complex
 from .dims import Asked
 from .execute import Run, at_sizes, convert
 from .model import TorchModel
@@ -113,10 +114,17 @@ def _value(value: Any) -> Any:
 
     if isinstance(value, (tuple, list)):
         return tuple(map(_value, value))
-    return array_of(value) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    found = array_of(value)
+    return (
+        Complex(*np.moveaxis(found, -1, 0)) if found is not None and value.is_complex() else found
+    )
 
 
 def _difference(node: Node, values: Mapping[str, Any], model: TorchModel) -> str | None:
+    if node.name not in values:
+        return None  # a node that is not PyTorch's: it takes or makes the parts of complex numbers
     run = Run(model.program, {n: _tensors(v) for n, v in values.items() if v is not None})
     try:
         with no_grad():
@@ -125,15 +133,23 @@ def _difference(node: Node, values: Mapping[str, Any], model: TorchModel) -> str
         return None
     made, wanted = (x if isinstance(x, tuple) else (x,) for x in (made, values[node.name]))
     for index, (a, b) in enumerate(zip(made, wanted, strict=False)):
+        if isinstance(a, Complex) and isinstance(b, Complex):
+            a, b = (np.stack([_array(part) for part in each.parts], -1) for each in (a, b))
         if a is None or not isinstance(b, np.ndarray):
             continue
-        found = a.numpy() if isinstance(a, Tensor) else a
+        found = _array(a)
         if not is_close(found, b):
             return f"result {index} is {_excerpt(found)}, and PyTorch's {_excerpt(b)}"
     return None
 
 
+def _array(value: Any) -> Any:
+    return value.numpy() if isinstance(value, Tensor) else value
+
+
 def _tensors(value: Any) -> Any:
+    if isinstance(value, Complex):
+        return Complex(*map(_tensors, value.parts))
     if isinstance(value, tuple):
         return tuple(map(_tensors, value))
     return Tensor(value, requires_grad=False) if isinstance(value, np.ndarray) else value

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backend_ndarray.dtypes import DTYPES
 from ..errors import UnsupportedError
-from . import registry
+from . import complexes, registry
 from .complexes import real_dtype
 from .execute import GETITEM
 from .program import Node, Program, Ref, Result, Write
@@ -117,9 +117,7 @@ class _Reader:
         }
         values.update(self._known)
         return {
-            name: Node(
-                name, "aten.view_as_complex.default", (Ref(_entry(name)),), (result,), False
-            )
+            name: Node(name, "aten.view_as_complex.default", (Ref(_entry(name)),), (result,), False)
             for name, value in values.items()
             if isinstance(value, torch.Tensor)
             and value.is_complex()
@@ -157,7 +155,7 @@ class _Reader:
 
     def _check_operators(self) -> None:
         missing = dict.fromkeys(
-            name_of(node.target)
+            name_of(node.target) + (" of complex numbers" if _is_complex(node) else "")
             for node in self._graph.nodes
             if node.op == "call_function" and not self._is_known_kind(node)
         )
@@ -168,7 +166,8 @@ class _Reader:
     def _is_known_kind(self, node: Any) -> bool:
         if node.target is operator.getitem or is_size(node) or _is_assertion(node):
             return True
-        return registry.find(name_of(node.target)) is not None or _is_constant(node)
+        found = complexes.knows if _is_complex(node) else registry.find
+        return bool(found(name_of(node.target))) or _is_constant(node)
 
     def _read(self, node: Any) -> None:
         if is_size(node) or _is_assertion(node):
@@ -310,6 +309,24 @@ def _is_random(target: Any) -> bool:
     import torch
 
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def _is_complex(node: Any) -> bool:
+    """Whether a node takes or returns complex numbers."""
+    import torch
+
+    leaves = torch.utils._pytree.tree_leaves(
+        (node.args, node.kwargs, [each.meta.get("val") for each in (node, *node.all_input_nodes)])
+    )
+    return any(
+        isinstance(each, complex)
+        or (isinstance(each, (torch.Tensor, torch.dtype)) and _dtype_of(each).is_complex)
+        for each in leaves
+    )
+
+
+def _dtype_of(value: Any) -> Any:
+    return getattr(value, "dtype", value)
 
 
 def _is_constant(node: Any) -> bool:
