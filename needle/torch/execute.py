@@ -81,7 +81,10 @@ def _last_uses(program: Program) -> dict[str, int]:
 def convert(node: Node, args: tuple[Any, ...]) -> Any:
     """The value of a node for these arguments: a tuple for an operator with several results."""
     if node.operator == GETITEM:
-        return args[0][args[1]]
+        taken = args[0][args[1]]
+        if taken is None:
+            raise node.unsupported(f"result {args[1]} is one that needle does not compute")
+        return taken
     if complexes.concerns(node, args):
         found = registry.find_complex(node.operator)
         made = _called(node, found, args) if found else complexes.convert(node, args, _ordinary)
