@@ -1,4 +1,4 @@
-"""Converters of what the order of elements decides: medians, modes, the k-th element."""
+"""Converters of what the order of elements decides: medians and modes."""
 
 from __future__ import annotations
 
@@ -56,16 +56,6 @@ def median(node: Node, x: Value) -> Tensor:
     if isinstance(flat.shape[0], int) and flat.shape[0] == 0:
         return ops.mean(flat)  # NaN
     return _chosen(flat, _middle(flat, 0, "nan" in node.operator), 0, False)[0]
-
-
-@converter("aten.kthvalue")
-def kthvalue(
-    node: Node, x: Value, k: Any, dim: int = -1, keepdim: bool = False
-) -> tuple[Tensor, Tensor]:
-    axis = (axes_of(x, dim) or (0,))[0]
-    places = ops.sort(with_axis(x), axis)[1]
-    key: Any = (*[slice(None)] * axis, slice(k - 1, k))
-    return _chosen(x, places[key], axis, keepdim)
 
 
 @converter("aten.mode")
