@@ -76,9 +76,11 @@ def unsqueeze(node: Node, x: Value, axis: int) -> Tensor:
 def squeeze(node: Node, x: Value, axes: Any = None) -> Tensor:
     """Without the axes of extent 1 among `axes` (None: all)."""
     found = tensor(x)
+    if not found.ndim:
+        return found
     chosen = range(found.ndim) if axes is None else axes if isinstance(axes, tuple) else (axes,)
     wanted = {normal_axis(node, axis, found.ndim) for axis in chosen}
-    gone = tuple(axis for axis in sorted(wanted) if found.ndim and same(found.shape[axis], 1))
+    gone = tuple(axis for axis in sorted(wanted) if same(found.shape[axis], 1))
     return ops.squeeze(found, gone) if gone else found
 
 
