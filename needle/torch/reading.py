@@ -372,6 +372,7 @@ def _live(program: Program) -> Program:
 
     used = {name for each in (*program.outputs, *program.writes) for name in refs(tuple([each]))}
     used |= {name for write in program.writes for name in refs(write.value)}
+    written = {write.target for write in program.writes}
     nodes = []
     for node in reversed(program.nodes):
         if node.name in used or node.operator in _EFFECTS:
@@ -381,7 +382,11 @@ def _live(program: Program) -> Program:
         program,
         nodes=tuple(reversed(nodes)),
         constants={name: each for name, each in program.constants.items() if name in used},
-        weights={name: each for name, each in program.weights.items() if name in used},
+        weights={
+            name: target
+            for name, target in program.weights.items()
+            if name in used or target in written
+        },
     )
 
 
