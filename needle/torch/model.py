@@ -11,6 +11,7 @@ import numpy as np
 
 from .. import tree as trees
 from .._state import state
+from ..backend_ndarray import NDArray
 from ..conversion.values import tensor
 from ..errors import ModelError
 from ..nn.module import Module
@@ -47,6 +48,22 @@ class TorchModel(Part):
             self._put(name, *each)
         self.call_signature = _signature(self.arguments)
         self.eval()
+
+    def load_state_dict(
+        self, values: Mapping[str, Any], strict: bool = True, layout: str = "needle"
+    ) -> None:
+        """As `Module.load_state_dict`. A PyTorch `state_dict` is taken whole: tensors that the
+        program does not read are left out, and those that became constants must have the values
+        that they had. ValueError for other values."""
+        if not isinstance(values, Mapping):
+            return super().load_state_dict(values, strict, layout)
+        for name, constant in self._program.fixed.items():
+            if name in values and constant is not None:
+                given = NDArray(values[name]).numpy()
+                if given.shape != constant.shape or not np.array_equal(given, constant):
+                    self._refuse_state(f"{name!r} is a constant of the program, of other values")
+        held = {n: each for n, each in values.items() if n not in self._program.fixed}
+        super().load_state_dict(held, strict, layout)
 
     def _put(self, name: str, array: np.ndarray, kind: str) -> None:
         """Keep a weight under its dotted name; `kind` is "parameter", "buffer" or "unsaved"."""

@@ -89,6 +89,8 @@ class Program:
     `inputs` are (name, Result) of the tensors of a call; `weights` the names in `state_dict` by the
     names of values; `constants` known values. `outputs` are Refs and constants of Python.
     `dims` are those in the extents of the inputs: each is the whole extent of one of their axes.
+    `fixed` are the other tensors of the PyTorch model's `state_dict`: constants of the program by
+    their values, and None for those that it does not read.
     """
 
     inputs: tuple[tuple[str, Result], ...]
@@ -98,6 +100,7 @@ class Program:
     outputs: tuple[Any, ...]
     writes: tuple[Write, ...] = ()
     dims: tuple[Dim, ...] = ()
+    fixed: Mapping[str, np.ndarray | None] = dataclasses.field(default_factory=dict)
 
     def sizes(self, shapes: list[tuple[Any, ...]]) -> dict[Dim, Any]:
         """The extent that each dim has in a call with inputs of these shapes."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from ..errors import UnsupportedError
 from . import complexes, registry
 from .complexes import real_dtype
 from .execute import GETITEM
-from .program import Node, Program, Ref, Result, Write
+from .program import Node, Program, Ref, Result, Write, refs
 from .symbols import Symbols
 
 _LARGEST_FOLDED = 1 << 24  # elements of a constant that is computed when a model is loaded
@@ -59,7 +60,20 @@ def program_of(exported: Any, symbols: Symbols) -> Program:
             outputs.append(value)
         else:
             raise UnsupportedError(f"the program returns a {spec.kind.name.lower()}")
-    return reader.program(weights, outputs, writes)
+    program = reader.program(weights, outputs, writes)
+    return dataclasses.replace(program, fixed=_fixed(exported, program))
+
+
+def _fixed(exported: Any, program: Program) -> dict[str, Any]:
+    """The tensors of a model's `state_dict` that are no weights of its program."""
+    read = {node.name for node in exported.graph.nodes if node.op == "placeholder" and node.users}
+    names = {spec.target: spec.arg.name for spec in exported.graph_signature.input_specs}
+    weights = set(program.weights.values())
+    return {
+        target: array_of(value) if names[target] in read and not is_weight(value) else None
+        for target, value in exported.state_dict.items()
+        if target not in weights
+    }
 
 
 def is_weight(tensor: Any) -> bool:
@@ -366,10 +380,6 @@ def tensor_of(array: np.ndarray) -> Any:
 
 def _live(program: Program) -> Program:
     """The program without nodes, constants and weights that nothing uses."""
-    import dataclasses
-
-    from .program import refs
-
     used = {name for each in (*program.outputs, *program.writes) for name in refs(tuple([each]))}
     used |= {name for write in program.writes for name in refs(write.value)}
     written = {write.target for write in program.writes}

@@ -66,6 +66,35 @@ def test_it_compiles_and_follows_its_weights(stage):
         loaded.weight("0.bias").data = ndl.ones(5)
 
 
+def test_a_whole_state_dict_of_pytorchs_can_be_loaded():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.unused = torch.nn.BatchNorm1d(3), torch.nn.Linear(2, 2)
+            self.register_buffer("places", torch.tensor([2, 0, 1]))
+
+        def forward(self, x):
+            return self.norm(x)[:, self.places]
+
+    model = Model().eval()
+    loaded = needle.torch.load(model, torch.randn(4, 3))
+    values = {
+        name: value.numpy() + value.numpy().dtype.type(1)
+        for name, value in model.state_dict().items()
+    }
+    with pytest.raises(ValueError, match="'places' is a constant"):
+        loaded.load_state_dict(values)
+    values["places"] = values["places"] - 1
+    loaded.load_state_dict(values)
+    model.load_state_dict(
+        {name: torch.from_numpy(np.array(value)) for name, value in values.items()}
+    )
+    x = torch.randn(4, 3)
+    np.testing.assert_allclose(loaded(x.numpy()).numpy(), model(x).detach().numpy(), atol=1e-6)
+    with pytest.raises(ValueError, match="unexpected 'other'"):
+        loaded.load_state_dict({**values, "other": values["places"]})
+
+
 class Counter(torch.nn.Module):
     """Writes a parameter, a floating buffer and a whole number at each call."""
 
