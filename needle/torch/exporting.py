@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
-from . import complexes, numbers, registry
+from . import complexes, numbers, registry, strided
 from .dims import Asked
 from .lines import at_line_of
 from .program import Program
@@ -141,7 +141,7 @@ def decompositions() -> Mapping[Any, Any]:
             found[target] = functools.partial(_decomposed, rule, real)
         elif not real:
             found[target] = rule
-    return found
+    return found | strided.decompositions()
 
 
 def _decomposed(rule: Any, if_complex: bool, *args: Any, **kwargs: Any) -> Any:

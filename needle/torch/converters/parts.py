@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
-
-import numpy as np
 
 from ... import ops
 from ...conversion.values import Value, along, normal_axis, shape_of, tensor
-from ...dims import Expression
 from ...tensor import Tensor
 from ..operands import cast
 from ..program import Node
@@ -64,18 +60,6 @@ def unfold(node: Node, x: Value, axis: int, size: int, step: int) -> Tensor:
 @converter("aten.take")
 def take(node: Node, x: Value, index: Value) -> Tensor:
     return ops.take(ops.reshape(tensor(x), (-1,)), index_tensor(index), 0)
-
-
-@converter("aten.combinations")
-def combinations(node: Node, x: Value, count: int = 2, with_replacement: bool = False) -> Tensor:
-    """All choices of `count` elements of x (n,)."""
-    found = tensor(x)
-    n = found.shape[0]
-    if isinstance(n, Expression):
-        raise node.unsupported("combinations of a number of elements that dims leave open")
-    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    places = np.array([*choose(range(n), count)], np.int64).reshape(-1, count)
-    return ops.take(found, Tensor(places, requires_grad=False), 0)
 
 
 # Parts that are replaced
