@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
+from typing import Any
+
 import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import finfo
 from ...conversion.values import Value, tensor
+from ...extents import same
 from ...nn import functional as F
+from ...nn.functional.attention import with_masks
 from ...tensor import Tensor
-from ..operands import wide
+from ..operands import cast, wide
 from ..program import Node
 from ..registry import converter
 
@@ -26,43 +31,154 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
+    _refuse_dropout(node, dropout)
+    q, k, v = wide(query), wide(key), wide(value)
+    made, _ = attended(q, k, v, mask, is_causal, scale, enable_gqa)
+    return ops.cast(made, node.dtype)
+
+
+def _refuse_dropout(node: Node, dropout: float) -> None:
     if dropout:
         raise node.unsupported(f"dropout_p={dropout}, which draws random numbers")
-    return attended(node, query, key, value, mask, is_causal, scale, enable_gqa)
 
 
-def attended(
+@converter("aten._scaled_dot_product_flash_attention_for_cpu")
+def attention_on_cpu(
     node: Node,
     query: Value,
     key: Value,
     value: Value,
-    mask: Value | None,
-    is_causal: bool,
-    scale: float | None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    mask: Value | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor | None, ...]:
+    """(result, and the sums of exponentials, which gradients alone read)."""
+    made = attention(node, query, key, value, mask, dropout, is_causal, scale)
+    return made, *[None] * (len(node.results) - 1)
+
+
+@converter(
+    "aten._scaled_dot_product_flash_attention.default",
+    "aten._scaled_dot_product_fused_attention_overrideable",
+    "aten._scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention",
+)
+def attention_on_gpu(
+    node: Node, query: Value, key: Value, value: Value, *rest: Any
+) -> tuple[Tensor | None, ...]:
+    """(result, and what gradients alone read). The arguments after the first three differ."""
+    name = node.operator
+    mask = None if name.endswith("flash_attention.default") else rest[0]
+    rest = rest[0 if name.endswith("flash_attention.default") else 1 :]
+    rest = rest[1 if "efficient" in name or "cudnn" in name else 0 :]  # compute_log_sumexp
+    made = attention(node, query, key, value, mask, rest[0], rest[1], rest[-1])
+    return made, *[None] * (len(node.results) - 1)
+
+
+@converter("aten._scaled_dot_product_attention_math")
+def attention_by_steps(
+    node: Node,
+    query: Value,
+    key: Value,
+    value: Value,
+    mask: Value | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+    dropout_mask: Value | None = None,
+    scale: float | None = None,
     enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(scale q k^T + mask) v, 0 for a query that sees no key."""
+) -> tuple[Tensor, Tensor]:
+    """(result, weights). A mask of bools is added as 0 and 1 here."""
+    _refuse_dropout(node, dropout)
     q, k, v = wide(query), wide(key), wide(value)
-    added, rows = (None, None) if mask is None else _finite(mask, q.dtype)
-    made = F.scaled_dot_product_attention(
-        q, k, v, added, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+    mask = None if mask is None else cast(mask, q.dtype)
+    made, weights = attended(q, k, v, mask, is_causal, scale, enable_gqa, True)
+    return tuple(  # type: ignore[return-value]
+        ops.cast(each, wanted.dtype)
+        for each, wanted in ((made, node.result(0)), (weights, node.result(1)))
+        if each is not None
     )
-    made = made if rows is None else ops.where(tensor(rows), made, 0.0)
-    return ops.cast(made, node.dtype)
 
 
-def _finite(mask: Value, dtype: str) -> tuple[Tensor, Value | None]:
+def attended(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Value | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    shown: bool = False,
+    nothing: float = 0.0,
+) -> tuple[Tensor, Tensor | None]:
+    """(softmax(scale q k^T + mask) v, the weights if `shown`): `nothing` for a query that sees no
+    key.
+
+    With one batch and one axis of heads, or made so: the form that becomes one kernel.
+    """
+    if enable_gqa:
+        k, v = (_repeated(x, q.shape[-3]) for x in (k, v))
+    lead = q.shape[:-2]
+    shape = (*lead, q.shape[-2], v.shape[-1])
+    added, rows = (None, None) if mask is None else _finite(mask, q.dtype)
+    folded = len(lead) != 2 and same(lead, k.shape[:-2]) and same(lead, v.shape[:-2])
+    if folded:
+        heads = prod(lead[:-1]), lead[-1] if lead else 1
+        q, k, v = (ops.reshape(x, (*heads, *x.shape[-2:])) for x in (q, k, v))
+        added = None if added is None else _of_heads(added, lead)
+        rows = None if rows is None else _of_heads(rows, lead)
+    made = F.scaled_dot_product_attention(q, k, v, added, is_causal=is_causal, scale=scale)
+    made = made if rows is None else ops.where(rows, made, nothing)
+    weights = None
+    if shown:
+        scores = ops.mul_scalar(
+            ops.matmul(q, ops.transpose(k)), q.shape[-1] ** -0.5 if scale is None else scale
+        )
+        weights = ops.softmax(with_masks(scores, [added], True, is_causal))
+        weights = weights if rows is None else ops.where(rows, weights, nothing)
+        weights = ops.reshape(weights, (*shape[:-1], k.shape[-2])) if folded else weights
+    return ops.reshape(made, shape) if folded else made, weights
+
+
+def _repeated(x: Tensor, heads: int) -> Tensor:
+    """(..., G, S, D) with each head repeated beside itself, to `heads` in all."""
+    *lead, groups, length, features = x.shape
+    if groups == heads:
+        return x
+    split = ops.reshape(x, (*lead, groups, 1, length, features))
+    wider = ops.broadcast_to(split, (*lead, groups, heads // groups, length, features))
+    return ops.reshape(wider, (*lead, heads, length, features))
+
+
+def _of_heads(mask: Tensor, lead: tuple[Any, ...]) -> Tensor:
+    """A mask for leading axes as one for a batch and heads."""
+    if mask.ndim <= 3:
+        return mask
+    whole = ops.broadcast_to(mask, (*lead, *mask.shape[-2:]))
+    return ops.reshape(whole, (prod(lead[:-1]), *whole.shape[-3:]))
+
+
+def _finite(mask: Value, dtype: str) -> tuple[Tensor, Tensor | None]:
     """A mask to add, with the lowest number in the place of -inf, and which queries see a key
     (..., L, 1), None if all do."""
     lowest = float(finfo(dtype).min)
     if isinstance(mask, np.ndarray):
-        seen = mask if mask.dtype == bool else mask.astype("float64") > -np.inf
-        known = np.where(mask, 0.0, lowest) if mask.dtype == bool else np.maximum(mask, lowest)
+        boolean = mask.dtype == bool
+        seen = mask if boolean else mask.astype("float64") > -np.inf
+        known = np.where(mask, 0.0, lowest) if boolean else np.maximum(mask, lowest)
         rows = np.asarray(seen.any(-1, keepdims=True))
         added = Tensor(known.astype(dtype), requires_grad=False)
-        return added, None if rows.all() else rows
+        return added, None if rows.all() else tensor(rows)
     if mask.dtype == "bool":
-        return mask, ops.any(mask, -1, keepdims=True)
+        zero = Tensor(0.0, dtype=dtype, requires_grad=False)
+        return ops.where(mask, zero, lowest), _any(mask)
     wider = ops.cast(mask, dtype)
-    seen_keys = ops.greater(wider, float("-inf"))
-    return ops.maximum(wider, lowest), ops.any(seen_keys, -1, keepdims=True)
+    return ops.maximum(wider, lowest), _any(ops.greater(wider, float("-inf")))
+
+
+def _any(seen: Tensor) -> Tensor | None:
+    """Which queries see a key. In bytes, of which a vector has many."""
+    if isinstance(seen.shape[-1], int) and seen.shape[-1] == 0:
+        return None
+    return ops.cast(ops.max(ops.cast(seen, "int8"), -1, keepdims=True), "bool")

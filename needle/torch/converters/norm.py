@@ -31,9 +31,18 @@ def layer_norm(
 ) -> Tensor:
     source = wide(x)
     w, b = (_optional(each, source.dtype) for each in (weight, bias))
-    if _is_empty(source):
-        return ops.cast(source, node.dtype)
-    return ops.cast(F.layer_norm(source, shape, w, b, eps), node.dtype)
+    if eps >= 0 and not _is_empty(source):
+        return ops.cast(F.layer_norm(source, shape, w, b, eps), node.dtype)
+    made = _normalized(source, tuple(range(-len(shape), 0)), eps)
+    made = made if w is None else ops.multiply(made, w)
+    return ops.cast(made if b is None else ops.add(made, b), node.dtype)
+
+
+def _normalized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    """Like `ops.normalize`, for any eps and extent."""
+    centred = ops.subtract(x, ops.mean(x, axes, True))
+    variance = ops.mean(ops.square(centred), axes, True)
+    return ops.multiply(centred, ops.rsqrt(ops.add_scalar(variance, eps)))
 
 
 def _is_empty(x: Tensor) -> bool:
@@ -79,9 +88,15 @@ def group_norm(
 ) -> Tensor:
     source = wide(x)
     w, b = (_optional(each, source.dtype) for each in (weight, bias))
+    if eps >= 0 and not _is_empty(source):
+        return ops.cast(F.group_norm(source, groups, w, b, eps), node.dtype)
     if _is_empty(source):
         return ops.cast(source, node.dtype)
-    return ops.cast(F.group_norm(source, groups, w, b, eps), node.dtype)
+    rows = ops.reshape(source, (source.shape[0], groups, -1))
+    made = ops.reshape(_normalized(rows, (2,), eps), source.shape)
+    column = (source.shape[1], *[1] * (source.ndim - 2))
+    made = made if w is None else ops.multiply(made, ops.reshape(w, column))
+    return ops.cast(made if b is None else ops.add(made, ops.reshape(b, column)), node.dtype)
 
 
 @converter("aten.native_group_norm")
