@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from ... import ops
 from ...conversion.values import Value
@@ -77,3 +80,43 @@ def log_add_exp(node: Node, x: Any, y: Any) -> Tensor:
         return ops.add(ops.maximum(a, b), ops.log1p(ops.exp(apart)))  # 0 for equal infinities
 
     return computed(node, combined, x, y)
+
+
+@converter("aten.hypot", "prims.hypot")
+def hypot(node: Node, x: Any, y: Any) -> Tensor:
+    """sqrt(x * x + y * y) by the ratio to the larger one, so that no square overflows."""
+
+    def length(a: Tensor, b: Tensor) -> Tensor:
+        a, b = ops.abs(a), ops.abs(b)
+        large, small = ops.maximum(a, b), ops.minimum(a, b)
+        ratio = ops.divide(small, ops.where(ops.equal(large, 0), 1.0, large))
+        made = ops.multiply(large, ops.sqrt(ops.add(ops.multiply(ratio, ratio), 1.0)))
+        infinite = ops.logical_or(ops.isinf(a), ops.isinf(b))
+        return ops.where(infinite, float("inf"), made)
+
+    return computed(node, length, x, y)
+
+
+@converter("aten.ldexp")
+def load_exponent(node: Node, x: Any, exponent: Any) -> Tensor:
+    """x times a power of 2 that is itself rounded to the result's dtype, as PyTorch has it."""
+    powers = ops.exp2(cast(exponent, node.dtype))
+    return ops.multiply(cast(x, node.dtype), powers)
+
+
+@converter("aten.angle")
+def angle(node: Node, x: Value) -> Tensor:
+    """The angle of a real number: pi below 0."""
+    given = cast(x, node.dtype)
+    turned = ops.where(ops.less(given, 0), math.pi, 0.0)
+    return ops.where(ops.isnan(given), given, ops.cast(turned, node.dtype))
+
+
+@converter("aten.gcd", "prims.gcd")
+def greatest_common_divisor(node: Node, x: Value, other: Value) -> Tensor:
+    """Euclid's algorithm with as many steps as numbers of the dtype may need."""
+    a, b = (ops.abs(cast(each, node.dtype)) for each in (x, other))
+    for _ in range(math.ceil(np.iinfo(node.dtype).bits * 1.45)):
+        done = ops.equal(b, 0)
+        a, b = ops.where(done, a, b), ops.fmod(a, ops.where(done, 1, b))
+    return a

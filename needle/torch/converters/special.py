@@ -1,0 +1,91 @@
+"""Converters of special functions, which are computed in float64 and rounded once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ... import ops
+from ...backend_ndarray.dtypes import is_half
+from ...conversion.values import Value
+from ...tensor import Tensor
+from ..operands import cast
+from ..program import Node
+from ..registry import converter
+from ..special import bessel, errors, gamma
+
+_FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "erfc": errors.erfc,
+    "special_erfcx": errors.erfcx,
+    "special_log_ndtr": errors.log_ndtr,
+    "special_ndtri": errors.ndtri,
+    "lgamma": gamma.lgamma,
+    "digamma": gamma.digamma,
+    "special_i0e": partial(bessel.scaled_i, 0),
+    "special_i1e": partial(bessel.scaled_i, 1),
+    "special_scaled_modified_bessel_k0": partial(bessel.scaled_k, 0),
+    "special_scaled_modified_bessel_k1": partial(bessel.scaled_k, 1),
+    "special_bessel_j0": partial(bessel.bessel_j, 0),
+    "special_bessel_j1": partial(bessel.bessel_j, 1),
+    "special_bessel_y0": partial(bessel.bessel_y, 0),
+    "special_bessel_y1": partial(bessel.bessel_y, 1),
+    "special_airy_ai": bessel.airy,
+    "special_spherical_bessel_j0": bessel.spherical_j0,
+}
+
+
+def _in_float64(node: Node, function: Callable[..., Tensor], *operands: Any) -> Tensor:
+    wide = (cast(cast(each, node.dtype), "float64") for each in operands)
+    return cast(function(*wide), node.dtype)
+
+
+@converter(*(f"aten.{name}" for name in _FUNCTIONS))
+def special(node: Node, x: Value) -> Tensor:
+    return _in_float64(node, _FUNCTIONS[node.operator.split(".")[1]], x)
+
+
+# The function times exp(-|x|) or exp(x), by which it is multiplied in the dtype itself: that
+# product overflows where PyTorch's does.
+_SCALED: dict[str, Callable[[Tensor], Tensor]] = {
+    "i0": partial(bessel.scaled_i, 0),
+    "special_modified_bessel_i0": partial(bessel.scaled_i, 0),
+    "special_i1": partial(bessel.scaled_i, 1),
+    "special_modified_bessel_i1": partial(bessel.scaled_i, 1),
+    "special_modified_bessel_k0": partial(bessel.scaled_k, 0),
+    "special_modified_bessel_k1": partial(bessel.scaled_k, 1),
+}
+
+
+@converter(*(f"aten.{name}" for name in _SCALED))
+def scaled(node: Node, x: Value) -> Tensor:
+    name = node.operator.split(".")[1]
+    given = cast(x, "float32" if is_half(node.dtype) else node.dtype)
+    found = ops.cast(_SCALED[name](ops.cast(given, "float64")), given.dtype)
+    exponent = -given if "_k" in name else ops.abs(given)
+    return cast(found * ops.exp(exponent), node.dtype)
+
+
+@converter("aten.polygamma")
+def polygamma(node: Node, order: int, x: Value) -> Tensor:
+    if order != 1:
+        return _in_float64(node, partial(gamma.polygamma, order), x)
+    # At the poles PyTorch has what rounding leaves of the sine in the dtype itself.
+    given = cast(x, "float32" if is_half(node.dtype) else node.dtype)
+    sine = ops.where(given < 0.5, ops.sin(given * math.pi), 1.0)
+    turned = ops.where(given < 0.5, 1.0 - given, given)
+    found = ops.cast(gamma.polygamma(1, ops.cast(turned, "float64")), given.dtype)
+    found = ops.where(given < 0.5, math.pi**2 / (sine * sine) - found, found)
+    return cast(found, node.dtype)
+
+
+@converter("aten.special_zeta")
+def zeta(node: Node, s: Any, q: Any) -> Tensor:
+    return _in_float64(node, gamma.zeta, s, q)
+
+
+@converter("aten.igamma", "aten.igammac")
+def incomplete_gamma(node: Node, a: Any, x: Any) -> Tensor:
+    upper = node.operator.startswith("aten.igammac")
+    return _in_float64(node, partial(gamma.incomplete_gamma, upper=upper), a, x)
