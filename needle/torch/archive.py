@@ -17,7 +17,8 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from ..errors import ModelError
-from .exporting import first_line, quiet
+from .exporting import quiet
+from .refusals import first_line
 
 _MODEL = "model"  # the name that torch.export.save gives the only program of a file
 _PICKLES = re.compile(r"data/(sample_inputs/.*|(weights|constants)/[^/]*\.pt)")

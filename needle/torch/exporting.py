@@ -17,6 +17,8 @@ from .dims import Asked
 from .lines import at_line_of
 from .program import Program
 from .reading import name_of, program_of
+from .refusals import first_line, not_taken, reason_of
+from .shared_state import check_apart
 from .symbols import Symbols, check_guards, symbols_of
 
 
@@ -70,10 +72,12 @@ def _exported(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
     except (ModelError, DimError):
         raise
     except Exception as error:  # export has many error types for models that it cannot take
+        if isinstance(error, AssertionError) and "compiled_fn" in str(error):
+            check_apart(model)  # export asserts that no tensors which share memory are written
         dims = ", ".join(dim.described() for dim in asked.dims)
         raise not_taken(
             model,
-            first_line(error) + at_line_of(error) + (f", with the dims {dims}" if dims else ""),
+            reason_of(error) + at_line_of(error) + (f", with the dims {dims}" if dims else ""),
         ) from error
 
 
@@ -265,13 +269,3 @@ def _run(model: Any, inputs: Sequence[Any], sizes: Mapping[str, int] | None = No
             f"{type(model).__name__}: PyTorch itself does not run it on {where} "
             f"({first_line(error)})"
         ) from error
-
-
-def not_taken(model: Any, reason: str) -> UnsupportedError:
-    """The error for a model that cannot be taken."""
-    return UnsupportedError(f"{type(model).__name__}: {reason}")
-
-
-def first_line(error: Exception) -> str:
-    """The type and the first line of an error."""
-    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

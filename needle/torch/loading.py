@@ -8,11 +8,14 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from . import oracle
+from .attributes import Attributes, check_settled
 from .dims import Asked, asked
-from .exporting import exported_program, not_taken
+from .exporting import exported_program
 from .given import module_of
 from .model import TorchModel
 from .reading import array_of
+from .refusals import not_taken
+from .shared_state import check_apart
 from .structure import Flat
 
 
@@ -81,15 +84,37 @@ def loaded(
     check_tensors(module, flat.placed)
     wanted = asked(flat.names, flat.values, dims)
     tensors = tuple(each for _, each in flat.tensors)
-    functional, program = exported_program(flat.module, tensors, wanted)
+    attributes = Attributes(flat.module)
+    try:
+        functional, program = exported_program(flat.module, tensors, wanted)
+        is_changed = bool(attributes.changed())
+    finally:
+        attributes.put_back()
+    if is_changed:
+        check_settled(flat, tensors)
     for write in program.writes:
         if write.kind == "input":
             raise not_taken(
                 flat.module,
                 f"it writes to its input {write.target!r}: return the new value instead",
             )
-    found = TorchModel(program, _weights(functional, program), flat.arguments, flat.output_tree)
+    check_apart(flat.module, [write.target for write in program.writes])
+    weights = _weights(functional, program)
+    ties = _ties(flat.module, weights)
+    found = TorchModel(program, weights, flat.arguments, flat.output_tree, ties)
     return Loaded(found, flat, functional, wanted)
+
+
+def _ties(model: Any, weights: Mapping[str, Any]) -> list[list[str]]:
+    """Names of one parameter or buffer, for each weight that has several: its own first."""
+    names: dict[int, list[str]] = {}
+    for name, each in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(each), []).append(name)
+    groups = (sorted(group, key=lambda name: name not in weights) for group in names.values())
+    return [group for group in groups if len(group) > 1 and group[0] in weights]
 
 
 def _weights(functional: Any, program: Any) -> dict[str, tuple[Any, str]]:

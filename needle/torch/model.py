@@ -41,11 +41,15 @@ class TorchModel(Part):
         weights: Mapping[str, tuple[np.ndarray, str]],
         arguments: Sequence[Mapping[str, Any]],
         output_tree: Any,
+        ties: Sequence[Sequence[str]] = (),
     ) -> None:
         super().__init__()
         self._program, self.arguments, self.output_tree = program, list(arguments), output_tree
         for name, each in weights.items():
             self._put(name, *each)
+        for first, *others in ties:
+            for name in others:
+                self._share(name, first)
         self.call_signature = _signature(self.arguments)
         self.eval()
 
@@ -67,16 +71,29 @@ class TorchModel(Part):
 
     def _put(self, name: str, array: np.ndarray, kind: str) -> None:
         """Keep a weight under its dotted name; `kind` is "parameter", "buffer" or "unsaved"."""
+        holder, last = self._holder(name)
+        value = Parameter(array) if kind == "parameter" else Tensor(array, requires_grad=False)
+        setattr(holder, last, value)
+        if kind == "unsaved":
+            holder._unsaved = holder._unsaved | {last}
+
+    def _share(self, name: str, first: str) -> None:
+        """Give a weight, `first`, another name."""
+        before, held = self._place(first)
+        holder, last = self._holder(name)
+        setattr(holder, last, getattr(before, held))
+        if held in before._unsaved:
+            holder._unsaved = holder._unsaved | {last}
+
+    def _holder(self, name: str) -> tuple[Module, str]:
+        """The part that a weight of this name belongs to, made if there is none, and its name."""
         *path, last = name.split(".")
         holder: Module = self
         for part in path:
             if not isinstance(getattr(holder, part, None), Module):
                 setattr(holder, part, Part())
             holder = getattr(holder, part)
-        value = Parameter(array) if kind == "parameter" else Tensor(array, requires_grad=False)
-        setattr(holder, last, value)
-        if kind == "unsaved":
-            holder._unsaved = holder._unsaved | {last}
+        return holder, last
 
     def _place(self, name: str) -> tuple[Module, str]:
         """The module that holds a weight, and the weight's name there."""
@@ -98,6 +115,11 @@ class TorchModel(Part):
         holder, last = self._place(name)
         found: Tensor = getattr(holder, last)
         return found
+
+    def is_unsaved(self, name: str) -> bool:
+        """Whether the weight of that name is not in `state_dict`."""
+        holder, last = self._place(name)
+        return last in holder._unsaved
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the PyTorch model returns for these arguments."""

@@ -70,6 +70,11 @@ class Flat:
         self.output_tree: Any = None
         self.module = self._module()
 
+    @property
+    def model(self) -> Any:
+        """The model itself."""
+        return self._model
+
     def _module(self) -> Any:
         """The module, whose class has the name of the model's."""
         import torch

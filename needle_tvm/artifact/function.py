@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from needle_tvm.artifact import trees
@@ -37,7 +38,11 @@ class Function:
     one array instead of a list. `transform` packs the weights as the code takes them, `by_kernel`
     is `main` with no kernels merged, and `graph` is there if `main` is to be captured. With
     `any_address`, inputs need only be aligned to their elements. `dims` are the sizes that a call
-    decides, and `sizes` finds them.
+    decides, and `sizes` finds them. `state` names the last of the inputs: the model keeps them from
+    call to call, and their new values are the last outputs; `arguments` and `output_tree` have
+    neither. `fixed` are names in the model's `state_dict` that are no parameters of the code: of
+    arrays that it does not read, and with a digest (`digest_of`) of its constants. `unsaved` are
+    parameters of the code that are not in a `state_dict`.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -53,6 +58,9 @@ class Function:
     any_address: bool
     dims: tuple[Dim, ...]
     sizes: Sizes = field(compare=False)  # which `dims` and `inputs` determine
+    state: tuple[ArraySpec, ...] = ()
+    fixed: Mapping[str, str | None] = field(default_factory=dict)
+    unsaved: tuple[str, ...] = ()
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays among a call's arguments, in the order of `inputs`; InputError if the
@@ -86,9 +94,14 @@ def parse(entry: Mapping[str, Any]) -> Function:
     expect(isinstance(entry["bare_output"], bool), "bare_output")
     any_address = entry.get("any_address", False)
     expect(isinstance(any_address, bool), "any_address")
+    state = _state(entry, inputs, outputs)
     count = sum(trees.leaves(argument["tree"]) for argument in entry["arguments"])
-    expect(count == len(inputs), "arguments")
-    expect(trees.leaves(entry["output_tree"]) == len(outputs), "output_tree")
+    expect(count + len(state) == len(inputs), "arguments")
+    expect(trees.leaves(entry["output_tree"]) + len(state) == len(outputs), "output_tree")
+    fixed = dict(entry.get("fixed", {}))
+    expect(all(isinstance(each, str | None) for each in fixed.values()), "fixed")
+    unsaved = tuple(entry.get("unsaved", ()))
+    expect(all(isinstance(name, str) for name in unsaved), "unsaved")
     return Function(
         inputs=inputs,
         params=params,
@@ -103,6 +116,9 @@ def parse(entry: Mapping[str, Any]) -> Function:
         any_address=any_address,
         dims=dims,
         sizes=Sizes(dims, [(spec.name, spec.shape) for spec in inputs]),
+        state=state,
+        fixed=fixed,
+        unsaved=unsaved,
     )
 
 
@@ -117,6 +133,27 @@ def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[Ar
         expect(valid is None or len(valid) == 2, "range")
         found.append(ArraySpec(name, shape, dtype, valid))
     return tuple(found)
+
+
+def _state(
+    entry: Mapping[str, Any], inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
+) -> tuple[ArraySpec, ...]:
+    """The state, under the names that it has in the model."""
+    names = entry.get("state", [])
+    expect(all(isinstance(name, str) for name in names) and len(names) <= len(inputs), "state")
+    found = tuple(
+        replace(spec, name=name)
+        for name, spec in zip(names, inputs[len(inputs) - len(names) :], strict=True)
+    )
+    new = outputs[len(outputs) - len(names) :]
+    expect([(s.shape, s.dtype) for s in found] == [(s.shape, s.dtype) for s in new], "state")
+    return found
+
+
+def digest_of(array: Any) -> str:
+    """SHA-256 of a NumPy array's dtype, shape and elements."""
+    head = f"{array.dtype}{list(array.shape)}".encode()
+    return hashlib.sha256(head + array.tobytes()).hexdigest()
 
 
 def expect(condition: bool, what: str) -> None:

@@ -15,13 +15,14 @@ _MOST = 8  # inputs or outputs that are listed
 
 
 def summary(kind: str, manifest: Mapping[str, Any], main: Function, **more: str) -> str:
-    """`kind` with inputs, outputs, sizes, weights, target and bytes, one a line; then `more`."""
+    """`kind` with inputs, outputs, state, sizes, weights, target and bytes, a line each; `more`."""
     numbers = sum(math.prod(shape_at(spec.shape, {})) for spec in main.params)
     weights = f"{counted(len(main.params), 'array')}, {counted(numbers, 'number')}"
     size = sum(recorded["size"] for recorded in manifest["files"].values())
     rows = [
-        ("inputs", _specs(main.inputs, names=True)),
-        ("outputs", _specs(main.outputs, names=False)),
+        ("inputs", _specs(main.inputs[: len(main.inputs) - len(main.state)], names=True)),
+        ("outputs", _specs(main.outputs[: len(main.outputs) - len(main.state)], names=False)),
+        *([("state", _specs(main.state, names=True))] if main.state else []),
         *([("sizes", ", ".join(map(str, main.dims)))] if main.dims else []),
         ("weights", weights),
         ("target", _target(manifest)),

@@ -291,7 +291,7 @@ def _is_right(source: Source, folder: Path, asked: Request) -> bool:
         return False
     asked.say(f"{asked.stage}: comparing with the model")
     program = runtime.Program(artifact, asked.spec.index)
-    program.set_params(source.weights.values())
+    program.set_weights(source.weights.values())
     first.check(source, program, asked.stage)
     return True
 

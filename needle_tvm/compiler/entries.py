@@ -63,8 +63,8 @@ class Compiled(Entry):
         with_gradient: Sequence[bool],
     ) -> None:
         super().__init__(weights.baked)
-        program.set_params(weights.values())
-        self._weights, self._use = weights, program.set_params
+        program.set_weights(weights.values())
+        self._weights, self._use = weights, program.set_weights
         self._calls = calls_of(program)
         self._tree = None if output_tree == tree.LEAF else output_tree
         self._single = len(with_gradient) == 1

@@ -14,6 +14,8 @@ from needle.backend_ndarray import NDArray
 from needle.backend_ndarray.dtypes import DTYPES
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact, trees
+from needle_tvm.artifact.arrays import as_numpy
+from needle_tvm.artifact.function import Function
 from needle_tvm.artifact.golden import Golden
 from needle_tvm.artifact.layout import GOLDEN, LIBRARY, PARAMS, SCRIPT
 from needle_tvm.artifact.manifest import write_manifest
@@ -28,6 +30,7 @@ from needle_tvm.runtime import weights
 from needle_tvm.runtime.calls import Calls
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.random_inputs import random_inputs
+from needle_tvm.runtime.state import OwnState, State, stepped
 
 if TYPE_CHECKING:
     Arrays = dict[str, np.ndarray[Any, Any]]
@@ -41,6 +44,7 @@ class Executable:
     `load_state_dict` or any other write through needle has left them. Calls under way finish with
     the weights they began with. Writes by other libraries to shared memory (DLPack) are not seen. A
     PyTorch model, and a loaded one, keep their weights; so does any executable after `set_params`.
+    What a model writes at each call, its state, is read from its tensors and written to them.
 
     Code for another machine has an `artifact`, which can be looked at and exported, and no program.
 
@@ -69,10 +73,12 @@ class Executable:
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
         self._loaded_weights = self._weights
+        self._state: State | None = program and program.state
         if source is not None:
             self._weights = source.weights
+            self._state = source.state
             if program is not None:
-                program.set_params(source.weights.values())
+                program.set_weights(source.weights.values())
 
     def __repr__(self) -> str:
         artifact = self.artifact
@@ -103,6 +109,8 @@ class Executable:
 
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use other weights from now on, `params` (a `state_dict`), and stop following the model's.
+        Buffers that are not in a `state_dict` may be left out.
+        A state of the model begins with those in `params`, and is no longer shared with it.
 
         Raises ParameterError as `runtime.Program.set_params`.
         """
@@ -113,10 +121,17 @@ class Executable:
                 for name, each in params.items()
             }
         main = self.artifact.main
+        if isinstance(given, Mapping) and self._weights is not None:
+            now = self._weights.values()
+            given = {**{name: now[name] for name in main.unsaved if name in now}, **given}
         arrays = weights.in_order(main, given)
         if self._program is not None:  # otherwise they are only exported
             self._program.set_params(given)
-        pairs = zip(main.params, arrays, strict=True)
+        count = len(main.params)
+        if main.state:
+            self._state = self._program.state if self._program is not None else None
+            self._state = self._state or OwnState(_named(main, arrays[count:]))
+        pairs = zip(main.params, arrays[:count], strict=True)
         copies = {spec.name: np.array(array) for spec, array in pairs}
         self._weights = FixedWeights(copies)
 
@@ -136,8 +151,11 @@ class Executable:
         if program is None or calls is None:
             raise TargetError(self.artifact.obstacle)
         if self._weights is not None:
-            self._weights.follow(program.set_params)
-        results = calls(args, kwargs)
+            self._weights.follow(program.set_weights)
+        if self._state is None:
+            results = calls(args, kwargs)
+        else:
+            results = stepped(program.executor, calls, self._state, args, kwargs)
         if kwargs and results is kwargs.get("out"):
             for each in trees.flatten(self.artifact.main.output_tree, results, "out"):
                 array = each.realize_cached_data() if isinstance(each, needle.Tensor) else each
@@ -162,6 +180,8 @@ class Executable:
         if self._weights is None and self.artifact.main.params:
             raise ArtifactError(f"{path}: no weights to export")
         params = {} if self._weights is None else _arrays(self._weights)
+        if self._state is not None:
+            params |= _named(self.artifact.main, self._state.values())
         golden = self._golden(params)
         manifest = {k: v for k, v in self.manifest.items() if k not in ("key", "golden")}
         with writing(path) as folder:
@@ -200,6 +220,14 @@ class Executable:
         described = [{"shape": each.shape, "dtype": str(each.dtype)} for each in outputs]
         tolerances = estimated_tolerances(described, program.params, self.artifact.precision)
         return Golden(inputs, outputs, reference.COMPILED, tolerances)
+
+
+def _named(main: Function, state: Sequence[Any]) -> Arrays:
+    """Copies of a state's arrays by name."""
+    return {
+        spec.name: np.array(as_numpy(array, spec.name))
+        for spec, array in zip(main.state, state, strict=True)
+    }
 
 
 def calls_of(program: runtime.Program) -> Calls:

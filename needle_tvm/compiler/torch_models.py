@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from needle.dims import Expression
 from needle.errors import DimError, ModelError, TraceError
 from needle.surroundings import found_in
 from needle.trace import Graph, trace_flat
+from needle_tvm.artifact.function import digest_of
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
 from needle_tvm.errors import InstallError, TranslationError, UsageError
@@ -115,10 +116,12 @@ def _refusals() -> Iterator[None]:
 def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     """The `Source` of a loaded model. What its code is compared with is compared with PyTorch
     first, when the code is generated; code from the cache was compared when it was."""
+    from needle.torch.shared_state import SharedState
+
     graph = _traced(found)
     source = source_of(graph, asked.variant)
-    module, flat = found.module, found.flat
-    described = {"arguments": flat.arguments, "output_tree": flat.output_tree}
+    module = found.module
+    described = _described(found, graph)
     # Another program may have the same graph, by a converter's fault: its code is not this one's.
     key = source.fingerprint, module.program.fingerprint(), repr(described), f"{asked.check}"
     source = replace(
@@ -126,6 +129,8 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
         fingerprint="torch:" + hashlib.sha256("\n".join(key).encode()).hexdigest(),
         weights=FixedWeights(source.weights.values()),
     )
+    if module.written:
+        source = replace(source, state=SharedState(found.flat.model, module.written))
     oracle = _Oracle(found, source)
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
@@ -149,11 +154,46 @@ def _traced(found: Loaded) -> Graph:
         if axes:
             dims[name] = axes
 
-    def call(tensors: Sequence[Any]) -> Any:
-        outputs, written = module.functional(tensors)
-        return [*outputs, *written]
+    count, written = len(examples), module.written
+    state = [(name, module.weight(name).realize_cached_data()) for name in written]
 
-    return trace_flat(call, examples, lambda: found_in(module, {}), dims=dims or None)
+    def call(tensors: Sequence[Any]) -> Any:
+        given = dict(zip(written, tensors[count:], strict=True))
+        outputs, new = module.functional(tensors[:count], given)
+        return [*outputs, *new]
+
+    return trace_flat(call, [*examples, *state], lambda: found_in(module, {}), dims=dims or None)
+
+
+def _described(found: Loaded, graph: Graph) -> dict[str, Any]:
+    """The parts of a manifest's function that only the loaded model knows."""
+    module, flat = found.module, found.flat
+    unsaved = [leaf.name for leaf in graph.params if module.is_unsaved(leaf.name)]
+    fixed = _fixed(found, {name for leaf in graph.params for name in (leaf.name, *leaf.others)})
+    return {
+        "arguments": flat.arguments,
+        "output_tree": flat.output_tree,
+        **({"state": module.written} if module.written else {}),
+        **({"unsaved": unsaved} if unsaved else {}),
+        **({"fixed": fixed} if fixed else {}),
+    }
+
+
+def _fixed(found: Loaded, weights: Collection[str]) -> dict[str, str | None]:
+    """Names in the model's `state_dict` that are no weights of the code, with a digest of those
+    that are constants of it."""
+    from needle.torch.reading import array_of
+
+    signature = found.functional.graph_signature
+    users = {node.name: node.users for node in found.functional.graph.nodes}
+    read = {each.target for each in signature.input_specs if users.get(each.arg.name)}
+    constants = read - set(found.module.program.weights.values())
+    held = found.flat.model.state_dict()
+    return {
+        name: digest_of(array_of(each)) if name in constants else None
+        for name, each in held.items()
+        if name not in weights and name not in found.module.written
+    }
 
 
 class _Oracle:
@@ -174,7 +214,8 @@ class _Oracle:
         )
         params = self._source.params()
         for inputs in self._source.examples:
-            tensors = list(map(tensor_of, inputs))
+            # The state, which the model has itself, follows its inputs.
+            tensors = list(map(tensor_of, inputs[: len(module.program.inputs)]))
             wanted = oracle.of_pytorch(module, flat, tensors)
             found = self._source.reference(inputs, params)
             if not oracle.are_close(found, wanted):

@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
     from needle_tvm.runtime import Program
+    from needle_tvm.runtime.state import State
 
 Array = np.ndarray[Any, Any]
 
@@ -56,6 +57,9 @@ class Source:
     - `diverges(inputs, program, stage)` names the first operation whose result is wrong when
       compiled at that stage, or returns None if each is right.
 
+    - `state` is what calls of the model write. Its arrays are the last inputs, and their new values
+      the last outputs.
+
     `inputs` is one of `examples`, but for `reference`.
     """
 
@@ -68,6 +72,7 @@ class Source:
     explain: Callable[[list[Array], list[Array]], str | None]
     diverges: Callable[[list[Array], Program, str], str | None]
     unfollowed: list[str] = field(default_factory=list)
+    state: State | None = None
 
     def params(self) -> dict[str, Array]:
         """The current weights as NumPy arrays."""

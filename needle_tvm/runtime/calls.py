@@ -42,7 +42,7 @@ class Calls:
             argument["tree"] == LEAF and not argument.get("keyword") for argument in main.arguments
         )
         tree = main.output_tree
-        self._single = tree == LEAF
+        self._single = tree == LEAF and not main.state
         self._whole = self._single or tree == {"tuple": [LEAF] * len(main.outputs)}
         self._local = threading.local()
         self._takes_out = any(argument["name"] == "out" for argument in main.arguments)

@@ -19,12 +19,13 @@ from needle_tvm.artifact import Artifact
 from needle_tvm.artifact.layout import PARAMS
 from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.artifact.summary import summary
-from needle_tvm.errors import ArtifactError, UsageError
+from needle_tvm.errors import ArtifactError, ParameterError, UsageError
 from needle_tvm.process.forks import loading
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.runtime import weights
 from needle_tvm.runtime.calls import Calls
 from needle_tvm.runtime.executor import Executor
+from needle_tvm.runtime.state import OwnState, stepped
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -43,6 +44,7 @@ class Program:
         with loading:
             self.executor = Executor(artifact, device)
             self._calls = Calls(self.executor, share=lambda tensor: tensor)
+        self.state: OwnState | None = None  # of a model that has some, once it is given
 
     def __repr__(self) -> str:
         return summary(type(self).__name__, self.artifact.manifest, self.artifact.main)
@@ -68,11 +70,25 @@ class Program:
     def set_params(self, params: Mapping[str, Any]) -> None:
         """Use the weights `params` from now on: arrays by name, packed here as the code takes them.
 
-        The arrays are copied. Raises ParameterError that lists all that does not fit, as
-        `weights.in_order` does; the weights in use stay as they were.
+        A model's state is among them, and begins anew. The arrays are copied. Raises ParameterError
+        that lists all that does not fit, as `weights.in_order` does; the weights in use stay as
+        they were.
         """
-        arrays = weights.in_order(self.artifact.main, params)
+        main = self.artifact.main
+        arrays = weights.in_order(main, params)
+        count = len(main.params)
+        self.executor.use(self.executor.copied(arrays[:count]))
+        self.begin(arrays[count:])
+
+    def set_weights(self, params: Mapping[str, Any]) -> None:
+        """Like `set_params`, for weights alone: a state goes on."""
+        arrays = weights.in_order(self.artifact.main, params, state=False)
         self.executor.use(self.executor.copied(arrays))
+
+    def begin(self, state: Sequence[np.ndarray[Any, Any]]) -> None:
+        """Use copies of these arrays as the model's state."""
+        names = [spec.name for spec in self.artifact.main.state]
+        self.state = OwnState(dict(zip(names, state, strict=True))) if names else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `main` on arrays in the structure the model was traced with.
@@ -83,13 +99,19 @@ class Program:
         arrays in that structure, the results are written to them and `out` is returned, unless the
         model has an argument of that name. Raises InputError when an argument's structure, shape or
         dtype is not the compiled one's, for indices out of range (those in a GPU's memory are not
-        looked at), and for an `out` that does not fit, is read-only, or overlaps an input.
+        looked at), and for an `out` that does not fit, is read-only, or overlaps an input. A model
+        with state takes it from the call before.
         """
+        if self.artifact.main.state:
+            if self.state is None:
+                raise ParameterError("this artifact carries no state: call set_params first")
+            return stepped(self.executor, self._calls, self.state, args, kwargs)
         return self._calls(args, kwargs)
 
     def run(self, values: Sequence[Any]) -> list[Any]:
         """`main` on `values`, a flat list of arrays, one per input; a flat list of arrays back.
 
+        A model's state is the last of both, and nothing is kept.
         Takes and returns the same arrays as a call, and raises the same errors.
         """
         return self._calls.run(values)
@@ -115,8 +137,10 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
         program = Program(artifact, device)
         if params is not None:
             executor = program.executor
-            tensors = executor.copied(weights.in_order(artifact.main, params))
-            del params  # the file's bytes: packing needs as much again
+            arrays, count = weights.in_order(artifact.main, params), len(artifact.main.params)
+            tensors = executor.copied(arrays[:count])
+            program.begin(arrays[count:])
+            del params, arrays  # the file's bytes: packing needs as much again
             executor.use(tensors)
         return program
 

@@ -8,32 +8,44 @@ from typing import Any
 import numpy as np
 
 from needle_tvm.artifact.arrays import as_numpy, describe
-from needle_tvm.artifact.function import Function
+from needle_tvm.artifact.function import Function, digest_of
 from needle_tvm.errors import InputError, ParameterError
 
 
-def in_order(main: Function, params: Mapping[str, Any]) -> list[np.ndarray[Any, Any]]:
-    """The arrays of `params` in the order that the function `main` takes them in.
+def in_order(
+    main: Function, params: Mapping[str, Any], state: bool = True
+) -> list[np.ndarray[Any, Any]]:
+    """The arrays of `params` in the order that the function `main` takes them in: parameters, and
+    then, unless `state` is False, those of its state.
 
-    A parameter with several names (`ties` lists them) may be given under any of them. Raises
-    ParameterError for a value that is not a mapping. Otherwise the error lists every name that is
-    missing, unexpected, masked or of another shape or dtype, and the names of one parameter that
-    are given different values.
+    A parameter with several names (`ties` lists them) may be given under any of them; what
+    the code does not read may be there as well. Raises ParameterError for a value that is not a
+    mapping. Otherwise the error lists every name that is missing, unexpected, masked or of another
+    shape or dtype, the names of one parameter that are given different values, and constants of the
+    code that have other values.
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
-    specs = {spec.name: spec for spec in main.params}
+    specs = {spec.name: spec for spec in (*main.params, *(main.state if state else ()))}
     tied = {name: group for group in main.ties for name in group}
     given: dict[str, np.ndarray[Any, Any]] = {}
     problems = []
     for name, value in params.items():
-        if name not in specs and name not in tied:
+        is_fixed = name in main.fixed
+        if name not in specs and name not in tied and not is_fixed:
             problems.append(f"unexpected {name!r}")
             continue
+        if is_fixed and main.fixed[name] is None:
+            continue
         try:
-            given[name] = np.asarray(as_numpy(value, repr(name)))
+            array = np.asarray(as_numpy(value, repr(name)))
         except InputError as error:
             problems.append(str(error))
+            continue
+        if not is_fixed:
+            given[name] = array
+        elif digest_of(array) != main.fixed[name]:
+            problems.append(f"{name!r} is a constant of the code, and has another value there")
     arrays = []
     for name, spec in specs.items():
         known_as = next((each for each in (name, *tied.get(name, ())) if each in params), None)

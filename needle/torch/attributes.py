@@ -1,0 +1,155 @@
+"""Attributes of a PyTorch model that its `forward` changes, beside parameters and buffers.
+
+An exported program has nothing of them, and what export leaves in them are not the values that the
+model would have there. So they are put back. A model may keep tables there that it makes at its
+first call. One that goes on from them at its next call, or leaves something of the inputs there, is
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .refusals import not_taken
+
+_TENSORS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_PLAIN = (bool, int, float, str, type(None))
+_MISSING = object()
+
+
+class Attributes:
+    """The attributes of a model's modules at one time, with the contents of lists, dicts, sets."""
+
+    def __init__(self, model: Any) -> None:
+        self._modules = [(path, module, dict(vars(module))) for path, module in _modules(model)]
+        self._contents = {
+            id(value): (value, value.copy())
+            for _, _, attributes in self._modules
+            for name, value in attributes.items()
+            if name not in _TENSORS and type(value) in (list, dict, set)
+        }
+
+    def changed(self) -> dict[str, Any]:
+        """The present values of attributes that are others now, by path."""
+        return {
+            f"{path}.{name}" if path else name: _copied(now)
+            for path, module, attributes in self._modules
+            for name in {**attributes, **vars(module)}
+            for before, now in [(attributes.get(name, _MISSING), vars(module).get(name, _MISSING))]
+            if self._is_other(before, now)
+        }
+
+    def _is_other(self, before: Any, now: Any) -> bool:
+        if id(before) in self._contents and now is before:
+            return _parts(now) != _parts(self._contents[id(before)][1])
+        is_plain = type(now) in _PLAIN and type(now) is type(before)
+        return now is not before and not (is_plain and now == before)
+
+    def put_back(self) -> None:
+        """Give all attributes their values of that time."""
+        for _, module, attributes in self._modules:
+            for name in [name for name in vars(module) if name not in attributes]:
+                del vars(module)[name]
+            vars(module).update(attributes)
+        for value, contents in self._contents.values():
+            if _parts(value) != _parts(contents):
+                value.clear()
+                if type(value) is list:
+                    value.extend(contents)
+                else:
+                    value.update(contents)
+
+
+def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
+    """Raise UnsupportedError that names an attribute from which a `Flat` model goes on at its next
+    call, or in which it leaves something of its inputs. Runs it on copies of these inputs."""
+    before, calls = Attributes(flat.module), []
+    try:
+        for inputs in (tensors, tensors, [_other(each) for each in tensors]):
+            result = _called(flat.module, inputs)
+            calls.append((_copied(list(result)), before.changed()))
+    finally:
+        before.put_back()
+    (one, first), (two, second), (_, third) = calls
+    for path in second:
+        goes_on = not _same(first.get(path, _MISSING), second[path])
+        if goes_on or not _same(second[path], third.get(path, _MISSING)):
+            how = (
+                "what it does next depends on it" if goes_on else "its value comes from the inputs"
+            )
+            raise not_taken(
+                flat.module,
+                f"it changes its attribute {path!r} at each call ({how}), which is neither a "
+                "parameter nor a buffer: register it as a buffer (register_buffer), or return it",
+            )
+    if not _same(one, two):
+        names = ", ".join(map(repr, second))
+        raise not_taken(
+            flat.module,
+            f"it changes attributes ({names}), and its next call gives other results: keep in "
+            "buffers (register_buffer) what it goes on from",
+        )
+
+
+def _called(model: Any, inputs: Sequence[Any]) -> Any:
+    """The result of a model for copies of inputs, with copies of its parameters and buffers."""
+    import torch
+
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    copies = {name: each.detach().clone() for name, each in state.items()}
+    arguments = tuple(each.detach().clone() for each in inputs)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        return torch.func.functional_call(model, copies, arguments)
+
+
+def _other(tensor: Any) -> Any:
+    """A tensor like this one; floating-point numbers are others."""
+    return tensor * 0.75 if tensor.is_floating_point() else tensor
+
+
+def _modules(model: Any) -> Iterator[tuple[str, Any]]:
+    """The modules of a `Flat.module`, with the model itself in the place of that."""
+    for path, module in model.named_modules():
+        yield from ((path, each) for each in getattr(module, "models", [module]))
+
+
+def _parts(value: Any) -> Any:
+    """What tells whether a container holds the same objects."""
+    if isinstance(value, Mapping):
+        return [(key, id(each)) for key, each in value.items()]
+    return sorted(map(id, value)) if isinstance(value, set) else list(map(id, value))
+
+
+def _copied(value: Any) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if type(value) in (list, tuple):
+        return [_copied(each) for each in value]
+    if type(value) is dict:
+        return {key: _copied(each) for key, each in value.items()}
+    return value
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; those of other kinds than tensors, containers and plain values
+    are taken for it."""
+    import torch
+
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return (
+            isinstance(one, torch.Tensor)
+            and isinstance(other, torch.Tensor)
+            and one.shape == other.shape
+            and one.dtype == other.dtype
+            and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
+        )
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, _PLAIN) or isinstance(other, _PLAIN):
+        return type(one) is type(other) and (one == other or one != one)
+    return True

@@ -1,0 +1,39 @@
+"""Errors for PyTorch models that needle does not take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ..errors import UnsupportedError
+
+# What errors of export's mean, by parts of their texts.
+_REASONS = {
+    "is mutated in the forward method": (
+        "it writes to a tensor that is neither a parameter nor a buffer: register it as a buffer "
+        "(register_buffer)"
+    ),
+    "found a fake tensor in the exported": (
+        "it makes or writes a tensor in a way that torch.export does not follow, such as by .data: "
+        "write it under torch.no_grad(), as in weight.add_(1)"
+    ),
+}
+
+
+def reason_of(error: Exception) -> str:
+    """Why export does not take a model, in words that end no sentence."""
+    for part, reason in _REASONS.items():
+        if part in str(error):
+            return reason
+    text = first_line(error)
+    return re.sub(r"\s*[^.]*\b([Pp]lease|[Pp]ls) (file|open|report|create)[^.]*(\.|$)", "", text)
+
+
+def not_taken(model: Any, reason: str) -> UnsupportedError:
+    """The error for a model that cannot be taken."""
+    return UnsupportedError(f"{type(model).__name__}: {reason}")
+
+
+def first_line(error: Exception) -> str:
+    """The type and the first line of an error."""
+    return f"{type(error).__name__}: {error}".strip().splitlines()[0]

@@ -1,0 +1,80 @@
+"""State of a model: arrays that each call reads and writes, beside its inputs and results.
+
+The code itself is a pure function. It takes the state after its inputs, and returns the new values
+after its results; `stepped` makes a call of it that keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from needle_tvm.artifact.arrays import as_numpy
+from needle_tvm.artifact.trees import flatten
+from needle_tvm.process.turns import turn_of
+from needle_tvm.runtime.calls import Calls
+from needle_tvm.runtime.executor import Executor
+from needle_tvm.runtime.inputs import destinations
+
+
+class State(Protocol):
+    """The state of a model, wherever it is kept. One call at a time uses it."""
+
+    @property
+    def key(self) -> object:
+        """What calls of one state have in common."""
+
+    def values(self) -> Sequence[Any]:
+        """The current arrays."""
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Keep new values."""
+
+
+class OwnState:
+    """State that a program keeps itself."""
+
+    def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        self._arrays = {name: np.array(array) for name, array in arrays.items()}
+
+    @property
+    def key(self) -> object:
+        """This object's identity."""
+        return "state", id(self)
+
+    def values(self) -> list[np.ndarray[Any, Any]]:
+        """The current arrays."""
+        return list(self._arrays.values())
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Copy new values."""
+        for array, value in zip(self._arrays.values(), values, strict=True):
+            array[...] = as_numpy(value, "state")
+
+
+def stepped(
+    executor: Executor, calls: Calls, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """`calls` for a model with state: results in its structure, or `out`.
+
+    Raises what `calls` raises; the state is then as before.
+    """
+    main, named = executor.main, dict(kwargs)
+    takes_out = any(argument["name"] == "out" for argument in main.arguments)
+    out = None if takes_out else named.pop("out", None)
+    values, count = main.flatten(args, named), len(main.outputs) - len(main.state)
+    with turn_of(state.key):
+        given = [*values, *state.values()]
+        found = None
+        if out is not None:
+            outputs = list(flatten(main.output_tree, out, "out"))
+            found = destinations(outputs, executor.results_for(given)[:count], given)
+        results = calls.run(given)
+        state.write(results[count:])
+    if found is None:
+        return main.unflatten(results[:count])
+    for array, result in zip(found, results, strict=False):
+        array[...] = as_numpy(result, "result")
+    return out
