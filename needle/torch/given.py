@@ -15,9 +15,9 @@ def module_of(
 ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """The model as a `torch.nn.Module`, and its example arguments.
 
-    `model` is a module in eval mode, an `ExportedProgram`, or the path of a file of one (`.pt2`).
+    `model` is a module, an `ExportedProgram`, or the path of a file of one (`.pt2`).
     Only a `trusted` file may run code (`archive`). A program's own example arguments are used where
-    none are given. Raises UnsupportedError for another model, one in training mode, and a file that
+    none are given. Raises UnsupportedError for another model, and a file that
     holds no program or could run code.
     """
     import torch
@@ -35,6 +35,4 @@ def module_of(
         )
     if not isinstance(model, torch.nn.Module):
         raise UnsupportedError(f"model is a {type(model).__name__}, not a torch.nn.Module")
-    if model.training:
-        raise UnsupportedError("model is in training mode: call model.eval() first")
     return model, args, kwargs

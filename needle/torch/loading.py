@@ -27,7 +27,7 @@ def load(
     trusted: bool = False,
     check: bool = True,
 ) -> TorchModel:
-    """A PyTorch model in eval mode as a needle Module, for inputs like these.
+    """A PyTorch model as a needle Module, for inputs like these.
 
     `model` is a `torch.nn.Module`, an `ExportedProgram` of `torch.export`, or the path of a file
     (`.pt2`) that `torch.export.save` wrote. Reading a file runs no code from it; a file that needs
@@ -37,6 +37,12 @@ def load(
     dataclasses of them, and objects that hold them; numbers, strings and None are fixed. `dims`
     gives axes of inputs a size that is not known: {"x": {0: needle.Dim("n", max=64)}}, or as
     `dynamic_shapes` of `torch.export`; the module then takes any size in the dims' bounds.
+
+    The module does what the model does in the mode that it is in: call `model.eval()` first for
+    inference. In training mode, batch norm takes the statistics of each call and writes its running
+    ones, and dropout is refused, for it draws random numbers. What `forward` writes to parameters
+    and buffers, each call of the module writes to its own. Attributes that `forward` changes from
+    call to call are refused by name.
 
     The weights are copied. They have PyTorch's shapes, and their names in its `state_dict`. Unless
     `check` is False, the module is run on the inputs, and with dims at their least and largest

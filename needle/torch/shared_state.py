@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .refusals import not_taken
 from .reading import tensor_of
+from .refusals import not_taken
 
 
 class SharedState:
