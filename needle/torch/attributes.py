@@ -8,6 +8,7 @@ refused.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,16 +20,23 @@ _MISSING = object()
 
 
 class Attributes:
-    """The attributes of a model's modules at one time, with the contents of lists, dicts, sets."""
+    """The attributes of a model's modules at one time, with the contents of lists, dicts and sets,
+    and the elements of tensors there."""
 
     def __init__(self, model: Any) -> None:
         self._modules = [(path, module, dict(vars(module))) for path, module in _modules(model)]
-        self._contents = {
-            id(value): (value, value.copy())
+        values = [
+            value
             for _, _, attributes in self._modules
             for name, value in attributes.items()
-            if name not in _TENSORS and type(value) in (list, dict, set)
-        }
+            if name not in _TENSORS
+        ]
+        containers = [value for value in values if type(value) in (list, dict, set)]
+        self._contents = {id(value): (value, value.copy()) for value in containers}
+        inside = [x for each in containers for x in (each.values() if type(each) is dict else each)]
+        self._elements = [
+            (each, each.detach().clone()) for each in (*values, *inside) if _is_plain(each)
+        ]
 
     def changed(self) -> dict[str, Any]:
         """The present values of attributes that are others now, by path."""
@@ -48,6 +56,8 @@ class Attributes:
 
     def put_back(self) -> None:
         """Give all attributes their values of that time."""
+        import torch
+
         for _, module, attributes in self._modules:
             for name in [name for name in vars(module) if name not in attributes]:
                 del vars(module)[name]
@@ -59,18 +69,30 @@ class Attributes:
                     value.extend(contents)
                 else:
                     value.update(contents)
+        for tensor, elements in self._elements:
+            if not _same(tensor.detach(), elements):
+                with torch.inference_mode(tensor.is_inference()):
+                    tensor.detach().copy_(elements)
+
+
+@contextlib.contextmanager
+def put_back(model: Any) -> Iterator[Attributes]:
+    """Context whose exit gives the attributes of a model their values before it."""
+    before = Attributes(model)
+    try:
+        yield before
+    finally:
+        before.put_back()
 
 
 def check_settled(flat: Any, tensors: Sequence[Any]) -> None:
     """Raise UnsupportedError that names an attribute from which a `Flat` model goes on at its next
     call, or in which it leaves something of its inputs. Runs it on copies of these inputs."""
-    before, calls = Attributes(flat.module), []
-    try:
+    calls = []
+    with put_back(flat.module) as before:
         for inputs in (tensors, tensors, [_other(each) for each in tensors]):
             result = _called(flat.module, inputs)
             calls.append((_copied(list(result)), before.changed()))
-    finally:
-        before.put_back()
     (one, first), (two, second), (_, third) = calls
     for path in second:
         goes_on = not _same(first.get(path, _MISSING), second[path])
@@ -106,6 +128,15 @@ def _called(model: Any, inputs: Sequence[Any]) -> Any:
 def _other(tensor: Any) -> Any:
     """A tensor like this one; floating-point numbers are others."""
     return tensor * 0.75 if tensor.is_floating_point() else tensor
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a tensor with elements, of a kind that can be copied and compared."""
+    import torch
+
+    return type(value) in (torch.Tensor, torch.nn.Parameter) and not (
+        value.is_meta or value.is_nested or value.layout != torch.strided
+    )
 
 
 def _modules(model: Any) -> Iterator[tuple[str, Any]]:

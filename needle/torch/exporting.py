@@ -214,7 +214,7 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
             raise not_taken(
                 model,
                 f"it draws random numbers ({node.target}){line_of(node)}, and a traced model would "
-                "give the same ones at each call: take them as an input",
+                f"give the same ones at each call: {_instead_of_drawing(model)}",
             )
         value = node.meta.get("val")
         for part in value if isinstance(value, (tuple, list)) else [value]:
@@ -237,6 +237,16 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
         )
     if not any(type(each.arg).__name__ == "TensorArgument" for each in outputs):
         raise not_taken(model, "it returns no tensor")
+
+
+def _instead_of_drawing(model: Any) -> str:
+    own, *inner = model.modules()
+    training = any(each.training for each in (*getattr(own, "models", (own,)), *inner))
+    return (
+        "call model.eval() first, or take them as an input"
+        if training
+        else ("take them as an input")
+    )
 
 
 def line_of(node: Any) -> str:

@@ -8,11 +8,12 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from . import oracle
-from .attributes import Attributes, check_settled
+from .attributes import check_settled, put_back
 from .dims import Asked, asked
 from .exporting import exported_program
 from .given import module_of
 from .model import TorchModel
+from .program import Program
 from .reading import array_of
 from .refusals import not_taken
 from .shared_state import check_apart
@@ -90,12 +91,9 @@ def loaded(
     check_tensors(module, flat.placed)
     wanted = asked(flat.names, flat.values, dims)
     tensors = tuple(each for _, each in flat.tensors)
-    attributes = Attributes(flat.module)
-    try:
+    with put_back(flat.module) as attributes:
         functional, program = exported_program(flat.module, tensors, wanted)
         is_changed = bool(attributes.changed())
-    finally:
-        attributes.put_back()
     if is_changed:
         check_settled(flat, tensors)
     for write in program.writes:
@@ -105,26 +103,14 @@ def loaded(
                 f"it writes to its input {write.target!r}: return the new value instead",
             )
     check_apart(flat.module, [write.target for write in program.writes])
-    weights = _weights(functional, program)
-    ties = _ties(flat.module, weights)
-    found = TorchModel(program, weights, flat.arguments, flat.output_tree, ties)
+    weights = _weights(flat.model, functional, program)
+    found = TorchModel(program, weights, flat.arguments, flat.output_tree)
     return Loaded(found, flat, functional, wanted)
 
 
-def _ties(model: Any, weights: Mapping[str, Any]) -> list[list[str]]:
-    """Names of one parameter or buffer, for each weight that has several: its own first."""
-    names: dict[int, list[str]] = {}
-    for name, each in (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ):
-        names.setdefault(id(each), []).append(name)
-    groups = (sorted(group, key=lambda name: name not in weights) for group in names.values())
-    return [group for group in groups if len(group) > 1 and group[0] in weights]
-
-
-def _weights(functional: Any, program: Any) -> dict[str, tuple[Any, str]]:
-    """The arrays of a program's weights, and what each is."""
+def _weights(model: Any, functional: Any, program: Program) -> dict[str, tuple[Any, str]]:
+    """The arrays of a program's weights, and what each is, in the model's order. One that has
+    several names there is one array under each of them."""
     signature = functional.graph_signature
     kinds = dict.fromkeys(signature.inputs_to_parameters.values(), "parameter")
     found = {}
@@ -137,7 +123,12 @@ def _weights(functional: Any, program: Any) -> dict[str, tuple[Any, str]]:
         if kind == "parameter" and not is_floating:
             kind = "buffer"
         found[target] = (array_of(value), kind)
-    return found
+    places = dict(model.named_parameters(remove_duplicate=False))
+    places |= model.named_buffers(remove_duplicate=False)
+    known = {id(places[name]): each for name, each in found.items() if name in places}
+    order = dict.fromkeys([*model.state_dict(), *places])
+    named = {name: known[id(places[name])] for name in order if id(places.get(name)) in known}
+    return named | {name: each for name, each in found.items() if name not in named}
 
 
 def check_tensors(model: Any, inputs: Sequence[tuple[str, Any]]) -> None:

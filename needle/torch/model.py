@@ -13,13 +13,18 @@ from .. import tree as trees
 from .._state import state
 from ..backend_ndarray import NDArray
 from ..conversion.values import tensor
-from ..errors import ModelError
+from ..errors import ModelError, UnsupportedError
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..tensor import Tensor
 from .execute import Run
 from .program import Program
 from .structure import flattened
+
+
+def _check_free(holder: Module, name: str) -> None:
+    if name in vars(TorchModel) and isinstance(holder, TorchModel):
+        raise UnsupportedError(f"the model has a part {name!r}, a name that needle's module uses")
 
 
 class Part(Module):
@@ -41,16 +46,18 @@ class TorchModel(Part):
         weights: Mapping[str, tuple[np.ndarray, str]],
         arguments: Sequence[Mapping[str, Any]],
         output_tree: Any,
-        ties: Sequence[Sequence[str]] = (),
     ) -> None:
         super().__init__()
-        self._program, self.arguments, self.output_tree = program, list(arguments), output_tree
-        for name, each in weights.items():
-            self._put(name, *each)
-        for first, *others in ties:
-            for name in others:
-                self._share(name, first)
-        self.call_signature = _signature(self.arguments)
+        self._program, self._arguments, self._output_tree = program, list(arguments), output_tree
+        made: dict[int, Tensor] = {}  # by the identities of arrays
+        for name, (array, kind) in weights.items():
+            if id(array) not in made:
+                is_learned = kind == "parameter"
+                made[id(array)] = (
+                    Parameter(array) if is_learned else Tensor(array, requires_grad=False)
+                )
+            self._put(name, made[id(array)], kind == "unsaved")
+        self.call_signature = _signature(self._arguments)
         self.eval()
 
     def load_state_dict(
@@ -69,36 +76,24 @@ class TorchModel(Part):
         held = {n: each for n, each in values.items() if n not in self._program.fixed}
         super().load_state_dict(held, strict, layout)
 
-    def _put(self, name: str, array: np.ndarray, kind: str) -> None:
-        """Keep a weight under its dotted name; `kind` is "parameter", "buffer" or "unsaved"."""
-        holder, last = self._holder(name)
-        value = Parameter(array) if kind == "parameter" else Tensor(array, requires_grad=False)
-        setattr(holder, last, value)
-        if kind == "unsaved":
-            holder._unsaved = holder._unsaved | {last}
-
-    def _share(self, name: str, first: str) -> None:
-        """Give a weight, `first`, another name."""
-        before, held = self._place(first)
-        holder, last = self._holder(name)
-        setattr(holder, last, getattr(before, held))
-        if held in before._unsaved:
-            holder._unsaved = holder._unsaved | {last}
-
-    def _holder(self, name: str) -> tuple[Module, str]:
-        """The part that a weight of this name belongs to, made if there is none, and its name."""
+    def _put(self, name: str, value: Tensor, is_unsaved: bool) -> None:
+        """Keep a weight under its dotted name."""
         *path, last = name.split(".")
         holder: Module = self
         for part in path:
-            if not isinstance(getattr(holder, part, None), Module):
+            if not isinstance(vars(holder).get(part), Module):
+                _check_free(holder, part)
                 setattr(holder, part, Part())
-            holder = getattr(holder, part)
-        return holder, last
+            holder = vars(holder)[part]
+        _check_free(holder, last)
+        setattr(holder, last, value)
+        if is_unsaved:
+            holder._unsaved = holder._unsaved | {last}
 
     def _place(self, name: str) -> tuple[Module, str]:
         """The module that holds a weight, and the weight's name there."""
         *path, last = name.split(".")
-        return functools.reduce(getattr, path, self), last
+        return functools.reduce(lambda holder, part: vars(holder)[part], path, self), last
 
     @property
     def program(self) -> Program:
@@ -110,10 +105,10 @@ class TorchModel(Part):
         """The names of the parameters and buffers that each call writes."""
         return [write.target for write in self._program.writes]
 
-    def weight(self, name: str) -> Tensor:
+    def weight_named(self, name: str) -> Tensor:
         """The parameter or buffer of that name."""
         holder, last = self._place(name)
-        found: Tensor = getattr(holder, last)
+        found: Tensor = vars(holder)[last]
         return found
 
     def is_unsaved(self, name: str) -> bool:
@@ -123,14 +118,14 @@ class TorchModel(Part):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """What the PyTorch model returns for these arguments."""
-        inputs = flattened(self.arguments, args, kwargs)
+        inputs = flattened(self._arguments, args, kwargs)
         outputs, written = self.functional(inputs)
         for name, value in zip(self.written, written, strict=True):
             holder, last = self._place(name)
             if state.trace is not None:  # which refuses, and names it
                 setattr(holder, last, value)
-            getattr(holder, last).data = value.detach()
-        return trees.unflatten(_as_dicts(self.output_tree), iter(outputs))
+            vars(holder)[last].data = value.detach()
+        return trees.unflatten(_as_dicts(self._output_tree), iter(outputs))
 
     def functional(
         self, inputs: Sequence[Any], weights: Mapping[str, Tensor] | None = None
@@ -147,7 +142,7 @@ class TorchModel(Part):
         for name, target in program.weights.items():
             values[name] = (weights or {}).get(target)
             if values[name] is None:
-                values[name] = self.weight(target)
+                values[name] = self.weight_named(target)
         outputs, written = Run(program, values).results([x.shape for x in given])
         tensors = [tensor(x) for x in outputs if isinstance(x, (Tensor, np.ndarray))]
         return tensors, [tensor(x) for x in written]

@@ -10,6 +10,7 @@ import numpy as np
 from .._state import no_grad
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
+from .attributes import put_back
 from .complexes import Complex
 from .dims import Asked
 from .execute import Run, at_sizes, convert
@@ -68,7 +69,7 @@ def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str,
     state = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     arguments = tuple(each.detach().clone() for each in inputs)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), put_back(flat.module):
         result = torch.func.functional_call(flat.module, copies, arguments)
     leaves = [each for each in result if isinstance(each, torch.Tensor)]
     return [array_of(each) for each in leaves], {n: array_of(each) for n, each in copies.items()}

@@ -155,7 +155,7 @@ def _traced(found: Loaded) -> Graph:
             dims[name] = axes
 
     count, written = len(examples), module.written
-    state = [(name, module.weight(name).realize_cached_data()) for name in written]
+    state = [(name, module.weight_named(name).realize_cached_data()) for name in written]
 
     def call(tensors: Sequence[Any]) -> Any:
         given = dict(zip(written, tensors[count:], strict=True))

@@ -1,0 +1,16 @@
+"""Operators that write one tensor into another, in their functional form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops
+from ..operands import cast
+from ..program import Node
+from ..registry import converter
+
+
+@converter("aten.copy")
+def _copy(node: Node, x: Any, source: Any, *_: Any) -> Any:
+    """`source` in the shape and the dtype of `x`."""
+    return ops.broadcast_to(cast(source, node.dtype), node.shape)
