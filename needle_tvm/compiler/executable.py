@@ -68,12 +68,12 @@ class Executable:
     ) -> None:
         self.artifact = artifact
         self._program = program
-        self._calls = program and calls_of(program)
+        self._calls = None if program is None else calls_of(program)
         self.from_cache = from_cache
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
         self._loaded_weights = self._weights
-        self._state: State | None = program and program.state
+        self._state: State | None = None if program is None else program.state
         if source is not None:
             self._weights = source.weights
             self._state = source.state
