@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -169,30 +169,19 @@ def _described(found: Loaded, graph: Graph) -> dict[str, Any]:
     """The parts of a manifest's function that only the loaded model knows."""
     module, flat = found.module, found.flat
     unsaved = [leaf.name for leaf in graph.params if module.is_unsaved(leaf.name)]
-    fixed = _fixed(found, {name for leaf in graph.params for name in (leaf.name, *leaf.others)})
+    names = {name for leaf in graph.params for name in (leaf.name, *leaf.others)}
+    known = module.program.fixed
+    fixed = {
+        name: None if known.get(name) is None else digest_of(known[name])
+        for name in flat.model.state_dict()
+        if name not in names and name not in module.written
+    }
     return {
         "arguments": flat.arguments,
         "output_tree": flat.output_tree,
         **({"state": module.written} if module.written else {}),
         **({"unsaved": unsaved} if unsaved else {}),
         **({"fixed": fixed} if fixed else {}),
-    }
-
-
-def _fixed(found: Loaded, weights: Collection[str]) -> dict[str, str | None]:
-    """Names in the model's `state_dict` that are no weights of the code, with a digest of those
-    that are constants of it."""
-    from needle.torch.reading import array_of
-
-    signature = found.functional.graph_signature
-    users = {node.name: node.users for node in found.functional.graph.nodes}
-    read = {each.target for each in signature.input_specs if users.get(each.arg.name)}
-    constants = read - set(found.module.program.weights.values())
-    held = found.flat.model.state_dict()
-    return {
-        name: digest_of(array_of(each)) if name in constants else None
-        for name, each in held.items()
-        if name not in weights and name not in found.module.written
     }
 
 

@@ -63,7 +63,7 @@ def test_it_compiles_and_follows_its_weights(stage):
     compiled = needle_tvm.compile(loaded, x.numpy(), stage=stage)
     for _ in range(2):
         np.testing.assert_allclose(compiled(x).numpy(), loaded(x.numpy()).numpy(), atol=1e-6)
-        loaded.weight("0.bias").data = ndl.ones(5)
+        loaded.weight_named("0.bias").data = ndl.ones(5)
 
 
 def test_a_whole_state_dict_of_pytorchs_can_be_loaded():
