@@ -2,9 +2,9 @@
 
 needle has no complex dtype. A complex value between two nodes is a `Complex`; where one enters or
 leaves a program (an input, a weight, a constant, an output), it is a real tensor (..., 2) of real
-and imaginary parts, as in `needle.fft`: `reading.py` puts `view_as_complex` and `view_as_real`
-there. A node that takes or returns complex numbers is converted by its `complex_converter`, or, for
-an operator of `_BY_PART`, by the ordinary converter for each part.
+and imaginary parts, as in `needle.fft`: `reading.py` puts nodes of OF_PARTS and TO_PARTS there. A
+node that takes or returns complex numbers is converted by its `complex_converter`, or, for an
+operator of `_BY_PART`, by the ordinary converter for each part.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from ..tensor import Tensor
 from . import registry
 from .program import Node, Result
 
+OF_PARTS = "needle.of_parts.default"  # as aten.view_as_complex
+TO_PARTS = "needle.to_parts.default"  # as aten.view_as_real
 REAL = {"complex64": "float32", "complex128": "float64"}  # the dtypes of parts
 _COMPLEX = {real: name for name, real in REAL.items()}
 

@@ -11,7 +11,7 @@ from .._state import no_grad
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
 from .attributes import put_back
-from .complexes import Complex
+from .complexes import OF_PARTS, TO_PARTS, Complex
 from .dims import Asked
 from .execute import Run, at_sizes, convert
 from .model import TorchModel
@@ -138,8 +138,8 @@ def _value(value: Any) -> Any:
 
 
 def _difference(node: Node, values: Mapping[str, Any], model: TorchModel) -> str | None:
-    if node.name not in values:
-        return None  # a node that is not PyTorch's: it takes or makes the parts of complex numbers
+    if node.operator in (OF_PARTS, TO_PARTS):
+        return None  # PyTorch has no such node
     run = Run(model.program, {n: _tensors(v) for n, v in values.items() if v is not None})
     try:
         with no_grad():

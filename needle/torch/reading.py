@@ -12,7 +12,7 @@ import numpy as np
 from ..backend_ndarray.dtypes import DTYPES
 from ..errors import UnsupportedError
 from . import complexes, registry
-from .complexes import real_dtype
+from .complexes import OF_PARTS, TO_PARTS, real_dtype
 from .execute import GETITEM
 from .program import Node, Program, Ref, Result, Write, refs
 from .symbols import Symbols
@@ -111,9 +111,7 @@ class _Reader:
             return ref
         name = f"{value.name}__returned"
         if all(each.name != name for each in self._nodes):
-            self._nodes.append(
-                Node(name, "aten.view_as_real.default", (ref,), (self._parts(meta),), False)
-            )
+            self._nodes.append(Node(name, TO_PARTS, (ref,), (self._parts(meta),), False))
         return Ref(name)
 
     def _parts(self, value: Any) -> Result:
@@ -131,7 +129,7 @@ class _Reader:
         }
         values.update(self._known)
         return {
-            name: Node(name, "aten.view_as_complex.default", (Ref(_entry(name)),), (result,), False)
+            name: Node(name, OF_PARTS, (Ref(_entry(name)),), (result,), False)
             for name, value in values.items()
             if isinstance(value, torch.Tensor)
             and value.is_complex()

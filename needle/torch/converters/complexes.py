@@ -9,7 +9,7 @@ import numpy as np
 from ... import ops
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
-from ..complexes import Complex, part, real_dtype
+from ..complexes import OF_PARTS, TO_PARTS, Complex, part, real_dtype
 from ..operands import Number, cast, is_tensor
 from ..program import Node
 from ..registry import complex_converter, converter
@@ -36,7 +36,7 @@ def widest(*operands: Operand) -> str:
 
 
 @converter("aten.view_as_complex", "aten.view_as_complex_copy")
-@complex_converter("aten.view_as_complex", "aten.view_as_complex_copy")
+@complex_converter("aten.view_as_complex", "aten.view_as_complex_copy", OF_PARTS)
 def view_as_complex(node: Node, x: Value) -> Complex:
     """The numbers whose parts are along the last axis of x (..., 2)."""
     if isinstance(x, np.ndarray):
@@ -44,7 +44,7 @@ def view_as_complex(node: Node, x: Value) -> Complex:
     return Complex(x[..., 0], x[..., 1])
 
 
-@complex_converter("aten.view_as_real", "aten.view_as_real_copy")
+@complex_converter("aten.view_as_real", "aten.view_as_real_copy", TO_PARTS)
 def view_as_real(node: Node, x: Complex) -> Tensor:
     return ops.stack([x.real, x.imag], -1)
 
