@@ -113,7 +113,7 @@ NAMES = [function.__name__ for function, _ in CASES]
 
 def compared(found, wanted, atol=2e-5):
     for have, want in zip(found, torch.utils._pytree.tree_leaves(wanted), strict=True):
-        want = want.detach().resolve_conj()
+        want = want.detach().resolve_conj().resolve_neg()
         want = torch.view_as_real(want) if want.is_complex() else want
         scale = max(1.0, float(want.abs().max())) if want.is_floating_point() else 1
         np.testing.assert_allclose(have.numpy(), want.numpy(), atol=atol * scale)
