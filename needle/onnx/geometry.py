@@ -6,12 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from .. import ops
 from ..conversion.budget import bounded
-from ..tensor import Tensor
+from ..conversion.convolutions import Sides
 from .graph import Node
-
-Sides = list[tuple[Any, Any]]  # elements before and behind each axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,21 +83,3 @@ def _pads(
         less, more = total // 2, total - total // 2
         sides.append((less, more) if auto == "SAME_UPPER" else (more, less))
     return sides
-
-
-def padded(x: Tensor, sides: Sides, value: float = 0) -> Tensor:
-    """`x` with its last axes padded with a value; negative widths cut elements off."""
-    lead = x.ndim - len(sides)
-    widened = [n + low + high for n, (low, high) in zip(x.shape[lead:], sides, strict=True)]
-    bounded((*x.shape[:lead], *widened))
-    cut = tuple(
-        slice(max(0, -low), x.shape[axis] + high if high < 0 else None)
-        for axis, (low, high) in enumerate(sides, lead)
-    )
-    if any(low < 0 or high < 0 for low, high in sides):
-        key = (slice(None),) * lead + cut
-        x = x[key]
-    widths = [(max(low, 0), max(high, 0)) for low, high in sides]
-    if not any(low or high for low, high in widths):
-        return x
-    return ops.pad(x, ((0, 0),) * lead + tuple(widths), value)

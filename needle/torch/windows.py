@@ -1,11 +1,15 @@
-"""What converters of windows share: numbers for each axis, and batches of one."""
+"""What converters of windows share: numbers for each axis, batches of one, and windows that divide
+an axis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from .. import ops
+from ..conversion.values import along, size_tensor
+from ..extents import is_symbolic
+from ..nn.functional.pool import first_largest
 from ..tensor import Tensor
 
 Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
@@ -25,3 +29,70 @@ def batched(x: Tensor, count: int, function: Callable[[Tensor], Made]) -> Made:
     if isinstance(made, tuple):
         return tuple(ops.squeeze(each, 0) for each in made)
     return ops.squeeze(made, 0)
+
+
+def equal_parts(extents: Sequence[Any], sizes: Sequence[Any]) -> tuple[int, ...] | None:
+    """The kernel of windows that divide axes evenly; None if they do not, or extents are open."""
+    if is_symbolic(extents) or is_symbolic(sizes):
+        return None
+    if any(not m or n % m or not n for n, m in zip(extents, sizes, strict=True)):
+        return None
+    return tuple(n // m for n, m in zip(extents, sizes, strict=True))
+
+
+class Parts(NamedTuple):
+    """Windows that divide an axis: their first places (size,), the extent of the longest, and how
+    long each is (size,)."""
+
+    first: Tensor
+    longest: Any
+    lengths: Tensor
+
+    @classmethod
+    def dividing(cls, extent: Any, size: Any) -> Parts:
+        """Window i goes from floor(i extent / size) to ceil((i + 1) extent / size)."""
+        number, whole = ops.arange(size, dtype="int64"), size_tensor(extent)
+        first = ops.floor_divide(ops.multiply(number, whole), size_tensor(size))
+        after = ops.multiply(ops.add_scalar(number, 1), whole)
+        ends = ops.floor_divide(ops.add(after, size_tensor(size - 1)), size_tensor(size))
+        longest = (
+            (extent + size - 1) // size + 1
+            if is_symbolic((extent, size))
+            else (
+                max(
+                    (-(-(i + 1) * extent // size) - i * extent // size for i in range(size)),
+                    default=0,
+                )
+            )
+        )
+        return cls(first, longest, ops.subtract(ends, first))
+
+
+def gathered(x: Tensor, parts: Sequence[Parts]) -> tuple[Tensor, Tensor, Tensor]:
+    """All windows of x (N, C, ...) as (N, C, size, longest, size, longest, ...), and of the same
+    number of axes which elements there are of a window, and their places in the flattened image."""
+    inside: Any = None
+    flat: Any = None
+    extents = x.shape[2:]
+    for number, (first, longest, lengths) in enumerate(parts):
+        step = ops.arange(longest, dtype="int64")
+        last = size_tensor(extents[number] - 1)
+        places = ops.minimum(ops.add(ops.unsqueeze(first, 1), step), last)
+        x = x[along(2 + 2 * number, places)]
+        shape = (*places.shape, *(1,) * (2 * (len(parts) - 1 - number)))
+        own = ops.reshape(ops.less(step, ops.unsqueeze(lengths, 1)), shape)
+        places = ops.reshape(places, shape)
+        if number:
+            inside = ops.logical_and(inside, own)
+            flat = ops.add(ops.multiply(flat, size_tensor(extents[number])), places)
+        else:
+            inside, flat = own, places
+    return x, inside, ops.broadcast_to(ops.unsqueeze(flat, (0, 1)), x.shape)
+
+
+def chosen_of(seen: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest elements along the last axis, and their places: of those equal the first, and of
+    several NaN the last."""
+    chosen = ops.unsqueeze(first_largest(seen, -1), -1)
+    values, found = (ops.gather(each, -1, chosen) for each in (seen, places))
+    return ops.squeeze(values, -1), ops.squeeze(found, -1)

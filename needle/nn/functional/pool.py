@@ -12,6 +12,7 @@ import numpy as np
 from ... import ops
 from ...backend_ndarray import full
 from ...backend_ndarray.arguments import count
+from ...backend_ndarray.dtypes import is_floating
 from ...errors import ShapeError
 from ...extents import same
 from ...ops._windows import lowest
@@ -211,7 +212,7 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
 
     around = [(p, p) for p in padding]
     seen = taps(ops.pad(x, ((0, 0), (0, 0), *around), lowest(x.dtype)))
-    chosen = ops.argmax(seen, 0)
+    chosen = first_largest(seen, 0)
     # Where no element is larger than those around x, it is the window's first one within x.
     one = make_const(full((1,) * x.ndim, 1, "int32", x.device))
     beside = [(p, p + m - n) for p, m, n in zip(padding, x.shape[2:], size, strict=True)]
@@ -224,7 +225,19 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
         at = chosen // prod(kernel[axis + 1 :]) % kernel[axis] * dilation[axis] - padding[axis]
         begin = ops.arange(counts[axis], device=x.device) * stride[axis]
         place = place * n + at + ops.reshape(begin, (counts[axis], *(1,) * (len(size) - axis - 1)))
-    return ops.max(seen, 0), place
+    return ops.take_along_axis(seen, ops.unsqueeze(chosen, 0), 0)[0], place
+
+
+def first_largest(x: Tensor, axis: int) -> Tensor:
+    """The number of the largest element along an axis: of those equal the first, but of several NaN
+    the last, as PyTorch's pools choose."""
+    chosen = ops.argmax(x, axis)
+    if not is_floating(x.dtype):
+        return chosen
+    isnt = ops.flip(ops.isnan(x).astype("int8"), axis)
+    behind = ops.argmax(isnt, axis)
+    last = ops.add_scalar(ops.negate(behind), x.shape[axis] - 1)
+    return ops.where(ops.max(isnt, axis) > 0, last, chosen)
 
 
 def _windows(

@@ -9,10 +9,10 @@ import numpy as np
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.budget import bounded
+from ...conversion.convolutions import Sides, padded
 from ...conversion.values import Value, along, known_integers, known_number, normal_axes, tensor
 from ...dims import Expression
 from ...tensor import Tensor
-from ..geometry import Sides, padded
 from ..graph import Node
 from ..registry import converter
 

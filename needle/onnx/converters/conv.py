@@ -9,19 +9,15 @@ import numpy as np
 
 from ... import ops
 from ...conversion.budget import bounded
+from ...conversion.convolutions import Sides, kernels_last, padded, transposed_convolved, whole_size
 from ...conversion.values import Value, known_integers, tensor
 from ...nn import functional as F
 from ...tensor import Tensor
-from ..geometry import Sides, Windows, explicit_pads, of_axes, padded, windows
+from ..geometry import Windows, explicit_pads, of_axes, windows
 from ..graph import Node
 from ..registry import converter
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-_TRANSPOSE: dict[int, Callable[..., Tensor]] = {
-    1: F.conv_transpose1d,
-    2: F.conv_transpose2d,
-    3: F.conv_transpose3d,
-}
 
 
 def _checked(node: Node, data: Value, weight: Value) -> tuple[Tensor, Tensor, int]:
@@ -57,44 +53,18 @@ def convolved(x: Tensor, w: Tensor, bias: Tensor | None, over: Windows, groups: 
     return function(x, w, bias, over.strides, padding, over.dilations, groups)
 
 
-def kernels_last(w: Tensor) -> Tensor:
-    """A weight (out, in, ...) as needle has it: (..., in, out)."""
-    return ops.permute(w, (*range(2, w.ndim), 1, 0))
-
-
 @converter("ConvTranspose", since=1)
 def conv_transpose(node: Node, data: Value, weight: Value, bias: Value | None = None) -> Tensor:
     x, w, count = _checked(node, data, weight)
     strides, dilations = of_axes(node, "strides", count), of_axes(node, "dilations", count)
     extra = of_axes(node, "output_padding", count, 0)
-    spans = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilations, strict=True)]
-    whole = [
-        stride * (n - 1) + span for n, stride, span in zip(x.shape[2:], strides, spans, strict=True)
-    ]
+    whole = whole_size(x.shape[2:], w.shape[2:], strides, dilations)
     pads = _transposed_pads(node, x, strides, whole, extra)
     groups = node.integer("group")
     widened = [n + more for n, more in zip(whole, extra, strict=True)]
     bounded((x.shape[0], w.shape[1] * groups, *widened))
-    function, w = _TRANSPOSE[count], kernels_last(w)
     shift = None if bias is None else tensor(bias)
-    plain = all(
-        low == high and low < span and more < max(stride, dilation)
-        for (low, high), more, span, stride, dilation in zip(
-            pads, extra, spans, strides, dilations, strict=True
-        )
-    )
-    if plain:
-        padding = tuple(low for low, _ in pads)
-        return function(x, w, shift, strides, padding, extra, groups, dilations)
-    made = function(x, w, None, strides, (0,) * count, (0,) * count, groups, dilations)
-    sides = [(-low, more - high) for (low, high), more in zip(pads, extra, strict=True)]
-    made = padded(made, sides)
-    return made if shift is None else ops.add(made, channelwise(shift, made.ndim))
-
-
-def channelwise(x: Tensor, ndim: int) -> Tensor:
-    """A tensor with an element for each channel, in a shape that broadcasts along axis 1."""
-    return ops.reshape(x, (*x.shape, *(1,) * (ndim - 2)))
+    return transposed_convolved(x, w, shift, strides, pads, extra, dilations, groups)
 
 
 def _transposed_pads(

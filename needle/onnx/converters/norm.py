@@ -8,10 +8,10 @@ from typing import Any
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_half
+from ...conversion.convolutions import padded
 from ...conversion.values import Value, normal_axes, normal_axis, tensor
 from ...nn import functional as F
 from ...tensor import Tensor
-from ..geometry import padded
 from ..graph import Node
 from ..registry import converter
 

@@ -13,12 +13,13 @@ import numpy as np
 from ... import ops
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...conversion.budget import bounded
+from ...conversion.convolutions import Sides, padded
 from ...conversion.values import Value, known_integers, tensor
 from ...dims import Expression
 from ...init import zeros
 from ...nn import functional as F
 from ...tensor import Tensor
-from ..geometry import Sides, Windows, padded, windows
+from ..geometry import Windows, windows
 from ..graph import Node
 from ..registry import converter
 from .index import counting

@@ -12,12 +12,13 @@ import numpy as np
 
 from ... import ops
 from ...conversion.budget import bounded
+from ...conversion.convolutions import channelwise
 from ...conversion.values import PACKED, Value, dtype_of, is_known, normal_axis, shape_of, tensor
 from ...tensor import Tensor, make_const
 from ..geometry import windows
 from ..graph import OTHER_DTYPES, Node
 from ..registry import converter
-from .conv import channelwise, convolved
+from .conv import convolved
 
 _SATURATED = ("int8", "uint8", "int16", "uint16")
 _STORED = (*_SATURATED, "int32")

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import ops
+from ...conversion.convolutions import kernels_last, transposed_convolved
 from ...conversion.values import Value, tensor
 from ...nn import functional as F
 from ...tensor import Tensor
@@ -15,11 +16,6 @@ from ..registry import converter
 from ..windows import batched, each_axis
 
 _CONV: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
-
-
-def kernels_last(w: Tensor) -> Tensor:
-    """A weight (out, in, ...) as needle has it: (..., in, out)."""
-    return ops.permute(w, (*range(2, w.ndim), 1, 0))
 
 
 def convolved(
@@ -33,9 +29,7 @@ def convolved(
     groups: int,
 ) -> Tensor:
     """The convolution of `x` (N, C, ...) with `w` (out, C / groups, ...)."""
-    count = w.ndim - 2
-    if not 1 <= count <= 3:
-        raise node.unsupported(f"a convolution over {count} axes; needle has 1, 2 and 3")
+    count = _axes(node, w)
     if not isinstance(padding, str):
         padding = each_axis(padding, count)
     window = each_axis(stride, count), padding, each_axis(dilation, count), groups
@@ -46,7 +40,15 @@ def convolved(
     return batched(x, count, of_batch)
 
 
-@converter("aten.conv1d", "aten.conv2d", "aten.conv3d")
+def _axes(node: Node, w: Tensor) -> int:
+    """The number of axes that a kernel moves along."""
+    count = w.ndim - 2
+    if not 1 <= count <= 3:
+        raise node.unsupported(f"a convolution over {count} axes; needle has 1, 2 and 3")
+    return count
+
+
+@converter("aten.conv1d", "aten.conv2d", "aten.conv3d", "aten._convolution_mode")
 def conv(
     node: Node,
     x: Value,
@@ -59,3 +61,78 @@ def conv(
 ) -> Tensor:
     shift = None if bias is None else tensor(bias)
     return convolved(node, tensor(x), tensor(weight), shift, stride, padding, dilation, groups)
+
+
+@converter("aten.conv_transpose1d", "aten.conv_transpose2d", "aten.conv_transpose3d")
+def conv_transpose(
+    node: Node,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    extra: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Tensor:
+    w = tensor(weight)
+    count = _axes(node, w)
+    pads = [(n, n) for n in each_axis(padding, count)]
+    of_axes = (each_axis(each, count) for each in (stride, extra, dilation))
+    strides, extras, dilations = of_axes
+
+    def of_batch(batch: Tensor) -> Tensor:
+        def transposed(*each: Any) -> Tensor:
+            return transposed_convolved(*each, strides, pads, extras, dilations, groups)
+
+        return in_float32(transposed, batch, w, None if bias is None else tensor(bias))
+
+    return batched(tensor(x), count, of_batch)
+
+
+@converter("aten.convolution", "aten._convolution")
+def convolution(
+    node: Node,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    extra: Any,
+    groups: int,
+    *how: Any,
+) -> Tensor:
+    """A convolution, or its transpose; `how` chooses among PyTorch's kernels."""
+    if transposed:
+        return conv_transpose(node, x, weight, bias, stride, padding, extra, groups, dilation)
+    return conv(node, x, weight, bias, stride, padding, dilation, groups)
+
+
+@converter("aten.conv_tbc")
+def conv_of_steps(node: Node, x: Value, weight: Value, bias: Value, padding: int = 0) -> Tensor:
+    """x (steps, N, in) convolved with a weight (k, in, out)."""
+    turned = ops.permute(tensor(x), (1, 2, 0))
+    made = in_float32(
+        lambda *each: F.conv1d(*each, padding=padding), turned, tensor(weight), tensor(bias)
+    )
+    return ops.permute(made, (2, 0, 1))
+
+
+@converter("aten.im2col")
+def im2col(node: Node, x: Value, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
+    """The patches of images as columns (torch.nn.functional.unfold)."""
+    windows = (each_axis(each, 2) for each in (kernel, dilation, padding, stride))
+    return ops.unfold(tensor(x), *windows)
+
+
+@converter("aten.col2im")
+def col2im(
+    node: Node, x: Value, size: Any, kernel: Any, dilation: Any, padding: Any, stride: Any
+) -> Tensor:
+    """Images of patches, summed where they overlap (torch.nn.functional.fold)."""
+    windows = [each_axis(each, 2) for each in (size, kernel, dilation, padding, stride)]
+    found = tensor(x)
+    made = ops.fold(ops.cast(found, "int8") if found.dtype == "bool" else found, *windows)
+    return ops.greater(made, 0) if found.dtype == "bool" else made

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from math import prod
 from typing import Any
 
+import numpy as np
+
 from ... import ops
-from ...conversion.values import Value, along, size_tensor, tensor
-from ...extents import is_symbolic, same
+from ...backend_ndarray.dtypes import is_floating
+from ...conversion.values import Value, size_tensor, tensor
+from ...extents import same
+from ...init import zeros
 from ...nn import functional as F
+from ...ops._windows import lowest
 from ...tensor import Tensor
-from ..operands import in_float32
+from ..operands import cast, in_float32
 from ..program import Node
 from ..registry import converter
-from ..windows import batched, each_axis
+from ..windows import Parts, batched, chosen_of, each_axis, equal_parts, gathered
 
 _MAX: dict[int, Callable[..., Any]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _MEAN: dict[int, Callable[..., Tensor]] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -37,11 +43,37 @@ def max_pool(
     dilation: Any = 1,
     ceil_mode: bool = False,
 ) -> Tensor:
+    return _max_pool(node, x, kernel, stride, padding, dilation, ceil_mode, False)
+
+
+@converter(*(f"aten.max_pool{n}d_with_indices" for n in (1, 2, 3)))
+def max_pool_with_indices(
+    node: Node,
+    x: Value,
+    kernel: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+) -> tuple[Tensor, Tensor]:
+    return _max_pool(node, x, kernel, stride, padding, dilation, ceil_mode, True)
+
+
+def _max_pool(
+    node: Node,
+    x: Value,
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    places: bool,
+) -> Any:
     count = _axes(node)
     sizes = each_axis(kernel, count)
     strides = each_axis(stride, count) if stride else sizes
     window = sizes, strides, each_axis(padding, count), each_axis(dilation, count)
-    return batched(tensor(x), count, lambda batch: _MAX[count](batch, *window, ceil_mode))
+    return batched(tensor(x), count, lambda batch: _MAX[count](batch, *window, ceil_mode, places))
 
 
 @converter("aten.avg_pool1d", "aten.avg_pool2d", "aten.avg_pool3d")
@@ -55,15 +87,51 @@ def avg_pool(
     count_include_pad: bool = True,
     divisor: int | None = None,
 ) -> Tensor:
-    count = _axes(node)
+    count, found = _axes(node), tensor(x)
     sizes = each_axis(kernel, count)
     window = sizes, each_axis(stride, count) if stride else sizes, each_axis(padding, count)
-    rest = () if divisor is None else (divisor,)
+    if is_floating(found.dtype) and divisor is None:
 
-    def of_batch(batch: Tensor) -> Tensor:
-        return _MEAN[count](batch, *window, ceil_mode, count_include_pad, *rest)
+        def mean(batch: Tensor) -> Tensor:
+            return _MEAN[count](batch, *window, ceil_mode, count_include_pad)
 
-    return in_float32(lambda each: batched(each, count, of_batch), tensor(x))
+        return in_float32(lambda each: batched(each, count, mean), found)
+
+    def quotient(batch: Tensor) -> Tensor:
+        summed = _summed(batch, window, ceil_mode)
+        if divisor is not None:
+            return _divided(summed, divisor, found.dtype)
+        counts = _counts(batch.shape[2:], summed.shape[2:], window, count_include_pad)
+        return _divided(summed, counts, found.dtype)
+
+    return in_float32(lambda each: batched(each, count, quotient), found)
+
+
+def _summed(x: Tensor, window: Any, ceil_mode: bool) -> Tensor:
+    """The sums of windows; those of integers are float64."""
+    if x.ndim == 3:  # an image of one row
+        flat = [(neutral, *each) for neutral, each in zip((1, 1, 0), window, strict=True)]
+        return ops.squeeze(F.avg_pool2d(ops.unsqueeze(x, 2), *flat, ceil_mode, True, 1), 2)
+    return _MEAN[x.ndim - 2](x, *window, ceil_mode, True, 1)
+
+
+def _divided(summed: Tensor, by: Any, dtype: str) -> Tensor:
+    """Sums of a dtype divided; those of integers, which are float64, are cut off."""
+    if is_floating(dtype):
+        return ops.divide(summed, by)
+    return ops.cast(ops.trunc(ops.divide(ops.round(summed), by)), dtype)
+
+
+def _counts(extents: Any, results: Any, window: Any, with_padding: bool) -> Tensor:
+    """How many elements count of each window, along all axes together."""
+    counts: Any = None
+    for n, m, k, s, p in zip(extents, results, *window, strict=True):
+        low, high = (-p, p) if with_padding else (0, 0)
+        first = ops.add_scalar(ops.mul_scalar(ops.arange(m, dtype="int64"), s), -p)
+        end = ops.minimum(ops.add_scalar(first, k), size_tensor(n + high))
+        own = ops.subtract(end, ops.maximum(first, size_tensor(low)))
+        counts = own if counts is None else ops.multiply(ops.unsqueeze(counts, -1), own)
+    return ops.cast(counts, "float64")
 
 
 @converter("aten.adaptive_avg_pool1d", "aten.adaptive_avg_pool2d", "aten.adaptive_avg_pool3d")
@@ -74,58 +142,103 @@ def adaptive_avg_pool(node: Node, x: Value, size: Any) -> Tensor:
     def of_batch(batch: Tensor) -> Tensor:
         if all(same(n, 1) for n in sizes):
             return ops.mean(batch, tuple(range(2, batch.ndim)), keepdims=True)
-        kernel = _equal_parts(batch.shape[2:], sizes)
+        kernel = equal_parts(batch.shape[2:], sizes)
         if kernel is not None:
             return _MEAN[count](batch, kernel)
-        parts = [_parts(n, m) for n, m in zip(batch.shape[2:], sizes, strict=True)]
-        seen, inside, lengths = _gathered(batch, parts)
-        summed = ops.sum(ops.where(inside, seen, 0.0), _of_windows(seen))
-        for axis, each in enumerate(lengths):
-            each = ops.reshape(each, (*each.shape, *(1,) * (count - 1 - axis)))
-            summed = ops.divide(summed, ops.cast(each, batch.dtype))
-        return summed
+        parts = [Parts.dividing(n, m) for n, m in zip(batch.shape[2:], sizes, strict=True)]
+        seen, inside, _ = gathered(batch, parts)
+        made = ops.sum(ops.where(inside, seen, 0.0), _of_windows(seen))
+        for axis, part in enumerate(parts):
+            length = ops.reshape(part.lengths, (*part.lengths.shape, *(1,) * (count - 1 - axis)))
+            made = ops.divide(made, cast(length, batch.dtype))
+        return made
 
     return in_float32(lambda each: batched(each, count, of_batch), tensor(x))
 
 
-def _equal_parts(extents: Sequence[Any], sizes: Sequence[Any]) -> tuple[int, ...] | None:
-    """The kernel of windows that divide axes evenly; None if they do not, or extents are open."""
-    if is_symbolic(extents) or is_symbolic(sizes):
-        return None
-    if any(not m or n % m or not n for n, m in zip(extents, sizes, strict=True)):
-        return None
-    return tuple(n // m for n, m in zip(extents, sizes, strict=True))
-
-
-def _parts(extent: Any, size: Any) -> tuple[Tensor, Any, Tensor]:
-    """The windows that divide an axis into `size` parts: their first places (size,), the extent of
-    the longest, and how long each is (size,)."""
-    number = ops.arange(size, dtype="int64")
-    first = ops.floor_divide(ops.multiply(number, size_tensor(extent)), size_tensor(size))
-    after = ops.multiply(ops.add_scalar(number, 1), size_tensor(extent))
-    ends = ops.floor_divide(ops.add(after, size_tensor(size - 1)), size_tensor(size))
-    return first, (extent + size - 1) // size + 1, ops.subtract(ends, first)
-
-
-def _gathered(
-    x: Tensor, parts: Sequence[tuple[Tensor, Any, Tensor]]
-) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """All windows of x (N, C, ...) as (N, C, size, longest, size, longest, ...), which elements
-    there are of a window, and how long windows are along each axis."""
-    inside: Tensor | None = None
-    for number, (first, longest, lengths) in enumerate(parts):
-        axis, rest = 2 + 2 * number, len(parts) - 1 - number
-        step = ops.arange(longest, dtype="int64")
-        places = ops.add(ops.unsqueeze(first, 1), step)
-        last = size_tensor(x.shape[axis] - 1)
-        x = x[along(axis, ops.minimum(places, last))]
-        of_axis = ops.less(step, ops.unsqueeze(lengths, 1))
-        of_axis = ops.reshape(of_axis, (*of_axis.shape, *(1,) * (2 * rest)))
-        inside = of_axis if inside is None else ops.logical_and(inside, of_axis)
-    assert inside is not None, "a pool has an axis"
-    return x, inside, [lengths for _, _, lengths in parts]
-
-
 def _of_windows(seen: Tensor) -> tuple[int, ...]:
-    """The axes of elements in windows, of what `_gathered` made."""
+    """The axes of the elements of windows, in what `gathered` made."""
     return tuple(range(3, seen.ndim, 2))
+
+
+@converter("aten.adaptive_max_pool1d", "aten.adaptive_max_pool2d", "aten.adaptive_max_pool3d")
+def adaptive_max_pool(node: Node, x: Value, size: Any) -> tuple[Tensor, Tensor]:
+    count = _axes(node)
+    sizes = each_axis(size, count)
+
+    def of_batch(batch: Tensor) -> tuple[Tensor, Tensor]:
+        parts = [Parts.dividing(n, m) for n, m in zip(batch.shape[2:], sizes, strict=True)]
+        seen, inside, places = gathered(batch, parts)
+        return chosen_of(
+            _taps_last(ops.where(inside, seen, lowest(seen.dtype))), _taps_last(places)
+        )
+
+    return batched(tensor(x), count, of_batch)
+
+
+def _fractional(sample: Tensor, n: Any, m: Any, k: int) -> Tensor:
+    """Where m windows of k among n elements begin, for samples (N, C): (N, C, m)."""
+    step = Tensor(np.array(n - k, sample.dtype) / np.array(max(m - 1, 1), sample.dtype))
+    sample = ops.unsqueeze(sample, -1)
+    at = ops.multiply(ops.add(ops.arange(m, dtype=sample.dtype), sample), step)
+    begin = ops.subtract(ops.trunc(at), ops.trunc(ops.multiply(sample, step)))
+    is_last = ops.arange(m, dtype="int64") == m - 1
+    return ops.where(is_last, n - k, ops.cast(begin, "int64"))
+
+
+def _taps_last(seen: Tensor) -> Tensor:
+    """What `gathered` made, (N, C, size, longest, ...), as (N, C, sizes, elements of a window)."""
+    longest = _of_windows(seen)
+    sizes = tuple(axis - 1 for axis in longest)
+    turned = ops.permute(seen, (0, 1, *sizes, *longest))
+    extents = turned.shape[: 2 + len(sizes)]
+    return ops.reshape(turned, (*extents, prod(turned.shape[2 + len(sizes) :])))
+
+
+@converter("aten.fractional_max_pool2d", "aten.fractional_max_pool3d")
+def fractional_max_pool(
+    node: Node, x: Value, kernel: Any, size: Any, samples: Value
+) -> tuple[Tensor, Tensor]:
+    """The largest elements of windows that begin where samples (N, C, axes) say (Graham 2014)."""
+    count, drawn = _axes(node), tensor(samples)
+    sizes, kernels = each_axis(size, count), each_axis(kernel, count)
+
+    def of_batch(batch: Tensor) -> tuple[Tensor, Tensor]:
+        if any(same(n, 0) for n in batch.shape):
+            raise node.unsupported("an input without elements")
+        lead, flat = batch.shape[:2], 0
+        for axis, (n, m, k) in enumerate(zip(batch.shape[2:], sizes, kernels, strict=True)):
+            # PyTorch takes the samples of two axes in the order (columns, rows).
+            sample = drawn[..., count - 1 - axis if count == 2 else axis]
+            first = _fractional(sample, n, m, k)
+            places = ops.add(ops.unsqueeze(first, -1), ops.arange(k, dtype="int64"))
+            shape = [*drawn.shape[:2], *(1,) * (2 * count)]
+            shape[2 + axis], shape[2 + count + axis] = m, k
+            flat = ops.add(ops.mul_scalar(flat, n) if axis else flat, ops.reshape(places, shape))
+        wide = ops.broadcast_to(flat, (*lead, *flat.shape[2:]))
+        places = ops.reshape(wide, (*lead, prod(sizes) * prod(kernels)))
+        values = ops.gather(ops.reshape(batch, (*lead, prod(batch.shape[2:]))), 2, places)
+        seen, places = (ops.reshape(e, (*lead, *sizes, prod(kernels))) for e in (values, places))
+        return chosen_of(seen, places)
+
+    return batched(tensor(x), count, of_batch)
+
+
+@converter("aten.max_unpool2d", "aten.max_unpool3d")
+def max_unpool(
+    node: Node, x: Value, indices: Value, size: Any, stride: Any = (), padding: Any = ()
+) -> Tensor:
+    """Zeros, with the elements of x (N, C, ...) at their places in each flattened image. `size` has
+    all that strides and padding say."""
+    found, places = tensor(x), tensor(indices)
+    count = len(size)
+    images, whole = prod(found.shape[:-count]), prod(size)
+    plane = prod(found.shape[-count:])
+    empty = zeros(1, 1, dtype=found.dtype, device=found.device, requires_grad=False)
+    made = ops.scatter(
+        ops.broadcast_to(empty, (images, whole)),
+        1,
+        ops.reshape(places, (images, plane)),
+        ops.reshape(found, (images, plane)),
+    )
+    return ops.reshape(made, (*found.shape[:-count], *size))
