@@ -69,6 +69,9 @@ from .assign import max_at as max_at
 from .assign import min_at as min_at
 from .assign import mul_at as mul_at
 from .assign import set_at as set_at
+from .bits import BITCAST as BITCAST
+from .bits import Bitcast as Bitcast
+from .bits import bitcast as bitcast
 from .choose import gather as gather
 from .choose import masked_fill as masked_fill
 from .choose import masked_select as masked_select

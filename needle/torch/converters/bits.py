@@ -1,11 +1,14 @@
-"""Converters of functions of the bits of integers."""
+"""Converters of functions of bits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ... import ops
+from ...conversion.bits import INTEGER_OF, bits_of, exponent_of, is_negative, of_bits, power_of_two
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
 from ..operands import cast
@@ -35,3 +38,62 @@ def bitwise(node: Node, x: Any, other: Any) -> Tensor:
 @converter("aten.bitwise_not")
 def bitwise_not(node: Node, x: Value) -> Tensor:
     return ops.bitwise_not(tensor(x))
+
+
+@converter("aten.view.dtype")
+def view_as_dtype(node: Node, x: Value, dtype: str) -> Tensor:
+    """The same bytes as elements of another dtype; of a narrower or a wider one, along the last
+    axis, the lowest bytes first."""
+    found = bits_of(tensor(x))
+    have, want = (np.dtype(each).itemsize for each in (found.dtype, node.dtype))
+    many, bits = max(have, want) // min(have, want), 8 * min(have, want)
+    if have > want:
+        parts = [ops.right_shift(found, i * bits) for i in range(many)]
+        parts = [ops.cast(part, INTEGER_OF[want]) for part in parts]
+        found = ops.reshape(ops.stack(parts, -1), node.shape)
+    elif have < want:
+        wide = ops.cast(ops.reshape(found, (*node.shape, many)), INTEGER_OF[want])
+        parts = [ops.bitwise_and(wide[..., i], (1 << bits) - 1) for i in range(many)]
+        found = ops.left_shift(parts[0], 0)
+        for i, part in enumerate(parts[1:], 1):
+            found = ops.bitwise_or(found, ops.left_shift(part, i * bits))
+    return of_bits(found, node.dtype)
+
+
+@converter("aten.signbit", "prims.signbit")
+def sign_bit(node: Node, x: Value) -> Tensor:
+    return is_negative(tensor(x))
+
+
+@converter("aten.copysign")
+def copy_sign(node: Node, x: Any, sign: Any) -> Tensor:
+    size = ops.abs(cast(x, node.dtype))
+    return ops.where(is_negative(cast(sign, node.dtype)), ops.negate(size), size)
+
+
+@converter("aten.nextafter", "prims.nextafter")
+def next_after(node: Node, x: Any, target: Any) -> Tensor:
+    """The number of the dtype that follows x on the way to another."""
+    a, b = (cast(each, node.dtype) for each in (x, target))
+    bits = bits_of(a)
+    grows = ops.equal(ops.greater(b, a), ops.greater(a, 0))
+    moved = ops.add(bits, ops.cast(ops.where(grows, 1, -1), bits.dtype))
+    least = ops.where(is_negative(b), -int(np.iinfo(bits.dtype).max), 1)
+    moved = ops.where(ops.equal(a, 0), ops.cast(least, bits.dtype), moved)
+    found = ops.where(ops.equal(a, b), b, of_bits(moved, node.dtype))
+    found = ops.where(ops.logical_or(ops.isnan(a), ops.isnan(b)), float("nan"), found)
+    # PyTorch's gradient is that of x.
+    return ops.where(ops.isfinite(a), ops.add(ops.subtract(a, ops.detach(a)), found), found)
+
+
+@converter("aten.frexp", "prims.frexp")
+def mantissa_and_exponent(node: Node, x: Value) -> tuple[Tensor, Tensor]:
+    """x as a number within [1/2, 1) times 2 to the power of an int32."""
+    given = tensor(x)
+    wide = given if given.dtype == "float64" else ops.cast(given, "float32")
+    exponent = exponent_of(ops.detach(wide))
+    half = ops.right_shift(exponent, 1)
+    rest = ops.subtract(exponent, half)
+    for part in (half, rest):  # neither of which leaves the range
+        wide = ops.multiply(wide, power_of_two(ops.negate(part), wide.dtype))
+    return ops.cast(wide, given.dtype), exponent

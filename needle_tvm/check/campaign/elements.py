@@ -30,6 +30,8 @@ def of_two(d: Drawer, cls: type[Op]) -> bool:
 def bits(d: Drawer, cls: type[Op]) -> bool:
     if cls.name == "bitwise_not":
         return d.apply(cls, "", _integers(d))
+    if cls.name == "bitcast":
+        return d.apply(cls, "", d.leaf(d.shape(), "float32", -3, 3))
     left = _integers(d)
     return d.apply(cls, f"kind={_kind(d, cls)!r}", left, d.leaf(left.shape, left.dtype, 0, 9))
 

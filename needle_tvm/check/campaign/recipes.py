@@ -473,6 +473,6 @@ BUILDERS: dict[str, Builder] = {
     "weighted_elements": scans.weighted_elements,
     **dict.fromkeys(("round", "condition"), elements.of_one),
     **dict.fromkeys(("logical", "whole_division"), elements.of_two),
-    **dict.fromkeys(("bitwise", "bitwise_not"), elements.bits),
+    **dict.fromkeys(("bitwise", "bitwise_not", "bitcast"), elements.bits),
     "clip": elements.clip,
 }

@@ -64,7 +64,7 @@ reciprocal relu relu6 round rsqrt selu sigmoid sign silu sin sinh softplus softs
 tan tanh tanhshrink trunc""".split()
 BINARY = "add atan2 clip divide fmod maximum minimum multiply power remainder subtract".split()
 BY_SCALAR = {"add_scalar", "mul_scalar", "divide_scalar", "power_scalar"}  # tested by operators
-NO_GRADIENT = {"cast", "detach", "condition", "bitwise_not", "negate"}
+NO_GRADIENT = {"cast", "detach", "condition", "bitwise_not", "bitcast", "negate"}
 
 
 def test_the_tables_hold_the_ops():

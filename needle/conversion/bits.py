@@ -1,0 +1,83 @@
+"""Elements as integers of their bits, and integers as the elements of which they are the bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import ops
+from ..backend_ndarray.dtypes import FLOATING
+from ..tensor import Tensor
+
+INTEGER_OF = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes
+_MANTISSA = {"float32": 23, "float64": 52}
+
+
+def bits_of(x: Tensor) -> Tensor:
+    """The bits of elements as integers of their width (uint8 for one byte)."""
+    if x.dtype == "float16":
+        return ops.cast(_bits_of_half(ops.cast(x, "float32")), "int16")
+    if x.dtype == "bfloat16":
+        return ops.cast(ops.right_shift(ops.bitcast(ops.cast(x, "float32")), 16), "int16")
+    if x.dtype in FLOATING:
+        return ops.bitcast(x)
+    return ops.cast(x, INTEGER_OF[np.dtype(x.dtype).itemsize])
+
+
+def of_bits(bits: Tensor, dtype: str) -> Tensor:
+    """The elements of a dtype that have these bits, which `bits_of` gives."""
+    if dtype == "float16":
+        return ops.cast(_half_of_bits(ops.cast(bits, "int32")), dtype)
+    if dtype == "bfloat16":
+        wide = ops.left_shift(ops.cast(bits, "int32"), 16)
+        return ops.cast(ops.bitcast(wide), dtype)
+    return ops.bitcast(bits) if dtype in FLOATING else ops.cast(bits, dtype)
+
+
+def _bits_of_half(x: Tensor) -> Tensor:
+    """The bits of a float16, given as float32, in an int32."""
+    bits = ops.bitcast(x)
+    size = ops.bitwise_and(bits, 0x7FFFFFFF)
+    normal = ops.right_shift(ops.subtract(size, 112 << 23), 13)
+    tiny = ops.cast(ops.multiply(ops.clip(ops.abs(x), 0.0, 1.0), 2.0**24), "int32")
+    special = ops.bitwise_or(ops.bitwise_and(ops.right_shift(size, 13), 0x3FF), 0x7C00)
+    found = ops.where(ops.less(size, 113 << 23), tiny, normal)
+    found = ops.where(ops.greater_equal(size, 0x7F800000), special, found)
+    return ops.bitwise_or(found, ops.bitwise_and(ops.right_shift(bits, 16), 0x8000))
+
+
+def _half_of_bits(bits: Tensor) -> Tensor:
+    """The float16 with these bits, as float32."""
+    exponent = ops.bitwise_and(ops.right_shift(bits, 10), 31)
+    fraction = ops.bitwise_and(bits, 0x3FF)
+    wide = ops.where(ops.equal(exponent, 31), 255, ops.add(exponent, 112))
+    normal = ops.bitcast(ops.bitwise_or(ops.left_shift(wide, 23), ops.left_shift(fraction, 13)))
+    tiny = ops.multiply(ops.cast(fraction, "float32"), 2.0**-24)
+    found = ops.where(ops.equal(exponent, 0), tiny, normal)
+    return ops.where(is_negative(ops.cast(bits, "int16")), ops.negate(found), found)
+
+
+def is_negative(x: Tensor) -> Tensor:
+    """Whether the sign of a number is set; also that of -0 and of a NaN."""
+    if x.dtype in FLOATING:
+        x = ops.bitcast(x if x.dtype in _MANTISSA else ops.cast(x, "float32"))
+    return ops.less(x, 0)
+
+
+def power_of_two(exponent: Tensor, dtype: str) -> Tensor:
+    """2 to the power of integers, for which the result is a normal number of the dtype."""
+    bits = np.dtype(dtype).itemsize * 8
+    biased = ops.add(ops.cast(exponent, f"int{bits}"), np.finfo(dtype).maxexp - 1)
+    return ops.bitcast(ops.left_shift(biased, _MANTISSA[dtype]))
+
+
+def exponent_of(x: Tensor) -> Tensor:
+    """The exponent for which x / 2 ** exponent is within [1/2, 1), as int32; 0 for 0 and what is
+    not finite."""
+    mantissa, limits = _MANTISSA[x.dtype], np.finfo(x.dtype)
+    tiny = ops.less(ops.abs(x), float(limits.tiny))
+    scaled = ops.where(tiny, ops.multiply(x, 2.0 ** (mantissa + 1)), x)
+    biased = ops.bitwise_and(ops.right_shift(ops.bitcast(scaled), mantissa), 2 * limits.maxexp - 1)
+    found = ops.subtract(ops.cast(biased, "int32"), limits.maxexp - 2)
+    found = ops.where(tiny, ops.subtract(found, mantissa + 1), found)
+    usual = ops.logical_and(ops.isfinite(x), ops.not_equal(x, 0))
+    return ops.where(usual, found, 0)
