@@ -8,13 +8,13 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from . import oracle
+from .arrays import array_of
 from .attributes import check_settled, put_back
 from .dims import Asked, asked
 from .exporting import exported_program
 from .given import module_of
 from .model import TorchModel
 from .program import Program
-from .reading import array_of
 from .refusals import not_taken
 from .shared_state import check_apart
 from .structure import Flat

@@ -10,13 +10,13 @@ import numpy as np
 from .._state import no_grad
 from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor
+from .arrays import array_of
 from .attributes import put_back
 from .complexes import OF_PARTS, TO_PARTS, Complex
 from .dims import Asked
 from .execute import Run, at_sizes, convert
 from .model import TorchModel
 from .program import Node
-from .reading import array_of
 from .structure import Flat
 
 # Relative to the largest element of a tensor: what may be left of the last bits after a network.

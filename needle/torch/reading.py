@@ -7,11 +7,9 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from ..backend_ndarray.dtypes import DTYPES
 from ..errors import UnsupportedError
 from . import complexes, registry
+from .arrays import array_of, dtype_name, is_held
 from .complexes import OF_PARTS, TO_PARTS, real_dtype
 from .execute import GETITEM
 from .program import Node, Program, Ref, Result, Write, refs
@@ -213,7 +211,7 @@ class _Reader:
         leaves = [each for each in torch.utils._pytree.tree_leaves(value)]
         if not all(isinstance(each, torch.Tensor) for each in leaves):
             return False
-        if not all(_is_held(each.dtype) for each in leaves):
+        if not all(is_held(each.dtype) for each in leaves):
             self._known[node.name] = value  # only further folded nodes can take it
             return True
         if sum(each.numel() for each in leaves) > _LARGEST_FOLDED:
@@ -251,7 +249,7 @@ class _Reader:
         if isinstance(value, (tuple, list)):
             return tuple(map(self._argument, value))
         if isinstance(value, torch.dtype):
-            return _dtype_name(value)
+            return dtype_name(value)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._symbols.size(value)
         if isinstance(value, (torch.layout, torch.device, torch.memory_format, torch.Generator)):
@@ -263,7 +261,7 @@ class _Reader:
 
         if not isinstance(value, torch.Tensor):
             return None
-        return Result(self._symbols.shape(value), _dtype_name(value.dtype))
+        return Result(self._symbols.shape(value), dtype_name(value.dtype))
 
 
 def name_of(target: Any) -> str:
@@ -275,18 +273,9 @@ def name_of(target: Any) -> str:
     return f"{namespace}.{name}.{schema.overload_name or 'default'}"
 
 
-def _is_held(dtype: Any) -> bool:
-    """Whether needle has a dtype, or that of the parts of a complex one."""
-    return real_dtype(_dtype_name(dtype)) in DTYPES
-
-
 def _entry(name: str) -> str:
     """The name of the parts of a complex tensor that enters a program."""
     return f"{name}__parts"
-
-
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).partition(".")[2]
 
 
 def _path(node: Any) -> str:
@@ -344,36 +333,6 @@ def _dtype_of(value: Any) -> Any:
 def _is_constant(node: Any) -> bool:
     """Whether a node makes the same tensor at each call, from numbers alone."""
     return not node.all_input_nodes and not _is_random(node.target)
-
-
-def array_of(tensor: Any) -> Any:
-    """A copy of a PyTorch tensor as a NumPy array, (..., 2) for a complex one; tuples by their
-    parts, and None for a dtype that needle does not have."""
-    import torch
-
-    if isinstance(tensor, (tuple, list)):
-        return tuple(map(array_of, tensor))
-    if not _is_held(tensor.dtype):
-        return None
-    tensor = tensor.detach().cpu().resolve_conj().resolve_neg()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
-    tensor = tensor.contiguous().clone()
-    if tensor.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
-
-
-def tensor_of(array: np.ndarray) -> Any:
-    """A copy of a NumPy array as a PyTorch tensor."""
-    import torch
-
-    array = np.array(array)
-    if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
 
 
 def _live(program: Program) -> Program:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .reading import tensor_of
+from .arrays import tensor_of
 from .refusals import not_taken
 
 

@@ -144,7 +144,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
 
 def _traced(found: Loaded) -> Graph:
     """The graph of a loaded model as a function from a list of tensors to a list of tensors."""
-    from needle.torch.reading import array_of
+    from needle.torch.arrays import array_of
 
     module, dims = found.module, dict[str, Any]()
     examples = []
@@ -195,7 +195,7 @@ class _Oracle:
     def compare(self) -> None:
         """Raise ModelError, which names the first node at fault, if results differ."""
         from needle.torch import oracle
-        from needle.torch.reading import tensor_of
+        from needle.torch.arrays import tensor_of
 
         assert self._loaded is not None, "nothing is lowered once the code is there"
         module, flat, functional = (

@@ -26,8 +26,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 import needle as ndl
 import needle.torch
 from needle.errors import UnsupportedError
+from needle.torch.arrays import array_of
 from needle.torch.oracle import is_close
-from needle.torch.reading import array_of
 from tests.power.samples import Sample
 
 DTYPES = ("float32", "int64", "bool", "bfloat16")
