@@ -9,6 +9,7 @@ refused.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -49,10 +50,9 @@ class Attributes:
         }
 
     def _is_other(self, before: Any, now: Any) -> bool:
-        if id(before) in self._contents and now is before:
-            return _parts(now) != _parts(self._contents[id(before)][1])
-        is_plain = type(now) in _PLAIN and type(now) is type(before)
-        return now is not before and not (is_plain and now == before)
+        if id(before) in self._contents:
+            before = self._contents[id(before)][1]
+        return now is not before and not _same(before, now, strict=True)
 
     def put_back(self) -> None:
         """Give all attributes their values of that time."""
@@ -164,23 +164,31 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; those of other kinds than tensors, containers and plain values
-    are taken for it."""
+def _same(one: Any, other: Any, strict: bool = False) -> bool:
+    """Whether two values are equal. Those of other kinds than tensors, containers and plain values
+    are, unless it is `strict`: then they must be one object."""
     import torch
+    from torch._subclasses.fake_tensor import FakeTensor
 
+    if one is other:
+        return True
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
         return (
             isinstance(one, torch.Tensor)
             and isinstance(other, torch.Tensor)
+            and not isinstance(one, FakeTensor)
+            and not isinstance(other, FakeTensor)
             and one.shape == other.shape
             and one.dtype == other.dtype
             and torch.equal(torch.nan_to_num(one), torch.nan_to_num(other))
         )
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        pairs = zip(one, other, strict=False)
+        return len(one) == len(other) and all(_same(a, b, strict) for a, b in pairs)
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_same(one[k], other[k], strict) for k in one)
     if isinstance(one, _PLAIN) or isinstance(other, _PLAIN):
         return type(one) is type(other) and (one == other or one != one)
-    return True
+    if isinstance(one, set) and isinstance(other, set):
+        return len(one) == len(other)
+    return not strict or isinstance(one, weakref.ref)
