@@ -96,6 +96,16 @@ class TorchModel(Part):
         return functools.reduce(lambda holder, part: vars(holder)[part], path, self), last
 
     @property
+    def arguments(self) -> list[Mapping[str, Any]]:
+        """The arguments of a call, as `structure.Flat` describes them."""
+        return self._arguments
+
+    @property
+    def output_tree(self) -> Any:
+        """The structure of the results."""
+        return self._output_tree
+
+    @property
     def program(self) -> Program:
         """The program that calls run."""
         return self._program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -82,6 +83,9 @@ def compile(
       False or None shows nothing. A function is called with lines of text and, while searching,
       with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
+    Parameters and buffers that a model of `needle.torch.load` writes at each call stay those of the
+    model: calls of the code read and write them there.
+
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
     MismatchError if the code's results differ from the model's, ArtifactError if the cache folder
     cannot be written, ValueError for a model in train mode unless `training` is true, TypeError for
@@ -101,8 +105,18 @@ def compile(
     asked = request(**choices)
     if dims:
         check_dims(asked)
+    if is_stateful(model):
+        from needle_tvm.frontend import loaded
+
+        return compile_source(loaded.source(model, inputs, asked.variant, dims), asked)
     source = needle_model.source(model, inputs, training, asked.variant, dims)
     return compile_source(source, asked)
+
+
+def is_stateful(model: Any) -> bool:
+    """Whether a model is one of `needle.torch.load` that writes its parameters or buffers."""
+    loader = sys.modules.get("needle.torch.model")
+    return loader is not None and isinstance(model, loader.TorchModel) and bool(model.written)
 
 
 def compile_torch(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from needle.dims import Expression
 from needle.errors import DimError, ModelError, TraceError
-from needle.surroundings import found_in
-from needle.trace import Graph, trace_flat
-from needle_tvm.artifact.function import digest_of
+from needle.trace import Graph
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
 from needle_tvm.errors import InstallError, TranslationError, UsageError
+from needle_tvm.frontend.loaded import described, graph_of
 from needle_tvm.frontend.model import source_of
 from needle_tvm.frontend.source import Array, FixedWeights, Source
 from needle_tvm.process.turns import compiling
@@ -121,9 +120,9 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     graph = _traced(found)
     source = source_of(graph, asked.variant)
     module = found.module
-    described = _described(found, graph)
+    parts = described(module, graph, found.flat.model.state_dict())
     # Another program may have the same graph, by a converter's fault: its code is not this one's.
-    key = source.fingerprint, module.program.fingerprint(), repr(described), f"{asked.check}"
+    key = source.fingerprint, module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
         source,
         fingerprint="torch:" + hashlib.sha256("\n".join(key).encode()).hexdigest(),
@@ -137,52 +136,23 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
         if asked.check:
             oracle.compare()
         lowered, signature = source.lower(target)
-        return lowered, {**signature, **described}
+        return lowered, {**signature, **parts}
 
     return replace(source, lower=lower, reference=oracle.reference), oracle
 
 
 def _traced(found: Loaded) -> Graph:
-    """The graph of a loaded model as a function from a list of tensors to a list of tensors."""
-    from needle.torch.arrays import array_of
+    """The graph of a loaded model as a function of a list of tensors."""
+    from needle.torch.reading import array_of
 
-    module, dims = found.module, dict[str, Any]()
-    examples = []
-    for (name, result), (_, tensor) in zip(module.program.inputs, found.flat.tensors, strict=True):
-        examples.append((name, array_of(tensor)))
+    examples, dims = [], dict[str, Any]()
+    inputs = found.module.program.inputs
+    for (name, result), (_, tensor) in zip(inputs, found.flat.tensors, strict=True):
+        examples.append(array_of(tensor))
         axes = {axis: n for axis, n in enumerate(result.shape) if isinstance(n, Expression)}
         if axes:
             dims[name] = axes
-
-    count, written = len(examples), module.written
-    state = [(name, module.weight_named(name).realize_cached_data()) for name in written]
-
-    def call(tensors: Sequence[Any]) -> Any:
-        given = dict(zip(written, tensors[count:], strict=True))
-        outputs, new = module.functional(tensors[:count], given)
-        return [*outputs, *new]
-
-    return trace_flat(call, [*examples, *state], lambda: found_in(module, {}), dims=dims or None)
-
-
-def _described(found: Loaded, graph: Graph) -> dict[str, Any]:
-    """The parts of a manifest's function that only the loaded model knows."""
-    module, flat = found.module, found.flat
-    unsaved = [leaf.name for leaf in graph.params if module.is_unsaved(leaf.name)]
-    names = {name for leaf in graph.params for name in (leaf.name, *leaf.others)}
-    known = module.program.fixed
-    fixed = {
-        name: None if known.get(name) is None else digest_of(known[name])
-        for name in flat.model.state_dict()
-        if name not in names and name not in module.written
-    }
-    return {
-        "arguments": flat.arguments,
-        "output_tree": flat.output_tree,
-        **({"state": module.written} if module.written else {}),
-        **({"unsaved": unsaved} if unsaved else {}),
-        **({"fixed": fixed} if fixed else {}),
-    }
+    return graph_of(found.module, examples, dims)
 
 
 class _Oracle:

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import needle.torch  # noqa: E402
 import needle_tvm  # noqa: E402
 from needle_tvm import runtime  # noqa: E402
 from needle_tvm.compiler.torch_models import compile_torch  # noqa: E402
@@ -46,6 +47,22 @@ def test_code_and_model_share_their_state(name):
             same_state(model, other)
     if name != "assigned":  # which PyTorch itself replaces
         assert held == {key: value.data_ptr() for key, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("name", ["parameter", "cache", "batch_norm"])
+def test_code_of_a_loaded_module_shares_its_state(name):
+    make, inputs = models.WRITING[name]
+    model = make()
+    module = needle.torch.load(model, *inputs)
+    arrays = [each.numpy() for each in inputs]
+    compiled = needle_tvm.compile(module, *arrays, stage="fused")
+    with torch.no_grad():
+        for turn in range(4):
+            found = module(*arrays) if turn == 2 else compiled(*arrays)
+            close(found.numpy(), model(*inputs))
+    state = module.state_dict()
+    for key in module.written:
+        close(state[key].numpy(), model.state_dict()[key])
 
 
 @pytest.mark.parametrize("name", ["parameter", "batch_norm"])

@@ -1,0 +1,112 @@
+"""Models that `needle.torch.load` has made: their graphs, signatures and state."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from needle.errors import DimError
+from needle.surroundings import found_in
+from needle.tensor import Tensor
+from needle.trace import Graph, trace_flat
+from needle_tvm.artifact.arrays import as_numpy
+from needle_tvm.artifact.function import digest_of
+from needle_tvm.errors import UsageError
+from needle_tvm.frontend.model import source_of
+from needle_tvm.frontend.source import Source
+
+if TYPE_CHECKING:
+    from needle.torch.model import TorchModel
+    from needle_tvm.lower.variant import Variant
+
+
+def graph_of(module: TorchModel, examples: Sequence[Any], dims: Mapping[Any, Any]) -> Graph:
+    """The graph of a module as a function of a list of tensors, like these examples. Its state
+    follows the inputs, and the new state the outputs."""
+    count, written = len(examples), module.written
+    names = [name for name, _ in module.program.inputs]
+    state = [(name, module.weight_named(name).realize_cached_data()) for name in written]
+    given = [*zip(names, examples, strict=True), *state]
+    positions = [argument["name"] for argument in module.arguments]
+
+    def call(tensors: Sequence[Any]) -> Any:
+        outputs, new = module.functional(
+            tensors[:count], dict(zip(written, tensors[count:], strict=True))
+        )
+        return [*outputs, *new]
+
+    return trace_flat(
+        call, given, lambda: found_in(module, {}), dims=dims or None, positions=positions
+    )
+
+
+def described(module: TorchModel, graph: Graph, state_dict: Iterable[str]) -> dict[str, Any]:
+    """The parts of a manifest's function that the module knows; `state_dict` has the names that a
+    caller may give weights under."""
+    unsaved = [leaf.name for leaf in graph.params if module.is_unsaved(leaf.name)]
+    names = {name for leaf in graph.params for name in (leaf.name, *leaf.others)}
+    known = module.program.fixed
+    fixed = {
+        name: None if known.get(name) is None else digest_of(known[name])
+        for name in state_dict
+        if name not in names and name not in module.written
+    }
+    return {
+        "arguments": module.arguments,
+        "output_tree": module.output_tree,
+        **({"state": module.written} if module.written else {}),
+        **({"unsaved": unsaved} if unsaved else {}),
+        **({"fixed": fixed} if fixed else {}),
+    }
+
+
+def source(
+    module: TorchModel, inputs: Sequence[Any], variant: Variant, dims: Mapping[Any, Any] | None
+) -> Source:
+    """The `Source` of a module that writes its parameters or buffers."""
+    from needle.torch.structure import flattened
+
+    examples = flattened(module.arguments, inputs, {})
+    try:
+        graph = graph_of(module, examples, dims or {})
+    except DimError as error:
+        raise UsageError(str(error)) from None
+    found, parts = source_of(graph, variant), described(module, graph, module.state_dict())
+
+    def lower(target: Any) -> tuple[Any, dict[str, Any]]:
+        lowered, signature = found.lower(target)
+        return lowered, {**signature, **parts}
+
+    text = f"{found.fingerprint} {parts!r}".encode()
+    return replace(
+        found,
+        fingerprint="loaded:" + hashlib.sha256(text).hexdigest(),
+        lower=lower,
+        state=ModuleState(module),
+    )
+
+
+class ModuleState:
+    """What calls of a module write, in its own tensors."""
+
+    def __init__(self, module: TorchModel) -> None:
+        self._module = module
+
+    @property
+    def key(self) -> object:
+        """The module's identity."""
+        return "state of a module", id(self._module)
+
+    def values(self) -> list[Tensor]:
+        """The current tensors."""
+        return [self._module.weight_named(name).detach() for name in self._module.written]
+
+    def write(self, values: Sequence[Any]) -> None:
+        """Give the tensors copies of new values."""
+        for name, value in zip(self._module.written, values, strict=True):
+            array = np.array(as_numpy(value, name))
+            self._module.weight_named(name).data = Tensor(array, requires_grad=False)
