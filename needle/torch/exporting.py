@@ -13,6 +13,7 @@ from typing import Any
 from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
 from . import complexes, numbers, registry, strided
+from .decompositions import own_decompositions
 from .dims import Asked
 from .lines import at_line_of
 from .program import Program
@@ -137,7 +138,11 @@ def decompositions() -> Mapping[Any, Any]:
     from torch._decomp import decomposition_table
 
     found = {}
-    for target, rule in {**decomposition_table, **_composite()}.items():
+    for target, rule in {
+        **decomposition_table,
+        **_composite(),
+        **own_decompositions(),
+    }.items():
         if not isinstance(target, torch._ops.OpOverload):
             continue
         real, complex_ = has_converter(target), complexes.knows(name_of(target))

@@ -68,9 +68,12 @@ def leaky_relu(node: Node, x: Value, slope: Number = 0.01) -> Tensor:
 
 @converter("aten._prelu_kernel")
 def prelu(node: Node, x: Value, weight: Value) -> Tensor:
-    return computed(
-        node, lambda x, w: ops.where(ops.greater(x, 0), x, ops.multiply(x, w)), x, weight
-    )
+    def of(x: Tensor, slope: Tensor) -> Tensor:
+        positive = ops.greater(x, 0)
+        below = ops.where(positive, 0, x)  # of which no infinity reaches the weight's gradient
+        return ops.where(positive, x, ops.multiply(below, slope))
+
+    return computed(node, of, x, weight)
 
 
 @converter("aten.hardtanh")
@@ -106,9 +109,12 @@ def softplus(node: Node, x: Value, beta: Number = 1, threshold: Number = 20) -> 
 @converter("aten.threshold")
 def threshold(node: Node, x: Value, threshold: Number, value: Number) -> Tensor:
     """x where it is above the threshold or NaN, else a value."""
-    given = tensor(x)
-    below = ops.less_equal(given, cast(threshold, given.dtype))
-    return ops.where(below, cast(value, given.dtype), given)
+
+    def of(x: Tensor) -> Tensor:
+        below = ops.less_equal(x, cast(threshold, x.dtype))
+        return ops.where(below, cast(value, x.dtype), x)
+
+    return computed(node, of, x)
 
 
 @converter("aten.softshrink")
@@ -126,9 +132,10 @@ def softshrink(node: Node, x: Value, lambd: Number = 0.5) -> Tensor:
 
 @converter("aten.hardshrink")
 def hardshrink(node: Node, x: Value, lambd: Number = 0.5) -> Tensor:
-    given = tensor(x)
-    inside = ops.less_equal(ops.abs(given), cast(lambd, given.dtype))
-    return ops.where(inside, 0, given)
+    def of(x: Tensor) -> Tensor:
+        return ops.where(ops.less_equal(ops.abs(x), float(lambd)), 0, x)
+
+    return computed(node, of, x)
 
 
 @converter("aten.glu")

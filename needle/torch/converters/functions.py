@@ -120,3 +120,27 @@ def greatest_common_divisor(node: Node, x: Value, other: Value) -> Tensor:
         done = ops.equal(b, 0)
         a, b = ops.where(done, a, b), ops.fmod(a, ops.where(done, 1, b))
     return a
+
+
+@converter("aten.sinc")
+def sinc(node: Node, x: Value) -> Tensor:
+    """sin(pi x) / (pi x), and 1 at 0."""
+
+    def of(x: Tensor) -> Tensor:
+        zero = ops.equal(x, 0)
+        angle = ops.mul_scalar(ops.where(zero, 1.0, x), math.pi)
+        return ops.where(zero, 1.0, ops.divide(ops.sin(angle), angle))
+
+    return computed(node, of, x)
+
+
+@converter("aten.xlogy", "aten.special_xlog1py")
+def times_logarithm(node: Node, x: Any, y: Any) -> Tensor:
+    """x * log(y), or x * log(1 + y), and 0 where x is 0, unless y is NaN."""
+    logarithm = ops.log if node.operator.startswith("aten.xlogy") else ops.log1p
+
+    def product(x: Tensor, y: Tensor) -> Tensor:
+        zero = ops.logical_and(ops.equal(x, 0), ops.logical_not(ops.isnan(y)))
+        return ops.where(zero, 0.0, ops.multiply(x, logarithm(ops.where(zero, 1.0, y))))
+
+    return computed(node, product, x, y)

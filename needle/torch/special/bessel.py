@@ -38,7 +38,7 @@ def scaled_i(order: int, x: Tensor) -> Tensor:
     def far(x: Tensor) -> Tensor:
         return polynomial(1.0 / x, _I_SERIES[order][1]) / ops.sqrt(x * (2 * math.pi))
 
-    positive = size(x)
+    positive = size(x) if order else ops.abs(x)  # whose slopes at 0 are 1 and 0
     found = either(
         positive < 20, positive, lambda x: _i_near(order, x) * ops.exp(-x), far, 1.0, 30.0
     )
@@ -124,7 +124,7 @@ def _wave(order: int, x: Tensor, quarter: bool) -> Tensor:
 
 def bessel_j(order: int, x: Tensor) -> Tensor:
     """The function of the first kind of order 0 or 1."""
-    positive = size(x)
+    positive = size(x) if order else ops.abs(x)
     found = either(
         positive <= 5,
         positive,

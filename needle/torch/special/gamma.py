@@ -41,6 +41,7 @@ def lgamma(x: Tensor) -> Tensor:
     found = either(
         ops.logical_and(x < 0.5, ops.isfinite(x)), x, turned, _lgamma_of_positive, 0.25, 1.5
     )
+    found = ops.where(ops.logical_or(x == 1, x == 2), 0.0, found)
     return ops.where(ops.isinf(x), math.inf, found)
 
 
@@ -101,6 +102,8 @@ def zeta(s: Tensor, q: Tensor) -> Tensor:
     negative = ops.where(ops.floor(q) == q, math.inf, negative)
     found = ops.where(positive, _zeta_of_positive(safe, ops.where(positive, q, 1.0)), negative)
     found = ops.where(s > 1, found, ops.where(s == 1, math.inf, math.nan))
+    endless = ops.logical_or(q == math.inf, ops.logical_and(s == math.inf, q > 1))
+    found = ops.where(endless, math.nan, found)  # as PyTorch's
     return ops.where(ops.isnan(q), math.nan, found)
 
 
