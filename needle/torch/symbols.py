@@ -20,6 +20,8 @@ from ..errors import DimError, TraceError, UnsupportedError
 from ..extents import same
 from .dims import Asked
 
+_LARGEST_DIVISOR = 64  # of a scale, which is a binary fraction
+
 
 class Unknown(UnsupportedError):
     """A size that no expression of dims is, or that may be 0."""
@@ -65,9 +67,24 @@ class Symbols:
         if getattr(expr, "is_Integer", False):
             return int(expr)
         rule = _RULES.get(type(expr).__name__)
+        if type(expr).__name__ in ("TruncToInt", "FloorToInt"):
+            scaled = self._scaled(expr.args[0])
+            if scaled is not None:
+                return scaled
         if rule is None:
             raise Unknown(f"the size {self.text(expr)} is no expression of dims")
         return rule(*map(self.value, expr.args))
+
+    def _scaled(self, expr: Any) -> Any:
+        """The whole part of a size times a number like 1.5; None for another expression."""
+        numbers = [each for each in expr.args if each.is_Float]
+        sizes = [each for each in expr.args if type(each).__name__ == "ToFloat"]
+        if len(numbers) != 1 or len(sizes) != 1 or len(expr.args) != 2:
+            return None
+        over, under = float(numbers[0]).as_integer_ratio()
+        if over < 0 or under > _LARGEST_DIVISOR:
+            return None
+        return self.value(sizes[0].args[0]) * over // under
 
     def text(self, expr: Any) -> str:
         """A sympy expression with the names of dims."""

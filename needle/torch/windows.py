@@ -12,7 +12,7 @@ from ..extents import is_symbolic
 from ..nn.functional.pool import first_largest
 from ..tensor import Tensor
 
-Made = TypeVar("Made", Tensor, tuple[Tensor, ...])
+Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
 
 
 def each_axis(given: Any, count: int) -> tuple[Any, ...]:
@@ -27,7 +27,7 @@ def batched(x: Tensor, count: int, function: Callable[[Tensor], Made]) -> Made:
         return function(x)
     made = function(ops.unsqueeze(x, 0))
     if isinstance(made, tuple):
-        return tuple(ops.squeeze(each, 0) for each in made)
+        return ops.squeeze(made[0], 0), ops.squeeze(made[1], 0)
     return ops.squeeze(made, 0)
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from ... import ops
+from ... import init, ops
 from ...apply import apply
 from ...backend_ndarray import Device, NDArray, array
 from ...backend_ndarray.arguments import count
 from ...backend_ndarray.dtypes import is_floating
 from ...dims import Expression
 from ...errors import ShapeError, TraceError
-from ...extents import same
+from ...extents import is_symbolic, same
 from ...ops._arguments import check_tensors
 from ...ops.resample import Resample
 from ...tensor import Tensor, make_const
@@ -49,7 +49,7 @@ def interpolate(
 
     ShapeError for other axes, TypeError for integers unless the mode is nearest, ValueError for
     modes and sizes that are not there. A symbolic extent takes a scale_factor that is an integer,
-    or one divided by a power of 2, without align_corners and antialias, and no area.
+    or one divided by a power of 2, or a size, without antialias, and no area.
     """
     check_tensors("interpolate", x=x)
     axes = x.ndim - 2
@@ -63,21 +63,36 @@ def interpolate(
     new, factors = _sizes(x.shape[2:], size, scale_factor, axes)
     if recompute_scale_factor:
         factors = [f if f is not None and f == int(f) else None for f in factors]
+    if mode == "area":
+        for axis, m in enumerate(new, 2):
+            x = x if same(m, x.shape[axis]) else averaged(x, axis, m)
+        return x
+    return resized(x, new, factors, mode, bool(align_corners), antialias)
+
+
+def resized(
+    x: Tensor,
+    sizes: Sequence[Any],
+    factors: Sequence[float | None],
+    mode: str,
+    align_corners: bool = False,
+    antialias: bool = False,
+) -> Tensor:
+    """x (N, C, ...) with axes of these sizes, unchecked, in all modes of `interpolate` but area. A
+    factor of None is the ratio of the sizes, which may be symbolic."""
     if mode in _NEAREST:
-        repeats = [_repeats(*each) for each in zip(x.shape[2:], new, factors, strict=True)]
+        repeats = [_repeats(*each) for each in zip(x.shape[2:], sizes, factors, strict=True)]
         if all(repeats):
             return _repeated(x, repeats)
-    resized = list(zip(range(2, x.ndim), new, factors, strict=True))
-    if not any(isinstance(n, Expression) for n in x.shape[2:]):
+    axes = list(zip(range(2, x.ndim), sizes, factors, strict=True))
+    if not is_symbolic((*x.shape[2:], *sizes)):
         # The less there is, the less there is to do; rows are vectors, columns are not.
-        resized.sort(key=lambda each: (each[1] / x.shape[each[0]], -each[0]))
-    for axis, m, factor in resized:
-        if mode == "area":
-            x = x if same(m, x.shape[axis]) else averaged(x, axis, m)
-        elif mode in _NEAREST:
+        axes.sort(key=lambda each: (each[1] / x.shape[each[0]], -each[0]))
+    kind = Filter(mode in ("bicubic", "cubic"), align_corners, antialias)
+    for axis, m, factor in axes:
+        if mode in _NEAREST:
             x = _nearest(x, axis, m, factor, mode)
         else:
-            kind = Filter(mode == "bicubic", bool(align_corners), antialias)
             x = _blended(x, axis, m, factor, kind)
     return x
 
@@ -137,8 +152,10 @@ def _scaled(n: int, factor: float) -> int:
 def _repeats(n: int, m: int, factor: float | None) -> int:
     """How often each of n elements comes in m, the nearest to each; 0 if not all come as often."""
     if factor is not None:
-        return int(factor) if factor == int(factor) else 0
-    return m // n if not isinstance(n, Expression) and m % n == 0 else 0
+        return int(factor) if factor == int(factor) and same(m, n * int(factor)) else 0
+    if not is_symbolic((n, m)):
+        return m // n if m % n == 0 else 0
+    return next((times for times in range(1, 9) if same(m, n * times)), 0)
 
 
 def _repeated(x: Tensor, repeats: Sequence[int]) -> Tensor:
@@ -157,10 +174,10 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
         return x
     # In float32, as PyTorch: where an element is as near to two, the rounding decides.
     shift = np.float32(0.5 if mode == "nearest-exact" else 0)
-    if isinstance(n, Expression):
-        at = ops.arange(m, dtype="float32", device=x.device) + shift
-        index = ops.minimum(ops.floor(at * np.float32(1 / _given(axis, n, factor))), n - 1)
-        return ops.take(x, index.astype("int64"), axis)
+    if is_symbolic((n, m)):
+        ratio = Filter(False, False, False).ratio(n, m, factor)
+        at = (ops.arange(m, dtype="float32", device=x.device) + shift) * ratio
+        return ops.take(x, ops.minimum(ops.floor(at), n - 1).astype("int64"), axis)
     ratio = np.float32(n / m if factor is None else 1 / factor)
     index = np.minimum(np.floor((np.arange(m, dtype="float32") + shift) * ratio), n - 1)
     return ops.take(x, make_const(index.astype("int64"), x.device), axis)
@@ -174,11 +191,15 @@ class Filter:
     align_corners: bool
     antialias: bool
 
-    def ratio(self, n: int, m: int, factor: float | None) -> float:
-        """The distance of neighbours among m elements, counted in those of an axis of n."""
-        if self.align_corners:
-            return (n - 1) / (m - 1) if m > 1 else 0.0
-        return n / m if factor is None else 1 / factor
+    def ratio(self, n: Any, m: Any, factor: float | None) -> Any:
+        """The distance of neighbours among m elements, counted in those of an axis of n: a number,
+        or if sizes leave it open a float32 Tensor."""
+        if factor is not None and not self.align_corners:
+            return 1 / factor
+        over, under = (n - 1, m - 1) if self.align_corners else (n, m)
+        if not is_symbolic((over, under)):
+            return over / under if under > 0 else 0.0
+        return _number(over) / ops.maximum(_number(under), 1.0)
 
     def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
         """(places, weights) of each element that the elements `at` are made of. `xp` is NumPy or
@@ -202,6 +223,11 @@ class Filter:
             return _wide_taps(n, m, ratio, self.is_cubic)
         places, weights = zip(*self.taps(np, np.arange(m), n, ratio), strict=True)
         return np.stack(places), np.stack(weights)
+
+
+def _number(n: Any) -> Tensor:
+    """An extent, which may be symbolic, as a float32 Tensor of no axis."""
+    return init.zeros(dtype="float32", requires_grad=False) + n
 
 
 def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
@@ -241,7 +267,7 @@ def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -
     n = x.shape[axis]
     if same(n, m) and (kind.align_corners or factor in (None, 1)):
         return x
-    if isinstance(n, Expression):
+    if is_symbolic((n, m)):
         return _by_takes(x, axis, m, factor, kind)
     tables = _tables(kind, n, m, factor, x.dtype, x.device)
     return apply(Resample(axis), (x, *map(make_const, tables)))
@@ -279,28 +305,20 @@ def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
     return out, factors
 
 
-def _by_takes(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -> Tensor:
+def _by_takes(x: Tensor, axis: int, m: Any, factor: float | None, kind: Filter) -> Tensor:
     """The blend along an axis of symbolic extent, whose places are computed at the call."""
     n = x.shape[axis]
-    if kind.align_corners or kind.antialias:
+    if kind.antialias:
         raise TraceError(
             f"interpolate: axis {axis} has the symbolic extent {n}, which does not go with "
-            "align_corners or antialias"
+            "antialias"
         )
-    at = ops.arange(m, dtype="float64" if x.dtype == "float64" else "float32", device=x.device)
+    ratio = kind.ratio(n, m, factor)
+    wide = x.dtype == "float64" and not isinstance(ratio, Tensor)
+    at = ops.arange(m, dtype="float64" if wide else "float32", device=x.device)
     total: Any = 0
     behind = (1,) * (x.ndim - axis - 1)
-    for places, weights in kind.taps(ops, at, n, 1 / _given(axis, n, factor)):
+    for places, weights in kind.taps(ops, at, n, ratio):
         weights = ops.reshape(weights.astype(x.dtype), (m, *behind))
         total = ops.take(x, places, axis) * weights + total
     return total
-
-
-def _given(axis: int, n: int, factor: float | None) -> float:
-    """The factor of an axis of symbolic extent."""
-    if factor is None:
-        raise TraceError(
-            f"interpolate: axis {axis} has the symbolic extent {n}, which takes a scale_factor, "
-            "and no size"
-        )
-    return factor

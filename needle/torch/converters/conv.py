@@ -78,12 +78,11 @@ def conv_transpose(
     w = tensor(weight)
     count = _axes(node, w)
     pads = [(n, n) for n in each_axis(padding, count)]
-    of_axes = (each_axis(each, count) for each in (stride, extra, dilation))
-    strides, extras, dilations = of_axes
+    strides, extras, dilations = (each_axis(each, count) for each in (stride, extra, dilation))
 
     def of_batch(batch: Tensor) -> Tensor:
-        def transposed(*each: Any) -> Tensor:
-            return transposed_convolved(*each, strides, pads, extras, dilations, groups)
+        def transposed(x: Tensor, w: Tensor, shift: Tensor | None) -> Tensor:
+            return transposed_convolved(x, w, shift, strides, pads, extras, dilations, groups)
 
         return in_float32(transposed, batch, w, None if bias is None else tensor(bias))
 
@@ -113,10 +112,12 @@ def convolution(
 @converter("aten.conv_tbc")
 def conv_of_steps(node: Node, x: Value, weight: Value, bias: Value, padding: int = 0) -> Tensor:
     """x (steps, N, in) convolved with a weight (k, in, out)."""
+
+    def convolved(steps: Tensor, w: Tensor, shift: Tensor) -> Tensor:
+        return F.conv1d(steps, w, shift, padding=padding)
+
     turned = ops.permute(tensor(x), (1, 2, 0))
-    made = in_float32(
-        lambda *each: F.conv1d(*each, padding=padding), turned, tensor(weight), tensor(bias)
-    )
+    made = in_float32(convolved, turned, tensor(weight), tensor(bias))
     return ops.permute(made, (2, 0, 1))
 
 

@@ -110,8 +110,9 @@ def avg_pool(
 def _summed(x: Tensor, window: Any, ceil_mode: bool) -> Tensor:
     """The sums of windows; those of integers are float64."""
     if x.ndim == 3:  # an image of one row
-        flat = [(neutral, *each) for neutral, each in zip((1, 1, 0), window, strict=True)]
-        return ops.squeeze(F.avg_pool2d(ops.unsqueeze(x, 2), *flat, ceil_mode, True, 1), 2)
+        kernel, stride, padding = ((n, *each) for n, each in zip((1, 1, 0), window, strict=True))
+        rows = F.avg_pool2d(ops.unsqueeze(x, 2), kernel, stride, padding, ceil_mode, True, 1)
+        return ops.squeeze(rows, 2)
     return _MEAN[x.ndim - 2](x, *window, ceil_mode, True, 1)
 
 
@@ -206,7 +207,7 @@ def fractional_max_pool(
     def of_batch(batch: Tensor) -> tuple[Tensor, Tensor]:
         if any(same(n, 0) for n in batch.shape):
             raise node.unsupported("an input without elements")
-        lead, flat = batch.shape[:2], 0
+        lead, flat = batch.shape[:2], tensor(np.zeros((), np.int64))
         for axis, (n, m, k) in enumerate(zip(batch.shape[2:], sizes, kernels, strict=True)):
             # PyTorch takes the samples of two axes in the order (columns, rows).
             sample = drawn[..., count - 1 - axis if count == 2 else axis]
@@ -214,7 +215,7 @@ def fractional_max_pool(
             places = ops.add(ops.unsqueeze(first, -1), ops.arange(k, dtype="int64"))
             shape = [*drawn.shape[:2], *(1,) * (2 * count)]
             shape[2 + axis], shape[2 + count + axis] = m, k
-            flat = ops.add(ops.mul_scalar(flat, n) if axis else flat, ops.reshape(places, shape))
+            flat = ops.add(ops.multiply(flat, size_tensor(n)), ops.reshape(places, shape))
         wide = ops.broadcast_to(flat, (*lead, *flat.shape[2:]))
         places = ops.reshape(wide, (*lead, prod(sizes) * prod(kernels)))
         values = ops.gather(ops.reshape(batch, (*lead, prod(batch.shape[2:]))), 2, places)
