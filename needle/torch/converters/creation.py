@@ -32,8 +32,13 @@ def ones(node: Node, *_: Any) -> Tensor:
     return filled(node, 1)
 
 
-@converter("aten.full", "aten.full_like", "aten.new_full")
+@converter("aten.full", "aten.full_like")
 def full(node: Node, _: Any, value: Number, *others: Any) -> Tensor:
+    return filled(node, value)
+
+
+@converter("aten.new_full")
+def new_full(node: Node, _: Any, size: Any, value: Number, *others: Any) -> Tensor:
     return filled(node, value)
 
 

@@ -8,6 +8,7 @@ from ... import ops
 from ..._state import state
 from ...conversion.values import Value, dtype_of, normal_axis, shape_of, tensor
 from ...tensor import Tensor
+from ..operands import cast
 from ..program import Node
 from ..registry import converter
 
@@ -68,11 +69,22 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> Tensor:
-    """Rows of a weight. That of `padding_idx` gets no gradient."""
+    """Rows of a weight. That of `padding_idx` gets no gradient, and with `scale_grad_by_freq` those
+    of others are divided by how often the indices name the row."""
     rows, places = tensor(weight), index_tensor(indices)
     found = ops.take(rows, places, 0)
-    if padding_idx < 0 or not state.grad:
+    if not state.grad:
         return found
-    is_padding = ops.equal(places, padding_idx)
-    is_padding = ops.reshape(is_padding, (*places.shape, *[1] * (rows.ndim - 1)))
+    line = (*places.shape, *[1] * (rows.ndim - 1))
+    if scale_grad_by_freq:
+        ones = ops.broadcast_to(cast(1, "int64"), places.shape)
+        zeros = ops.broadcast_to(cast(0, "int64"), (rows.shape[0],))
+        counts = ops.take(ops.put(zeros, places, ones, 0, "add"), places, 0)
+        kept = ops.detach(found)
+        change = ops.subtract(found, kept)  # 0, or NaN
+        share = ops.divide(change, ops.reshape(cast(counts, rows.dtype), line))
+        found = ops.where(ops.equal(change, 0), ops.add(kept, share), kept)
+    if padding_idx < 0:
+        return found
+    is_padding = ops.reshape(ops.equal(places, padding_idx), line)
     return ops.where(is_padding, ops.detach(found), found)

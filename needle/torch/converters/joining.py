@@ -46,3 +46,10 @@ def unbind(node: Node, x: Value, axis: int = 0) -> tuple[Tensor, ...]:
 @converter("aten.repeat")
 def repeat(node: Node, x: Value, times: tuple[Any, ...]) -> Tensor:
     return ops.repeat(tensor(x), *times) if times else tensor(x)
+
+
+@converter("aten.repeat_interleave.Tensor")
+def repeated_places(node: Node, times: Value, output_size: Any = None) -> Tensor:
+    """0 as often as the first number says, then 1, and so on; `output_size` is their sum."""
+    ends = ops.cumsum(cast(times, "int64"), 0)
+    return cast(ops.searchsorted(ends, ops.arange(node.shape[0]), True), node.dtype)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ... import ops
 from ...conversion.values import Value, along, tensor
 from ...nn.functional.border import border
@@ -60,5 +62,20 @@ def circular_pad(node: Node, x: Value, pad: tuple[Any, ...]) -> Tensor:
 
 def _bordered(x: Value, pad: tuple[Any, ...], mode: str) -> Tensor:
     found = tensor(x)
-    found, sides = cropped(found, pairs(pad, found.ndim))
-    return border("pad", found, sides[-(len(pad) // 2) :], mode)
+    sides = pairs(pad, found.ndim)
+    count = len(pad) // 2
+    if mode != "circular" and min(pad) < 0:  # what is cut off may be repeated on the other side
+        for axis, (low, high) in enumerate(sides[-count:], found.ndim - count):
+            n = found.shape[axis]
+            at = np.arange(-low, n + high)
+            at = np.clip(at, 0, n - 1) if mode == "replicate" else _reflected(at, n)
+            found = ops.take(found, Tensor(at, requires_grad=False), axis)
+        return found
+    found, sides = cropped(found, sides)
+    return border("pad", found, sides[-count:], mode)
+
+
+def _reflected(at: np.ndarray, n: int) -> np.ndarray:
+    """Places beyond an axis of extent n, reflected at its ends."""
+    at = np.abs(at)
+    return np.where(at >= n, 2 * (n - 1) - at, at)
