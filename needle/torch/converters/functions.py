@@ -137,10 +137,12 @@ def sinc(node: Node, x: Value) -> Tensor:
 @converter("aten.xlogy", "aten.special_xlog1py")
 def times_logarithm(node: Node, x: Any, y: Any) -> Tensor:
     """x * log(y), or x * log(1 + y), and 0 where x is 0, unless y is NaN."""
-    logarithm = ops.log if node.operator.startswith("aten.xlogy") else ops.log1p
+    is_plain = node.operator.startswith("aten.xlogy")
+    logarithm, end = (ops.log, 0.0) if is_plain else (ops.log1p, -1.0)
 
     def product(x: Tensor, y: Tensor) -> Tensor:
-        zero = ops.logical_and(ops.equal(x, 0), ops.logical_not(ops.isnan(y)))
+        undefined = ops.logical_or(ops.less_equal(y, end), ops.equal(y, math.inf))
+        zero = ops.logical_and(ops.equal(x, 0), undefined)
         return ops.where(zero, 0.0, ops.multiply(x, logarithm(ops.where(zero, 1.0, y))))
 
     return computed(node, product, x, y)

@@ -41,7 +41,7 @@ def lgamma(x: Tensor) -> Tensor:
     found = either(
         ops.logical_and(x < 0.5, ops.isfinite(x)), x, turned, _lgamma_of_positive, 0.25, 1.5
     )
-    found = ops.where(ops.logical_or(x == 1, x == 2), 0.0, found)
+    found = ops.where(ops.logical_or(x == 1, x == 2), found - ops.detach(found), found)
     return ops.where(ops.isinf(x), math.inf, found)
 
 
