@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UnsupportedError
@@ -72,6 +72,18 @@ def _fixed(exported: Any, program: Program) -> dict[str, Any]:
         for target, value in exported.state_dict.items()
         if target not in weights
     }
+
+
+def graph_program(
+    graph: Any, symbols: Symbols, weights: Mapping[str, str], known: Mapping[str, Any]
+) -> Program:
+    """The program of a functional graph of `torch.fx` that returns a tuple. Its placeholders are
+    the inputs, but for `weights` and `known` tensors, by name.
+
+    Raises UnsupportedError that lists the operators without a converter.
+    """
+    reader = _Reader(graph, symbols, known)
+    return reader.program(weights, reader.returned(), ())
 
 
 def is_weight(tensor: Any) -> bool:
@@ -291,11 +303,11 @@ def _extents(value: Any) -> list[Any]:
 
 
 def is_size(node: Any) -> bool:
-    """Whether a node computes a number from sizes of inputs."""
+    """Whether a node is a number, or computes one from sizes of inputs."""
     import torch
 
     value = node.meta.get("val")
-    return node.op == "call_function" and isinstance(
+    return node.op in ("call_function", "placeholder") and isinstance(
         value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
     )
 
@@ -328,6 +340,28 @@ def _is_complex(node: Any) -> bool:
 
 def _dtype_of(value: Any) -> Any:
     return getattr(value, "dtype", value)
+
+
+def is_draw(node: Any) -> bool:
+    """Whether a node draws random numbers."""
+    return (
+        node.op == "call_function"
+        and _is_random(node.target)
+        and draws(node.target, node.args, node.kwargs)
+    )
+
+
+def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers does so with these arguments."""
+    names = [each.name for each in target._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for argument in target._schema.arguments:
+        value = given.get(argument.name, argument.default_value)
+        if argument.name in ("train", "training") and value is False:
+            return False
+        if argument.name in ("dropout", "dropout_p") and value == 0:
+            return False
+    return True
 
 
 def _is_constant(node: Any) -> bool:

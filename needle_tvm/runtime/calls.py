@@ -93,6 +93,14 @@ class Calls:
             return self._run(values)
         return [results] if self._single else list(results)
 
+    def run_with(self, weights: tuple[Any, ...], values: Sequence[Any]) -> list[Any]:
+        """As `run`, with weights that `Executor.packed` gave in the place of those in use."""
+        results = self._caller(weights, *values)
+        if results is NotImplemented:
+            arrays = self._executor.run_with(weights, values)
+            return arrays if self._wrap is None else list(map(self._wrap, arrays))
+        return [results] if self._single else list(results)
+
     def _run(self, values: Sequence[Any]) -> list[Any]:
         executor = self._executor
         if self._share is not None and executor.holds(values):

@@ -87,12 +87,16 @@ class Executor:
     def use(self, tensors: Sequence[Any]) -> None:
         """Use these weights from now on: tensors in the order of `main.params`, which are packed
         here as the code takes them."""
+        self.bound = self.packed(tensors)
+
+    def packed(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+        """Weights in the order of `main.params` as the code takes them."""
         with loading:
             transform = self.main.transform
             if transform is not None and tensors:
                 tensors = self._machine()[transform](tensors)
             self.memory.use_large_pages(tensors)
-        self.bound = tuple(tensors)
+        return tuple(tensors)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """`main` on a list of arrays, one per input; NumPy arrays back.
@@ -178,11 +182,17 @@ class Executor:
         except AttributeError:
             return None
 
-    def _call(self, tensors: Sequence[Any]) -> list[Any]:
+    def run_with(
+        self, weights: Sequence[Any], values: Sequence[Any]
+    ) -> list[np.ndarray[Any, Any]]:
+        """As `run`, with these `packed` weights in the place of those in use."""
+        return self.to_arrays(self._call(self._inputs.convert(values), weights))
+
+    def _call(self, tensors: Sequence[Any], weights: Sequence[Any] | None = None) -> list[Any]:
         module = native()
         if module is not None:
             module.use_threads(self.threads)
-        result = self.entry()(*tensors, *self.weights)
+        result = self.entry()(*tensors, *(self.weights if weights is None else weights))
         return [result] if self.main.bare_output else list(result)
 
     def _replay(self) -> Replay:

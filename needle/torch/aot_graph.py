@@ -1,0 +1,376 @@
+"""A graph of AOTAutograd's, taken apart: what PyTorch draws, what needle computes, and how results
+and written inputs are made of both.
+
+The graph is functional, but for copies into inputs at its end. Views of one tensor share a storage
+in the fake tensors of `node.meta["val"]`, and so results that are views of an input, or of each
+other, are found there. Imports PyTorch when called.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..backend_ndarray.dtypes import DTYPES
+from ..errors import UnsupportedError
+from .exporting import decompositions, has_converter
+from .reading import draws, graph_program, is_draw, name_of
+from .symbols import Symbols
+
+# Operators that take a tensor for its shape, strides and dtype alone.
+_ONLY_LIKE = frozenset(
+    "aten.rand_like aten.randn_like aten.randint_like aten.empty_like aten.zeros_like "
+    "aten.ones_like aten.uniform aten.normal_functional aten.exponential aten.geometric "
+    "aten.cauchy aten.log_normal aten.random aten.new_empty aten.new_zeros".split()
+)
+
+
+class Value(NamedTuple):
+    """Where a tensor comes from: the `number`-th "argument", "drawn", "constant" or "computed" one;
+    `node` is the graph's node for that tensor."""
+
+    kind: str
+    number: int
+    node: Any
+
+
+class Output(NamedTuple):
+    """A result. Without a `value`, `node` is None, a number, or a node that computes a size.
+
+    The result has the size, strides and offset of `node`; if `is_view`, over the value's storage.
+    """
+
+    value: Value | None
+    node: Any
+    is_view: bool
+
+
+class AotGraph:
+    """The parts of a graph. `weights` are the numbers of arguments that are parameters or buffers.
+
+    Raises UnsupportedError for what the graph does beside computing tensors and writing inputs.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = module
+        nodes = list(module.graph.nodes)
+        self.arguments = [node for node in nodes if node.op == "placeholder"]
+        self._position = {node: number for number, node in enumerate(self.arguments)}
+        self.writes: list[tuple[int, Output]] = []
+        self._drawn: dict[Any, int] = {}
+        self._constants: dict[Any, int] = {}
+        self.computed: dict[Any, int] = {}
+        writes = [node for node in nodes if self._is_write(node)]
+        for node in nodes:
+            if node.op == "call_function" and node not in writes:
+                _check(node)
+        self._drawing = {node for node in nodes if is_draw(node)}
+        (returned,) = [node for node in nodes if node.op == "output"]
+        self.outputs = self._outputs(returned.args[0], writes)
+        self.copied = _copied(self)
+        self.graph = self._computing()
+
+    @property
+    def constants(self) -> list[Any]:
+        """The tensors of values of the kind "constant"."""
+        return [getattr(self.module, node.target) for node in self._constants]
+
+    @property
+    def draws(self) -> bool:
+        """Whether the graph draws random numbers."""
+        return bool(self._drawing)
+
+    @property
+    def drawn(self) -> list[Any]:
+        """The nodes of values of the kind "drawn"."""
+        return list(self._drawn)
+
+    @property
+    def written(self) -> frozenset[int]:
+        """The numbers of the arguments that the graph writes."""
+        return frozenset(number for number, _ in self.writes)
+
+    def _is_write(self, node: Any) -> bool:
+        return (
+            node.op == "call_function"
+            and name_of(node.target) == "aten.copy_.default"
+            and node.args[0] in self._position
+        )
+
+    def _outputs(self, returned: Sequence[Any], writes: Sequence[Any]) -> list[Output]:
+        import torch
+
+        given = [node.args[0] if node in writes else node for node in returned]
+        tensors = [
+            node
+            for node in given
+            if isinstance(node, torch.fx.Node) and isinstance(node.meta["val"], torch.Tensor)
+        ]
+        sources = [_source(node) for node in tensors]
+        outputs = []
+        for node in given:
+            if not isinstance(node, torch.fx.Node) or node not in tensors:
+                outputs.append(Output(None, node, False))
+                continue
+            source = _source(node)
+            shared = sum(each is source for each in sources) > 1
+            outputs.append(self._output(node, source, shared))
+        for write in writes:
+            _, node, *_ = write.args
+            source = _source(node)
+            is_argument = source in self._position
+            place = self._position[write.args[0]]
+            self.writes.append((place, self._output(node, source if is_argument else node, False)))
+        return outputs
+
+    def _output(self, node: Any, source: Any, shared: bool) -> Output:
+        """A result over the storage of `source`, unless it can have a storage of its own."""
+        own = source in self._position or source in self._drawing or source.op == "get_attr"
+        is_view = node is not source and (own or shared or not _is_dense(node))
+        return Output(self._value(source if is_view or own else node), node, is_view)
+
+    def _value(self, node: Any) -> Value:
+        if node in self._position:
+            return Value("argument", self._position[node], node)
+        kinds = {"drawn": self._drawn, "constant": self._constants, "computed": self.computed}
+        kind = "computed"
+        if self._is_drawn(node):
+            kind = "drawn"
+        elif node.op == "get_attr":
+            kind = "constant"
+        found = kinds[kind]
+        return Value(kind, found.setdefault(node, len(found)), node)
+
+    def _is_drawn(self, node: Any) -> bool:
+        return node in self._drawing or (
+            node.target is operator.getitem and node.args[0] in self._drawing
+        )
+
+    def _computing(self) -> Any:
+        """A graph of what needle computes: `computed`, from arguments, `drawn` and constants."""
+        import torch
+
+        made = torch.fx.Graph()
+        copies: dict[Any, Any] = {}
+        self.inputs: list[tuple[Any, Value]] = []  # (node of `graph`, the value it stands for)
+        self.known: dict[str, Any] = {}
+        wanted = _needed(list(self.computed), lambda node: self._is_drawn(node))
+        for node in self.module.graph.nodes:
+            if node not in wanted:
+                continue
+            if node.op == "call_function" and not self._is_drawn(node):
+                copies[node] = made.node_copy(node, copies.__getitem__)
+                continue
+            copies[node] = made.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+            if node.op == "get_attr":
+                self.known[copies[node].name] = getattr(self.module, node.target)
+            elif isinstance(node.meta["val"], torch.Tensor):
+                self.inputs.append((copies[node], self._value(node)))
+        made.output(tuple(copies[node] for node in self.computed))
+        return made
+
+    def program(self, symbols: Symbols, weights: Mapping[str, str]) -> Any:
+        """The `Program` of what needle computes; `weights` are names of placeholders in `graph`."""
+        return graph_program(self.graph, symbols, weights, self.known)
+
+    # In PyTorch
+
+    def draw(self, args: Sequence[Any], sizes: Callable[[Any], Any]) -> list[Any]:
+        """The random values of a call, drawn in the graph's order; `sizes` gives ints for extents
+        of fake tensors."""
+        if not self._drawing:
+            return []
+        wanted = _needed(list(self._drawing), lambda node: False, only_like=True)
+        env = dict(zip(self.arguments, args, strict=True))
+        self._run(wanted, env, sizes)
+        return [env[node] for node in self._drawn_ready(env)]
+
+    def _drawn_ready(self, env: dict[Any, Any]) -> list[Any]:
+        for node in self._drawn:
+            if node not in env:  # an item of what was drawn
+                env[node] = env[node.args[0]][node.args[1]]
+        return list(self._drawn)
+
+    def compute(
+        self, args: Sequence[Any], drawn: Sequence[Any], sizes: Callable[[Any], Any]
+    ) -> list[Any]:
+        """What PyTorch computes for the values of the kind "computed"."""
+        env = {**zip_dict(self.arguments, args), **zip_dict(list(self._drawn), drawn)}
+        wanted = _needed(list(self.computed), lambda node: node in env)
+        self._run(wanted, env, sizes)
+        return [env[node] for node in self.computed]
+
+    def _run(self, wanted: Collection[Any], env: dict[Any, Any], sizes: Any) -> None:
+        """Run nodes in PyTorch."""
+        import torch
+
+        def argument(node: Any, like: bool) -> Any:
+            if node in env:
+                return env[node]
+            value = node.meta["val"]
+            if not isinstance(value, torch.Tensor):
+                return sizes(value)
+            assert like, node
+            return torch.empty_strided(
+                tuple(map(sizes, value.shape)),
+                tuple(map(sizes, value.stride())),
+                dtype=value.dtype,
+            )
+
+        for node in self.module.graph.nodes:
+            if node not in wanted or node in env:
+                continue
+            if node.op == "get_attr":
+                env[node] = getattr(self.module, node.target)
+            elif node.op == "call_function" and not _is_number(node):
+                like = _takes_only_like(node)
+                given = torch.fx.node.map_arg(
+                    (node.args, node.kwargs), functools.partial(argument, like=like)
+                )
+                env[node] = node.target(*given[0], **given[1])
+
+
+def zip_dict(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
+    """A dict of these keys and values, which are as many."""
+    return dict(zip(keys, values, strict=True))
+
+
+def _needed(
+    wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = False
+) -> set[Any]:
+    """The nodes that these depend on, with themselves; not what lies behind one that `stops`. With
+    `only_like`, not what operators take for shape and dtype alone."""
+    found: set[Any] = set()
+    while wanted:
+        node = wanted.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if stops(node) or (only_like and (_takes_only_like(node) or _is_number(node))):
+            continue
+        wanted.extend(node.all_input_nodes)
+    return found
+
+
+def _takes_only_like(node: Any) -> bool:
+    if node.op != "call_function" or isinstance(node.target, str):
+        return False
+    name = name_of(node.target)
+    return name.rpartition(".")[0] in _ONLY_LIKE or name == "aten.bernoulli.p"
+
+
+def _is_number(node: Any) -> bool:
+    import torch
+
+    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    return isinstance(node.meta.get("val"), numbers)
+
+
+def _source(node: Any) -> Any:
+    """The node that made the storage of a tensor."""
+    import torch
+
+    storage = _storage(node.meta["val"])
+    while node.op == "call_function":
+        waiting = list(node.all_input_nodes)
+        found = None
+        while waiting and found is None:
+            each = waiting.pop(0)
+            value = each.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                found = each if _storage(value) == storage else None
+            elif isinstance(value, (tuple, list)) and node.target is operator.getitem:
+                waiting.extend(each.all_input_nodes)
+        if found is None:
+            return node
+        node = found
+    return node
+
+
+def _storage(tensor: Any) -> int:
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+def _is_dense(node: Any) -> bool:
+    """Whether a tensor fills its memory, in any order of its axes."""
+    import torch
+
+    return bool(torch._prims_common.is_non_overlapping_and_dense(node.meta["val"]))
+
+
+def _check(node: Any) -> None:
+    """Raise UnsupportedError for a node with an effect."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None and node.target is not operator.getitem and not _is_number(node):
+        raise UnsupportedError(f"it calls {name_of(node.target)}, which is no operator")
+    if schema is not None and schema.is_mutable:
+        raise UnsupportedError(f"{name_of(node.target)} writes to what is no input")
+    if "val" not in node.meta and "assert" not in name_of(node.target):
+        raise UnsupportedError(f"{name_of(node.target)} has a result of an unknown kind")
+    if name_of(node.target).startswith("aten._assert_async"):
+        raise UnsupportedError("it asserts something of a tensor's values")
+
+
+def _copied(graph: AotGraph) -> list[bool]:
+    """For each write, whether its value must be copied before the writes begin: it lies over an
+    argument that a write before it changes."""
+    found = []
+    changed: set[int] = set()
+    for number, output in graph.writes:
+        value = output.value
+        found.append(value is not None and value.kind == "argument" and value.number in changed)
+        changed.add(number)
+    return found
+
+
+@functools.cache
+def backend_decompositions() -> dict[Any, Any]:
+    """PyTorch's decompositions of the operators that have no converter and draw no numbers.
+
+    A decomposition of an operator that draws may draw others than the operator itself.
+    """
+    import torch
+
+    aten = torch.ops.aten
+    found = {}
+    for target, rule in decompositions().items():
+        tags = getattr(target, "tags", ())
+        random = torch.Tag.nondeterministic_seeded in tags
+        found[target] = _unless_drawing(target, rule) if random else rule
+    found[aten.native_dropout.default] = _native_dropout
+    return found
+
+
+def _unless_drawing(target: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(rule)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        return NotImplemented if draws(target, args, kwargs) else rule(*args, **kwargs)
+
+    return decomposed
+
+
+def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
+    """As PyTorch computes it on a processor: the mask is drawn as one of booleans."""
+    import torch
+
+    aten = torch.ops.aten
+    if train is False or x.numel() == 0:
+        return aten.clone(x), aten.ones_like(x, dtype=torch.bool)
+    mask = aten.bernoulli.p(aten.empty_like(x, dtype=torch.bool), 1 - p)
+    return aten.mul(aten.mul(x, mask), 1 / (1 - p) if p < 1 else 0.0), mask
+
+
+def unsupported_dtype(values: Iterator[Any]) -> str | None:
+    """The first dtype among these tensors that needle does not have."""
+    for each in values:
+        name = str(each.dtype).partition(".")[2]
+        if name not in DTYPES:
+            return name
+    return None
+
+
+__all__ = ["AotGraph", "Output", "Value", "backend_decompositions", "has_converter"]

@@ -1,0 +1,333 @@
+"""Code for a functional graph of AOTAutograd's: one for many sizes of its inputs, or for one."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import needle as ndl
+from needle import ops
+from needle.dims import LARGEST, Dim, Expression
+from needle.errors import UnsupportedError
+from needle.nn.module import Module
+from needle.torch.aot_graph import AotGraph
+from needle.torch.execute import Run
+from needle.torch.symbols import Symbols
+from needle.trace import trace
+from needle_tvm.compiler.compiler import compile_source
+from needle_tvm.compiler.request import Request
+from needle_tvm.frontend.model import source_of
+from needle_tvm.runtime import Program, weights
+from needle_tvm.runtime.calls import Calls
+
+OPEN_BOUNDS = 4096, 1 << 24  # of sizes whose bound PyTorch does not know: first, and beyond that
+
+
+class Numbers:
+    """The sizes of a call, by symbol: gives ints for the extents of fake tensors."""
+
+    def __init__(self, known: Mapping[Any, int]) -> None:
+        import sympy  # type: ignore[import-untyped]
+
+        self.known = known
+        self._values = {symbol: sympy.Integer(number) for symbol, number in known.items()}
+
+    def __call__(self, size: Any) -> Any:
+        if isinstance(size, (int, float)):
+            return size
+        return self.of(size.node.expr)
+
+    def of(self, expr: Any) -> Any:
+        """A sympy expression as a number. UnsupportedError for one of other symbols."""
+        found = expr.xreplace(self._values)
+        if found.free_symbols:
+            raise UnsupportedError("it makes a tensor whose shape depends on values")
+        if found.is_Boolean:
+            return bool(found)
+        return int(found) if found.is_integer else float(found)
+
+    def layout(self, node: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+        """The size, the strides and the offset of a node's tensor."""
+        value = node.meta["val"]
+        sizes = tuple(map(self, value.shape)), tuple(map(self, value.stride()))
+        return *sizes, self(value.storage_offset())
+
+
+class _Fixed(Symbols):
+    """Sizes that are numbers, in whatever expression."""
+
+    def __init__(self, numbers: Numbers) -> None:
+        super().__init__({})
+        self._numbers = numbers
+
+    def value(self, expr: Any) -> Any:
+        return self._numbers.of(expr)
+
+    def knows(self, size: Any) -> bool:
+        return True
+
+
+class Taken(NamedTuple):
+    """An input of the code: an argument or a drawn tensor, whose axes in this order are compact."""
+
+    kind: str
+    number: int
+    order: tuple[int, ...] | None
+
+
+class Code:
+    """Compiled code, its inputs, and the order in which the axes of its results are compact."""
+
+    def __init__(
+        self,
+        program: Program | None,
+        inputs: Sequence[Taken],
+        orders: Sequence[tuple[int, ...] | None],
+        held: Mapping[str, int],
+        sizes: Mapping[Any, Any],
+    ) -> None:
+        import torch
+
+        self._inputs, self.orders, self._sizes = inputs, orders, sizes
+        self.checked = 0
+        self._packed: dict[tuple[int, ...], _Packed] = {}
+        self._last: _Packed | None = None
+        assert program is not None
+        self._main, self._executor = program.artifact.main, program.executor
+        self._held = [(spec.name, held[spec.name]) for spec in self._main.params]
+        self._calls = Calls(program.executor, torch.Tensor, _as_torch)
+        self._none: tuple[Any, ...] = () if not self._held else ()
+
+    def takes(self, numbers: Numbers) -> bool:
+        """Whether the code is for these sizes."""
+        for symbol, extent in self._sizes.items():
+            number = numbers.known[symbol]
+            if isinstance(extent, Dim):
+                if not extent.min <= number <= extent.max:
+                    return False
+            elif number != extent:
+                return False
+        return True
+
+    def takers(self, first_drawn: int, numbers: Numbers) -> list[Callable[[list[Any]], Any]]:
+        """Functions that give the inputs of the code from arguments, followed by drawn tensors."""
+        return [
+            _taker(each.number + (first_drawn if each.kind == "drawn" else 0), each.order)
+            for each in self._inputs
+        ]
+
+    def run(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
+        """The results for inputs as the code takes them, with the weights among the arguments."""
+        return self._calls.run_with(self._weights(args) if self._held else (), inputs)
+
+    def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The weights among the arguments as the code takes them, packed if they have changed."""
+        given = [args[number] for _, number in self._held]
+        last = self._last
+        try:
+            versions = [each._version for each in given]
+        except RuntimeError:  # made in inference mode
+            return self._pack(given)
+        addresses = tuple([each.data_ptr() for each in given])
+        if last is not None and last.versions == versions and last.addresses == addresses:
+            return last.tensors
+        packed = self._packed.get(addresses)
+        if packed is None or packed.versions != versions:
+            for key, each in list(self._packed.items()):
+                if key == addresses or not each.is_alive():
+                    self._packed.pop(key, None)
+            packed = _Packed(given, versions, addresses, self._pack(given))
+            self._packed[addresses] = packed
+        self._last = packed
+        return packed.tensors
+
+    def _pack(self, given: Sequence[Any]) -> tuple[Any, ...]:
+        named = {name: each.detach() for (name, _), each in zip(self._held, given, strict=True)}
+        executor = self._executor
+        return executor.packed(executor.copied(weights.in_order(self._main, named)))
+
+
+class _Packed:
+    """Weights as the code takes them. Aliases of the tensors that they were packed from keep these
+    tensors' memory from being used for others."""
+
+    def __init__(
+        self,
+        given: Sequence[Any],
+        versions: list[int],
+        addresses: tuple[int, ...],
+        tensors: tuple[Any, ...],
+    ) -> None:
+        self.versions, self.addresses, self.tensors = versions, addresses, tensors
+        self._aliases = [each.detach() for each in given]
+        self._given = [weakref.ref(each) for each in given]
+
+    def is_alive(self) -> bool:
+        """Whether all tensors that they were packed from still exist."""
+        return all(each() is not None for each in self._given)
+
+
+def _taker(place: int, order: tuple[int, ...] | None) -> Callable[[list[Any]], Any]:
+    if order is None:
+
+        def take(given: list[Any]) -> Any:
+            found = given[place]
+            if found.requires_grad:
+                found = found.detach()
+            return found if found.is_contiguous() else found.contiguous()
+
+        return take
+
+    def take_ordered(given: list[Any]) -> Any:
+        found = given[place].detach().permute(order)
+        return found if found.is_contiguous() else found.contiguous()
+
+    return take_ordered
+
+
+def _as_torch(array: Any) -> Any:
+    import torch
+
+    return torch.from_dlpack(ndl.Tensor(array, requires_grad=False))
+
+
+def build(
+    graph: AotGraph,
+    numbers: Numbers,
+    is_open: bool,
+    held: Sequence[int],
+    args: Sequence[Any],
+    drawn: Sequence[Any],
+    asked: Request,
+) -> Code:
+    """Compile what needle computes of a graph, for the sizes of these arguments, or, if `is_open`,
+    for all that PyTorch allows up to a bound. `held` are the numbers of arguments that are weights.
+    """
+    sizes = _dims(graph, numbers) if is_open else dict(numbers.known)
+    symbols = Symbols(sizes) if is_open else _Fixed(numbers)
+    of_weights = {
+        node.name: value.number
+        for node, value in graph.inputs
+        if value.kind == "argument" and value.number in held
+    }
+    program = graph.program(symbols, {name: name for name in of_weights})
+    taken, examples, dims = [], [], {}
+    for node, value in graph.inputs:
+        if node.name in of_weights:
+            continue
+        order = order_of(*numbers.layout(node)[:2])
+        given = (args if value.kind == "argument" else drawn)[value.number]
+        taken.append(Taken(value.kind, value.number, order))
+        examples.append(_shared(_taker(0, order)([given])))
+        shape = symbols.shape(node.meta["val"])
+        extents = {
+            axis: shape[at]
+            for axis, at in enumerate(order or range(len(shape)))
+            if isinstance(shape[at], Expression)
+        }
+        if extents:
+            dims[node.name] = extents
+    orders = [order_of(*numbers.layout(node)[:2]) for node in graph.computed]
+    shared = {name: _shared(args[at].detach().contiguous()) for name, at in of_weights.items()}
+    model = _Model(program, shared, [each.order for each in taken], orders)
+    traced = trace(model, *examples, dims=dims or None)
+    compiled = compile_source(source_of(traced, asked.variant), asked)
+    return Code(compiled.program, taken, orders, of_weights, sizes)
+
+
+def _shared(tensor: Any) -> ndl.Tensor:
+    return ndl.from_dlpack(tensor)
+
+
+def _dims(graph: AotGraph, numbers: Numbers) -> dict[Any, Any]:
+    """For each symbol of a graph a dim, or its number in this call if no axis of a tensor has it as
+    its whole extent."""
+    import torch
+
+    found = dict[Any, Any](numbers.known)
+    for node, _ in graph.inputs:
+        value = node.meta["val"]
+        for size in value.shape:
+            if isinstance(size, torch.SymInt) and size.node.expr in numbers.known:
+                symbol = size.node.expr
+                least, most = _bounds(size.node.shape_env.var_to_range[symbol])
+                number = numbers.known[symbol]
+                bound = next((each for each in OPEN_BOUNDS if number <= each), LARGEST)
+                found[symbol] = Dim(str(symbol), min=least, max=most if most else bound)
+    return found
+
+
+def _bounds(found: Any) -> tuple[int, int | None]:
+    """The least size that PyTorch allows, and the largest if it is known."""
+    import torch
+
+    upper = found.upper
+    is_known = upper.is_Integer and upper < min(LARGEST, torch.iinfo(torch.int32).max)
+    return max(1, int(found.lower)), int(upper) if is_known else None
+
+
+def order_of(
+    size: Sequence[int], stride: Sequence[int], order: Sequence[int] | None = None
+) -> tuple[int, ...] | None:
+    """The order of axes in which a tensor of these sizes and strides is compact; None if that is
+    the axes' own, or if there is none. With `order`, only whether it is that one: then not None."""
+    axes = list(range(len(size)))
+    tried = [order or axes, axes, sorted(axes, key=lambda axis: (-stride[axis], axis))]
+    for each in tried[:1] if order is not None else tried[1:]:
+        step = 1
+        for axis in reversed(each):
+            if size[axis] != 1 and stride[axis] != step:
+                break
+            step *= size[axis]
+        else:
+            return tuple(each) if order is not None or each != axes else None
+    return None
+
+
+class _Model(Module):
+    """A program as a Module: its inputs come with their axes in the order in which they are
+    compact, and its results are given so."""
+
+    def __init__(
+        self,
+        program: Any,
+        held: Mapping[str, ndl.Tensor],
+        inputs: Sequence[tuple[int, ...] | None],
+        results: Sequence[tuple[int, ...] | None],
+    ) -> None:
+        super().__init__()
+        self._program, self._inputs, self._results = program, inputs, results
+        self._names = [name for name in held if name in program.weights]
+        for name in self._names:
+            setattr(self, name, held[name])
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        self.call_signature = inspect.Signature(
+            [inspect.Parameter(name, kind) for name, _ in program.inputs]
+        )
+        self.eval()
+
+    def forward(self, *inputs: Any) -> Any:
+        given = [
+            x if order is None else ops.permute(x, _inverse(order))
+            for x, order in zip(inputs, self._inputs, strict=True)
+        ]
+        names = [name for name, _ in self._program.inputs]
+        values: dict[str, Any] = dict(zip(names, given, strict=True))
+        values |= {name: getattr(self, name) for name in self._names}
+        outputs, _ = Run(self._program, values).results([x.shape for x in given])
+        return tuple(
+            _tensor(x) if order is None else ops.permute(_tensor(x), order)
+            for x, order in zip(outputs, self._results, strict=True)
+        )
+
+
+def _tensor(value: Any) -> ndl.Tensor:
+    from needle.conversion.values import tensor
+
+    return tensor(value)
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))

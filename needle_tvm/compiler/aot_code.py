@@ -1,0 +1,247 @@
+"""A functional graph of AOTAutograd's, compiled at its first call, and its calls."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from needle.torch.aot_graph import AotGraph, Output, unsupported_dtype
+from needle.torch.oracle import is_close
+from needle.torch.reading import array_of
+from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
+from needle_tvm.compiler.request import Request
+
+_MOST_SIZES = 8  # of one graph, that code for one size each is made for
+_MOST_BOUND = 256  # sizes of one graph whose layouts are kept
+_CHECKED = 3  # sizes of one code that are compared with PyTorch
+
+
+class LeftToPyTorchError(Exception):
+    """A graph, or (if not `always`) one call of it, runs in PyTorch for this `reason`."""
+
+    def __init__(self, reason: str, always: bool = True) -> None:
+        super().__init__(reason)
+        self.reason, self.always = reason, always
+
+
+def reason_of(error: BaseException) -> str:
+    """Why a graph cannot be compiled, in one line."""
+    if isinstance(error, LeftToPyTorchError):
+        return error.reason
+    line = f"{error}".strip().partition("\n")[0]
+    return line if type(error).__module__.startswith("needle") else f"{type(error).__name__}: {line}"
+
+
+class Compiled:
+    """A functional graph and the code for it; called with a list of its arguments."""
+
+    _boxed_call = True  # as AOTAutograd calls it
+
+    def __init__(self, module: Any, static: Sequence[int], asked: Request, check: bool) -> None:
+        import torch
+
+        self._graph = graph = AotGraph(module)
+        self._static = [number for number in static if number not in graph.written]
+        self._asked, self._check = asked, check
+        values = [node.meta["val"] for node in graph.arguments]
+        dtype = unsupported_dtype(each for each in values if isinstance(each, torch.Tensor))
+        if dtype is not None:
+            raise LeftToPyTorchError(f"a tensor of dtype {dtype}, which needle does not have")
+        self._sizes = [i for i, each in enumerate(values) if isinstance(each, torch.SymInt)]
+        self._symbols = [values[i].node.expr for i in self._sizes]
+        self._lock = threading.RLock()
+        self._codes: list[Code] = []
+        self._has_open = bool(self._sizes)  # whether code for many sizes may be made
+        self._bound: dict[tuple[int, ...], Bound] = {}
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        key = tuple([args[i] for i in self._sizes])
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._prepared(key, args)
+        return bound(args)
+
+    def _prepared(self, key: tuple[int, ...], args: list[Any]) -> Bound:
+        """The graph for these sizes, compiled and checked on the arguments of a first call."""
+        with self._lock:  # who waits here finds what the other thread has compiled
+            found = self._bound.get(key)
+            if found is not None:
+                return found
+            try:
+                found = self._made(key, args)
+            except LeftToPyTorchError:
+                raise
+            except Exception as error:  # TVM's and PyTorch's may be of any type
+                raise LeftToPyTorchError(reason_of(error)) from error
+            if len(self._bound) >= _MOST_BOUND:
+                self._bound.clear()
+            self._bound[key] = found
+            return found
+
+    def _made(self, key: tuple[int, ...], args: list[Any]) -> Bound:
+        import torch
+
+        if any(isinstance(each, torch._subclasses.FakeTensor) for each in args):
+            raise LeftToPyTorchError("", always=False)
+        numbers = Numbers(dict(zip(self._symbols, key, strict=True)))
+        state = torch.get_rng_state() if self._graph.draws else None
+        try:
+            drawn = self._graph.draw(args, numbers)
+            code = next((each for each in self._codes if each.takes(numbers)), None)
+            if code is None and self._graph.computed:
+                code = self._compiled(numbers, args, drawn)
+            found = Bound(self._graph, code, numbers)
+            if code is not None:
+                found.prepare(args, drawn, self._check and code.checked < _CHECKED)
+                code.checked += 1
+                if code not in self._codes:
+                    self._codes.append(code)
+        finally:
+            if state is not None:
+                torch.set_rng_state(state)
+        return found
+
+    def _compiled(self, numbers: Numbers, args: list[Any], drawn: list[Any]) -> Code:
+        weights = [i for i in self._static if _is_weight(args[i])]
+
+        def built(is_open: bool) -> Code:
+            return build(self._graph, numbers, is_open, weights, args, drawn, self._asked)
+
+        if self._has_open:
+            try:
+                return built(True)
+            except Exception:  # code for one size needs less
+                self._has_open = False
+        if len(self._codes) >= _MOST_SIZES:
+            raise LeftToPyTorchError(f"more than {_MOST_SIZES} sizes of its inputs", always=False)
+        return built(False)
+
+
+def _is_weight(tensor: Any) -> bool:
+    """Whether an argument that is a parameter or a buffer can be packed once. Tensors made in
+    inference mode count no versions."""
+    return bool(tensor.is_floating_point() and tensor.ndim and not tensor.is_inference())
+
+
+class Bound:
+    """A graph at some sizes of its arguments: the code, and how results are made of it."""
+
+    def __init__(self, graph: AotGraph, code: Code | None, numbers: Numbers) -> None:
+        self._graph, self._code, self._numbers = graph, code, numbers
+        self._draws = bool(graph.draws)
+        self._copied: list[int] = []  # results that share memory with others
+        first_drawn = len(graph.arguments)
+        self._takes = [] if code is None else code.takers(first_drawn, numbers)
+        self._constants = graph.constants
+        self._outputs = [self._maker(each) for each in graph.outputs]
+        self._writes = [
+            (number, self._maker(each), is_copied)
+            for (number, each), is_copied in zip(graph.writes, graph.copied, strict=True)
+        ]
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        given = [*args, *self._drawn(args)] if self._draws else args
+        results: list[Any] = []
+        if self._code is not None:
+            try:
+                results = self._code.run(args, [take(given) for take in self._takes])
+            except Exception as error:  # an index out of range: PyTorch says so
+                raise LeftToPyTorchError("", always=False) from error
+            for number in self._copied:
+                results[number] = results[number].clone()
+        outputs = [make(given, results) for make in self._outputs]
+        if self._writes:
+            values = [
+                (args[number], make(given, results).clone() if copied else make(given, results))
+                for number, make, copied in self._writes
+            ]
+            for argument, value in values:
+                argument.copy_(value)
+        return outputs
+
+    def _drawn(self, args: list[Any]) -> list[Any]:
+        return self._graph.draw(args, self._numbers)
+
+    def prepare(self, args: list[Any], drawn: list[Any], check: bool) -> None:
+        """Find results that share memory with others or with the code's own, and compare with
+        PyTorch. Raises LeftToPyTorchError if a result differs."""
+        assert self._code is not None, "there is code to prepare"
+        given = [*args, *drawn]
+        inputs = [take(given) for take in self._takes]
+        results, again = self._code.run(args, inputs), self._code.run(args, inputs)
+        seen: list[tuple[int, int]] = []
+        for number, (one, other) in enumerate(zip(results, again, strict=True)):
+            start, size = one.data_ptr(), one.numel() * one.element_size()
+            overlaps = any(a < start + size and start < b for a, b in seen)
+            if size and (overlaps or start == other.data_ptr()):
+                self._copied.append(number)
+            seen.append((start, start + size))
+        if not check:
+            return
+        wanted = self._graph.compute(args, drawn, self._numbers)
+        for node, have, want, order in zip(
+            self._graph.computed, results, wanted, self._code.orders, strict=True
+        ):
+            logical = have if order is None else have.permute(_inverse(order))
+            if tuple(logical.shape) != tuple(want.shape) or not is_close(
+                array_of(logical), array_of(want)
+            ):
+                raise LeftToPyTorchError(f"{node.target} ({node.name}) has another result there")
+
+    def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
+        """A function of the given tensors and the code's results that makes an output."""
+        import torch
+
+        node, value, numbers = output.node, output.value, self._numbers
+        if value is None:
+            known = numbers(node.meta["val"]) if isinstance(node, torch.fx.Node) else node
+            return lambda given, results: known
+        place = value.number
+        if value.kind == "constant":
+            constant = self._constants[place]
+            make: Callable[..., Any] = lambda given, results: constant.clone()  # noqa: E731
+        elif value.kind == "computed":
+            make = self._computed(place, value.node)
+        else:
+            if value.kind == "drawn":
+                place += len(self._graph.arguments)
+            make = lambda given, results: given[place]  # noqa: E731
+        if not output.is_view:
+            return make
+        size, stride, offset = numbers.layout(node)
+        start = numbers(value.node.meta["val"].storage_offset())
+
+        def view(given: list[Any], results: list[Any]) -> Any:
+            whole = make(given, results)
+            return whole.as_strided(size, stride, whole.storage_offset() + offset - start)
+
+        return view
+
+    def _computed(self, place: int, node: Any) -> Callable[..., Any]:
+        """A function that lays a result of the code out as PyTorch says of a node."""
+        import torch
+
+        assert self._code is not None, "code computes it"
+        size, stride, _ = self._numbers.layout(node)
+        order = self._code.orders[place]
+        axes = None if order is None else _inverse(order)
+        physical = size if order is None else tuple(size[axis] for axis in order)
+        made = torch.empty(physical, device="meta")
+        made = made if axes is None else made.permute(axes)
+        if made.stride() == stride:
+            if axes is None:
+                return lambda given, results: results[place]
+            return lambda given, results: results[place].permute(axes)
+        if order_of(size, stride, order) is not None:  # but for axes of one element
+            return lambda given, results: results[place].as_strided(size, stride)
+
+        def laid_out(given: list[Any], results: list[Any]) -> Any:
+            found = results[place] if axes is None else results[place].permute(axes)
+            return torch.empty_strided(size, stride, dtype=found.dtype).copy_(found)
+
+        return laid_out
+
+
+def _inverse(order: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
