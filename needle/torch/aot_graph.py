@@ -8,6 +8,7 @@ other, are found there. Imports PyTorch when called.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 from ..backend_ndarray.dtypes import DTYPES
 from ..errors import UnsupportedError
+from . import strided
+from .complexes import real_dtype
 from .exporting import decompositions, has_converter
 from .reading import draws, graph_program, is_draw, name_of
 from .symbols import Symbols
@@ -29,7 +32,7 @@ _ONLY_LIKE = frozenset(
 
 class Value(NamedTuple):
     """Where a tensor comes from: the `number`-th "argument", "drawn", "constant" or "computed" one;
-    `node` is the graph's node for that tensor."""
+    `node` is the graph's node for that tensor. "memory" is all of an argument's storage, flat."""
 
     kind: str
     number: int
@@ -128,7 +131,8 @@ class AotGraph:
     def _output(self, node: Any, source: Any, shared: bool) -> Output:
         """A result over the storage of `source`, unless it can have a storage of its own."""
         own = source in self._position or source in self._drawing or source.op == "get_attr"
-        is_view = node is not source and (own or shared or not _is_dense(node))
+        alone = type(offset := node.meta["val"].storage_offset()) is int and offset == 0
+        is_view = node is not source and (own or shared or not alone or not _is_dense(node))
         return Output(self._value(source if is_view or own else node), node, is_view)
 
     def _value(self, node: Any) -> Value:
@@ -161,7 +165,10 @@ class AotGraph:
             if node not in wanted:
                 continue
             if node.op == "call_function" and not self._is_drawn(node):
-                copies[node] = made.node_copy(node, copies.__getitem__)
+                if node.target is torch.ops.aten.as_strided.default:
+                    copies[node] = self._as_strided(made, copies, node)
+                else:
+                    copies[node] = made.node_copy(node, copies.__getitem__)
                 continue
             copies[node] = made.placeholder(node.name)
             copies[node].meta = dict(node.meta)
@@ -171,6 +178,40 @@ class AotGraph:
                 self.inputs.append((copies[node], self._value(node)))
         made.output(tuple(copies[node] for node in self.computed))
         return made
+
+    def _as_strided(self, made: Any, copies: Mapping[Any, Any], node: Any) -> Any:
+        """A node of the elements that strides show of the memory of a tensor's source."""
+        import torch
+
+        aten = torch.ops.aten
+        source = _source(node)
+        base, value = source.meta["val"], node.meta["val"]
+        layout = [*base.shape, *base.stride(), *value.shape, *value.stride()]
+        layout += [base.storage_offset(), value.storage_offset()]
+        is_argument = source in self._position
+        if not all(type(n) is int for n in layout) or not (is_argument or _is_dense(source)):
+            raise UnsupportedError("it takes a tensor's memory by strides, which are not known")
+
+        def emitted(operator: Any, meta: Any, *args: Any) -> Any:
+            made_node = made.call_function(operator, args)
+            made_node.meta["val"] = meta
+            return made_node
+
+        if is_argument:
+            count = base.untyped_storage().nbytes() // base.itemsize
+            found, start = made.placeholder(f"memory_{len(self.inputs)}"), 0
+            found.meta["val"] = base.new_empty(count)
+            self.inputs.append((found, Value("memory", self._position[source], found)))
+        else:
+            order = sorted(range(base.ndim), key=lambda axis: (-base.stride()[axis], axis))
+            found = emitted(aten.permute.default, base.permute(order), copies[source], order)
+            flat = base.new_empty(base.numel())
+            found = emitted(aten.reshape.default, flat, found, [base.numel()])
+            start = base.storage_offset()
+        known = made.placeholder(f"places_{len(self.known)}")
+        known.meta["val"] = self.known[known.name] = strided.places_of(value, start)
+        found = emitted(aten.index_select.default, base.new_empty(value.numel()), found, 0, known)
+        return emitted(aten.reshape.default, value, found, list(value.shape))
 
     def program(self, symbols: Symbols, weights: Mapping[str, str]) -> Any:
         """The `Program` of what needle computes; `weights` are names of placeholders in `graph`."""
@@ -238,9 +279,7 @@ def zip_dict(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
     return dict(zip(keys, values, strict=True))
 
 
-def _needed(
-    wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = False
-) -> set[Any]:
+def _needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = False) -> set[Any]:
     """The nodes that these depend on, with themselves; not what lies behind one that `stops`. With
     `only_like`, not what operators take for shape and dtype alone."""
     found: set[Any] = set()
@@ -299,7 +338,7 @@ def _is_dense(node: Any) -> bool:
     """Whether a tensor fills its memory, in any order of its axes."""
     import torch
 
-    return bool(torch._prims_common.is_non_overlapping_and_dense(node.meta["val"]))
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(node.meta["val"]))
 
 
 def _check(node: Any) -> None:
@@ -338,10 +377,29 @@ def backend_decompositions() -> dict[Any, Any]:
     aten = torch.ops.aten
     found = {}
     for target, rule in decompositions().items():
+        if target is aten.as_strided.default:  # a view, which stays one
+            continue
         tags = getattr(target, "tags", ())
         random = torch.Tag.nondeterministic_seeded in tags
         found[target] = _unless_drawing(target, rule) if random else rule
     found[aten.native_dropout.default] = _native_dropout
+    return found
+
+
+def composites_whole() -> contextlib.AbstractContextManager[None]:
+    """Context in which PyTorch's tracing keeps composite operators that have a converter, as
+    `torch.export` does: no other thread may trace meanwhile. They have no gradient there."""
+    import torch
+    from torch.export import exported_program as export
+
+    kept = {
+        target: export._special_op_to_preserve_cia
+        for target in torch._export.utils._collect_all_valid_cia_ops()
+        if has_converter(target)
+    }
+    found: contextlib.AbstractContextManager[None] = export._override_composite_implicit_decomp(
+        kept
+    )
     return found
 
 
@@ -366,11 +424,33 @@ def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
 
 def unsupported_dtype(values: Iterator[Any]) -> str | None:
     """The first dtype among these tensors that needle does not have."""
-    for each in values:
-        name = str(each.dtype).partition(".")[2]
-        if name not in DTYPES:
-            return name
-    return None
+    names = [str(each.dtype).partition(".")[2] for each in values]
+    return next((name for name in names if real_dtype(name) not in DTYPES), None)
 
 
-__all__ = ["AotGraph", "Output", "Value", "backend_decompositions", "has_converter"]
+def without_dropout(graph: Any) -> None:
+    """Take dropout that does nothing out of a graph of Dynamo's: it returns its input itself, of
+    which AOTAutograd makes a copy."""
+    import torch
+
+    functions = torch.nn.functional.dropout, torch.dropout, torch.dropout_
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function" or node.target not in functions:
+            continue
+        names = ("input", "p", "training" if node.target is functions[0] else "train")
+        given = {"p": 0.5, names[2]: True, **dict(zip(names, node.args, strict=False))}
+        given |= node.kwargs
+        if given[names[2]] is False or (type(given["p"]) in (int, float) and given["p"] == 0):
+            node.replace_all_uses_with(given["input"])
+            graph.graph.erase_node(node)
+    graph.recompile()
+
+
+__all__ = [
+    "AotGraph",
+    "Output",
+    "Value",
+    "backend_decompositions",
+    "composites_whole",
+    "without_dropout",
+]

@@ -70,11 +70,14 @@ class _Fixed(Symbols):
 
 
 class Taken(NamedTuple):
-    """An input of the code: an argument or a drawn tensor, whose axes in this order are compact."""
+    """An input of the code: an argument or a drawn tensor, whose axes in this order are compact; of
+    an argument's "memory", `count` elements."""
 
     kind: str
     number: int
+    count: int
     order: tuple[int, ...] | None
+    is_complex: bool  # the code takes its parts (..., 2)
 
 
 class Code:
@@ -98,7 +101,6 @@ class Code:
         self._main, self._executor = program.artifact.main, program.executor
         self._held = [(spec.name, held[spec.name]) for spec in self._main.params]
         self._calls = Calls(program.executor, torch.Tensor, _as_torch)
-        self._none: tuple[Any, ...] = () if not self._held else ()
 
     def takes(self, numbers: Numbers) -> bool:
         """Whether the code is for these sizes."""
@@ -114,7 +116,7 @@ class Code:
     def takers(self, first_drawn: int, numbers: Numbers) -> list[Callable[[list[Any]], Any]]:
         """Functions that give the inputs of the code from arguments, followed by drawn tensors."""
         return [
-            _taker(each.number + (first_drawn if each.kind == "drawn" else 0), each.order)
+            _taker(each, each.number + (first_drawn if each.kind == "drawn" else 0))
             for each in self._inputs
         ]
 
@@ -169,22 +171,30 @@ class _Packed:
         return all(each() is not None for each in self._given)
 
 
-def _taker(place: int, order: tuple[int, ...] | None) -> Callable[[list[Any]], Any]:
-    if order is None:
+def _taker(taken: Taken, place: int) -> Callable[[list[Any]], Any]:
+    """A function that gives an input as the code takes it, without a copy if it lies so."""
+    order = taken.order
+    if taken.kind == "memory":
+        return lambda given: given[place].detach().as_strided((taken.count,), (1,), 0)
+    if order is not None or taken.is_complex:
+        return lambda given: _laid_out(given[place], order, taken.is_complex)
 
-        def take(given: list[Any]) -> Any:
-            found = given[place]
-            if found.requires_grad:
-                found = found.detach()
-            return found if found.is_contiguous() else found.contiguous()
-
-        return take
-
-    def take_ordered(given: list[Any]) -> Any:
-        found = given[place].detach().permute(order)
+    def take(given: list[Any]) -> Any:
+        found = given[place]
+        if found.requires_grad or found.is_neg():
+            found = found.detach().resolve_neg()
         return found if found.is_contiguous() else found.contiguous()
 
-    return take_ordered
+    return take
+
+
+def _laid_out(found: Any, order: tuple[int, ...] | None, is_complex: bool) -> Any:
+    import torch
+
+    found = found.detach().resolve_neg()
+    found = found if order is None else found.permute(order)
+    found = torch.view_as_real(found.resolve_conj()) if is_complex else found
+    return found if found.is_contiguous() else found.contiguous()
 
 
 def _as_torch(array: Any) -> Any:
@@ -218,9 +228,11 @@ def build(
         if node.name in of_weights:
             continue
         order = order_of(*numbers.layout(node)[:2])
-        given = (args if value.kind == "argument" else drawn)[value.number]
-        taken.append(Taken(value.kind, value.number, order))
-        examples.append(_shared(_taker(0, order)([given])))
+        given = (drawn if value.kind == "drawn" else args)[value.number]
+        count = numbers(node.meta["val"].numel())
+        is_complex = node.meta["val"].is_complex()
+        taken.append(Taken(value.kind, value.number, count, order, is_complex))
+        examples.append(_shared(_taker(taken[-1], 0)([given])))
         shape = symbols.shape(node.meta["val"])
         extents = {
             axis: shape[at]
@@ -228,13 +240,24 @@ def build(
             if isinstance(shape[at], Expression)
         }
         if extents:
-            dims[node.name] = extents
+            dims[program.inputs[len(taken) - 1][0]] = extents
     orders = [order_of(*numbers.layout(node)[:2]) for node in graph.computed]
     shared = {name: _shared(args[at].detach().contiguous()) for name, at in of_weights.items()}
-    model = _Model(program, shared, [each.order for each in taken], orders)
+    of_parts = [node.meta["val"].is_complex() for node in graph.computed]
+    model = _Model(
+        program,
+        shared,
+        [_of_parts(each.order, each.is_complex) for each in taken],
+        list(map(_of_parts, orders, of_parts)),
+    )
     traced = trace(model, *examples, dims=dims or None)
     compiled = compile_source(source_of(traced, asked.variant), asked)
     return Code(compiled.program, taken, orders, of_weights, sizes)
+
+
+def _of_parts(order: tuple[int, ...] | None, is_complex: bool) -> tuple[int, ...] | None:
+    """The order of the axes of a tensor, with that of its parts behind them if it is complex."""
+    return (*order, len(order)) if order is not None and is_complex else order
 
 
 def _shared(tensor: Any) -> ndl.Tensor:

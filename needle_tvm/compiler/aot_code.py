@@ -30,7 +30,9 @@ def reason_of(error: BaseException) -> str:
     if isinstance(error, LeftToPyTorchError):
         return error.reason
     line = f"{error}".strip().partition("\n")[0]
-    return line if type(error).__module__.startswith("needle") else f"{type(error).__name__}: {line}"
+    return (
+        line if type(error).__module__.startswith("needle") else f"{type(error).__name__}: {line}"
+    )
 
 
 class Compiled:
@@ -131,6 +133,9 @@ class Bound:
         self._graph, self._code, self._numbers = graph, code, numbers
         self._draws = bool(graph.draws)
         self._copied: list[int] = []  # results that share memory with others
+        self._complex = [
+            i for i, node in enumerate(graph.computed) if node.meta["val"].is_complex()
+        ]
         first_drawn = len(graph.arguments)
         self._takes = [] if code is None else code.takers(first_drawn, numbers)
         self._constants = graph.constants
@@ -141,6 +146,8 @@ class Bound:
         ]
 
     def __call__(self, args: list[Any]) -> list[Any]:
+        import torch
+
         given = [*args, *self._drawn(args)] if self._draws else args
         results: list[Any] = []
         if self._code is not None:
@@ -150,6 +157,8 @@ class Bound:
                 raise LeftToPyTorchError("", always=False) from error
             for number in self._copied:
                 results[number] = results[number].clone()
+            for number in self._complex:
+                results[number] = torch.view_as_complex(results[number])
         outputs = [make(given, results) for make in self._outputs]
         if self._writes:
             values = [
@@ -166,6 +175,8 @@ class Bound:
     def prepare(self, args: list[Any], drawn: list[Any], check: bool) -> None:
         """Find results that share memory with others or with the code's own, and compare with
         PyTorch. Raises LeftToPyTorchError if a result differs."""
+        import torch
+
         assert self._code is not None, "there is code to prepare"
         given = [*args, *drawn]
         inputs = [take(given) for take in self._takes]
@@ -180,6 +191,8 @@ class Bound:
         if not check:
             return
         wanted = self._graph.compute(args, drawn, self._numbers)
+        for number in self._complex:
+            results[number] = torch.view_as_complex(results[number])
         for node, have, want, order in zip(
             self._graph.computed, results, wanted, self._code.orders, strict=True
         ):

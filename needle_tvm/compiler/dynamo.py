@@ -7,12 +7,13 @@ one warning that names it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from needle.torch.aot_graph import backend_decompositions
+from needle.torch.aot_graph import backend_decompositions, composites_whole, without_dropout
 from needle_tvm.compiler.aot_code import Compiled, LeftToPyTorchError, reason_of
 from needle_tvm.compiler.request import request
 from needle_tvm.process.turns import compiling
@@ -46,7 +47,9 @@ def needle(
         return _forward(graph)
     try:
         # Other threads may export a model meanwhile, which changes what PyTorch traces with.
-        with compiling:
+        records = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+        with compiling, contextlib.nullcontext() if records else composites_whole():
+            without_dropout(graph)
             inner = aot_module_simplified(
                 graph,
                 example_inputs,

@@ -182,9 +182,7 @@ class Executor:
         except AttributeError:
             return None
 
-    def run_with(
-        self, weights: Sequence[Any], values: Sequence[Any]
-    ) -> list[np.ndarray[Any, Any]]:
+    def run_with(self, weights: Sequence[Any], values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         """As `run`, with these `packed` weights in the place of those in use."""
         return self.to_arrays(self._call(self._inputs.convert(values), weights))
 

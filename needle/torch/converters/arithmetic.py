@@ -41,6 +41,13 @@ def subtract_from(node: Node, x: Any, other: Any, alpha: Number = 1) -> Tensor:
     return subtract(node, other, x, alpha)
 
 
+@converter("prims.fma")
+def multiply_add(node: Node, x: Value, y: Value, z: Value) -> Tensor:
+    """x y + z."""
+    a, b, c = (cast(each, node.dtype) for each in (x, y, z))
+    return ops.add(ops.multiply(a, b), c)
+
+
 @converter("aten.mul", "prims.mul")
 def multiply(node: Node, x: Any, other: Any) -> Tensor:
     if node.dtype == "bool":
