@@ -50,6 +50,19 @@ class Output(NamedTuple):
     is_view: bool
 
 
+class Part(NamedTuple):
+    """A graph of what needle computes, its inputs (a node of it, and the value that the node stands
+    for), and the tensors that are known, by name."""
+
+    graph: Any
+    inputs: list[tuple[Any, Value]]
+    known: dict[str, Any]
+
+    def program(self, symbols: Symbols, weights: Mapping[str, str]) -> Any:
+        """The `Program` of what needle computes; `weights` are names of placeholders."""
+        return graph_program(self.graph, symbols, weights, self.known)
+
+
 class AotGraph:
     """The parts of a graph. `weights` are the numbers of arguments that are parameters or buffers.
 
@@ -73,7 +86,9 @@ class AotGraph:
         (returned,) = [node for node in nodes if node.op == "output"]
         self.outputs = self._outputs(returned.args[0], writes)
         self.copied = _copied(self)
-        self.graph = self._computing()
+        for node in self._reached():
+            if self._is_drawn(node):
+                self._value(node)
 
     @property
     def constants(self) -> list[Any]:
@@ -152,70 +167,81 @@ class AotGraph:
             node.target is operator.getitem and node.args[0] in self._drawing
         )
 
-    def _computing(self) -> Any:
-        """A graph of what needle computes: `computed`, from arguments, `drawn` and constants."""
+    def _reached(self) -> set[Any]:
+        """The nodes that needle computes, and those whose values it takes."""
+        return _needed(list(self.computed), self._is_drawn)
+
+    def part(self, sizes: Callable[[Any], Any] | None) -> Part:
+        """What needle computes. `sizes` gives ints for extents of fake tensors, if these are known.
+
+        Raises UnsupportedError for what depends on sizes that are not known.
+        """
         import torch
 
-        made = torch.fx.Graph()
+        made = Part(torch.fx.Graph(), [], {})
         copies: dict[Any, Any] = {}
-        self.inputs: list[tuple[Any, Value]] = []  # (node of `graph`, the value it stands for)
-        self.known: dict[str, Any] = {}
-        wanted = _needed(list(self.computed), lambda node: self._is_drawn(node))
+        wanted = self._reached()
         for node in self.module.graph.nodes:
             if node not in wanted:
                 continue
             if node.op == "call_function" and not self._is_drawn(node):
                 if node.target is torch.ops.aten.as_strided.default:
-                    copies[node] = self._as_strided(made, copies, node)
+                    copies[node] = self._as_strided(made, copies, node, sizes)
                 else:
-                    copies[node] = made.node_copy(node, copies.__getitem__)
+                    copies[node] = made.graph.node_copy(node, copies.__getitem__)
                 continue
-            copies[node] = made.placeholder(node.name)
+            copies[node] = made.graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
             if node.op == "get_attr":
-                self.known[copies[node].name] = getattr(self.module, node.target)
+                made.known[copies[node].name] = getattr(self.module, node.target)
             elif isinstance(node.meta["val"], torch.Tensor):
-                self.inputs.append((copies[node], self._value(node)))
-        made.output(tuple(copies[node] for node in self.computed))
+                made.inputs.append((copies[node], self._value(node)))
+        made.graph.output(tuple(copies[node] for node in self.computed))
         return made
 
-    def _as_strided(self, made: Any, copies: Mapping[Any, Any], node: Any) -> Any:
+    def _as_strided(
+        self, made: Part, copies: Mapping[Any, Any], node: Any, sizes: Callable[[Any], Any] | None
+    ) -> Any:
         """A node of the elements that strides show of the memory of a tensor's source."""
         import torch
 
         aten = torch.ops.aten
         source = _source(node)
         base, value = source.meta["val"], node.meta["val"]
-        layout = [*base.shape, *base.stride(), *value.shape, *value.stride()]
-        layout += [base.storage_offset(), value.storage_offset()]
-        is_argument = source in self._position
-        if not all(type(n) is int for n in layout) or not (is_argument or _is_dense(source)):
-            raise UnsupportedError("it takes a tensor's memory by strides, which are not known")
+
+        def numbers(*given: Any) -> tuple[int, ...]:
+            if sizes is not None:
+                return tuple(map(sizes, given))
+            if not all(type(n) is int for n in given):
+                raise UnsupportedError("it takes memory by strides that are not known")
+            return given
 
         def emitted(operator: Any, meta: Any, *args: Any) -> Any:
-            made_node = made.call_function(operator, args)
+            made_node = made.graph.call_function(operator, args)
             made_node.meta["val"] = meta
             return made_node
 
-        if is_argument:
-            count = base.untyped_storage().nbytes() // base.itemsize
-            found, start = made.placeholder(f"memory_{len(self.inputs)}"), 0
+        if source in self._position:
+            reached = zip(numbers(*value.shape), numbers(*value.stride()), strict=True)
+            count = sum((n - 1) * step for n, step in reached) + 1
+            count = max(1, count + numbers(value.storage_offset())[0])
+            found, start = made.graph.placeholder(f"memory_{len(made.inputs)}"), 0
             found.meta["val"] = base.new_empty(count)
-            self.inputs.append((found, Value("memory", self._position[source], found)))
+            made.inputs.append((found, Value("memory", self._position[source], found)))
         else:
-            order = sorted(range(base.ndim), key=lambda axis: (-base.stride()[axis], axis))
+            stride = numbers(*base.stride())
+            order = sorted(range(base.ndim), key=lambda axis: (-stride[axis], axis))
+            if not _is_dense(source):
+                raise UnsupportedError("it takes memory that a tensor does not fill by strides")
+            count, start = numbers(base.numel(), base.storage_offset())
             found = emitted(aten.permute.default, base.permute(order), copies[source], order)
-            flat = base.new_empty(base.numel())
-            found = emitted(aten.reshape.default, flat, found, [base.numel()])
-            start = base.storage_offset()
-        known = made.placeholder(f"places_{len(self.known)}")
-        known.meta["val"] = self.known[known.name] = strided.places_of(value, start)
-        found = emitted(aten.index_select.default, base.new_empty(value.numel()), found, 0, known)
-        return emitted(aten.reshape.default, value, found, list(value.shape))
-
-    def program(self, symbols: Symbols, weights: Mapping[str, str]) -> Any:
-        """The `Program` of what needle computes; `weights` are names of placeholders in `graph`."""
-        return graph_program(self.graph, symbols, weights, self.known)
+            found = emitted(aten.reshape.default, base.new_empty(count), found, [count])
+        size, first = numbers(*value.shape), numbers(value.storage_offset())[0] - start
+        places = strided.places_of(size, numbers(*value.stride()), first)
+        known = made.graph.placeholder(f"places_{len(made.known)}")
+        known.meta["val"] = made.known[known.name] = places
+        found = emitted(aten.index_select.default, base.new_empty(len(places)), found, 0, known)
+        return emitted(aten.reshape.default, value, found, list(size))
 
     # In PyTorch
 

@@ -70,13 +70,13 @@ def _places(x: Any, size: Sequence[Any], stride: Sequence[Any], offset: Any) -> 
     return places
 
 
-def places_of(x: Any, start: int) -> Any:
-    """The place of each element of a tensor in its storage, from `start` on, flat and known."""
+def places_of(size: Sequence[int], stride: Sequence[int], first: int) -> Any:
+    """The places that these strides show from `first` on, flat and known."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     with unset_fake_temporarily():
-        places = torch.full((), int(x.storage_offset()) - start)
-        for extent, step in zip(x.shape, x.stride(), strict=True):
-            places = places.unsqueeze(-1) + torch.arange(int(extent)) * int(step)
+        places = torch.full((), first)
+        for extent, step in zip(size, stride, strict=True):
+            places = places.unsqueeze(-1) + torch.arange(extent) * step
         return places.reshape(-1)

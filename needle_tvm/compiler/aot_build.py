@@ -12,7 +12,7 @@ from needle import ops
 from needle.dims import LARGEST, Dim, Expression
 from needle.errors import UnsupportedError
 from needle.nn.module import Module
-from needle.torch.aot_graph import AotGraph
+from needle.torch.aot_graph import AotGraph, Part
 from needle.torch.execute import Run
 from needle.torch.symbols import Symbols
 from needle.trace import trace
@@ -71,11 +71,11 @@ class _Fixed(Symbols):
 
 class Taken(NamedTuple):
     """An input of the code: an argument or a drawn tensor, whose axes in this order are compact; of
-    an argument's "memory", `count` elements."""
+    an argument's "memory", so many `elements`."""
 
     kind: str
     number: int
-    count: int
+    elements: int
     order: tuple[int, ...] | None
     is_complex: bool  # the code takes its parts (..., 2)
 
@@ -175,7 +175,7 @@ def _taker(taken: Taken, place: int) -> Callable[[list[Any]], Any]:
     """A function that gives an input as the code takes it, without a copy if it lies so."""
     order = taken.order
     if taken.kind == "memory":
-        return lambda given: given[place].detach().as_strided((taken.count,), (1,), 0)
+        return lambda given: given[place].detach().as_strided((taken.elements,), (1,), 0)
     if order is not None or taken.is_complex:
         return lambda given: _laid_out(given[place], order, taken.is_complex)
 
@@ -215,16 +215,17 @@ def build(
     """Compile what needle computes of a graph, for the sizes of these arguments, or, if `is_open`,
     for all that PyTorch allows up to a bound. `held` are the numbers of arguments that are weights.
     """
-    sizes = _dims(graph, numbers) if is_open else dict(numbers.known)
+    part = graph.part(None if is_open else numbers)
+    sizes = _dims(part, numbers) if is_open else dict(numbers.known)
     symbols = Symbols(sizes) if is_open else _Fixed(numbers)
     of_weights = {
         node.name: value.number
-        for node, value in graph.inputs
+        for node, value in part.inputs
         if value.kind == "argument" and value.number in held
     }
-    program = graph.program(symbols, {name: name for name in of_weights})
+    program = part.program(symbols, {name: name for name in of_weights})
     taken, examples, dims = [], [], {}
-    for node, value in graph.inputs:
+    for node, value in part.inputs:
         if node.name in of_weights:
             continue
         order = order_of(*numbers.layout(node)[:2])
@@ -264,13 +265,13 @@ def _shared(tensor: Any) -> ndl.Tensor:
     return ndl.from_dlpack(tensor)
 
 
-def _dims(graph: AotGraph, numbers: Numbers) -> dict[Any, Any]:
+def _dims(part: Part, numbers: Numbers) -> dict[Any, Any]:
     """For each symbol of a graph a dim, or its number in this call if no axis of a tensor has it as
     its whole extent."""
     import torch
 
     found = dict[Any, Any](numbers.known)
-    for node, _ in graph.inputs:
+    for node, _ in part.inputs:
         value = node.meta["val"]
         for size in value.shape:
             if isinstance(size, torch.SymInt) and size.node.expr in numbers.known:

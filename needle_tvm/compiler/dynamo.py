@@ -83,16 +83,16 @@ class _Graph:
         return self._forward(*args)
 
 
-def _training(graph: Any, example_inputs: Sequence[Any]) -> Any:
+def _training(gm: Any, example_inputs: Sequence[Any]) -> Any:
     raise LeftToPyTorchError("training: for inference, call the model under torch.no_grad()")
 
 
-def _inference(asked: Any, check: bool, graph: Any, example_inputs: Sequence[Any]) -> Any:
+def _inference(asked: Any, check: bool, gm: Any, example_inputs: Sequence[Any]) -> Any:
     import torch
 
     context = torch._guards.TracingContext.try_get()
     found = context and context.fw_metadata and context.fw_metadata.static_input_indices
-    return Compiled(graph, found or (), asked, check)
+    return Compiled(gm, found or (), asked, check)
 
 
 def _forward(graph: Any) -> Callable[..., Any]:
