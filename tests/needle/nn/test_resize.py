@@ -158,7 +158,10 @@ def test_grids_of_symbolic_batches(mode):
         np.testing.assert_allclose(sampled(x, grid).numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("arguments", [{"size": (4, 4)}, {"scale_factor": 1.3}], ids=str)
+WIDE = {"size": (4, 4), "mode": "bilinear", "antialias": True}
+
+
+@pytest.mark.parametrize("arguments", [WIDE, {"scale_factor": 1.3}], ids=str)
 def test_symbolic_images_that_are_refused(arguments):
     resize = needle_tvm.jit(
         lambda x: F.interpolate(x, **arguments), dims={"x": {2: ndl.Dim("h", min=3, max=40)}}

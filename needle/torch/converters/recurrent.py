@@ -1,0 +1,253 @@
+"""Converters of recurrent layers: whole sequences, whose steps are one op each, and single steps.
+
+Packed sequences are refused: their shapes depend on values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ... import ops
+from ...conversion.values import Value, tensor
+from ...extents import is_symbolic
+from ...init import zeros
+from ...tensor import Tensor
+from ..operands import in_float32, wide
+from ..program import Node
+from ..registry import converter
+
+_LSTM_GATES, _GRU_GATES = 4, 3
+
+
+class _Weights(NamedTuple):
+    """Those of a layer in one direction: of the input (gates * H, I) and the state (gates * H, H),
+    with their biases (gates * H,), and the projection of an LSTM's outputs (P, H)."""
+
+    of_input: Tensor
+    of_state: Tensor
+    input_bias: Tensor | None
+    state_bias: Tensor | None
+    projection: Tensor | None = None
+
+    def projected(self, x: Tensor, *biases: Tensor | None) -> Tensor:
+        """The input's part of the gates of x (..., I), with biases."""
+        made = ops.matmul(x, ops.transpose(self.of_input))
+        return _plus(made, *biases)
+
+
+def _plus(x: Tensor, *others: Tensor | None) -> Tensor:
+    """A sum; a bias of None is 0."""
+    given = [each for each in others if each is not None]
+    if not given:
+        return x
+    total = given[0]
+    for each in given[1:]:
+        total = ops.add(total, each)
+    return ops.add(x, total)
+
+
+# (steps (T, B, I), states before the first, weights) -> each state after every step
+Layer = Callable[[Tensor, Sequence[Tensor], _Weights], Sequence[Tensor]]
+
+
+def _layers(
+    node: Node,
+    layer: Layer,
+    x: Value,
+    states: Sequence[Value],
+    params: Sequence[Value],
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    projects: bool = False,
+) -> tuple[Tensor, ...]:
+    """The outputs of the last layer, and the states of all after the last step."""
+    if train and dropout and layers > 1:
+        raise node.unsupported("dropout between layers, in training: call eval() first")
+    found = wide(x)
+    found = ops.swapaxes(found, 0, 1) if batch_first else found
+    begin = [wide(each) for each in states]
+    own = [wide(each) for each in params]
+    each, directions = 2 + 2 * has_biases + projects, 1 + bidirectional
+    ends: list[Sequence[Tensor]] = []
+    for first in range(0, layers * directions, directions):
+        outputs = []
+        for number in range(first, first + directions):
+            of_layer: list[Any] = own[number * each : (number + 1) * each]
+            projection = of_layer.pop() if projects else None
+            biases = of_layer[2:] or [None, None]
+            weights = _Weights(of_layer[0], of_layer[1], biases[0], biases[1], projection)
+            backwards = number > first
+            steps = ops.flip(found, 0) if backwards else found
+            after = layer(steps, [state[number] for state in begin], weights)
+            outputs.append(ops.flip(after[0], 0) if backwards else after[0])
+            ends.append([state[-1] for state in after])
+        found = ops.concat(outputs, -1) if bidirectional else outputs[0]
+    finals = [ops.stack(list(parts), 0) for parts in zip(*ends, strict=True)]
+    found = ops.swapaxes(found, 0, 1) if batch_first else found
+    return tuple(_rounded(each, node) for each in (found, *finals))
+
+
+def _rounded(x: Tensor, node: Node) -> Tensor:
+    """A result in the node's dtype: halves are computed in float32, over all steps and layers."""
+    return x if x.dtype == node.dtype else ops.cast(x, node.dtype)
+
+
+@converter("aten.lstm.input")
+def lstm(node: Node, x: Value, states: Any, params: Any, *options: Any) -> tuple[Tensor, ...]:
+    projects = states[0].shape[-1] != states[1].shape[-1]
+
+    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
+        projected = w.projected(x, w.input_bias, w.state_bias)
+        if w.projection is None:
+            weight = ops.transpose(w.of_state)
+            hidden, cells, _ = ops.lstm_sequence(projected, begin[0], begin[1], weight)
+            return hidden, cells
+        return _projecting_lstm(node, projected, begin, w, w.projection)
+
+    return _layers(node, layer, x, states, params, *options, projects=projects)
+
+
+def _projecting_lstm(
+    node: Node, projected: Tensor, begin: Sequence[Tensor], w: _Weights, projection: Tensor
+) -> list[Tensor]:
+    """An LSTM whose outputs are projected (proj_size), step by step."""
+    if is_symbolic(projected.shape[:1]):
+        raise node.unsupported(
+            f"{projected.shape[0]} steps, which a Dim leaves open: an LSTM with projections is "
+            "unrolled; give the axis of steps a number"
+        )
+    (h, c), hidden, cells = begin, [], []
+    for sums in ops.split(projected, 0):
+        total = ops.add(sums, ops.matmul(h, ops.transpose(w.of_state)))
+        h, c = ops.lstm_gates(total, c)
+        h = ops.matmul(h, ops.transpose(projection))
+        hidden.append(h)
+        cells.append(c)
+    return [ops.stack(hidden, 0), ops.stack(cells, 0)]
+
+
+@converter("aten.gru.input")
+def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple[Tensor, ...]:
+    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
+        bias = w.state_bias
+        if bias is None:
+            bias = zeros(w.of_state.shape[0], dtype=x.dtype, device=x.device, requires_grad=False)
+        projected = w.projected(x, w.input_bias)
+        return (ops.gru_sequence(projected, begin[0], ops.transpose(w.of_state), bias)[0],)
+
+    return _layers(node, layer, x, [state], params, *options)
+
+
+@converter("aten.rnn_tanh.input", "aten.rnn_relu.input")
+def rnn(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple[Tensor, ...]:
+    nonlinearity = "tanh" if "tanh" in node.operator else "relu"
+
+    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
+        projected = w.projected(x, w.input_bias, w.state_bias)
+        weight = ops.transpose(w.of_state)
+        return (ops.rnn_sequence(projected, begin[0], weight, nonlinearity),)
+
+    return _layers(node, layer, x, [state], params, *options)
+
+
+@converter("aten.lstm.data", "aten.gru.data", "aten.rnn_tanh.data", "aten.rnn_relu.data")
+def packed(node: Node, *args: Any) -> Tensor:
+    raise node.unsupported("a packed sequence: give the layer a padded one, and mask its outputs")
+
+
+# Single steps
+
+
+def _weights(*given: Value | None) -> _Weights:
+    w, u, *biases = (None if each is None else tensor(each) for each in given)
+    assert w is not None and u is not None, "a cell has weights"
+    return _Weights(w, u, *biases)
+
+
+def _with_axis(x: Tensor, function: Callable[..., Any], *states: Tensor) -> Any:
+    """`function` of batches (B, ...), of which x and states may be single ones."""
+    if x.ndim > 1:
+        return function(x, *states)
+    made = function(*(ops.unsqueeze(each, 0) for each in (x, *states)))
+    if isinstance(made, tuple):
+        return tuple(ops.squeeze(each, 0) for each in made)
+    return ops.squeeze(made, 0)
+
+
+@converter("aten.lstm_cell")
+def lstm_cell(
+    node: Node,
+    x: Value,
+    states: Any,
+    of_input: Value,
+    of_state: Value,
+    input_bias: Value | None = None,
+    state_bias: Value | None = None,
+) -> tuple[Tensor, ...]:
+    def step(x: Tensor, h: Tensor, c: Tensor, *given: Tensor | None) -> tuple[Tensor, ...]:
+        w = _Weights(*given)  # type: ignore[arg-type]
+
+        def one(x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, ...]:
+            own = ops.matmul(h, ops.transpose(w.of_state))
+            return tuple(
+                ops.lstm_gates(ops.add(w.projected(x, w.input_bias, w.state_bias), own), c)
+            )
+
+        return tuple(_with_axis(x, one, h, c))
+
+    weights = _weights(of_input, of_state, input_bias, state_bias)
+    h, c = map(tensor, states)
+    made: tuple[Tensor, ...] = in_float32(step, tensor(x), h, c, *weights[:4])
+    return made
+
+
+@converter("aten.gru_cell")
+def gru_cell(
+    node: Node,
+    x: Value,
+    state: Value,
+    of_input: Value,
+    of_state: Value,
+    input_bias: Value | None = None,
+    state_bias: Value | None = None,
+) -> Tensor:
+    def step(x: Tensor, h: Tensor, *given: Tensor | None) -> Tensor:
+        w = _Weights(*given)  # type: ignore[arg-type]
+
+        def one(x: Tensor, h: Tensor) -> Tensor:
+            own = _plus(ops.matmul(h, ops.transpose(w.of_state)), w.state_bias)
+            return ops.gru_gates(w.projected(x, w.input_bias), own, h)
+
+        found: Tensor = _with_axis(x, one, h)
+        return found
+
+    weights = _weights(of_input, of_state, input_bias, state_bias)
+    made: Tensor = in_float32(step, tensor(x), tensor(state), *weights[:4])
+    return made
+
+
+@converter("aten.rnn_tanh_cell", "aten.rnn_relu_cell")
+def rnn_cell(
+    node: Node,
+    x: Value,
+    state: Value,
+    of_input: Value,
+    of_state: Value,
+    input_bias: Value | None = None,
+    state_bias: Value | None = None,
+) -> Tensor:
+    function = ops.tanh if "tanh" in node.operator else ops.relu
+
+    def step(x: Tensor, h: Tensor, *given: Tensor | None) -> Tensor:
+        w = _Weights(*given)  # type: ignore[arg-type]
+        own = ops.matmul(h, ops.transpose(w.of_state))
+        return function(ops.add(w.projected(x, w.input_bias, w.state_bias), own))
+
+    weights = _weights(of_input, of_state, input_bias, state_bias)
+    made: Tensor = in_float32(step, tensor(x), tensor(state), *weights[:4])
+    return made
