@@ -262,6 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="regular expressions of tests; all without any")
     parser.add_argument("--check", action="store_true", help="with the backend's own comparison")
     parser.add_argument("--here", action="store_true", help="in this process; names are exact")
+    parser.add_argument("--part", default="1/1", help="I/N: every N-th test")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     module = load(options.file)
@@ -274,8 +275,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in names_of(module)
         if not options.names or any(re.fullmatch(each, name) for each in options.names)
     ]
+    first, step = map(int, options.part.split("/"))
     lines = []
-    for line in apart(options, names):
+    for line in apart(options, names[first - 1 :: step]):
         lines.append(line)
         print(json.dumps(line), flush=True)
         if options.out is not None:
