@@ -19,6 +19,8 @@ def relu(node: Node, x: Value) -> Tensor:
 
 @converter("aten.gelu")
 def gelu(node: Node, x: Value, approximate: str = "none") -> Tensor:
+    if approximate == "none":
+        return ops.gelu(tensor(x))
     return computed(node, lambda x: ops.gelu(x, approximate), x)
 
 

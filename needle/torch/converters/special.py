@@ -7,14 +7,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ... import ops
 from ...backend_ndarray.dtypes import is_half
 from ...conversion.values import Value
 from ...tensor import Tensor
-from ..operands import cast
+from ..operands import cast, is_tensor
 from ..program import Node
 from ..registry import converter
-from ..special import bessel, errors, gamma
+from ..special import bessel, errors, gamma, polynomials
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "erfc": errors.erfc,
@@ -89,3 +91,32 @@ def zeta(node: Node, s: Any, q: Any) -> Tensor:
 def incomplete_gamma(node: Node, a: Any, x: Any) -> Tensor:
     upper = node.operator.startswith("aten.igammac")
     return _in_float64(node, partial(gamma.incomplete_gamma, upper=upper), a, x)
+
+
+_POLYNOMIALS = {
+    **{f"special_chebyshev_polynomial_{kind}": kind for kind in "tuvw"},
+    **{f"special_shifted_chebyshev_polynomial_{kind}": kind for kind in "tuvw"},
+    "special_hermite_polynomial_h": "h",
+    "special_hermite_polynomial_he": "he",
+    "special_laguerre_polynomial_l": "l",
+    "special_legendre_polynomial_p": "p",
+}
+
+
+@converter(*(f"aten.{name}" for name in _POLYNOMIALS))
+def polynomial(node: Node, x: Any, degree: Any) -> Tensor:
+    """A polynomial of a known degree; Chebyshev's also of degrees that are computed."""
+    name = node.operator.split(".")[1]
+    kind = _POLYNOMIALS[name]
+    if isinstance(degree, np.ndarray) and degree.size == 1 and degree.ndim <= len(node.shape):
+        degree = degree.item()
+    if is_tensor(degree) and "chebyshev" not in name:
+        raise node.unsupported("a degree that is computed")
+
+    def of(x: Tensor, *degrees: Tensor) -> Tensor:
+        x = x * 2.0 - 1.0 if "shifted" in name else x
+        if degrees:
+            return polynomials.chebyshev(kind, x, *degrees)
+        return polynomials.of_degree(kind, x, int(degree))
+
+    return _in_float64(node, of, x, *([degree] if is_tensor(degree) else []))

@@ -160,6 +160,14 @@ SPECIAL = [
     row("mvlgamma", lambda x: torch.mvlgamma(x, 3), X.abs() + 2),
     by("i0", HALF),
 ]
+DEGREES = tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 3.0, -2.0])
+CHEBYSHEV = [f"chebyshev_polynomial_{kind}" for kind in "tuvw"]
+POLYNOMIALS = ["hermite_polynomial_h", "hermite_polynomial_he"]
+POLYNOMIALS += ["laguerre_polynomial_l", "legendre_polynomial_p"]
+OF_DEGREES = [
+    *(of(f"{kind}{name}", X * 0.5, DEGREES) for name in CHEBYSHEV for kind in ("", "shifted_")),
+    *(by(name, X * 0.5, n) for name in (*POLYNOMIALS, *CHEBYSHEV) for n in (0, 1, 5)),
+]
 INCOMPLETE = [
     of(name, tensor([0.1, 1.0, 5.0, 100.0, 2e3]), tensor([0.2, 1.0, 4.0, 101.0, 2e3]))
     for name in ("igamma", "igammac")
@@ -207,6 +215,7 @@ TABLES = {
         *(("ARITHMETIC", ARITHMETIC, True), ("EXTREMES", EXTREMES, False)),
         *(("TRUTHS", TRUTHS, True), ("FUNCTIONS", FUNCTIONS, True), ("LAYERS", LAYERS, True)),
         *(("SPECIAL", SPECIAL, True), ("INCOMPLETE", INCOMPLETE, False)),
+        ("DEGREES", OF_DEGREES, False),
         *(("BITS", BITS, False), ("LISTS", LISTS, True)),
     )
 }
