@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from operator import index as as_int
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -306,6 +307,9 @@ class Squeeze(Movement):
 
         return k.te.compute([x.shape[a] for a in kept], body)
 
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        return _reshaped(r, x, self.shape_of(tuple(x.ty.shape.values)))
+
 
 @register
 class Unsqueeze(Movement):
@@ -353,6 +357,14 @@ class Unsqueeze(Movement):
         return k.te.compute(
             self.shape_of(x.shape), lambda *i: x(*(at for a, at in enumerate(i) if a not in new))
         )
+
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        return _reshaped(r, x, self.shape_of(tuple(x.ty.shape.values)))
+
+
+def _reshaped(r: ModuleType, x: Expr, shape: Shape) -> Expr | None:
+    """For emit: x in another shape; TVM's reshape takes an extent 0 for that of x."""
+    return None if any(map(_te.is_zero, shape)) else r.op.reshape(x, list(shape))
 
 
 @takes_scalars

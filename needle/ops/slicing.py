@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import numpy as np
 
@@ -91,6 +92,39 @@ class Slice(Movement):
             return x(*(start if o is None else start + out[o] * step for o, start, step in makers))
 
         return k.te.compute(shape, body)
+
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        """A part of adjacent elements, which passes read in place; of extents that are known along
+        the axes that are cut."""
+        extents, shape, axes = list(x.ty.shape.values), [], []
+        begins, ends, axis = [], [], 0
+        for entry in expand(self.name, self.key, len(extents)):
+            if entry is None:
+                shape.append(1)
+                continue
+            n, axis = extents[axis], axis + 1
+            if entry == Range():
+                shape.append(n)
+                continue
+            if isinstance(entry, Span) or not hasattr(n, "value"):
+                return None
+            if isinstance(entry, Range):
+                start, step, count = span(self.name, entry, int(n))
+                if step != 1:
+                    return None
+                shape.append(count)
+            elif isinstance(entry, int):
+                start, count = entry % int(n), 1
+            else:
+                return None
+            axes.append(axis - 1)
+            begins.append(start)
+            ends.append(start + count)
+        if any(map(_te.is_zero, (*extents, *shape))):
+            return None
+        if axes:
+            x = r.op.strided_slice(x, axes, begins, ends, assume_inbound=True)
+        return r.op.reshape(x, shape) if len(shape) != len(extents) or not axes else x
 
 
 @register

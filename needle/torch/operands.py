@@ -11,6 +11,7 @@ from .. import ops
 from ..backend_ndarray.dtypes import FLOATING, is_half, result_type
 from ..conversion.values import Value, tensor
 from ..dims import Expression
+from ..extents import same
 from ..tensor import Tensor
 from .program import Node
 
@@ -119,6 +120,16 @@ def with_axis(x: Value) -> Tensor:
     """A tensor of no axis as one of one element; others as they are."""
     found = tensor(x)
     return found if found.ndim else ops.reshape(found, (1,))
+
+
+def permuted(x: Tensor, order: Any) -> Tensor:
+    """A tensor with its axes in this order. Where axes of extent 1 alone move, its elements stay
+    where they are in memory, and it is the same in another shape."""
+    axes = [axis % x.ndim for axis in order]
+    moved = [axis for axis in axes if not same(x.shape[axis], 1)]
+    if moved == sorted(moved) and axes != sorted(axes):
+        return ops.reshape(x, [x.shape[axis] for axis in axes])
+    return ops.permute(x, axes)
 
 
 def in_float32(function: Callable[..., Any], *operands: Tensor | None) -> Any:

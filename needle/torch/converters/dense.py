@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ..._state import state
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
-from ..operands import Number, cast, wide
+from ..operands import Number, cast, permuted, wide
 from ..program import Node
 from ..registry import converter
 
@@ -38,9 +39,20 @@ def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) 
 def linear(node: Node, x: Value, weight: Value, bias: Value | None = None) -> Tensor:
     """x (..., K) times the transpose of a weight (N, K), plus a bias (N,)."""
     w = wide(weight)
-    made = ops.matmul(wide(x), ops.transpose(w) if w.ndim == 2 else w)
-    made = made if bias is None else ops.add(made, wide(bias))
-    return ops.cast(made, node.dtype)
+    source, order = _stored(wide(x))
+    made = ops.matmul(source, ops.transpose(w) if w.ndim == 2 else w)
+    made = ops.cast(made if bias is None else ops.add(made, wide(bias)), node.dtype)
+    return made if order is None else permuted(made, order)
+
+
+def _stored(x: Tensor) -> tuple[Tensor, tuple[int, ...] | None]:
+    """(y, order): x is y with its axes in an order that leaves the last one where it is. The rows
+    of y are multiplied as they are stored; None for any other x."""
+    if state.trace is not None and isinstance(x.op, (ops.Permute, ops.Transpose)):
+        order = x.op.order(x.ndim)
+        if order[-1] == x.ndim - 1:
+            return x.inputs[0], order
+    return x, None
 
 
 @converter("aten.mm", "aten.bmm", "aten.matmul", "aten.mv", "aten.dot", "aten.vdot")

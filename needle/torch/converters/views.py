@@ -13,6 +13,7 @@ from ...dims import Expression
 from ...extents import is_symbolic, same
 from ...ops._keys import Span
 from ...tensor import Tensor
+from ..operands import permuted
 from ..program import Node
 from ..registry import converter
 
@@ -45,13 +46,17 @@ def expand(node: Node, x: Value, *_: Any) -> Tensor:
 @converter("aten.permute", "aten.permute_copy")
 def permute(node: Node, x: Value, axes: Any) -> Tensor:
     found = tensor(x)
-    return ops.permute(found, axes) if found.ndim else found
+    return permuted(found, axes) if found.ndim else found
 
 
 @converter("aten.transpose.int", "aten.transpose_copy.int", "aten.swapaxes", "aten.swapdims")
 def transpose(node: Node, x: Value, axis: int, other: int) -> Tensor:
     found = tensor(x)
-    return ops.swapaxes(found, axis, other) if found.ndim else found
+    if not found.ndim:
+        return found
+    order = list(range(found.ndim))
+    order[axis], order[other] = order[other], order[axis]
+    return permuted(found, order)
 
 
 @converter("aten.t", "aten.t_copy", "aten.numpy_T", "aten.matrix_H", "aten.mT", "aten.mH")
