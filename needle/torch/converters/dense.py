@@ -118,3 +118,26 @@ def inner(node: Node, a: Value, b: Value) -> Tensor:
     if not x.ndim or not y.ndim:
         return ops.cast(ops.multiply(x, y), node.dtype)
     return ops.cast(ops.tensordot(x, y, ([-1], [-1])), node.dtype)
+
+
+@converter("aten._trilinear")
+def trilinear(
+    node: Node,
+    a: Value,
+    b: Value,
+    c: Value,
+    new_a: tuple[int, ...],
+    new_b: tuple[int, ...],
+    new_c: tuple[int, ...],
+    summed: tuple[int, ...],
+    unroll: int = 1,
+) -> Tensor:
+    """The sum of products of three tensors, each without some of all axes, as products of
+    matrices."""
+    axes = range(len(a.shape) + len(new_a))
+    names = [
+        "".join(chr(ord("a") + axis) for axis in axes if axis not in gone)
+        for gone in (new_a, new_b, new_c, summed)
+    ]
+    equation = f"{names[0]},{names[1]},{names[2]}->{names[3]}"
+    return ops.cast(ops.einsum(equation, wide(a), wide(b), wide(c)), node.dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import linalg, ops
+from ...backend_ndarray.dtypes import is_half
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
 from ..operands import Number
@@ -62,10 +63,11 @@ def cholesky(node: Node, x: Value, upper: bool = False, check_errors: bool = Fal
 
 
 def _mirrored(x: Tensor, upper: bool) -> Tensor:
-    """The symmetric matrices that have one triangle of x."""
+    """The symmetric matrices that have one triangle of x. The gradient is that of x if it is
+    symmetric, and symmetric itself, as PyTorch's."""
     half = ops.triu(x) if upper else ops.tril(x)
     other = ops.triu(x, 1) if upper else ops.tril(x, -1)
-    return ops.add(half, ops.transpose(other))
+    return ops.add(x, ops.detach(ops.subtract(ops.add(half, ops.transpose(other)), x)))
 
 
 @converter("aten._linalg_eigh", "aten.linalg_eigh", "aten.linalg_eigvalsh")
@@ -174,9 +176,10 @@ _DEGREE = {"float64": 14}
 @converter("aten.linalg_matrix_exp")
 def matrix_exp(node: Node, x: Value) -> Tensor:
     """Taylor's series of a matrix halved until its norm is small, and squared as often."""
-    source = tensor(x)
-    degree, most = _DEGREE.get(source.dtype, 8), 24
-    wider = ops.cast(source, "float32") if source.dtype not in ("float32", "float64") else source
+    wider = tensor(x)
+    if is_half(wider.dtype):
+        raise node.unsupported(f"of {wider.dtype}, for which PyTorch's result is often NaN")
+    degree, most = _DEGREE.get(wider.dtype, 8), 24
     identity = ops.broadcast_to(ops.eye(wider.shape[-1], dtype=wider.dtype), wider.shape)
     if any(isinstance(n, int) and n == 0 for n in wider.shape):
         return ops.cast(wider, node.dtype)
