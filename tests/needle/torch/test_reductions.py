@@ -116,7 +116,10 @@ ROWS = {
         lambda x, y: (
             *(F.cross_entropy(x, y), F.nll_loss(x, y, reduction="none"), F.mse_loss(x, x + 1)),
             F.cross_entropy(x, y, ignore_index=1, label_smoothing=0.1),
-            *(F.binary_cross_entropy(x.sigmoid(), x.sigmoid()), F.kl_div(x, x.exp())),
+            *(
+                F.binary_cross_entropy(x.sigmoid(), x.sigmoid()),
+                F.kl_div(x, x.exp(), reduction="batchmean"),
+            ),
             *(F.huber_loss(x, x * 2), F.smooth_l1_loss(x, x * 2), F.soft_margin_loss(x, x.sign())),
         ),
         X,
