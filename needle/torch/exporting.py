@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
-from . import complexes, numbers, registry, strided
+from . import aliases, complexes, numbers, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
 from .lines import at_line_of
@@ -127,7 +127,11 @@ def _hints(asked: Asked) -> Any:
 def functional_program(exported: Any) -> Any:
     """An exported program without writes in place, of operators that have a converter as far as
     PyTorch can decompose the others."""
-    return exported.run_decompositions(decompositions())
+    composed = aliases.restored(exported)
+    table = decompositions()
+    if composed:
+        table = {**table, **{each: _composite()[each] for each in composed}}
+    return exported.run_decompositions(table)
 
 
 @functools.cache

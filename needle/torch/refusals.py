@@ -9,6 +9,10 @@ from ..errors import UnsupportedError
 
 # What errors of export's mean, by parts of their texts.
 _REASONS = {
+    "'size' failed to unpack the object at pos 2 with error": (
+        "it packs sequences (pack_padded_sequence), whose shapes depend on values: give recurrent "
+        "layers padded sequences, and mask their outputs"
+    ),
     "is mutated in the forward method": (
         "it writes to a tensor that is neither a parameter nor a buffer: register it as a buffer "
         "(register_buffer)"

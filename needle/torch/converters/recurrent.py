@@ -57,13 +57,13 @@ def _layers(
     x: Value,
     states: Sequence[Value],
     params: Sequence[Value],
+    projects: bool,
     has_biases: bool,
     layers: int,
     dropout: float,
     train: bool,
     bidirectional: bool,
     batch_first: bool,
-    projects: bool = False,
 ) -> tuple[Tensor, ...]:
     """The outputs of the last layer, and the states of all after the last step."""
     if train and dropout and layers > 1:
@@ -109,7 +109,7 @@ def lstm(node: Node, x: Value, states: Any, params: Any, *options: Any) -> tuple
             return hidden, cells
         return _projecting_lstm(node, projected, begin, w, w.projection)
 
-    return _layers(node, layer, x, states, params, *options, projects=projects)
+    return _layers(node, layer, x, states, params, projects, *options)
 
 
 def _projecting_lstm(
@@ -140,7 +140,7 @@ def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
         projected = w.projected(x, w.input_bias)
         return (ops.gru_sequence(projected, begin[0], ops.transpose(w.of_state), bias)[0],)
 
-    return _layers(node, layer, x, [state], params, *options)
+    return _layers(node, layer, x, [state], params, False, *options)
 
 
 @converter("aten.rnn_tanh.input", "aten.rnn_relu.input")
@@ -152,7 +152,7 @@ def rnn(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
         weight = ops.transpose(w.of_state)
         return (ops.rnn_sequence(projected, begin[0], weight, nonlinearity),)
 
-    return _layers(node, layer, x, [state], params, *options)
+    return _layers(node, layer, x, [state], params, False, *options)
 
 
 @converter("aten.lstm.data", "aten.gru.data", "aten.rnn_tanh.data", "aten.rnn_relu.data")

@@ -1,0 +1,54 @@
+"""Results that are their operator's input, or views of it, though the operator's schema does not
+say so: what is written to them is written to the input. Imports PyTorch when called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# By what they are in all but name: their schemas say that they copy, and they make views.
+_VIEWS = {
+    "unsafe_chunk.default": "chunk.default",
+    "unsafe_split.Tensor": "split.Tensor",
+    "unsafe_split_with_sizes.default": "split_with_sizes.default",
+}
+
+
+def restored(exported: Any) -> set[Any]:
+    """Change an exported program that writes in place so that writes to such results reach the
+    inputs; returns the operators that must be decomposed for it."""
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    if not any(_writes(node.target) for node in nodes):
+        return set()
+    composed = set()
+    for node in nodes:
+        name = str(node.target).removeprefix("aten.")
+        if _drops_nothing(node):
+            (given,) = node.all_input_nodes
+            node.replace_all_uses_with(given)
+            exported.graph_signature.replace_all_uses(node.name, given.name)
+            exported.graph.erase_node(node)
+        elif name in _VIEWS:
+            node.target = _operator(_VIEWS[name])
+        elif name == "einsum.default" and len(node.all_input_nodes) == 1:
+            composed.add(node.target)
+    exported.graph_module.recompile()
+    return composed
+
+
+def _writes(target: Any) -> bool:
+    return bool(getattr(getattr(target, "_schema", None), "is_mutable", False))
+
+
+def _drops_nothing(node: Any) -> bool:
+    """Whether a node is a dropout that returns its input itself."""
+    if str(node.target) != "aten.dropout.default":
+        return False
+    _, probability, training = node.args
+    return not training or probability == 0
+
+
+def _operator(name: str) -> Any:
+    import torch
+
+    packet, overload = name.split(".")
+    return getattr(getattr(torch.ops.aten, packet), overload)
