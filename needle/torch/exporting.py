@@ -215,7 +215,8 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
     """Raise UnsupportedError for a program that needle could not reproduce."""
     import torch
 
-    for node in functional.graph.nodes:
+    graphs = [each.graph for each in functional.graph_module.modules() if hasattr(each, "graph")]
+    for node in (node for graph in graphs for node in graph.nodes):
         if node.op != "call_function":
             continue
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())

@@ -15,13 +15,15 @@ def module_of(
 ) -> tuple[Any, Sequence[Any], Mapping[str, Any]]:
     """The model as a `torch.nn.Module`, and its example arguments.
 
-    `model` is a module, an `ExportedProgram`, or the path of a file of one (`.pt2`).
-    Only a `trusted` file may run code (`archive`). A program's own example arguments are used where
-    none are given. Raises UnsupportedError for another model, and a file that
-    holds no program or could run code.
+    `model` is a module, an `ExportedProgram`, or the path of a file of one (`.pt2`). Only a
+    `trusted` file may run code (`archive`). A program's own example arguments are used where none
+    are given. Raises UnsupportedError for another model, and ModelError for a file that holds no
+    program or could run code.
     """
     import torch
 
+    if type(trusted) is not bool:
+        raise TypeError(f"trusted={trusted!r}: must be True or False")
     if isinstance(model, (str, os.PathLike)):
         model = archive.load(model, trusted)
     if isinstance(model, torch.export.ExportedProgram):

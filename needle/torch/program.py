@@ -84,7 +84,8 @@ class Write(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """Nodes in an order in which each comes after those whose results it takes.
+    """Nodes in an order in which each comes after those whose results it takes. The bodies of loops
+    and the branches of conditions are programs, too: arguments of nodes of a program.
 
     `inputs` are (name, Result) of the tensors of a call; `weights` the names in `state_dict` by the
     names of values; `constants` known values. `outputs` are Refs and constants of Python.
@@ -101,6 +102,28 @@ class Program:
     writes: tuple[Write, ...] = ()
     dims: tuple[Dim, ...] = ()
     fixed: Mapping[str, np.ndarray | None] = dataclasses.field(default_factory=dict)
+
+    @property
+    def live(self) -> Program:
+        """The program without nodes, constants and weights that nothing uses."""
+        used = {name for each in self.outputs for name in refs(each)}
+        used |= {name for write in self.writes for name in refs(write.value)}
+        written = {write.target for write in self.writes}
+        nodes = []
+        for node in reversed(self.nodes):
+            if node.name in used:
+                nodes.append(node)
+                used.update(refs(node.args))
+        return dataclasses.replace(
+            self,
+            nodes=tuple(reversed(nodes)),
+            constants={name: each for name, each in self.constants.items() if name in used},
+            weights={
+                name: target
+                for name, target in self.weights.items()
+                if name in used or target in written
+            },
+        )
 
     def sizes(self, shapes: list[tuple[Any, ...]]) -> dict[Dim, Any]:
         """The extent that each dim has in a call with inputs of these shapes."""

@@ -12,7 +12,8 @@ from . import complexes, registry
 from .arrays import array_of, dtype_name, is_held
 from .complexes import OF_PARTS, TO_PARTS, real_dtype
 from .execute import GETITEM
-from .program import Node, Program, Ref, Result, Write, refs
+from .loops import WHILE_LOOP, known_trips
+from .program import Node, Program, Ref, Result, Write
 from .symbols import Symbols
 
 _LARGEST_FOLDED = 1 << 24  # elements of a constant that is computed when a model is loaded
@@ -99,12 +100,23 @@ class _Reader:
         self._graph, self._symbols = graph, symbols
         self._known: dict[str, Any] = dict(constants)  # tensors of PyTorch's
         self._nodes: list[Node] = []
+        self._bodies: dict[str, Program] = {}
         self._check_operators()
         for node in graph.nodes:
             if node.op == "call_function":
                 self._read(node)
+            elif node.op == "get_attr":
+                self._take(node)
             elif node.op not in ("placeholder", "output"):
                 raise UnsupportedError(f"the program has a node of kind {node.op}")
+
+    def _take(self, node: Any) -> None:
+        """An attribute of the graph's module: a graph that another node runs, or a constant."""
+        held = operator.attrgetter(node.target)(self._graph.owning_module)
+        if hasattr(held, "graph"):
+            self._bodies[node.name] = _Reader(held.graph, self._symbols, {}).body()
+        else:
+            self._known[node.name] = held
 
     def returned(self) -> list[Any]:
         """What the graph returns."""
@@ -163,17 +175,29 @@ class _Reader:
             and node.name not in self._known
             and (result := self._result(value := node.meta["val"])) is not None
         ]
-        return _live(
-            Program(
-                tuple(inputs),
-                {entry(name): target for name, target in weights.items()},
-                {entry(name): array_of(value) for name, value in self._known.items()},
-                (*entering.values(), *self._nodes),
-                tuple(outputs),
-                tuple(writes),
-                tuple(self._symbols.dims),
-            )
-        )
+        return Program(
+            tuple(inputs),
+            {entry(name): target for name, target in weights.items()},
+            {entry(name): array_of(value) for name, value in self._known.items()},
+            (*entering.values(), *self._nodes),
+            tuple(outputs),
+            tuple(writes),
+            tuple(self._symbols.dims),
+        ).live
+
+    def body(self) -> Program:
+        """The program of a graph that a node runs, with its tensor inputs in their order."""
+        (node,) = [each for each in self._graph.nodes if each.op == "output"]
+        (given,) = node.args
+        returned = tuple(given) if isinstance(given, (tuple, list)) else (given,)
+        inputs = [
+            (each.name, result)
+            for each in self._graph.nodes
+            if each.op == "placeholder" and (result := self._result(each.meta["val"])) is not None
+        ]
+        constants = {name: array_of(value) for name, value in self._known.items()}
+        outputs = tuple(map(self._argument, returned))
+        return Program(tuple(inputs), {}, constants, tuple(self._nodes), outputs).live
 
     def _check_operators(self) -> None:
         missing = dict.fromkeys(
@@ -197,6 +221,8 @@ class _Reader:
         inputs = [each for each in node.all_input_nodes if not is_size(each)]
         if all(each.name in self._known for each in inputs) and self._fold(node):
             return
+        if name_of(node.target) == WHILE_LOOP:
+            return self._read_loop(node)
         value = node.meta.get("val")
         several = isinstance(value, (tuple, list))
         results = tuple(self._result(each) for each in (value if several else [value]))
@@ -204,6 +230,19 @@ class _Reader:
         if node.target is operator.getitem:
             name = GETITEM
         self._nodes.append(Node(node.name, name, args, results, several, _path(node), given))
+
+    def _read_loop(self, node: Any) -> None:
+        """A while_loop, with the number of its iterations, if constants determine that, as its last
+        argument."""
+        condition, body, carried, extra = map(self._argument, node.args)
+        values = [
+            self._known.get(each.name) if isinstance(each, Ref) else each
+            for each in (*carried, *extra)
+        ]
+        operands = [array_of(each) if hasattr(each, "dtype") else each for each in values]
+        args = (condition, body, carried, extra, known_trips(condition, body, operands))
+        results = tuple(map(self._result, node.meta["val"]))
+        self._nodes.append(Node(node.name, WHILE_LOOP, args, results, True, _path(node)))
 
     def _fold(self, node: Any) -> bool:
         """Compute a node whose inputs are known; False if its value is not to be kept."""
@@ -256,6 +295,8 @@ class _Reader:
     def _argument(self, value: Any) -> Any:
         import torch
 
+        if isinstance(value, torch.fx.Node) and value.name in self._bodies:
+            return self._bodies[value.name]
         if isinstance(value, torch.fx.Node):
             return self._symbols.size(value.meta["val"]) if is_size(value) else Ref(value.name)
         if isinstance(value, (tuple, list)):
@@ -278,6 +319,10 @@ class _Reader:
 
 def name_of(target: Any) -> str:
     """An operator's name, "aten.add.Tensor", or that of a function of Python's."""
+    import torch
+
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}.default"
     schema = getattr(target, "_schema", None)
     if schema is None:
         return getattr(target, "__name__", str(target))
@@ -367,28 +412,3 @@ def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _is_constant(node: Any) -> bool:
     """Whether a node makes the same tensor at each call, from numbers alone."""
     return not node.all_input_nodes and not _is_random(node.target)
-
-
-def _live(program: Program) -> Program:
-    """The program without nodes, constants and weights that nothing uses."""
-    used = {name for each in (*program.outputs, *program.writes) for name in refs(tuple([each]))}
-    used |= {name for write in program.writes for name in refs(write.value)}
-    written = {write.target for write in program.writes}
-    nodes = []
-    for node in reversed(program.nodes):
-        if node.name in used or node.operator in _EFFECTS:
-            nodes.append(node)
-            used.update(refs(node.args))
-    return dataclasses.replace(
-        program,
-        nodes=tuple(reversed(nodes)),
-        constants={name: each for name, each in program.constants.items() if name in used},
-        weights={
-            name: target
-            for name, target in program.weights.items()
-            if name in used or target in written
-        },
-    )
-
-
-_EFFECTS: frozenset[str] = frozenset()

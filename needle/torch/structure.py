@@ -297,6 +297,8 @@ def flattened(
         name = argument["name"]
         if number < len(args):
             value = args[number]
+            if name in named:
+                raise TypeError(f"more than one value for argument {name!r}")
         elif name in named:
             value = named.pop(name)
         elif _has_leaf(argument["tree"]):
@@ -324,12 +326,19 @@ def _tensors(tree: Any, value: Any, where: str) -> Iterator[Any]:
     ((kind, parts),) = tree.items()
     if kind == "static":
         if type(value) is not type(parts) or (value != parts and value == value):
-            raise TypeError(f"{where} is {value!r}, and was {parts!r} when the model was exported")
+            shown = repr(value) if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
+            raise TypeError(f"{where} is {shown}, and was {parts!r} when the model was exported")
         return
     named = [*_items(kind, parts)]
     if kind in ("tuple", "list"):
         if not isinstance(value, (tuple, list)) or len(value) != len(named):
             raise TypeError(f"{where} must be a {kind} of {len(named)}")
+    elif isinstance(value, Mapping):
+        for key in value:
+            if key not in dict(named):
+                raise TypeError(
+                    f"{where} has {key!r}, which it had not when the model was exported"
+                )
     for key, part in named:
         inner = f"{where}[{key!r}]"
         if isinstance(value, (tuple, list, Mapping)):

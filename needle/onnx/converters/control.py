@@ -16,14 +16,13 @@ import numpy as np
 from ... import ops
 from ..._state import state
 from ...conversion import budget
+from ...conversion.unrolling import Room, check_count, elements, stacked
 from ...conversion.values import (
     Carried,
     Items,
     Missing,
     Value,
-    along,
     dtype_of,
-    is_known,
     known,
     known_integer,
     known_number,
@@ -38,10 +37,9 @@ from ..graph import Graph, Node
 from ..registry import converter
 from .scans import Plan, Unfit, moved, turned
 
-LARGEST_COUNT = 10_000  # of iterations that are unrolled while tracing
-LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
-_OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
-_PARTS = 32  # that one op divides a sequence into: a kernel of many results compiles slowly
+_ADVICE_ON_STEPS = (
+    ", or a body whose states are running sums, products, extremes or linear recurrences"
+)
 _MOST_STEPS = 1 << 24  # of a Loop that is computed at once
 
 
@@ -138,9 +136,9 @@ def loop(
             return tuple(made)
     collected: list[list[Value]] = [[] for _ in body.outputs[count + 1 :]]
     done = 0
-    room = _Room(node)
+    room = Room(node, _ADVICE_ON_STEPS)
     while again and (most is None or done < most):
-        _check_count(node, done + 1 if condition is not None or most is None else most)
+        check_count(node, done + 1 if condition is not None or most is None else most)
         given = np.array(again if condition is not None else True)
         after, *made = scope.run(body, np.array(done, np.int64), given, *states)
         states = tuple(made[:count])
@@ -181,54 +179,16 @@ def _counted(
         return None
 
 
-def _check_count(node: Node, count: int) -> None:
-    budget.check_iterations(count)
-    if state.trace is not None and count > LARGEST_COUNT:
-        raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
-
-
-class _Room:
-    """Bounds the operations that a loop's iterations record while tracing: the time and memory that
-    compiling them takes grow faster than their number."""
-
-    def __init__(self, node: Node) -> None:
-        self._node, self._cost = node, 0
-        self._last = self._recorded()
-
-    def _recorded(self) -> int:
-        return 0 if state.trace is None else int(state.trace.recorded)
-
-    def check(self, done: int, count: int) -> None:
-        """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
-        budget.iterate()
-        now = self._recorded()
-        each, self._last = now - self._last, now
-        cost = each + _OWN_COST if each else 0
-        self._cost += cost
-        if self._cost + cost * (count - done) > LARGEST_COST:
-            raise self._node.unsupported(
-                f"{count} iterations of {each} operations, of which at most "
-                f"{LARGEST_COST // cost} are unrolled and compiled; give it fewer steps, or a body "
-                "whose states are running sums, products, extremes or linear recurrences"
-            )
-
-
 def _collected(node: Node, body: Graph, output: int, values: list[Value]) -> Value:
     """What a loop makes of an output of all its iterations."""
     if values:
-        return _stacked(values, 0)
+        return stacked(values, 0)
     info = body.outputs[output]
     if info.dtype is None or info.shape is None:
         raise node.unsupported(
             f"no iteration, and the shape of the body's output {info.name!r} is not declared"
         )
     return np.zeros((0, *[n if isinstance(n, int) else 0 for n in info.shape]), info.dtype)
-
-
-def _stacked(values: Sequence[Value], axis: int) -> Value:
-    if all(is_known(value) for value in values):
-        return np.stack(values, axis)
-    return ops.stack([tensor(value) for value in values], axis)
 
 
 @converter("Scan", since=9, scoped=True)
@@ -250,7 +210,7 @@ def scan(node: Node, scope: Scope, *inputs: Value) -> tuple[Value, ...]:
             for source, axis, back in zip(sources, axes, backward, strict=True)
         ]
         states, lists = _scanned(node, scope, body, states, sequences)
-        made = [*states, *(_stacked(values, 0) for values in lists)]
+        made = [*states, *(stacked(values, 0) for values in lists)]
     outputs = []
     for value, axis, back in zip(made[len(states) :], into, reverse, strict=True):
         to = normal_axis(node, axis, value.ndim)
@@ -314,15 +274,7 @@ def _elements(node: Node, source: Value, axis: int, backward: bool) -> list[Valu
         raise node.unsupported(
             f"{steps} iterations, which a Dim leaves open: Scan is unrolled; give the axis a number"
         )
-    _check_count(node, steps)
-    if steps == 0:
-        raise node.unsupported("a sequence of no elements")
-    if isinstance(source, np.ndarray):
-        found: list[Value] = list(np.moveaxis(source, axis, 0))
-    else:
-        starts = range(0, steps, _PARTS)
-        groups = [source[along(axis, slice(i, i + _PARTS))] for i in starts]
-        found = [x for group in groups for x in ops.split(group, axis)]
+    found = elements(node, source, axis, steps)
     return found[::-1] if backward else found
 
 
@@ -339,9 +291,9 @@ def _scanned(
         raise node.invalid(f"its sequences have different lengths: {sorted(lengths)}")
     now, count = list(states), len(states)
     made: list[list[Value]] = [[] for _ in body.outputs[count:]]
-    room, (steps,) = _Room(node), lengths
-    for done, elements in enumerate(zip(*sequences, strict=True), 1):
-        outputs = scope.run(body, *now, *elements)
+    room, (steps,) = Room(node, _ADVICE_ON_STEPS), lengths
+    for done, parts in enumerate(zip(*sequences, strict=True), 1):
+        outputs = scope.run(body, *now, *parts)
         room.check(done, steps)
         now = list(outputs[:count])
         for values, value in zip(made, outputs[count:], strict=True):
@@ -374,9 +326,9 @@ def scan_batches(
         ]
         now, made = _scanned(node, scope, body, [_part(s, i) for s in states], sequences)
         ends.append(now)
-        outputs.append([_padded(_stacked(values, 0), steps) for values in made])
+        outputs.append([_padded(stacked(values, 0), steps) for values in made])
     columns = [*zip(*ends, strict=True), *zip(*outputs, strict=True)]
-    return tuple(_stacked(column, 0) for column in columns)
+    return tuple(stacked(column, 0) for column in columns)
 
 
 def _part(value: Value, batch: int, steps: int | None = None) -> Any:

@@ -1,10 +1,7 @@
 """Arguments and results of PyTorch models as people write them: keywords, None, dataclasses, and
 objects that hold tensors, as the models of transformers take and return them."""
 
-import collections
 import copy
-import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,85 +10,12 @@ import needle_tvm
 from needle import Dim
 from needle_tvm import runtime
 from needle_tvm.errors import InputError, TranslationError
+from tests.needle.torch.structures import Cache, CacheLayer, LanguageModel
 from tests.needle_tvm.frontend.torch.torch_checks import Applied
 
 torch = pytest.importorskip("torch")
 nn = torch.nn
 pytestmark = pytest.mark.peer
-
-
-class CacheLayer:
-    """Like `transformers.cache_utils.DynamicLayer`."""
-
-    def __init__(self):
-        self.keys = self.values = None
-        self.dtype = torch.float32
-
-    def update(self, keys, values):
-        known = self.keys is not None
-        self.keys = torch.cat([self.keys, keys], -2) if known else keys
-        self.values = torch.cat([self.values, values], -2) if known else values
-        return self.keys, self.values
-
-
-class Cache:
-    """Like `transformers.DynamicCache`: no container that PyTorch knows."""
-
-    def __init__(self):
-        self.layers = []
-        self.offloading = False
-
-    def update(self, keys, values, number):
-        if len(self.layers) <= number:
-            self.layers.append(CacheLayer())
-        return self.layers[number].update(keys, values)
-
-
-@dataclasses.dataclass
-class Output(collections.OrderedDict):
-    """Like `transformers.utils.ModelOutput`: a dataclass and a dict of what is not None."""
-
-    logits: Any = None
-    past_key_values: Any = None
-    hidden_states: Any = None
-
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            if getattr(self, field.name) is not None:
-                self[field.name] = getattr(self, field.name)
-
-
-class LanguageModel(nn.Module):
-    """Tied embeddings and one head of attention, in the signature of transformers' models."""
-
-    def __init__(self):
-        super().__init__()
-        self.embed = nn.Embedding(50, 16)
-        self.qkv = nn.Linear(16, 48)
-        self.head = nn.Linear(16, 50, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(
-        self,
-        input_ids=None,
-        attention_mask=None,
-        past_key_values=None,
-        output_hidden_states=None,
-        use_cache=True,
-    ):
-        x = self.embed(input_ids)
-        cache = Cache() if past_key_values is None else past_key_values
-        q, k, v = self.qkv(x).chunk(3, -1)
-        k, v = cache.update(k, v, 0)
-        scores = q @ k.transpose(-1, -2) / 4
-        if attention_mask is not None:
-            scores = scores.masked_fill(attention_mask[:, None, :] == 0, -1e30)
-        y = scores.softmax(-1) @ v
-        return Output(
-            logits=self.head(y),
-            past_key_values=cache if use_cache else None,
-            hidden_states=(x, y) if output_hidden_states else None,
-        )
 
 
 @pytest.fixture(autouse=True)
@@ -227,13 +151,3 @@ def test_a_layer_of_a_cache_that_holds_nothing(tmp_path):
         other.layers[0].keys = x
         with pytest.raises(InputError, match=r"layers\[0\]\.keys is a Tensor, .*compiled for None"):
             call(x, other)
-
-
-def test_results_that_hold_no_tensor_are_refused():
-    for function, match in (
-        (lambda x: (x, {1, 2}), r"output\[1\] is a value of type set"),
-        (lambda x: {3.5: x}, r"output has the key 3\.5: only strings"),
-        (lambda x: [x, CacheLayer()], r"output\[1\] is a value of type CacheLayer"),
-    ):
-        with pytest.raises(TranslationError, match=match):
-            needle_tvm.compile_torch(Applied(function).eval(), torch.ones(2))

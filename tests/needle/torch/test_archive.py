@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-import needle_tvm
-from needle_tvm.errors import TranslationError, UsageError
+import needle.torch
+from needle.errors import ModelError
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -119,7 +119,7 @@ def as_pickle(document):
     document["config"]["linear.weight"]["use_pickle"] = True
 
 
-CALL = "__import__('tests.needle_tvm.frontend.torch.test_torch_archive', fromlist=['ran']).ran()"
+CALL = "__import__('tests.needle.torch.test_archive', fromlist=['ran']).ran()"
 DEFAULTS = {"default_factory_module": __name__, "default_factory_name": "ran"}
 ENUM = {"__enum__": True, "fqn": "this:Nothing", "name": "x"}
 BOMBS = {
@@ -152,8 +152,8 @@ BOMBS = {
 def test_code_in_a_file_is_refused_and_does_not_run(saved, tmp_path, where):
     RAN.clear()
     path = changed(saved[2], tmp_path / "model.pt2", BOMBS[where])
-    with pytest.raises(TranslationError, match=r"model\.pt2': .*can run any code; .*trusted=True"):
-        needle_tvm.compile_torch(path)
+    with pytest.raises(ModelError, match=r"model\.pt2': .*can run any code; .*trusted=True"):
+        needle.torch.load(path)
     assert not RAN
 
 
@@ -162,8 +162,8 @@ def test_the_bombs_are_live(saved, tmp_path):
     for where in ("inputs", "a weight", "a size"):
         RAN.clear()
         path = changed(saved[2], tmp_path / "model.pt2", BOMBS[where])
-        with pytest.raises(TranslationError):
-            needle_tvm.compile_torch(path, trusted=True)
+        with pytest.raises(ModelError):
+            needle.torch.load(path, trusted=True)
         assert RAN, where
 
 
@@ -173,8 +173,8 @@ def test_older_archives_need_trust(saved, tmp_path):
         file.writestr("version", "8.20")
         file.writestr("serialized_example_inputs.pt", pickled((Bomb(),)))
     RAN.clear()
-    with pytest.raises(TranslationError):
-        needle_tvm.compile_torch(path)
+    with pytest.raises(ModelError):
+        needle.torch.load(path)
     assert not RAN
 
 
@@ -188,19 +188,21 @@ def test_a_trusted_file_may_hold_objects(tmp_path):
 
     box, path = Box(torch.randn(3)), tmp_path / "boxed.pt2"
     torch.export.save(torch.export.export(Takes(), (box,)), path)
-    with pytest.raises(TranslationError, match=r"sample_inputs/model\.pt is a pickle of more than"):
-        needle_tvm.compile_torch(path, stage="noopt")
-    compiled = needle_tvm.compile_torch(path, stage="noopt", trusted=True)
-    np.testing.assert_array_equal(compiled(box).numpy(), box.x.numpy() * 2)
-    with pytest.raises(UsageError, match="trusted=1: must be True or False"):
-        needle_tvm.compile_torch(path, trusted=1)
+    with pytest.raises(ModelError, match=r"sample_inputs/model\.pt is a pickle of more than"):
+        needle.torch.load(path)
+    loaded = needle.torch.load(path, trusted=True)
+    found = loaded(Box(box.x.numpy()))
+    np.testing.assert_array_equal(found.numpy(), box.x.numpy() * 2)
+    with pytest.raises(TypeError, match="trusted=1: must be True or False"):
+        needle.torch.load(path, trusted=1)
 
 
-def test_a_sound_file_compiles(saved):
+def test_a_sound_file_is_loaded(saved):
     model, inputs, path = saved
-    compiled = needle_tvm.compile_torch(path, stage="noopt")
+    loaded = needle.torch.load(path)
     wanted = model(*inputs)
-    for name, found in compiled(*inputs).items():
+    x, (other,) = inputs
+    for name, found in loaded(x.numpy(), [other.numpy()]).items():
         np.testing.assert_allclose(
             found.numpy(), wanted[name].detach().numpy(), rtol=1e-5, atol=1e-6
         )

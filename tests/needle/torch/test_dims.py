@@ -3,8 +3,8 @@
 import pytest
 
 from needle.dims import Dim
-from needle_tvm.errors import UsageError
-from needle_tvm.frontend.torch.dims import asked
+from needle.errors import DimError
+from needle.torch.dims import asked
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
@@ -105,17 +105,17 @@ def test_the_sizes_at_which_a_model_is_traced():
     ],
 )
 def test_dims_that_are_none(dims, match):
-    with pytest.raises(UsageError, match=match):
+    with pytest.raises(DimError, match=match):
         asked(["x", "y"], [X, Y], dims)
 
 
 def test_a_mark_without_a_largest_size():
     x = torch.zeros(5, 8)
     torch._dynamo.mark_dynamic(x, 0)
-    with pytest.raises(UsageError, match=r"mark_dynamic\(x, 0, max=\.\.\.\)"):
+    with pytest.raises(DimError, match=r"mark_dynamic\(x, 0, max=\.\.\.\)"):
         asked(["x"], [x], None)
 
 
 def test_other_nesting():
-    with pytest.raises(UsageError, match=r"dims\['x'\].*: must be nested as the argument is"):
+    with pytest.raises(DimError, match=r"dims\['x'\].*: must be nested as the argument is"):
         shapes({"x": [{0: N}]}, [X, Y])

@@ -1,0 +1,72 @@
+"""Loops that are unrolled: how many iterations, and sequences as lists of their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .. import ops
+from .._state import state
+from . import budget
+from .node import NamedNode
+from .values import Value, along, is_known, tensor
+
+LARGEST_COUNT = 10_000  # of iterations that are unrolled while tracing
+LARGEST_COST = 6000  # operations of all iterations of a loop, inner loops included: a minute
+_OWN_COST = 4  # that an iteration counts for besides: a part of each sequence and of each result
+_PARTS = 32  # that one op divides a sequence into: a kernel of many results compiles slowly
+
+
+def check_count(node: NamedNode, count: int) -> None:
+    """UnsupportedError for more iterations than may be unrolled."""
+    budget.check_iterations(count)
+    if state.trace is not None and count > LARGEST_COUNT:
+        raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
+
+
+class Room:
+    """Bounds the operations that a loop's iterations record while tracing: the time and memory that
+    compiling them takes grow faster than their number. `advice` is added to the error."""
+
+    def __init__(self, node: NamedNode, advice: str = "") -> None:
+        self._node, self._cost, self._advice = node, 0, advice
+        self._last = self._recorded()
+
+    def _recorded(self) -> int:
+        return 0 if state.trace is None else int(state.trace.recorded)
+
+    def check(self, done: int, count: int) -> None:
+        """UnsupportedError if, after `done` of `count` iterations, there will be too many."""
+        budget.iterate()
+        now = self._recorded()
+        each, self._last = now - self._last, now
+        cost = each + _OWN_COST if each else 0
+        self._cost += cost
+        if self._cost + cost * (count - done) > LARGEST_COST:
+            raise self._node.unsupported(
+                f"{count} iterations of {each} operations, of which at most "
+                f"{LARGEST_COST // cost} are unrolled and compiled; give it fewer steps"
+                + self._advice
+            )
+
+
+def stacked(values: Sequence[Value], axis: int) -> Value:
+    """The values of all iterations as one, along a new axis."""
+    if all(is_known(value) for value in values):
+        return np.stack(values, axis)
+    return ops.stack([tensor(value) for value in values], axis)
+
+
+def elements(node: NamedNode, source: Value, axis: int, steps: int) -> list[Value]:
+    """The `steps` elements of a sequence along an axis."""
+    check_count(node, steps)
+    if steps == 0:
+        raise node.unsupported("a sequence of no elements")
+    if isinstance(source, np.ndarray):
+        found: list[Value] = list(np.moveaxis(source, axis, 0))
+    else:
+        starts = range(0, steps, _PARTS)
+        groups = [source[along(axis, slice(i, i + _PARTS))] for i in starts]
+        found = [x for group in groups for x in ops.split(group, axis)]
+    return found

@@ -1,0 +1,134 @@
+"""Converters of control flow: conditions, loops, scans and maps.
+
+Tracing computes both branches of a condition, and unrolls loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ... import ops
+from ..._state import state
+from ...conversion.unrolling import Room, check_count, elements, stacked
+from ...conversion.values import Value, known_number, shape_of, tensor
+from ...dims import Expression
+from ...extents import same
+from ...tensor import Tensor
+from ..complexes import Complex
+from ..loops import WHILE_LOOP, run_body
+from ..operands import is_tensor
+from ..program import Node, Program
+from ..registry import complex_converter, converter
+
+
+@converter("higher_order.cond")
+@complex_converter("higher_order.cond")
+def cond(
+    node: Node, predicate: Any, taken: Program, other: Program, operands: tuple[Any, ...] = ()
+) -> tuple[Any, ...]:
+    """The results of one of two graphs."""
+    if not is_tensor(predicate):
+        return run_body(taken if predicate else other, operands)
+    if state.trace is None or not isinstance(predicate, Tensor):
+        chosen = taken if known_number(node, predicate, "the condition") else other
+        return run_body(chosen, operands)
+    scalar = ops.reshape(predicate, ())
+    results = [run_body(branch, operands) for branch in (taken, other)]
+    return tuple(_chosen(node, scalar, a, b) for a, b in zip(*results, strict=True))
+
+
+def _chosen(node: Node, scalar: Tensor, a: Any, b: Any) -> Any:
+    if isinstance(a, Complex):
+        return Complex(*(ops.where(scalar, *each) for each in zip(a.parts, b.parts, strict=True)))
+    if not is_tensor(a):
+        if a is None or same(a, b):
+            return a
+        raise node.unsupported(f"its branches return {a} and {b}, which are no tensors")
+    first, second = tensor(a), tensor(b)
+    if not same(shape_of(first), shape_of(second)):
+        raise node.unsupported(
+            f"its branches return the shapes {first.shape} and {second.shape}, and compiled code "
+            "computes both: give them one shape"
+        )
+    return ops.where(scalar, first, second)
+
+
+@converter(WHILE_LOOP)
+@complex_converter(WHILE_LOOP)
+def while_loop(
+    node: Node,
+    condition: Program,
+    body: Program,
+    carried: tuple[Any, ...],
+    extra: tuple[Any, ...],
+    trips: int | None,
+) -> tuple[Any, ...]:
+    """What a body carries in the end. `trips` is the number of its iterations, if that is known."""
+    if trips is None and state.trace is not None:
+        raise node.unsupported(
+            "its number of iterations depends on values that only a call knows: a compiled loop "
+            "has as many as constants of the model say"
+        )
+    room, done = Room(node), 0
+    while done < trips if trips is not None else _again(node, condition, (*carried, *extra)):
+        check_count(node, done + 1 if trips is None else trips)
+        carried = run_body(body, (*carried, *extra))
+        done += 1
+        room.check(done, done if trips is None else trips)
+    return tuple(tensor(each) if is_tensor(each) else each for each in carried)
+
+
+def _again(node: Node, condition: Program, operands: tuple[Any, ...]) -> bool:
+    (found,) = run_body(condition, operands)
+    return bool(known_number(node, found, "the condition") if is_tensor(found) else found)
+
+
+@converter("higher_order.scan")
+def scan(
+    node: Node,
+    body: Program,
+    carried: tuple[Any, ...],
+    sequences: tuple[Value, ...],
+    extra: tuple[Any, ...] = (),
+) -> tuple[Any, ...]:
+    """What a body carries in the end, and what it returns for each element along axis 0."""
+    return _scanned(node, body, carried, sequences, extra)
+
+
+@converter("higher_order.map_impl")
+def map_(
+    node: Node, body: Program, sequences: tuple[Value, ...], extra: tuple[Any, ...] = ()
+) -> tuple[Any, ...]:
+    """What a graph returns for each element along axis 0."""
+    return _scanned(node, body, (), sequences, extra)
+
+
+def _scanned(
+    node: Node,
+    body: Program,
+    carried: tuple[Any, ...],
+    sequences: tuple[Value, ...],
+    extra: tuple[Any, ...],
+) -> tuple[Any, ...]:
+    steps = shape_of(sequences[0])[0]
+    if isinstance(steps, Expression):
+        raise node.unsupported(f"{steps} iterations, which dims leave open: it is unrolled")
+    parts = [elements(node, each, 0, steps) for each in sequences]
+    room, count = Room(node), len(carried)
+    kept: list[list[Any]] = []
+    for done, given in enumerate(zip(*parts, strict=True), 1):
+        made = run_body(body, (*carried, *given, *extra))
+        room.check(done, steps)
+        carried = made[:count]
+        kept.append([*made[count:]])
+    whole = [
+        None if column[0] is None else tensor(stacked(column, 0))
+        for column in zip(*kept, strict=True)
+    ]
+    return (*map(tensor, carried), *whole)
+
+
+@converter("higher_order.invoke_subgraph")
+@complex_converter("higher_order.invoke_subgraph")
+def invoke_subgraph(node: Node, body: Program, name: Any, *operands: Any) -> tuple[Any, ...]:
+    return run_body(body, operands)
