@@ -16,8 +16,9 @@ from . import aliases, complexes, numbers, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
 from .lines import at_line_of
+from .nodes import live_nodes, name_of
 from .program import Program
-from .reading import name_of, program_of
+from .reading import program_of
 from .refusals import first_line, not_taken, reason_of
 from .shared_state import check_apart
 from .symbols import Symbols, check_guards, symbols_of
@@ -216,7 +217,7 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
     import torch
 
     graphs = [each.graph for each in functional.graph_module.modules() if hasattr(each, "graph")]
-    for node in (node for graph in graphs for node in graph.nodes):
+    for node in (node for graph in graphs for node in live_nodes(graph)):
         if node.op != "call_function":
             continue
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
@@ -282,6 +283,8 @@ def _run(model: Any, inputs: Sequence[Any], sizes: Mapping[str, int] | None = No
     try:
         with torch.random.fork_rng(devices=[]):
             torch.func.functional_call(model, *copies)
+    except ModelError:
+        raise
     except Exception as error:  # the model's own code may raise anything
         where = ", ".join(f"{name} = {size}" for name, size in (sizes or {}).items())
         where = f"inputs with {where}, which dims allow" if where else "these inputs"

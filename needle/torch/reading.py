@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
@@ -13,6 +13,17 @@ from .arrays import array_of, dtype_name, is_held
 from .complexes import OF_PARTS, TO_PARTS, real_dtype
 from .execute import GETITEM
 from .loops import WHILE_LOOP, known_trips
+from .nodes import (
+    extents_of,
+    is_complex,
+    is_constant,
+    is_number,
+    is_random,
+    live_nodes,
+    name_of,
+    number_dtype,
+    path_of,
+)
 from .program import Node, Program, Ref, Result, Write
 from .symbols import Symbols
 
@@ -101,8 +112,9 @@ class _Reader:
         self._known: dict[str, Any] = dict(constants)  # tensors of PyTorch's
         self._nodes: list[Node] = []
         self._bodies: dict[str, Program] = {}
+        self._live = live_nodes(graph)
         self._check_operators()
-        for node in graph.nodes:
+        for node in self._live:
             if node.op == "call_function":
                 self._read(node)
             elif node.op == "get_attr":
@@ -201,8 +213,8 @@ class _Reader:
 
     def _check_operators(self) -> None:
         missing = dict.fromkeys(
-            name_of(node.target) + (" of complex numbers" if _is_complex(node) else "")
-            for node in self._graph.nodes
+            name_of(node.target) + (" of complex numbers" if is_complex(node) else "")
+            for node in self._live
             if node.op == "call_function" and not self._is_known_kind(node)
         )
         if missing:
@@ -210,15 +222,15 @@ class _Reader:
             raise UnsupportedError(f"needle has not the {kind} {', '.join(missing)}")
 
     def _is_known_kind(self, node: Any) -> bool:
-        if node.target is operator.getitem or is_size(node) or _is_assertion(node):
+        if node.target is operator.getitem or self._is_size(node):
             return True
-        found = complexes.knows if _is_complex(node) else registry.find
-        return bool(found(name_of(node.target))) or _is_constant(node)
+        found = complexes.knows if is_complex(node) else registry.find
+        return bool(found(name_of(node.target))) or is_constant(node)
 
     def _read(self, node: Any) -> None:
-        if is_size(node) or _is_assertion(node):
+        if self._is_size(node):
             return
-        inputs = [each for each in node.all_input_nodes if not is_size(each)]
+        inputs = [each for each in node.all_input_nodes if not self._is_size(each)]
         if all(each.name in self._known for each in inputs) and self._fold(node):
             return
         if name_of(node.target) == WHILE_LOOP:
@@ -226,10 +238,12 @@ class _Reader:
         value = node.meta.get("val")
         several = isinstance(value, (tuple, list))
         results = tuple(self._result(each) for each in (value if several else [value]))
+        if is_number(node):
+            results = (Result((), number_dtype(value)),)
         name, (args, given) = name_of(node.target), self._bound(node)
         if node.target is operator.getitem:
             name = GETITEM
-        self._nodes.append(Node(node.name, name, args, results, several, _path(node), given))
+        self._nodes.append(Node(node.name, name, args, results, several, path_of(node), given))
 
     def _read_loop(self, node: Any) -> None:
         """A while_loop, with the number of its iterations, if constants determine that, as its last
@@ -242,14 +256,14 @@ class _Reader:
         operands = [array_of(each) if hasattr(each, "dtype") else each for each in values]
         args = (condition, body, carried, extra, known_trips(condition, body, operands))
         results = tuple(map(self._result, node.meta["val"]))
-        self._nodes.append(Node(node.name, WHILE_LOOP, args, results, True, _path(node)))
+        self._nodes.append(Node(node.name, WHILE_LOOP, args, results, True, path_of(node)))
 
     def _fold(self, node: Any) -> bool:
         """Compute a node whose inputs are known; False if its value is not to be kept."""
         import torch
 
-        if _is_random(node.target) or any(
-            not isinstance(each, int) for each in _extents(node.meta.get("val"))
+        if is_random(node.target) or any(
+            not isinstance(each, int) for each in extents_of(node.meta.get("val"))
         ):
             return False
         args, kwargs = torch.fx.node.map_arg(
@@ -298,7 +312,8 @@ class _Reader:
         if isinstance(value, torch.fx.Node) and value.name in self._bodies:
             return self._bodies[value.name]
         if isinstance(value, torch.fx.Node):
-            return self._symbols.size(value.meta["val"]) if is_size(value) else Ref(value.name)
+            is_size = self._is_size(value)
+            return self._symbols.size(value.meta["val"]) if is_size else Ref(value.name)
         if isinstance(value, (tuple, list)):
             return tuple(map(self._argument, value))
         if isinstance(value, torch.dtype):
@@ -309,6 +324,14 @@ class _Reader:
             return None
         return value
 
+    def _is_size(self, node: Any) -> bool:
+        """Whether a node computes a number from sizes alone. One that is computed from values is a
+        tensor of no axis here."""
+        if not is_number(node) or node.op == "placeholder":
+            return is_number(node)
+        value = node.meta["val"]
+        return not hasattr(value, "node") or self._symbols.knows(value)
+
     def _result(self, value: Any) -> Result | None:
         import torch
 
@@ -317,98 +340,6 @@ class _Reader:
         return Result(self._symbols.shape(value), dtype_name(value.dtype))
 
 
-def name_of(target: Any) -> str:
-    """An operator's name, "aten.add.Tensor", or that of a function of Python's."""
-    import torch
-
-    if isinstance(target, torch._ops.HigherOrderOperator):
-        return f"higher_order.{target.name()}.default"
-    schema = getattr(target, "_schema", None)
-    if schema is None:
-        return getattr(target, "__name__", str(target))
-    namespace, _, name = schema.name.partition("::")
-    return f"{namespace}.{name}.{schema.overload_name or 'default'}"
-
-
 def _entry(name: str) -> str:
     """The name of the parts of a complex tensor that enters a program."""
     return f"{name}__parts"
-
-
-def _path(node: Any) -> str:
-    """The path of the module that a node comes from."""
-    stack = node.meta.get("nn_module_stack") or {}
-    found = [path for path, _ in stack.values()]
-    return found[-1].removeprefix("L['self'].") if found else ""
-
-
-def _extents(value: Any) -> list[Any]:
-    parts = value if isinstance(value, (tuple, list)) else [value]
-    return [n for part in parts for n in getattr(part, "shape", ())]
-
-
-def is_size(node: Any) -> bool:
-    """Whether a node is a number, or computes one from sizes of inputs."""
-    import torch
-
-    value = node.meta.get("val")
-    return node.op in ("call_function", "placeholder") and isinstance(
-        value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    )
-
-
-def _is_assertion(node: Any) -> bool:
-    """Whether a node asserts something; guards on sizes are checked elsewhere, and compiled code
-    raises nothing for values."""
-    return not isinstance(node.target, str) and "assert" in name_of(node.target)
-
-
-def _is_random(target: Any) -> bool:
-    import torch
-
-    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
-
-
-def _is_complex(node: Any) -> bool:
-    """Whether a node takes or returns complex numbers."""
-    import torch
-
-    leaves = torch.utils._pytree.tree_leaves(
-        (node.args, node.kwargs, [each.meta.get("val") for each in (node, *node.all_input_nodes)])
-    )
-    return any(
-        isinstance(each, complex)
-        or (isinstance(each, (torch.Tensor, torch.dtype)) and _dtype_of(each).is_complex)
-        for each in leaves
-    )
-
-
-def _dtype_of(value: Any) -> Any:
-    return getattr(value, "dtype", value)
-
-
-def is_draw(node: Any) -> bool:
-    """Whether a node draws random numbers."""
-    return (
-        node.op == "call_function"
-        and _is_random(node.target)
-        and draws(node.target, node.args, node.kwargs)
-    )
-
-
-def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether an operator that may draw random numbers does so with these arguments."""
-    names = [each.name for each in target._schema.arguments]
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    for argument in target._schema.arguments:
-        value = given.get(argument.name, argument.default_value)
-        if argument.name in ("train", "training") and value is False:
-            return False
-        if argument.name in ("dropout", "dropout_p") and value == 0:
-            return False
-    return True
-
-
-def _is_constant(node: Any) -> bool:
-    """Whether a node makes the same tensor at each call, from numbers alone."""
-    return not node.all_input_nodes and not _is_random(node.target)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from needle.torch.aot_graph import AotGraph, Output, unsupported_dtype
+from needle.torch.arrays import array_of
 from needle.torch.oracle import is_close
-from needle.torch.reading import array_of
 from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 

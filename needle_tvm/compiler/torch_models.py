@@ -143,7 +143,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
 
 def _traced(found: Loaded) -> Graph:
     """The graph of a loaded model as a function of a list of tensors."""
-    from needle.torch.reading import array_of
+    from needle.torch.arrays import array_of
 
     examples, dims = [], dict[str, Any]()
     inputs = found.module.program.inputs

@@ -1,0 +1,93 @@
+"""What the nodes of PyTorch's graphs (`torch.fx`) are. Imports PyTorch when called."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def name_of(target: Any) -> str:
+    """An operator's name, "aten.add.Tensor", or "operator.add.default" for Python's functions."""
+    import torch
+
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return f"higher_order.{target.name()}.default"
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return f"operator.{getattr(target, '__name__', target)}.default"
+    namespace, _, name = schema.name.partition("::")
+    return f"{namespace}.{name}.{schema.overload_name or 'default'}"
+
+
+def path_of(node: Any) -> str:
+    """The path of the module that a node comes from."""
+    stack = node.meta.get("nn_module_stack") or {}
+    found = [path for path, _ in stack.values()]
+    return found[-1].removeprefix("L['self'].") if found else ""
+
+
+def extents_of(value: Any) -> list[Any]:
+    """The extents of a tensor, or of all tensors in a tuple."""
+    parts = value if isinstance(value, (tuple, list)) else [value]
+    return [n for part in parts for n in getattr(part, "shape", ())]
+
+
+def is_number(node: Any) -> bool:
+    """Whether a node is a number of Python's, or computes one."""
+    import torch
+
+    value = node.meta.get("val")
+    return node.op in ("call_function", "placeholder") and isinstance(
+        value, (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    )
+
+
+def number_dtype(value: Any) -> str:
+    """The dtype of a tensor in the place of a number of Python's that values decide."""
+    import torch
+
+    if isinstance(value, torch.SymInt):
+        return "int64"
+    return "bool" if isinstance(value, torch.SymBool) else "float64"
+
+
+def is_random(target: Any) -> bool:
+    """Whether an operator may draw random numbers."""
+    import torch
+
+    return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def is_complex(node: Any) -> bool:
+    """Whether a node takes or returns complex numbers."""
+    import torch
+
+    leaves = torch.utils._pytree.tree_leaves(
+        (node.args, node.kwargs, [each.meta.get("val") for each in (node, *node.all_input_nodes)])
+    )
+    return any(
+        isinstance(each, complex)
+        or (isinstance(each, (torch.Tensor, torch.dtype)) and _dtype_of(each).is_complex)
+        for each in leaves
+    )
+
+
+def _dtype_of(value: Any) -> Any:
+    return getattr(value, "dtype", value)
+
+
+def is_constant(node: Any) -> bool:
+    """Whether a node makes the same tensor at each call, from numbers alone."""
+    return not node.all_input_nodes and not is_random(node.target)
+
+
+def live_nodes(graph: Any) -> list[Any]:
+    """The nodes that the results of a graph depend on, and its placeholders. Assertions are not
+    among them: guards on sizes are checked elsewhere, and compiled code raises nothing for values.
+    """
+    used: set[Any] = set()
+    found = []
+    for node in reversed(graph.nodes):
+        if node in used or node.op in ("output", "placeholder"):
+            found.append(node)
+            used.update(node.all_input_nodes)
+    return found[::-1]
