@@ -19,8 +19,8 @@ from ..errors import UnsupportedError
 from . import strided
 from .complexes import real_dtype
 from .exporting import decompositions, has_converter
-from .nodes import name_of
-from .reading import draws, graph_program, is_draw
+from .nodes import draws, is_draw, name_of
+from .reading import graph_program
 from .symbols import Symbols
 
 # Operators that take a tensor for its shape, strides and dtype alone.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -55,6 +56,28 @@ def is_random(target: Any) -> bool:
     import torch
 
     return torch.Tag.nondeterministic_seeded in getattr(target, "tags", ())
+
+
+def is_draw(node: Any) -> bool:
+    """Whether a node draws random numbers."""
+    return (
+        node.op == "call_function"
+        and is_random(node.target)
+        and draws(node.target, node.args, node.kwargs)
+    )
+
+
+def draws(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operator that may draw random numbers does so with these arguments."""
+    names = [each.name for each in target._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    for argument in target._schema.arguments:
+        value = given.get(argument.name, argument.default_value)
+        if argument.name in ("train", "training") and value is False:
+            return False
+        if argument.name in ("dropout", "dropout_p") and value == 0:
+            return False
+    return True
 
 
 def is_complex(node: Any) -> bool:
