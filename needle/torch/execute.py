@@ -147,5 +147,7 @@ def _named(node: Node) -> Iterator[None]:
         raise type(error)(f"{node}: {error}") from error
     except TraceError as error:
         raise TraceError(f"{node}: {error}") from error
+    except IndexError as error:  # an index of the call
+        raise IndexError(f"{node}: {error}") from error
     except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise UnsupportedError(f"{node}: {error}") from error

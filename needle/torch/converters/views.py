@@ -13,7 +13,7 @@ from ...dims import Expression
 from ...extents import is_symbolic, same
 from ...ops._keys import Span
 from ...tensor import Tensor
-from ..operands import permuted
+from ..operands import cast, is_tensor, permuted
 from ..program import Node
 from ..registry import converter
 
@@ -92,7 +92,10 @@ def squeeze(node: Node, x: Value, axes: Any = None) -> Tensor:
 @converter("aten.select.int", "aten.select_copy.int")
 def select(node: Node, x: Value, axis: int, index: Any) -> Tensor:
     found = tensor(x)
-    return ops.getitem(found, along(normal_axis(node, axis, found.ndim), index))
+    axis = normal_axis(node, axis, found.ndim)
+    if is_tensor(index):
+        return ops.take(found, ops.reshape(cast(index, "int64"), ()), axis)
+    return ops.getitem(found, along(axis, index))
 
 
 @converter("aten.slice.Tensor", "aten.slice_copy.Tensor")
