@@ -12,6 +12,8 @@ from ..operands import cast
 from ..program import Node
 from ..registry import converter
 
+_SLICED = 8  # parts
+
 
 @converter("aten.cat", "aten.concat", "aten.concatenate")
 def cat(node: Node, parts: tuple[Value, ...], axis: int = 0) -> Tensor:
@@ -39,8 +41,12 @@ def split(node: Node, x: Value, sizes: Any, axis: int = 0) -> tuple[Tensor, ...]
 
 @converter("aten.unbind.int", "aten.unbind_copy.int")
 def unbind(node: Node, x: Value, axis: int = 0) -> tuple[Tensor, ...]:
+    """A few parts are slices, which the operators that read them can take from `x` itself."""
     found = tensor(x)
-    return ops.unbind(found, normal_axis(node, axis, found.ndim)).tuple() if node.results else ()
+    axis, count = normal_axis(node, axis, found.ndim), len(node.results)
+    if not 0 < count <= _SLICED:
+        return ops.unbind(found, axis).tuple() if count else ()
+    return tuple(ops.squeeze(part, axis) for part in ops.split_sizes(found, 1, axis))
 
 
 @converter("aten.repeat")
