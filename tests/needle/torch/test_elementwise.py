@@ -228,7 +228,7 @@ def test_of_pytorch(name):
 
 
 # Tables whose code takes long to compile.
-LONG = ("arithmetic", "extremes", "functions", "layers", "special", "bits")
+LONG = ("arithmetic", "extremes", "functions", "layers", "special", "degrees", "incomplete", "bits")
 
 
 @pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
