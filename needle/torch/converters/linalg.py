@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ... import linalg, ops
+from ..._state import state
 from ...backend_ndarray.dtypes import is_half
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
@@ -193,3 +196,21 @@ def matrix_exp(node: Node, x: Value) -> Tensor:
     for k in range(most):
         made = ops.where(ops.greater(halvings, float(k)), ops.matmul(made, made), made)
     return ops.cast(made, node.dtype)
+
+
+@converter("aten.linalg_pinv.atol_rtol_tensor", "aten.linalg_pinv.atol_rtol_float")
+def pinv(
+    node: Node, x: Value, atol: Any = None, rtol: Any = None, hermitian: bool = False
+) -> Tensor:
+    """The limit of singular values that count is relative to the largest one."""
+    if any(isinstance(each, Tensor) and state.trace is None for each in (atol, rtol)):
+        atol, rtol = (each.numpy() if isinstance(each, Tensor) else each for each in (atol, rtol))
+    if any(isinstance(each, Tensor) for each in (atol, rtol)):
+        raise node.unsupported("a tolerance that only a call knows")
+    limits = [None if each is None else np.asarray(each) for each in (atol, rtol)]
+    if limits[0] is not None and limits[0].any():
+        raise node.unsupported(f"atol={limits[0]}, a limit that is not relative")
+    if limits[1] is not None and np.unique(limits[1]).size != 1:
+        raise node.unsupported("rtol of several values")
+    source = _mirrored(tensor(x), False) if hermitian else tensor(x)
+    return linalg.pinv(source, None if limits[1] is None else float(limits[1].flat[0]))

@@ -131,11 +131,14 @@ def rms_norm(
     w = _optional(weight, source.dtype)
     if eps is None:
         eps = float(finfo(source.dtype).eps)
-    made = ops.cast(F.rms_norm(source, shape, w, eps), node.dtype)
-    if not node.several:
-        return made
+    if eps >= 0 and not node.several:
+        return ops.cast(F.rms_norm(source, shape, w, eps), node.dtype)
     square = ops.mean(ops.square(source), tuple(range(-len(shape), 0)), True)
     inverse = ops.rsqrt(ops.add_scalar(square, eps))
+    made = ops.multiply(source, inverse)
+    made = ops.cast(made if w is None else ops.multiply(made, w), node.dtype)
+    if not node.several:
+        return made
     return made, ops.cast(inverse, node.result(1).dtype)
 
 
