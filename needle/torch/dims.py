@@ -56,6 +56,29 @@ class Asked:
                 sizes[dim.name] = next(found, dim.max)
         return sizes
 
+    def example_sizes(self) -> dict[str, int]:
+        """The size of each dim in the inputs; DimError if the inputs do not fit the dims."""
+        sizes: dict[Dim, int] = {}
+        axes = [
+            (f"input {name!r} has {n} along axis {axis}", extent, n)
+            for (name, value), shape in zip(self.inputs, self.shapes, strict=True)
+            for axis, (extent, n) in enumerate(zip(shape, value.shape, strict=True))
+        ]
+        for where, extent, n in axes:
+            if isinstance(extent, Dim):
+                sizes.setdefault(extent, n)
+                if not extent.min <= n <= extent.max or n % extent.multiple_of:
+                    raise DimError(
+                        f"dims: the example does not fit: {where}, where {extent.described()}"
+                    )
+        for where, extent, n in axes:
+            if size_of(extent, sizes) != n:
+                raise DimError(
+                    f"dims: the example does not fit: {where}, where {extent} is "
+                    f"{size_of(extent, sizes)}"
+                )
+        return {dim.name: size for dim, size in sizes.items()}
+
     def resized(self, sizes: Mapping[str, int]) -> list[Any]:
         """The inputs at these sizes of the dims, with elements of the given ones."""
         by_dim = {dim: sizes[dim.name] for dim in self.dims}

@@ -90,6 +90,7 @@ def loaded(
     flat = Flat(module, args, named)
     check_tensors(module, flat.placed)
     wanted = asked(flat.names, flat.values, dims)
+    wanted.example_sizes()  # raises for an example that does not fit
     tensors = tuple(each for _, each in flat.tensors)
     with put_back(flat.module) as attributes:
         functional, program = exported_program(flat.module, tensors, wanted)

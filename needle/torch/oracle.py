@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .._state import no_grad
-from ..errors import ModelError, UnsupportedError
+from ..errors import DimError, ModelError, UnsupportedError
 from ..tensor import Tensor
 from .arrays import array_of
 from .attributes import put_back
@@ -17,6 +18,7 @@ from .dims import Asked
 from .execute import Run, at_sizes, convert
 from .model import TorchModel
 from .program import Node
+from .refusals import first_line
 from .structure import Flat
 
 # Relative to the largest element of a tensor: what may be left of the last bits after a network.
@@ -33,22 +35,53 @@ _OPEN = {
 
 
 def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
-    """Raise ModelError that names the first node whose result is not PyTorch's.
+    """Raise ModelError that names the first node whose result is not PyTorch's, and DimError for a
+    model that is another one at some size of the dims.
 
-    The module is run on the example, and with dims at their least and largest sizes.
+    The module is run on the example; with dims at their least and largest sizes; and with each dim
+    at 1 that may be, which PyTorch's export takes for a size that an open one never has.
     """
-    given = [value for _, value in flat.tensors]
-    examples = [given]
-    if asked.dims:
-        for end in ("min", "max"):
-            examples.append(asked.resized({dim.name: getattr(dim, end) for dim in asked.dims}))
-    for inputs in examples:
+    for sizes in _examples(asked):
+        inputs = asked.resized(sizes) if sizes else [value for _, value in flat.tensors]
+        try:
+            wanted = of_pytorch(model, flat, inputs)
+        except ModelError:
+            raise
+        except Exception as error:  # the model's own code may raise anything
+            where = (
+                f"inputs with {_described(sizes)}, which dims allow" if sizes else "these inputs"
+            )
+            raise ModelError(
+                f"{type(flat.model).__name__}: PyTorch itself does not run it on {where} "
+                f"({first_line(error)})"
+            ) from error
         with no_grad():
             outputs, written = model.functional([array_of(each) for each in inputs])
-        found = [each.numpy() for each in (*outputs, *written)]
-        wanted = of_pytorch(model, flat, inputs)
-        if not are_close(found, wanted):
-            name_difference(model, functional, inputs)
+        if not are_close([each.numpy() for each in (*outputs, *written)], wanted):
+            results = name_difference(model, functional, inputs)
+            if sizes and not are_close(results, wanted):
+                ones = " and ".join(name for name, size in sizes.items() if size == 1)
+                raise DimError(
+                    f"dims: at {_described(sizes)} the model is another than at other sizes: "
+                    + (f"give {ones} a min of 2, and " if ones else "")
+                    + "load it for that size by itself"
+                )
+
+
+def _examples(asked: Asked) -> list[dict[str, int]]:
+    """The sizes of dims to run a model at, first those of the example ({})."""
+    dims = asked.dims
+    if not dims:
+        return [{}]
+    given = asked.example_sizes()
+    ends = [{dim.name: getattr(dim, end) for dim in dims} for end in ("min", "max")]
+    alone = [{**given, dim.name: 1} for dim in dims if dim.min == 1]
+    found = [each for i, each in enumerate([*alone, *ends]) if each not in [*alone, *ends][:i]]
+    return [{}, *found]
+
+
+def _described(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def of_pytorch(model: TorchModel, flat: Flat, inputs: Sequence[Any]) -> list[np.ndarray]:
@@ -69,7 +102,13 @@ def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str,
     state = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     arguments = tuple(each.detach().clone() for each in inputs)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), put_back(flat.module):
+    with (
+        warnings.catch_warnings(),
+        torch.no_grad(),
+        torch.random.fork_rng(devices=[]),
+        put_back(flat.module),
+    ):
+        warnings.simplefilter("ignore")  # the model has run on the example already
         result = torch.func.functional_call(flat.module, copies, arguments)
     leaves = [each for each in result if isinstance(each, torch.Tensor)]
     return [array_of(each) for each in leaves], {n: array_of(each) for n, each in copies.items()}
@@ -96,9 +135,10 @@ def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
     return not far.any()
 
 
-def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> None:
+def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
     """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
-    result differs. Without one, only rounding has added up."""
+    result differs. Without one, only rounding has added up: returns PyTorch's results of the
+    program, as `of_pytorch` those of the model."""
     import torch
 
     arguments, given = [], iter(inputs)
@@ -110,7 +150,7 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
             arguments.append(functional.constants[spec.target] if held is None else held)
     interpreter = torch.fx.Interpreter(functional.graph_module, garbage_collect_values=False)
     with torch.no_grad():
-        interpreter.run(*arguments)
+        returned = interpreter.run(*arguments)
     values = {node.name: _value(each) for node, each in interpreter.env.items()}
     sizes = model.program.sizes([tuple(each.shape) for each in inputs])
     for node in model.program.nodes:
@@ -122,6 +162,9 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                     f"{node}: needle's result is another one than PyTorch's ({left_open}): {what}"
                 )
             raise ModelError(f"{node}: needle's result is not PyTorch's: {what}")
+    count = len(model.written)  # which a program returns first
+    results = [*returned[count:], *returned[:count]]
+    return [array_of(each) for each in results if isinstance(each, torch.Tensor)]
 
 
 def _value(value: Any) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
+from ..extents import same
 from . import complexes, registry
 from .arrays import array_of, dtype_name, is_held
 from .complexes import OF_PARTS, TO_PARTS, real_dtype
@@ -302,7 +303,7 @@ class _Reader:
                 value = node.kwargs[each.name] if is_given else each.default_value
             read = self._argument(value)
             args.append(read)
-            if is_given and read != self._argument(each.default_value):
+            if is_given and not same(read, self._argument(each.default_value)):
                 given.append((position, each.name))
         return tuple(args), tuple(given)
 
