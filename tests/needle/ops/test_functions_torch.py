@@ -71,7 +71,9 @@ def test_the_last_of_repeated_positions_has_the_gradient(device):
     np.testing.assert_array_equal(s.grad.numpy(), [[0, 1, 1]])
 
 
-@pytest.mark.parametrize(("name", "reduce"), [("scatter_max", "amax"), ("scatter_min", "amin")])
+@pytest.mark.parametrize(
+    ("name", "reduce"), [("scatter_mul", "prod"), ("scatter_max", "amax"), ("scatter_min", "amin")]
+)
 def test_extremes_are_torchs(name, reduce, device):
     def call(f, x, i, s):
         if f is torch:
