@@ -1,0 +1,75 @@
+"""Converters of matmuls by groups, as in a mixture of experts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ..._state import state
+from ...conversion.values import Value, tensor
+from ...init import zeros
+from ...tensor import Tensor
+from ..operands import cast, in_float32
+from ..program import Node
+from ..registry import converter
+
+
+@converter("aten._grouped_mm", "transformers.grouped_mm_fallback")
+def grouped_mm(
+    node: Node,
+    x: Value,
+    y: Value,
+    offsets: Value | None = None,
+    bias: Value | None = None,
+    dtype: str | None = None,
+) -> Tensor:
+    """Products of the parts of two tensors. Where one has two axes, its rows, its columns or what
+    is summed is in groups, of which group g ends before `offsets[g]`."""
+    if bias is not None:
+        raise node.unsupported("a bias")
+    ends = None if offsets is None else tensor(offsets)
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        if ends is None:
+            return ops.matmul(a, b)
+        if a.ndim == 2 and b.ndim == 3:
+            return _rows(a, b, ends)
+        if a.ndim == 3:
+            return ops.transpose(_rows(ops.transpose(b), ops.swapaxes(a, 1, 2), ends))
+        group = _groups(ends, b.shape[0])
+        number = ops.reshape(ops.arange(ends.shape[0], dtype="int64"), (ends.shape[0], 1, 1))
+        return ops.matmul(ops.where(ops.equal(group, number), a, 0.0), b)
+
+    return cast(in_float32(product, tensor(x), tensor(y)), node.dtype)
+
+
+def _groups(ends: Tensor, count: Any) -> Tensor:
+    """The number of the group of each of `count` rows: how many groups end before it."""
+    row = ops.reshape(ops.arange(count, dtype="int64"), (count, 1))
+    ended = ops.less_equal(ops.cast(ends, "int64"), row)
+    return ops.sum(ops.cast(ended, "int64"), 1)
+
+
+def _rows(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
+    """Rows (S, K) times the matrix of their group (G, K, N); rows behind the last group are 0."""
+    if state.trace is None:
+        return _by_values(rows, matrices, ends.numpy())
+    # Compiled, a row reads the one matrix that it needs: the sum is one kernel with what it adds.
+    group = _groups(ends, rows.shape[0])
+    own = ops.take(matrices, ops.minimum(group, matrices.shape[0] - 1), 0)
+    made = ops.sum(ops.multiply(ops.unsqueeze(rows, 2), own), 1)
+    return ops.where(ops.unsqueeze(ops.less(group, matrices.shape[0]), 1), made, 0.0)
+
+
+def _by_values(rows: Tensor, matrices: Tensor, ends: np.ndarray) -> Tensor:
+    """The same, of groups that a call knows."""
+    parts, first = [], 0
+    for number, end in enumerate(np.minimum(ends, rows.shape[0]).tolist()):
+        if end > first:
+            parts.append(ops.matmul(rows[first:end], matrices[number]))
+            first = end
+    rest = (rows.shape[0] - first, matrices.shape[2])
+    parts.append(zeros(*rest, dtype=rows.dtype, device=rows.device, requires_grad=False))
+    return ops.concat(parts, 0)
