@@ -161,6 +161,8 @@ from .exponential import log1p as log1p
 from .exponential import log2 as log2
 from .exponential import softplus as softplus
 from .getitem import getitem as getitem
+from .grouped import GroupedMatmul as GroupedMatmul
+from .grouped import grouped_matmul as grouped_matmul
 from .gru import GRU_GATES as GRU_GATES
 from .gru import GruGates as GruGates
 from .gru import gru_gates as gru_gates

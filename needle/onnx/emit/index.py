@@ -80,3 +80,21 @@ def weighted_elements(s: Site, x: Value, index: Value, weight: Value) -> Value:
     found = w.op("Where", w.unsqueeze(there, 1), found, like(w, found, 0))
     weighed = w.op("Mul", found, w.unsqueeze(floats(s, weight), 1))
     return rounded(s, w.reduce("ReduceSum", weighed, (2,), False))
+
+
+@rule(ops.GroupedMatmul)
+def grouped_matmul(s: Site, rows: Value, matrices: Value, group: Value) -> Value:
+    """The matrix of each row by Gather, and batched products."""
+    w, count = s.w, matrices.extents[0]
+    assert isinstance(count, int), "the number of matrices is a number"
+    place = w.op("Min", w.cast(group, "int64"), w.number(count - 1, "int64"))
+    own = w.gather(floats(s, matrices), place, 0)
+    made = w.node(
+        "MatMul",
+        w.unsqueeze(floats(s, rows), 1),
+        own,
+        shape=(rows.extents[0], 1, matrices.extents[2]),
+    )
+    made = w.reshape(made, (rows.extents[0], matrices.extents[2]))
+    inside = w.op("Less", w.cast(group, "int64"), w.number(count, "int64"), dtype="bool")
+    return rounded(s, w.op("Where", w.unsqueeze(inside, 1), made, like(w, made, 0)))

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ... import ops
-from ..._state import state
 from ...conversion.values import Value, tensor
-from ...init import zeros
 from ...tensor import Tensor
 from ..operands import cast, in_float32
 from ..program import Node
@@ -54,22 +50,4 @@ def _groups(ends: Tensor, count: Any) -> Tensor:
 
 def _rows(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
     """Rows (S, K) times the matrix of their group (G, K, N); rows behind the last group are 0."""
-    if state.trace is None:
-        return _by_values(rows, matrices, ends.numpy())
-    # Compiled, a row reads the one matrix that it needs: the sum is one kernel with what it adds.
-    group = _groups(ends, rows.shape[0])
-    own = ops.take(matrices, ops.minimum(group, matrices.shape[0] - 1), 0)
-    made = ops.sum(ops.multiply(ops.unsqueeze(rows, 2), own), 1)
-    return ops.where(ops.unsqueeze(ops.less(group, matrices.shape[0]), 1), made, 0.0)
-
-
-def _by_values(rows: Tensor, matrices: Tensor, ends: np.ndarray) -> Tensor:
-    """The same, of groups that a call knows."""
-    parts, first = [], 0
-    for number, end in enumerate(np.minimum(ends, rows.shape[0]).tolist()):
-        if end > first:
-            parts.append(ops.matmul(rows[first:end], matrices[number]))
-            first = end
-    rest = (rows.shape[0] - first, matrices.shape[2])
-    parts.append(zeros(*rest, dtype=rows.dtype, device=rows.device, requires_grad=False))
-    return ops.concat(parts, 0)
+    return ops.grouped_matmul(rows, matrices, _groups(ends, rows.shape[0]))
