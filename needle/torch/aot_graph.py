@@ -12,6 +12,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any, NamedTuple
 
 from ..backend_ndarray.dtypes import DTYPES
@@ -29,6 +30,9 @@ _ONLY_LIKE = frozenset(
     "aten.ones_like aten.uniform aten.normal_functional aten.exponential aten.geometric "
     "aten.cauchy aten.log_normal aten.random aten.new_empty aten.new_zeros".split()
 )
+
+
+_MOST_PLACES = 1 << 20  # elements of memory that strides show
 
 
 class Value(NamedTuple):
@@ -238,6 +242,8 @@ class AotGraph:
             found = emitted(aten.permute.default, base.permute(order), copies[source], order)
             found = emitted(aten.reshape.default, base.new_empty(count), found, [count])
         size, first = numbers(*value.shape), numbers(value.storage_offset())[0] - start
+        if prod(size) > _MOST_PLACES:
+            raise UnsupportedError(f"it takes {prod(size)} elements of memory by strides")
         places = strided.places_of(size, numbers(*value.stride()), first)
         known = made.graph.placeholder(f"places_{len(made.known)}")
         known.meta["val"] = made.known[known.name] = places
