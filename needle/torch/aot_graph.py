@@ -8,7 +8,6 @@ other, are found there. Imports PyTorch when called.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,21 +17,13 @@ from typing import Any, NamedTuple
 from ..backend_ndarray.dtypes import DTYPES
 from ..errors import UnsupportedError
 from . import strided
+from .aot_nodes import check, is_dense, is_number, needed, source_of, takes_only_like
 from .complexes import real_dtype
-from .exporting import decompositions, has_converter
-from .nodes import draws, is_draw, name_of
+from .nodes import is_draw, name_of
 from .reading import graph_program
 from .symbols import Symbols
 
-# Operators that take a tensor for its shape, strides and dtype alone.
-_ONLY_LIKE = frozenset(
-    "aten.rand_like aten.randn_like aten.randint_like aten.empty_like aten.zeros_like "
-    "aten.ones_like aten.uniform aten.normal_functional aten.exponential aten.geometric "
-    "aten.cauchy aten.log_normal aten.random aten.new_empty aten.new_zeros".split()
-)
-
-
-_MOST_PLACES = 1 << 20  # elements of memory that strides show
+_MOST_PLACES = 1 << 22  # elements of memory that strides show
 
 
 class Value(NamedTuple):
@@ -86,7 +77,7 @@ class AotGraph:
         writes = [node for node in nodes if self._is_write(node)]
         for node in nodes:
             if node.op == "call_function" and node not in writes:
-                _check(node)
+                check(node)
         self._drawing = {node for node in nodes if is_draw(node)}
         (returned,) = [node for node in nodes if node.op == "output"]
         self.outputs = self._outputs(returned.args[0], writes)
@@ -131,18 +122,18 @@ class AotGraph:
             for node in given
             if isinstance(node, torch.fx.Node) and isinstance(node.meta["val"], torch.Tensor)
         ]
-        sources = [_source(node) for node in tensors]
+        sources = [source_of(node) for node in tensors]
         outputs = []
         for node in given:
             if not isinstance(node, torch.fx.Node) or node not in tensors:
                 outputs.append(Output(None, node, False))
                 continue
-            source = _source(node)
+            source = source_of(node)
             shared = sum(each is source for each in sources) > 1
             outputs.append(self._output(node, source, shared))
         for write in writes:
             _, node, *_ = write.args
-            source = _source(node)
+            source = source_of(node)
             is_argument = source in self._position
             place = self._position[write.args[0]]
             self.writes.append((place, self._output(node, source if is_argument else node, False)))
@@ -152,7 +143,7 @@ class AotGraph:
         """A result over the storage of `source`, unless it can have a storage of its own."""
         own = source in self._position or source in self._drawing or source.op == "get_attr"
         alone = type(offset := node.meta["val"].storage_offset()) is int and offset == 0
-        is_view = node is not source and (own or shared or not alone or not _is_dense(node))
+        is_view = node is not source and (own or shared or not alone or not is_dense(node))
         return Output(self._value(source if is_view or own else node), node, is_view)
 
     def _value(self, node: Any) -> Value:
@@ -174,7 +165,7 @@ class AotGraph:
 
     def _reached(self) -> set[Any]:
         """The nodes that needle computes, and those whose values it takes."""
-        return _needed(list(self.computed), self._is_drawn)
+        return needed(list(self.computed), self._is_drawn)
 
     def part(self, sizes: Callable[[Any], Any] | None) -> Part:
         """What needle computes. `sizes` gives ints for extents of fake tensors, if these are known.
@@ -211,7 +202,7 @@ class AotGraph:
         import torch
 
         aten = torch.ops.aten
-        source = _source(node)
+        source = source_of(node)
         base, value = source.meta["val"], node.meta["val"]
 
         def numbers(*given: Any) -> tuple[int, ...]:
@@ -236,7 +227,7 @@ class AotGraph:
         else:
             stride = numbers(*base.stride())
             order = sorted(range(base.ndim), key=lambda axis: (-stride[axis], axis))
-            if not _is_dense(source):
+            if not is_dense(source):
                 raise UnsupportedError("it takes memory that a tensor does not fill by strides")
             count, start = numbers(base.numel(), base.storage_offset())
             found = emitted(aten.permute.default, base.permute(order), copies[source], order)
@@ -257,7 +248,7 @@ class AotGraph:
         of fake tensors."""
         if not self._drawing:
             return []
-        wanted = _needed(list(self._drawing), lambda node: False, only_like=True)
+        wanted = needed(list(self._drawing), lambda node: False, only_like=True)
         env = dict(zip(self.arguments, args, strict=True))
         self._run(wanted, env, sizes)
         return [env[node] for node in self._drawn_ready(env)]
@@ -273,7 +264,7 @@ class AotGraph:
     ) -> list[Any]:
         """What PyTorch computes for the values of the kind "computed"."""
         env = {**zip_dict(self.arguments, args), **zip_dict(list(self._drawn), drawn)}
-        wanted = _needed(list(self.computed), lambda node: node in env)
+        wanted = needed(list(self.computed), lambda node: node in env)
         self._run(wanted, env, sizes)
         return [env[node] for node in self.computed]
 
@@ -299,8 +290,8 @@ class AotGraph:
                 continue
             if node.op == "get_attr":
                 env[node] = getattr(self.module, node.target)
-            elif node.op == "call_function" and not _is_number(node):
-                like = _takes_only_like(node)
+            elif node.op == "call_function" and not is_number(node):
+                like = takes_only_like(node)
                 given = torch.fx.node.map_arg(
                     (node.args, node.kwargs), functools.partial(argument, like=like)
                 )
@@ -310,81 +301,6 @@ class AotGraph:
 def zip_dict(keys: Sequence[Any], values: Sequence[Any]) -> dict[Any, Any]:
     """A dict of these keys and values, which are as many."""
     return dict(zip(keys, values, strict=True))
-
-
-def _needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = False) -> set[Any]:
-    """The nodes that these depend on, with themselves; not what lies behind one that `stops`. With
-    `only_like`, not what operators take for shape and dtype alone."""
-    found: set[Any] = set()
-    while wanted:
-        node = wanted.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if stops(node) or (only_like and (_takes_only_like(node) or _is_number(node))):
-            continue
-        wanted.extend(node.all_input_nodes)
-    return found
-
-
-def _takes_only_like(node: Any) -> bool:
-    if node.op != "call_function" or isinstance(node.target, str):
-        return False
-    name = name_of(node.target)
-    return name.rpartition(".")[0] in _ONLY_LIKE or name == "aten.bernoulli.p"
-
-
-def _is_number(node: Any) -> bool:
-    import torch
-
-    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    return isinstance(node.meta.get("val"), numbers)
-
-
-def _source(node: Any) -> Any:
-    """The node that made the storage of a tensor."""
-    import torch
-
-    storage = _storage(node.meta["val"])
-    while node.op == "call_function":
-        waiting = list(node.all_input_nodes)
-        found = None
-        while waiting and found is None:
-            each = waiting.pop(0)
-            value = each.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                found = each if _storage(value) == storage else None
-            elif isinstance(value, (tuple, list)) and node.target is operator.getitem:
-                waiting.extend(each.all_input_nodes)
-        if found is None:
-            return node
-        node = found
-    return node
-
-
-def _storage(tensor: Any) -> int:
-    storage: int = tensor.untyped_storage()._cdata
-    return storage
-
-
-def _is_dense(node: Any) -> bool:
-    """Whether a tensor fills its memory, in any order of its axes."""
-    import torch
-
-    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(node.meta["val"]))
-
-
-def _check(node: Any) -> None:
-    """Raise UnsupportedError for a node with an effect."""
-    schema = getattr(node.target, "_schema", None)
-    if schema is None and node.target is not operator.getitem and not _is_number(node):
-        raise UnsupportedError(f"it calls {name_of(node.target)}, which is no operator")
-    if schema is not None and schema.is_mutable:
-        raise UnsupportedError(f"{name_of(node.target)} writes to what is no input")
-    if "val" not in node.meta and "assert" not in name_of(node.target):
-        raise UnsupportedError(f"{name_of(node.target)} has a result of an unknown kind")
-    if name_of(node.target).startswith("aten._assert_async"):
-        raise UnsupportedError("it asserts something of a tensor's values")
 
 
 def _copied(graph: AotGraph) -> list[bool]:
@@ -399,91 +315,7 @@ def _copied(graph: AotGraph) -> list[bool]:
     return found
 
 
-@functools.cache
-def backend_decompositions() -> dict[Any, Any]:
-    """PyTorch's decompositions of the operators that have no converter and draw no numbers.
-
-    A decomposition of an operator that draws may draw others than the operator itself.
-    """
-    import torch
-
-    aten = torch.ops.aten
-    found = {}
-    for target, rule in decompositions().items():
-        if target is aten.as_strided.default:  # a view, which stays one
-            continue
-        tags = getattr(target, "tags", ())
-        random = torch.Tag.nondeterministic_seeded in tags
-        found[target] = _unless_drawing(target, rule) if random else rule
-    found[aten.native_dropout.default] = _native_dropout
-    return found
-
-
-def composites_whole() -> contextlib.AbstractContextManager[None]:
-    """Context in which PyTorch's tracing keeps composite operators that have a converter, as
-    `torch.export` does: no other thread may trace meanwhile. They have no gradient there."""
-    import torch
-    from torch.export import exported_program as export
-
-    kept = {
-        target: export._special_op_to_preserve_cia
-        for target in torch._export.utils._collect_all_valid_cia_ops()
-        if has_converter(target)
-    }
-    found: contextlib.AbstractContextManager[None] = export._override_composite_implicit_decomp(
-        kept
-    )
-    return found
-
-
-def _unless_drawing(target: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(rule)
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
-        return NotImplemented if draws(target, args, kwargs) else rule(*args, **kwargs)
-
-    return decomposed
-
-
-def _native_dropout(x: Any, p: float, train: bool | None) -> Any:
-    """As PyTorch computes it on a processor: the mask is drawn as one of booleans."""
-    import torch
-
-    aten = torch.ops.aten
-    if train is False or x.numel() == 0:
-        return aten.clone(x), aten.ones_like(x, dtype=torch.bool)
-    mask = aten.bernoulli.p(aten.empty_like(x, dtype=torch.bool), 1 - p)
-    return aten.mul(aten.mul(x, mask), 1 / (1 - p) if p < 1 else 0.0), mask
-
-
 def unsupported_dtype(values: Iterator[Any]) -> str | None:
     """The first dtype among these tensors that needle does not have."""
     names = [str(each.dtype).partition(".")[2] for each in values]
     return next((name for name in names if real_dtype(name) not in DTYPES), None)
-
-
-def without_dropout(graph: Any) -> None:
-    """Take dropout that does nothing out of a graph of Dynamo's: it returns its input itself, of
-    which AOTAutograd makes a copy."""
-    import torch
-
-    functions = torch.nn.functional.dropout, torch.dropout, torch.dropout_
-    for node in list(graph.graph.nodes):
-        if node.op != "call_function" or node.target not in functions:
-            continue
-        names = ("input", "p", "training" if node.target is functions[0] else "train")
-        given = {"p": 0.5, names[2]: True, **dict(zip(names, node.args, strict=False))}
-        given |= node.kwargs
-        if given[names[2]] is False or (type(given["p"]) in (int, float) and given["p"] == 0):
-            node.replace_all_uses_with(given["input"])
-            graph.graph.erase_node(node)
-    graph.recompile()
-
-
-__all__ = [
-    "AotGraph",
-    "Output",
-    "Value",
-    "backend_decompositions",
-    "composites_whole",
-    "without_dropout",
-]

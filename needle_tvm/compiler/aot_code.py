@@ -200,7 +200,7 @@ class Bound:
             if tuple(logical.shape) != tuple(want.shape) or not is_close(
                 array_of(logical), array_of(want)
             ):
-                raise LeftToPyTorchError(f"{node.target} ({node.name}) has another result there")
+                raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
         """A function of the given tensors and the code's results that makes an output."""

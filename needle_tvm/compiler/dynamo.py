@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from needle.torch.aot_graph import backend_decompositions, composites_whole, without_dropout
+from needle.torch.aot_tracing import backend_decompositions, composites_whole, without_dropout
 from needle_tvm.compiler.aot_code import Compiled, LeftToPyTorchError, reason_of
 from needle_tvm.compiler.request import request
 from needle_tvm.process.turns import compiling

@@ -53,19 +53,20 @@ class Watch:
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Context in which it watches."""
-        before = dynamo.warn, aot_code.Bound.__init__
+        backend: Any = dynamo
+        ready: Any = aot_code.Bound
+        before = backend.warn, ready.__init__
 
         def noted(bound: Any, graph: Any, code: Any, numbers: Any) -> None:
             before[1](bound, graph, code, numbers)
             self.compiled += code is not None
             self.views += code is None
 
-        dynamo.warn = self.reasons.append
-        aot_code.Bound.__init__ = noted
+        backend.warn, ready.__init__ = self.reasons.append, noted
         try:
             yield
         finally:
-            dynamo.warn, aot_code.Bound.__init__ = before
+            backend.warn, ready.__init__ = before
 
     @property
     def verdict(self) -> str:
@@ -189,7 +190,7 @@ def cases(module: Any, names: Sequence[str], check: bool) -> Iterator[dict[str, 
     """The verdict of each case of these tests."""
     found: list[dict[str, Any]] = []
 
-    class Cases(module.CommonTemplate, TestCase):  # type: ignore[misc,name-defined]
+    class Cases(module.CommonTemplate, TestCase):
         device = "cpu"
         current = ""
 

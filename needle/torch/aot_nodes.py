@@ -1,0 +1,94 @@
+"""Questions about the nodes of AOTAutograd's graphs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import UnsupportedError
+from .nodes import name_of
+
+# Operators that take a tensor for its shape, strides and dtype alone.
+_ONLY_LIKE = frozenset(
+    "aten.rand_like aten.randn_like aten.randint_like aten.empty_like aten.zeros_like "
+    "aten.ones_like aten.uniform aten.normal_functional aten.exponential aten.geometric "
+    "aten.cauchy aten.log_normal aten.random aten.new_empty aten.new_zeros".split()
+)
+
+
+def needed(wanted: list[Any], stops: Callable[[Any], bool], only_like: bool = False) -> set[Any]:
+    """The nodes that these depend on, with themselves; not what lies behind one that `stops`. With
+    `only_like`, not what operators take for shape and dtype alone."""
+    found: set[Any] = set()
+    while wanted:
+        node = wanted.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if stops(node) or (only_like and (takes_only_like(node) or is_number(node))):
+            continue
+        wanted.extend(node.all_input_nodes)
+    return found
+
+
+def takes_only_like(node: Any) -> bool:
+    """Whether a node takes its first tensor for shape, strides and dtype alone."""
+    if node.op != "call_function" or isinstance(node.target, str):
+        return False
+    name = name_of(node.target)
+    return name.rpartition(".")[0] in _ONLY_LIKE or name == "aten.bernoulli.p"
+
+
+def is_number(node: Any) -> bool:
+    """Whether a node computes a number, such as a size."""
+    import torch
+
+    numbers = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+    return isinstance(node.meta.get("val"), numbers)
+
+
+def source_of(node: Any) -> Any:
+    """The node that made the storage of a tensor."""
+    import torch
+
+    storage = _storage(node.meta["val"])
+    while node.op == "call_function":
+        waiting = list(node.all_input_nodes)
+        found = None
+        while waiting and found is None:
+            each = waiting.pop(0)
+            value = each.meta.get("val")
+            if isinstance(value, torch.Tensor):
+                found = each if _storage(value) == storage else None
+            elif isinstance(value, (tuple, list)) and node.target is operator.getitem:
+                waiting.extend(each.all_input_nodes)
+        if found is None:
+            return node
+        node = found
+    return node
+
+
+def _storage(tensor: Any) -> int:
+    storage: int = tensor.untyped_storage()._cdata
+    return storage
+
+
+def is_dense(node: Any) -> bool:
+    """Whether a tensor fills its memory, in any order of its axes."""
+    import torch
+
+    return bool(torch._prims_common.is_non_overlapping_and_dense_or_false(node.meta["val"]))
+
+
+def check(node: Any) -> None:
+    """Raise UnsupportedError for a node with an effect."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None and node.target is not operator.getitem and not is_number(node):
+        raise UnsupportedError(f"it calls {name_of(node.target)}, which is no operator")
+    if schema is not None and schema.is_mutable:
+        raise UnsupportedError(f"{name_of(node.target)} writes to what is no input")
+    if "val" not in node.meta and "assert" not in name_of(node.target):
+        raise UnsupportedError(f"{name_of(node.target)} has a result of an unknown kind")
+    if name_of(node.target).startswith("aten._assert_async"):
+        raise UnsupportedError("it asserts something of a tensor's values")
