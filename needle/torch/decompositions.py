@@ -26,7 +26,9 @@ def own_decompositions() -> dict[Any, Callable[..., Any]]:
         for overload in packet.overloads():
             if not overload.endswith("out"):
                 operator = getattr(packet, overload)
-                found[operator] = _of_lists(operator, name.removeprefix("_foreach_"))
+                rule = _of_lists(operator, name.removeprefix("_foreach_"))
+                if rule is not None:
+                    found[operator] = rule
     return found
 
 
@@ -51,19 +53,26 @@ def _rrelu_and_noise(
     return NotImplemented if training else (_rrelu(x, lower, upper), noise)
 
 
-def _of_lists(operator: Any, name: str) -> Callable[..., Any]:
-    """An operator of lists as a list of what PyTorch's function of single tensors makes."""
+def _of_lists(operator: Any, name: str) -> Callable[..., Any] | None:
+    """An operator of lists as a list of what PyTorch's function of single tensors makes; None if
+    there is no such function."""
     lists = [
         position
         for position, argument in enumerate(operator._schema.arguments)
         if str(argument.type).startswith("List[") or argument.name == "scalars"
     ]
 
+    import torch
+
+    single: Callable[..., Any] | None = _ONE.get(name, getattr(torch, name, None))
+    if single is None:
+        return None
+
     def of(*args: Any, **options: Any) -> list[Any]:
         given = [position for position in lists if position < len(args)]
         parts = zip(*(args[position] for position in given), strict=True)
         return [
-            _ONE.get(name, getattr(torch, name, None))(
+            single(
                 *(
                     part[given.index(position)] if position in given else each
                     for position, each in enumerate(args)
@@ -72,8 +81,6 @@ def _of_lists(operator: Any, name: str) -> Callable[..., Any]:
             )
             for part in parts
         ]
-
-    import torch
 
     return of
 
