@@ -223,7 +223,12 @@ class Bound:
         if not output.is_view:
             return make
         size, stride, offset = numbers.layout(node)
-        start = numbers(value.node.meta["val"].storage_offset())
+        whole = value.node.meta["val"]
+        start, dtype = numbers(whole.storage_offset()), node.meta["val"].dtype
+        if dtype != whole.dtype:  # such as the real parts of complex numbers
+            return _of_other_dtype(
+                make, dtype, size, stride, offset - start * whole.itemsize // dtype.itemsize
+            )
 
         def view(given: list[Any], results: list[Any]) -> Any:
             whole = make(given, results)
@@ -254,6 +259,20 @@ class Bound:
             return torch.empty_strided(size, stride, dtype=found.dtype).copy_(found)
 
         return laid_out
+
+
+def _of_other_dtype(
+    make: Callable[..., Any], dtype: Any, size: Any, stride: Any, offset: int
+) -> Callable[[list[Any], list[Any]], Any]:
+    """A function that shows the memory of what `make` gives as elements of another dtype."""
+    import torch
+
+    def view(given: list[Any], results: list[Any]) -> Any:
+        whole = make(given, results).detach()
+        first = whole.storage_offset() * whole.itemsize // dtype.itemsize + offset
+        return torch.empty(0, dtype=dtype).set_(whole.untyped_storage(), first, size, stride)
+
+    return view
 
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:

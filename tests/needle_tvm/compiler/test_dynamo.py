@@ -248,6 +248,8 @@ STRIDES = {
     "channels last": lambda x: torch.relu(x.view(1, 2, 3, 4)).to(memory_format=torch.channels_last),
     "part": lambda x: (x + 1)[:, 1:3],
     "expanded": lambda x: (x + 1)[:1].expand(5, -1, -1) if x.ndim > 2 else (x + 1).expand(2, 6, 4),
+    "real parts": lambda x: torch.complex(x, x + 1).real,
+    "of another dtype": lambda x: (x + 1).view(torch.int32)[1:],
     "as_strided": lambda x: (x + 1).as_strided((2, 3), (5, 2), 1),
     "as_strided of an input": lambda x: x.as_strided((2, 3), (5, 2), 1) * 2,
 }
