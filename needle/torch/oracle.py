@@ -17,7 +17,7 @@ from .complexes import OF_PARTS, TO_PARTS, Complex
 from .dims import Asked
 from .execute import Run, at_sizes, convert
 from .model import TorchModel
-from .program import Node
+from .program import Node, refs
 from .refusals import first_line
 from .structure import Flat
 
@@ -183,7 +183,8 @@ def _value(value: Any) -> Any:
 def _difference(node: Node, values: Mapping[str, Any], model: TorchModel) -> str | None:
     if node.operator in (OF_PARTS, TO_PARTS):
         return None  # PyTorch has no such node
-    run = Run(model.program, {n: _tensors(v) for n, v in values.items() if v is not None})
+    known = ((name, values.get(name)) for name in refs(node.args))
+    run = Run(model.program, {n: _tensors(v) for n, v in known if v is not None})
     try:
         with no_grad():
             made = convert(node, run.value(node.args))
