@@ -59,10 +59,23 @@ def judged(entry: Any, sample: Any) -> tuple[str, str]:
     results = [np.asarray(each.numpy()) for each in found]
     if len(results) != len(expected):
         return "wrong", f"{len(results)} results, expected {len(expected)}"
-    for have, want in zip(results, expected, strict=True):
-        if not is_close(have, want):
+    exact = _in_float64(model, expected)
+    for have, want, wide in zip(results, expected, exact, strict=True):
+        if not is_close(have, want) and not is_close(have, wide):
             return "wrong", f"{have.reshape(-1)[:4]} expected {want.reshape(-1)[:4]}"
     return "right", ""
+
+
+def _in_float64(model: Any, expected: Sequence[Any]) -> list[Any]:
+    """PyTorch's results of a sample in float64, rounded: its own halves need not be the nearest."""
+    inputs = [each.double() if each.is_floating_point() else each for each in model.inputs]
+    try:
+        with torch.no_grad():
+            result = torch.utils._pytree.tree_leaves(model(*inputs))
+    except (RuntimeError, TypeError, ValueError):
+        return list(expected)
+    found = [array_of(each) for each in result if isinstance(each, torch.Tensor)]
+    return [new.astype(old.dtype) for new, old in zip(found, expected, strict=True)]
 
 
 def samples(entry: Any, dtype: str, most: int) -> Iterator[Any]:
