@@ -471,6 +471,7 @@ BUILDERS: dict[str, Builder] = {
     "searchsorted": scans.searchsorted,
     "resample": scans.resample,
     "weighted_elements": scans.weighted_elements,
+    "grouped_matmul": scans.grouped_matmul,
     **dict.fromkeys(("round", "condition"), elements.of_one),
     **dict.fromkeys(("logical", "whole_division"), elements.of_two),
     **dict.fromkeys(("bitwise", "bitwise_not", "bitcast"), elements.bits),

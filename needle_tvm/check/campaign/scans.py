@@ -76,5 +76,13 @@ def weighted_elements(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, "", value, place, d.leaf(index, value.dtype))
 
 
+def grouped_matmul(d: Drawer, cls: type[Op]) -> bool:
+    rng, dtype, rows = d.rng, d.float_dtype(), d.extent([1, 2, 7])
+    groups, depth, width = (rng.choice([1, 2, 3, 8]) for _ in range(3))
+    group = d.leaf([rows], rng.choice(["int32", "int64"]), 0, groups + 1)
+    matrices = d.leaf([groups, depth, width], dtype)
+    return d.apply(cls, "", d.leaf([rows, depth], dtype), matrices, group)
+
+
 def _along(d: Drawer) -> Made:
     return d.pick(lambda v: bool(v.shape)) or d.leaf([d.rng.randint(1, 9), 3])
