@@ -10,10 +10,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from needle_tvm.compiler.compiler import compile, compile_torch, load
+    from needle_tvm.compiler.compiler import compile, load
     from needle_tvm.compiler.executable import Executable
     from needle_tvm.compiler.jit import jit
     from needle_tvm.compiler.onnx_models import compile_onnx
+    from needle_tvm.compiler.torch_models import compile_torch
     from needle_tvm.errors import MismatchError, NeedleTVMError
 
 _HOMES = {
@@ -22,7 +23,7 @@ _HOMES = {
     "NeedleTVMError": "needle_tvm.errors",
     "compile": "needle_tvm.compiler.compiler",
     "compile_onnx": "needle_tvm.compiler.onnx_models",
-    "compile_torch": "needle_tvm.compiler.compiler",
+    "compile_torch": "needle_tvm.compiler.torch_models",
     "jit": "needle_tvm.compiler.jit",
     "load": "needle_tvm.compiler.compiler",
 }

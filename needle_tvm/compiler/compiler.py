@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +17,13 @@ from needle_tvm.artifact.replacing import undisturbed
 from needle_tvm.compiler import first
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, check_dims, request
-from needle_tvm.errors import ArtifactError, InstallError, StageError, UsageError
+from needle_tvm.errors import ArtifactError, UsageError
 from needle_tvm.frontend import model as needle_model
 from needle_tvm.frontend.source import Source
 from needle_tvm.process import command_line
 from needle_tvm.process.forks import loading
 from needle_tvm.process.paths import StrPath
-from needle_tvm.process.turns import compiling, turn_of
-from needle_tvm.stages import STAGES
-from needle_tvm.target.precision import FLOAT32
+from needle_tvm.process.turns import turn_of
 from needle_tvm.target.spec import TargetSpec
 
 if TYPE_CHECKING:
@@ -117,76 +115,6 @@ def is_stateful(model: Any) -> bool:
     """Whether a model is one of `needle.torch.load` that writes its parameters or buffers."""
     loader = sys.modules.get("needle.torch.model")
     return loader is not None and isinstance(model, loader.TorchModel) and bool(model.written)
-
-
-def compile_torch(
-    model: Any,
-    *inputs: Any,
-    kwargs: Mapping[str, Any] | None = None,
-    dims: Mapping[Any, Any] | Sequence[Any] | None = None,
-    trusted: bool = False,
-    **choices: Unpack[Choices],
-) -> Executable:
-    """Compile a `torch.nn.Module` in eval mode for inputs like these; other keywords are those of
-    `compile`.
-
-    `model` may also be an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that
-    `torch.export.save` wrote. Reading a file runs no code from it; a file that needs that, such as
-    one whose example inputs are objects of a class of yours, is refused unless `trusted` is True.
-    Without inputs, those that it was exported with are the example, and sizes that it leaves open
-    must be given as `dims` again.
-
-    `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
-    dataclasses of them, and objects that hold them, such as a cache of keys and values; numbers,
-    strings and None are fixed for all calls, which may leave them out. A call gives `kwargs` by
-    name. Results come in the model's structure: for a dataclass, or another object with tensors, an
-    object with the same attributes (`result.logits`).
-
-    `dtype` applies to stage "tuned" only, and to convolutions of one and two dimensions. Parameters
-    keep their `state_dict` names; buffers (batch norm's statistics) become constants of the code.
-    The weights are copied now: later changes of the model reach the code only through `set_params`.
-    The result takes torch tensors, NumPy arrays and needle Tensors, and exports like any other.
-    Each call imports PyTorch and TVM and exports the model, even if the code itself is cached.
-
-    `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: also a sequence with an
-    entry for each argument, entries nested as the arguments are, lists with a dim or None for each
-    axis, and torch's own `Dim("n", max=64)` or `Dim.AUTO(max=64)`. Axes that
-    `torch._dynamo.mark_dynamic` has marked are dims as well. Each dim needs a largest size, and no
-    size is 0. Axes that were marked or hinted get one dim if the model needs them to be equal.
-
-    Raises InstallError without PyTorch, and what `compile` raises. Raises UsageError for a dim
-    whose sizes the model tells apart: it branches or loops on it, needs it to be a number or
-    another dim, or does something else for a size of 1. Raises TranslationError for a model that is
-    in training mode, that PyTorch itself does not run on these inputs or at other sizes of the
-    dims, or that cannot be exported, has an operator without a translation, also for open sizes
-    alone, draws random numbers, writes to its buffers or inputs, computes tensors whose shapes
-    depend on values, or takes or returns anything but dense tensors of real numbers.
-    """
-    if not isinstance(trusted, bool):
-        raise UsageError(f"trusted={trusted!r}: must be True or False")
-    asked = request(**choices)
-    if dims:
-        check_dims(asked)
-    if asked.variant.precision != FLOAT32 and asked.stage != STAGES[-1]:
-        # The other stages keep layouts that no pass of ours knows.
-        raise StageError(
-            f"dtype={asked.variant.precision!r}: a PyTorch model takes it at stage 'tuned', not "
-            f"{asked.stage!r}"
-        )
-    try:
-        import torch  # noqa: F401
-    except ImportError as error:
-        raise InstallError(f"PyTorch cannot be imported ({error}): pip install torch") from error
-    from needle_tvm.frontend.torch.given import module_of
-    from needle_tvm.frontend.torch.model import source
-    from needle_tvm.frontend.torch.taken import take
-
-    with compiling:
-        taken = take(*module_of(model, inputs, kwargs or {}, trusted), dims)
-        if taken.shapes.dims:  # also by marks on the inputs
-            check_dims(asked)
-        taken_source = source(taken, asked.spec, asked.variant)
-    return compile_source(taken_source, asked)
 
 
 def compile_source(source: Source, asked: Request) -> Executable:

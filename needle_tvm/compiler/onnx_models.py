@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle.errors import DimError, ModelError, ShapeError, TraceError
 from needle_tvm.compiler.compiler import compile
-from needle_tvm.errors import InstallError, NeedleTVMError, UsageError
+from needle_tvm.errors import InstallError, NeedleTVMError, TranslationError, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,10 +36,11 @@ def compile_onnx(
     Tensor, or a tuple. Inputs, outputs and weights have their ONNX names (floating initialisers
     with at least one axis are weights).
 
-    Raises InstallError without the package `onnx`, and what `compile` raises. Raises UsageError for
-    a file that is damaged or not valid ONNX, for one that has operators or dtypes that needle does
-    not (all operators are listed), for inputs or dims that do not fit the graph, and for a model
-    that fails on its inputs, such as by a constant index that is out of range.
+    Raises InstallError without the package `onnx`, and what `compile` raises. Raises
+    TranslationError, which is a UsageError, for a file that is damaged or not valid ONNX, and for
+    one that has operators or dtypes that needle does not (all operators are listed). Raises
+    UsageError for inputs or dims that do not fit the graph, and for a model that fails on its
+    inputs, such as by a constant index that is out of range.
     """
     import needle.onnx
     from needle.onnx.examples import axes_of_dims, by_name, examples
@@ -57,4 +58,4 @@ def compile_onnx(
     except ImportError as error:
         raise InstallError(str(error)) from error
     except ModelError as error:
-        raise UsageError(str(error)) from error
+        raise TranslationError(str(error)) from error

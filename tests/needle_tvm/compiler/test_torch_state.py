@@ -39,7 +39,7 @@ def test_code_and_model_share_their_state(name):
     model = make()
     other = copy.deepcopy(model)
     held = {key: value.data_ptr() for key, value in model.state_dict().items()}
-    compiled = compile_torch(model, *inputs, stage="fused")
+    compiled = needle_tvm.compile_torch(model, *inputs, stage="fused")
     with torch.no_grad():
         for turn in range(5):  # of the code, and once of the model itself
             found = model(*inputs) if turn == 2 else compiled(*inputs).numpy()
@@ -69,7 +69,7 @@ def test_code_of_a_loaded_module_shares_its_state(name):
 def test_an_exported_artifact_goes_on(name, tmp_path):
     make, inputs = models.WRITING[name]
     model = make()
-    compiled = compile_torch(model, *inputs, stage="fused")
+    compiled = needle_tvm.compile_torch(model, *inputs, stage="fused")
     compiled(*inputs)
     compiled.export(tmp_path / "one")
     arrays = [each.numpy() for each in inputs]
@@ -87,7 +87,7 @@ def test_an_exported_artifact_goes_on(name, tmp_path):
 def test_another_state_is_the_codes_own():
     make, inputs = models.WRITING["parameter"]
     model = make()
-    compiled = compile_torch(model, *inputs, stage="fused")
+    compiled = needle_tvm.compile_torch(model, *inputs, stage="fused")
     compiled.set_params({"n": np.full(1, 10, "float32")})
     assert compiled(*inputs).numpy()[0] == 12 and compiled(*inputs).numpy()[0] == 13
     assert model.n.item() == 0
@@ -97,7 +97,7 @@ def test_another_state_is_the_codes_own():
 
 def test_results_may_be_written_to_arrays():
     make, inputs = models.WRITING["parameter"]
-    compiled = compile_torch(make(), *inputs, stage="fused")
+    compiled = needle_tvm.compile_torch(make(), *inputs, stage="fused")
     out = np.zeros(3, "float32")
     assert compiled(*inputs, out=out) is out and out[0] == 2
     with pytest.raises(InputError):
@@ -110,7 +110,7 @@ def test_results_may_be_written_to_arrays():
 def test_a_model_in_inference_mode_is_written_too():
     with torch.inference_mode():
         model = models.counting(models.assign_buffer, b=models.ZEROS)
-        compiled = compile_torch(model, models.X, stage="fused")
+        compiled = needle_tvm.compile_torch(model, models.X, stage="fused")
     for turn in range(1, 4):
         close(compiled(models.X).numpy(), models.X * turn)
     close(model.b, models.X * 3)
@@ -121,7 +121,7 @@ def test_threads_share_one_state():
 
     make, inputs = models.WRITING["parameter"]
     model = make()
-    compiled = compile_torch(model, *inputs, stage="fused")
+    compiled = needle_tvm.compile_torch(model, *inputs, stage="fused")
     threads = [
         threading.Thread(target=lambda: [compiled(*inputs) for _ in range(20)]) for _ in range(4)
     ]
@@ -136,4 +136,4 @@ def test_threads_share_one_state():
 def test_what_cannot_be_kept_is_refused_by_name(name):
     make, said = models.REFUSED[name]
     with pytest.raises(TranslationError, match=said):
-        compile_torch(make().eval(), models.X, stage="noopt")
+        needle_tvm.compile_torch(make().eval(), models.X, stage="noopt")

@@ -1,13 +1,14 @@
-"""What PyTorch's graphs become: the kernels that the preparing passes make reachable."""
+"""What PyTorch's graphs become: the kernels of compiled models."""
 
 import itertools
 
 import numpy as np
 import pytest
 
+import needle.torch
 import needle_tvm
-from needle_tvm.frontend.torch.lowering import lowered
-from needle_tvm.frontend.torch.taken import take
+from needle_tvm.frontend.loaded import graph_of
+from needle_tvm.frontend.lowering import lowered
 from needle_tvm.lower.variant import Variant
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of
@@ -52,7 +53,9 @@ def with_statistics(model):
 
 
 def kernels(model, target, *inputs):
-    module = lowered(take(model.eval(), inputs, {}).translated.module, target, Variant("tuned"))
+    loaded = needle.torch.load(model.eval(), *inputs, check=False)
+    graph = graph_of(loaded, [each.numpy() for each in inputs], {})
+    module = lowered(graph, target, Variant("tuned"))
     return [name.rstrip("0123456789") for name in calls_of(module, "main")]
 
 
