@@ -10,7 +10,6 @@ torch = pytest.importorskip("torch")
 import needle.torch  # noqa: E402
 import needle_tvm  # noqa: E402
 from needle_tvm import runtime  # noqa: E402
-from needle_tvm.compiler.torch_models import compile_torch  # noqa: E402
 from needle_tvm.errors import InputError, ParameterError, TranslationError  # noqa: E402
 from tests import torch_stateful as models  # noqa: E402
 
