@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,14 +30,20 @@ from .scalar import power_scalar
 @register
 class Clip(Elementwise):
     """y = min(max(x, `min`), `max`), each if it is not None; NaN stays NaN. If `max` is below
-    `min`, y is `max`. The gradient is 0 where x is outside of the bounds."""
+    `min`, y is `max`. The gradient is 0 where x is outside of the bounds, and unless they are
+    `inclusive`, where x is one of them."""
 
     min: float | None = None
     max: float | None = None
+    inclusive: bool = True
 
     reads = frozenset({"inputs"})
     samples = tuple(
-        Sample((Arg(shape),), {"min": low, "max": high}, low is None or high is None or low < high)
+        Sample(
+            (Arg(shape),),
+            {"min": low, "max": high, "inclusive": not shape},
+            low is None or high is None or low < high,
+        )
         for low, high in ((-1, 1), (-0.5, None), (None, 0.5), (1, -1), (None, None))
         for shape in ((), (3, 4), (0, 3))
     )
@@ -81,8 +88,11 @@ class Clip(Elementwise):
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
         if self.min is not None:
-            out_grad = where(x < self.min, 0, out_grad)
-        return out_grad if self.max is None else where(x > self.max, 0, out_grad)
+            below = x < self.min if self.inclusive else x <= self.min
+            out_grad = where(below, 0, out_grad)
+        if self.max is None:
+            return out_grad
+        return where(x > self.max if self.inclusive else x >= self.max, 0, out_grad)
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         dtype = self.dtype_of(_te.dtype_of(x))
@@ -95,6 +105,14 @@ class Clip(Elementwise):
             return v if high is None else _te.less_or_nan(k, v, high, wide)
 
         return _te.cast(k, _te.elementwise(k, fn, y), dtype)
+
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        dtype = str(x.ty.dtype)
+        if not is_floating(dtype):
+            return None
+        # In this order of operands NaN survives.
+        y = x if self.min is None else r.op.maximum(r.const(self.min, dtype), x)
+        return y if self.max is None else r.op.minimum(r.const(self.max, dtype), y)
 
 
 def clip(a: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:

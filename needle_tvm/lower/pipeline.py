@@ -36,6 +36,7 @@ from needle_tvm.graph.passes.sink_views import (
     reshape_permutes,
     sink_permutes,
     sink_reshapes,
+    sink_units,
     sink_volumes,
 )
 from needle_tvm.graph.passes.view_reshapes import view_reshapes
@@ -172,6 +173,8 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 fuse_attention,
                 _DROP_DEAD,
                 sink_permutes,
+                _CLEAN,
+                sink_units,
                 sink_volumes,
                 _CLEAN,
                 reduce_as_stored,

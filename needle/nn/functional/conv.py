@@ -60,8 +60,10 @@ def conv1d(
         numbers("conv1d", *each, 1) for each in (("stride", stride), ("dilation", dilation))
     )
     pad = padding if isinstance(padding, str) else (0, *numbers("conv1d", "padding", padding, 1))
-    kernel = ops.reshape(weight, (1, *weight.shape))
-    return from_row(conv2d(as_row(x), kernel, bias, (1, s), pad, (1, d), groups))
+    kernel, steps = ops.reshape(weight, (1, *weight.shape)), ops.swapaxes(x, 1, 2)
+    row = ops.reshape(steps, (steps.shape[0], 1, *steps.shape[1:]))
+    y = _conv_last(row, kernel, bias, (1, s), pad, (1, d), groups)
+    return ops.swapaxes(ops.reshape(y, (y.shape[0], *y.shape[2:])), 1, 2)
 
 
 def conv2d(
@@ -82,11 +84,19 @@ def conv2d(
     >>> F.conv2d(ndl.zeros(1, 3, 8, 8), ndl.zeros(3, 3, 3, 16), padding="same").shape
     (1, 16, 8, 8)
     """
-    x = channels_last(x)
+    return channels_first(
+        _conv_last(channels_last(x), weight, bias, stride, padding, dilation, groups)
+    )
+
+
+def _conv_last(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, *rest: Any
+) -> Tensor:
+    """`conv2d` of x (N, H, W, in) to (N, rows, columns, out)."""
     if isinstance(padding, str):
-        x, padding = _padded(x, padding, weight.shape[:2], stride, dilation)
-    y = ops.conv(x, weight, stride, padding, dilation, groups)
-    return channels_first(y if bias is None else ops.add(y, bias))
+        x, padding = _padded(x, padding, weight.shape[:2], stride, rest[0])
+    y = ops.conv(x, weight, stride, padding, *rest)
+    return y if bias is None else ops.add(y, bias)
 
 
 def _padded(

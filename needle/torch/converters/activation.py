@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...apply import apply
+from ...backend_ndarray.dtypes import FLOATING
 from ...conversion.values import Value, tensor
+from ...ops.composed import Clip
 from ...tensor import Tensor
 from ..operands import Number, cast, computed
 from ..program import Node
@@ -82,6 +85,8 @@ def prelu(node: Node, x: Value, weight: Value) -> Tensor:
 def hardtanh(node: Node, x: Value, low: Number = -1, high: Number = 1) -> Tensor:
     """x within [low, high], whose gradient is 0 at both ends and beyond; NaN stays NaN."""
     given = tensor(x)
+    if given.dtype in FLOATING and low == low and high == high:
+        return apply(Clip(float(low), float(high), inclusive=False), (given,))
     above = ops.where(
         ops.greater_equal(given, cast(high, given.dtype)), cast(high, given.dtype), given
     )
