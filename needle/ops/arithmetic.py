@@ -130,6 +130,10 @@ class Divide(Binary):
         a, b = _te.promote(k, a, b)
         return k.topi.divide(_te.as_float(k, a), _te.as_float(k, b))
 
+    def emit(self, r: ModuleType, a: Expr, b: Expr) -> Expr | None:
+        same = _te.same_number(r, a, b) and is_floating(str(a.ty.dtype))
+        return r.op.divide(a, b) if same else None
+
 
 @register
 class Power(Binary):
