@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import UnsupportedError
 from . import oracle
-from .arrays import array_of
+from .arrays import array_of, is_held
 from .attributes import check_settled, put_back
 from .dims import Asked, asked
 from .exporting import exported_program
@@ -153,4 +153,6 @@ def _unreadable(tensor: Any) -> str | None:
         return f"a tensor that is {kind}, and only dense ones are taken"
     if tensor.is_meta:
         return "a tensor on the device 'meta', which holds no values"
+    if not is_held(tensor.dtype):
+        return f"of {tensor.dtype}, which needle does not have"
     return None

@@ -102,14 +102,24 @@ def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str,
     state = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     arguments = tuple(each.detach().clone() for each in inputs)
-    with (
-        warnings.catch_warnings(),
-        torch.no_grad(),
-        torch.random.fork_rng(devices=[]),
-        put_back(flat.module),
-    ):
-        warnings.simplefilter("ignore")  # the model has run on the example already
-        result = torch.func.functional_call(flat.module, copies, arguments)
+    try:
+        with (
+            warnings.catch_warnings(),
+            torch.no_grad(),
+            torch.random.fork_rng(devices=[]),
+            put_back(flat.module),
+        ):
+            warnings.simplefilter("ignore")  # the model has run on the example already
+            result = torch.func.functional_call(flat.module, copies, arguments)
+    except Exception as error:  # the model's own code may raise anything
+        given = [each for _, each in flat.tensors]
+        same = all(a.shape == b.shape for a, b in zip(inputs, given, strict=True))
+        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
+        where = "these inputs" if same else f"inputs of shapes {shapes}, which dims allow"
+        raise ModelError(
+            f"{type(flat.module).__name__}: PyTorch itself does not run it on {where} "
+            f"({first_line(error)})"
+        ) from error
     leaves = [each for each in result if isinstance(each, torch.Tensor)]
     return [array_of(each) for each in leaves], {n: array_of(each) for n, each in copies.items()}
 

@@ -93,6 +93,7 @@ def compile_torch(
         found = loaded(model, inputs, kwargs or {}, dims, trusted)
         if found.asked.dims:  # also by marks on the inputs
             check_dims(asked)
+        _check_real(found)
         source, oracle = _source(found, asked)
     with _refusals():
         try:
@@ -110,6 +111,26 @@ def _refusals() -> Iterator[None]:
         raise UsageError(str(error)) from error
     except (ModelError, TraceError) as error:
         raise TranslationError(str(error)) from error
+
+
+def _check_real(found: Loaded) -> None:
+    """Raise TranslationError for complex numbers among inputs, results or state: NumPy arrays and
+    results of compiled code are of real ones."""
+    (output,) = [node for node in found.functional.graph.nodes if node.op == "output"]
+    values = [getattr(node, "meta", {}).get("val") for node in output.args[0]]
+    places = [
+        *((f"{place} is", tensor) for place, tensor in found.flat.placed),
+        *(
+            (f"{type(found.flat.model).__name__}: a result or a written tensor is", value)
+            for value in values
+        ),
+    ]
+    for what, tensor in places:
+        if getattr(getattr(tensor, "dtype", None), "is_complex", False):
+            raise TranslationError(
+                f"{what} of {tensor.dtype}, which compiled code does not take or return: give and "
+                "return the real and the imaginary parts, by torch.view_as_real"
+            )
 
 
 def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
