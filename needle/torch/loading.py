@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import UnsupportedError
@@ -14,6 +14,7 @@ from .dims import Asked, asked
 from .exporting import exported_program
 from .given import module_of
 from .model import TorchModel
+from .ones import check_ones
 from .program import Program
 from .refusals import not_taken
 from .shared_state import check_apart
@@ -97,6 +98,9 @@ def loaded(
         is_changed = bool(attributes.changed())
     if is_changed:
         check_settled(flat, tensors)
+    # Dims that were marked may have become one, or a number.
+    wanted = replace(wanted, shapes=[result.shape for _, result in program.inputs])
+    check_ones(flat, functional, [write.target for write in program.writes], wanted)
     for write in program.writes:
         if write.kind == "input":
             raise not_taken(

@@ -38,65 +38,48 @@ def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
     """Raise ModelError that names the first node whose result is not PyTorch's, and DimError for a
     model that is another one at some size of the dims.
 
-    The module is run on the example; with dims at their least and largest sizes; and with each dim
-    at 1 that may be, which PyTorch's export takes for a size that an open one never has.
+    The module is run on the example, and with dims at their least and largest sizes.
     """
-    for sizes in _examples(asked):
+    dims = asked.dims
+    ends = [{dim.name: getattr(dim, end) for dim in dims} for end in ("min", "max")]
+    for sizes in [{}, *(ends if dims else [])]:
         inputs = asked.resized(sizes) if sizes else [value for _, value in flat.tensors]
-        try:
-            wanted = of_pytorch(model, flat, inputs)
-        except ModelError:
-            raise
-        except Exception as error:  # the model's own code may raise anything
-            where = (
-                f"inputs with {_described(sizes)}, which dims allow" if sizes else "these inputs"
-            )
-            raise ModelError(
-                f"{type(flat.model).__name__}: PyTorch itself does not run it on {where} "
-                f"({first_line(error)})"
-            ) from error
         with no_grad():
             outputs, written = model.functional([array_of(each) for each in inputs])
-        if not are_close([each.numpy() for each in (*outputs, *written)], wanted):
-            results = name_difference(model, functional, inputs)
-            if sizes and not are_close(results, wanted):
-                ones = " and ".join(name for name, size in sizes.items() if size == 1)
-                raise DimError(
-                    f"dims: at {_described(sizes)} the model is another than at other sizes: "
-                    + (f"give {ones} a min of 2, and " if ones else "")
-                    + "load it for that size by itself"
-                )
+        compare(model, flat, functional, inputs, [x.numpy() for x in (*outputs, *written)], sizes)
 
 
-def _examples(asked: Asked) -> list[dict[str, int]]:
-    """The sizes of dims to run a model at, first those of the example ({})."""
-    dims = asked.dims
-    if not dims:
-        return [{}]
-    given = asked.example_sizes()
-    ends = [{dim.name: getattr(dim, end) for dim in dims} for end in ("min", "max")]
-    alone = [{**given, dim.name: 1} for dim in dims if dim.min == 1]
-    found = [each for i, each in enumerate([*alone, *ends]) if each not in [*alone, *ends][:i]]
-    return [{}, *found]
+def compare(
+    model: TorchModel,
+    flat: Flat,
+    functional: Any,
+    inputs: Sequence[Any],
+    found: Sequence[np.ndarray],
+    sizes: Mapping[str, int],
+) -> None:
+    """Compare what a module has returned, and then written, for these inputs with PyTorch's results.
+    `sizes` are those of dims in the inputs, none for the example. Raises what `check` raises."""
+    wanted = of_pytorch(flat, inputs, model.written, sizes)
+    if are_close(found, wanted):
+        return
+    results = name_difference(model, functional, inputs)
+    if sizes and not are_close(results, wanted):
+        raise DimError(
+            f"dims: at {described(sizes)} the model is another than at other sizes: load it for "
+            "that size by itself"
+        )
 
 
-def _described(sizes: Mapping[str, int]) -> str:
+def described(sizes: Mapping[str, int]) -> str:
+    """Sizes in words: "n = 1, m = 2"."""
     return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
-def of_pytorch(model: TorchModel, flat: Flat, inputs: Sequence[Any]) -> list[np.ndarray]:
-    """What PyTorch returns for these tensors, and then the values of what it has written."""
-    outputs, written = _of_pytorch(flat, inputs)
-    return [*outputs, *(written[name] for name in model.written)]
-
-
-def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
-    """Whether arrays are others, but for the rounding of a network's operations."""
-    return len(found) == len(wanted) and all(map(is_close, found, wanted))
-
-
-def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The tensors that PyTorch returns, and its weights afterwards. Runs on copies."""
+def of_pytorch(
+    flat: Flat, inputs: Sequence[Any], written: Sequence[str], sizes: Mapping[str, int]
+) -> list[np.ndarray]:
+    """What PyTorch returns for these tensors, and then the values of what it has `written`. Runs on
+    copies. Raises ModelError if the model fails."""
     import torch
 
     state = {**dict(flat.module.named_parameters()), **dict(flat.module.named_buffers())}
@@ -112,16 +95,40 @@ def _of_pytorch(flat: Flat, inputs: Sequence[Any]) -> tuple[list[Any], dict[str,
             warnings.simplefilter("ignore")  # the model has run on the example already
             result = torch.func.functional_call(flat.module, copies, arguments)
     except Exception as error:  # the model's own code may raise anything
-        given = [each for _, each in flat.tensors]
-        same = all(a.shape == b.shape for a, b in zip(inputs, given, strict=True))
-        shapes = ", ".join(str(tuple(each.shape)) for each in inputs)
-        where = "these inputs" if same else f"inputs of shapes {shapes}, which dims allow"
+        where = f"inputs with {described(sizes)}, which dims allow" if sizes else "these inputs"
         raise ModelError(
-            f"{type(flat.module).__name__}: PyTorch itself does not run it on {where} "
+            f"{type(flat.model).__name__}: PyTorch itself does not run it on {where} "
             f"({first_line(error)})"
         ) from error
     leaves = [each for each in result if isinstance(each, torch.Tensor)]
-    return [array_of(each) for each in leaves], {n: array_of(each) for n, each in copies.items()}
+    return [array_of(each) for each in (*leaves, *(copies[name] for name in written))]
+
+
+def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
+    """The values of a program's nodes by name, run in PyTorch, and what `of_pytorch` returns."""
+    import torch
+
+    signature, arguments, given = functional.graph_signature, [], iter(inputs)
+    for spec in signature.input_specs:
+        if spec.target is None:
+            arguments.append(next(given).detach().clone())
+        else:
+            held = functional.state_dict.get(spec.target)
+            arguments.append(functional.constants[spec.target] if held is None else held)
+    interpreter = torch.fx.Interpreter(functional.graph_module, garbage_collect_values=False)
+    with torch.no_grad():
+        results = interpreter.run(*arguments)
+    of_kind: dict[bool, list[Any]] = {True: [], False: []}  # whether they are written
+    for spec, value in zip(signature.output_specs, results, strict=True):
+        if isinstance(value, torch.Tensor):
+            of_kind[spec.target is not None].append(array_of(value))
+    values = {node.name: _value(each) for node, each in interpreter.env.items()}
+    return values, [*of_kind[False], *of_kind[True]]
+
+
+def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
+    """Whether arrays are others, but for the rounding of a network's operations."""
+    return len(found) == len(wanted) and all(map(is_close, found, wanted))
 
 
 def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
@@ -149,19 +156,7 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
     """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
     result differs. Without one, only rounding has added up: returns PyTorch's results of the
     program, as `of_pytorch` those of the model."""
-    import torch
-
-    arguments, given = [], iter(inputs)
-    for spec in functional.graph_signature.input_specs:
-        if spec.target is None:
-            arguments.append(next(given).detach().clone())
-        else:
-            held = functional.state_dict.get(spec.target)
-            arguments.append(functional.constants[spec.target] if held is None else held)
-    interpreter = torch.fx.Interpreter(functional.graph_module, garbage_collect_values=False)
-    with torch.no_grad():
-        returned = interpreter.run(*arguments)
-    values = {node.name: _value(each) for node, each in interpreter.env.items()}
+    values, results = run_program(functional, inputs)
     sizes = model.program.sizes([tuple(each.shape) for each in inputs])
     theirs = {node.name: node for node in functional.graph.nodes}
     for node in model.program.nodes:
@@ -178,9 +173,7 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                     f"{node}: needle's result is another one than PyTorch's ({left_open}): {what}"
                 )
             raise ModelError(f"{node}: needle's result is not PyTorch's: {what}")
-    count = len(model.written)  # which a program returns first
-    results = [*returned[count:], *returned[:count]]
-    return [array_of(each) for each in results if isinstance(each, torch.Tensor)]
+    return results
 
 
 def _in_float64(node: Any, env: Mapping[Any, Any]) -> Any:

@@ -6,7 +6,7 @@ import pytest
 import needle_tvm
 from needle import Dim
 from needle_tvm.errors import TranslationError
-from tests.needle_tvm.frontend.torch.torch_checks import Applied, agree_at, check
+from tests.needle_tvm.compiler.torch_checks import Applied, agree_at, check
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

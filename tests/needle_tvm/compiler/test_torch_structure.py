@@ -11,7 +11,7 @@ from needle import Dim
 from needle_tvm import runtime
 from needle_tvm.errors import InputError, TranslationError
 from tests.needle.torch.structures import Cache, CacheLayer, LanguageModel
-from tests.needle_tvm.frontend.torch.torch_checks import Applied
+from tests.needle_tvm.compiler.torch_checks import Applied
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -8,7 +8,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm.errors import InputError
-from tests.needle_tvm.frontend.torch.torch_checks import STAGES, Applied, check
+from tests.needle_tvm.compiler.torch_checks import STAGES, Applied, check
 
 torch = pytest.importorskip("torch")
 F = pytest.importorskip("torch.nn.functional")

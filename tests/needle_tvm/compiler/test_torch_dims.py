@@ -9,7 +9,7 @@ from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
 from needle_tvm.compiler import first
 from needle_tvm.errors import InputError, MismatchError, UsageError
-from tests.needle_tvm.frontend.torch.torch_checks import Applied
+from tests.needle_tvm.compiler.torch_checks import Applied
 from tests.needle_tvm.runtime.ways import both_ways, native_way
 
 torch = pytest.importorskip("torch")

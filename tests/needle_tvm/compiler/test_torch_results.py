@@ -4,11 +4,8 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm._tvm.names import relax
-from needle_tvm.errors import CompilationError, MismatchError, TranslationError
-from needle_tvm.frontend.torch import decompositions as torch_decompositions
-from needle_tvm.frontend.torch import ops as torch_ops
-from tests.needle_tvm.frontend.torch.torch_checks import STAGES, Applied, check
+from needle_tvm.errors import TranslationError
+from tests.needle_tvm.compiler.torch_checks import STAGES, Applied, check
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -138,26 +135,6 @@ def test_a_division_by_zero_gives_zero_and_ends_no_process(dtype):
             assert found.numpy().tolist() == [*expected.tolist(), 0]
 
 
-def test_a_fault_of_the_translation_is_no_refusal(monkeypatch):
-    def faulty(node, importer):
-        return {}[node.name]
-
-    monkeypatch.setitem(torch_ops.CONVERTERS, "linear.default", faulty)
-    with pytest.raises(CompilationError, match=r"translation of PyTorch's.*KeyError"):
-        needle_tvm.compile_torch(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
-
-
-def test_a_shape_that_the_translation_gets_wrong_is_no_refusal(monkeypatch):
-    """TVM's core raises a ValueError for it, as the front end does for unknown operators."""
-
-    def faulty(node, importer):
-        return relax.op.reshape(importer.env[node.args[0]], (5,))
-
-    monkeypatch.setitem(torch_ops.CONVERTERS, "linear.default", faulty)
-    with pytest.raises(CompilationError, match=r"translation of PyTorch's.*Reshape"):
-        needle_tvm.compile_torch(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
-
-
 OF_UNKNOWN_SHAPE = {
     "nonzero": torch.nonzero,
     "index.Tensor": lambda x: x[x > 0],
@@ -168,7 +145,7 @@ OF_UNKNOWN_SHAPE = {
 
 @pytest.mark.parametrize("name", OF_UNKNOWN_SHAPE)
 def test_shapes_that_depend_on_values_are_refused_by_name(name):
-    with pytest.raises(TranslationError, match=rf"^Applied .*{name}.* shape depends on values"):
+    with pytest.raises(TranslationError, match=rf"^Applied: .*{name}.* shape depends on values"):
         needle_tvm.compile_torch(Applied(OF_UNKNOWN_SHAPE[name]).eval(), REAL)
 
 
@@ -184,31 +161,10 @@ def test_fields_of_several_tuples_are_read_by_one_kernel(number):
     check(of_tuples, [x, y, z], atol=2e-5)  # terms of up to about 50, which may cancel
 
 
-class Counting(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("calls", torch.zeros(2))
-
-    def forward(self, x):
-        self.calls += x
-        return self.calls * 1.0
-
-
-def test_writes_to_buffers_and_inputs_are_refused_by_name():
-    with pytest.raises(TranslationError, match=r"^Counting writes to its buffer 'calls', and"):
-        needle_tvm.compile_torch(Counting().eval(), torch.ones(2))
+def test_writes_to_inputs_are_refused_by_name():
     model = torch.nn.Sequential(torch.nn.ReLU(inplace=True), torch.nn.Linear(2, 2)).eval()
-    with pytest.raises(TranslationError, match=r"^Sequential writes to its input 'input', and"):
+    with pytest.raises(TranslationError, match=r"^Sequential: it writes to its input 'input'"):
         needle_tvm.compile_torch(model, torch.ones(2))
-
-
-def test_the_check_sees_an_operator_taken_apart_wrongly(monkeypatch):
-    """The difference between the decomposition and the operator is larger than rounding."""
-    wrong = {**torch_decompositions.DECOMPOSITIONS, "mish.default": lambda x: x * x.exp().tanh()}
-    monkeypatch.setattr(torch_decompositions, "DECOMPOSITIONS", wrong)
-    model = Applied(torch.nn.functional.mish).eval()
-    with pytest.raises(MismatchError):
-        needle_tvm.compile_torch(model, REAL)
 
 
 def test_moments():
@@ -280,13 +236,6 @@ def test_the_order_of_equals_is_left_open():
     assert np.array_equal(values.numpy(), x.topk(7, 1)[0].numpy())
     assert np.array_equal(np.take_along_axis(x.numpy(), order.numpy(), 1), ordered.numpy())
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_an_operator_s_other_results_are_refused_by_name():
-    x, weight = torch.randn(2, 5), torch.randn(5)
-    with pytest.raises(TranslationError, match=r"native_layer_norm.*first result alone"):
-        model = Applied(lambda x, w: torch.native_layer_norm(x, [5], w, None, 1e-5))
-        needle_tvm.compile_torch(model.eval(), x, weight)
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.int8, torch.int64])

@@ -1,11 +1,14 @@
 """Bags of embeddings, scattered reductions, adaptive pooling, and the lines of what is refused."""
 
+from math import prod
+
 import pytest
 
+import needle.torch
+import needle.trace
 import needle_tvm
 from needle_tvm.errors import TranslationError
-from needle_tvm.frontend.torch.taken import take
-from tests.needle_tvm.frontend.torch.torch_checks import Applied, check
+from tests.needle_tvm.compiler.torch_checks import Applied, check
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional
@@ -59,8 +62,9 @@ def test_bilinear_layers_never_hold_all_products():
     layer = torch.nn.Bilinear(40, 30, 5)
     x, y = torch.randn(2, 60, 40), torch.randn(2, 60, 30)
     check(lambda x, y: layer(x, y), [x, y], atol=1e-5)
-    graph = take(Applied(layer).eval(), (x, y), {}).functional.graph
-    assert max(node.meta["val"].numel() for node in graph.nodes if "val" in node.meta) < 120 * 400
+    loaded = needle.torch.load(Applied(layer).eval(), x, y, check=False)
+    graph = needle.trace.trace(loaded, x.numpy(), y.numpy())
+    assert max(prod(spec.shape) for node in graph.nodes for spec in node.specs) < 120 * 400
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 import needle_tvm
 from needle_tvm.errors import TranslationError
-from tests.needle_tvm.frontend.torch.torch_checks import Applied
+from tests.needle_tvm.compiler.torch_checks import Applied
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer

@@ -3,8 +3,8 @@
 import pytest
 
 from needle.dims import Dim
-from tests.needle_tvm.frontend.torch.test_torch_passes import with_statistics
-from tests.needle_tvm.frontend.torch.torch_checks import agree_at
+from tests.needle_tvm.compiler.test_torch_kernels import with_statistics
+from tests.needle_tvm.compiler.torch_checks import agree_at
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
