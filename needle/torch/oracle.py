@@ -57,7 +57,7 @@ def compare(
     found: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> None:
-    """Compare what a module has returned, and then written, for these inputs with PyTorch's results.
+    """Compare what a module has returned, and then written, for these inputs with PyTorch's.
     `sizes` are those of dims in the inputs, none for the example. Raises what `check` raises."""
     wanted = of_pytorch(flat, inputs, model.written, sizes)
     if are_close(found, wanted):
