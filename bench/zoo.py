@@ -42,7 +42,7 @@ def measured(group: str, name: str, exporter: str, rounds: int = ROUNDS) -> dict
     import torch
 
     from bench.zoo_models import GROUPS
-    from needle_tvm.frontend.torch.structure import Flat
+    from needle.torch.structure import Flat
 
     torch.manual_seed(0)
     torch.set_grad_enabled(False)

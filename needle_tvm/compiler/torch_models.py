@@ -133,12 +133,17 @@ def _check_real(found: Loaded) -> None:
             )
 
 
+def loaded_source(found: Loaded, asked: Request) -> Source:
+    """The `Source` of a loaded model, which is not compared with PyTorch."""
+    return _source(found, replace(asked, check=False))[0]
+
+
 def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     """The `Source` of a loaded model. What its code is compared with is compared with PyTorch
     first, when the code is generated; code from the cache was compared when it was."""
     from needle.torch.shared_state import SharedState
 
-    graph = _traced(found)
+    graph = traced(found)
     source = source_of(graph, asked.variant)
     module = found.module
     parts = described(module, graph, found.flat.model.state_dict())
@@ -162,7 +167,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     return replace(source, lower=lower, reference=oracle.reference), oracle
 
 
-def _traced(found: Loaded) -> Graph:
+def traced(found: Loaded) -> Graph:
     """The graph of a loaded model as a function of a list of tensors."""
     from needle.torch.arrays import array_of
 

@@ -28,17 +28,17 @@ import needle as ndl
 import needle_tvm
 from needle.graph import Graph
 from needle.onnx.emit import find
+from needle.torch.arrays import array_of
+from needle.torch.loading import loaded
 from needle.trace import trace
 from needle_tvm.check.campaign import draw, judge
 from needle_tvm.check.campaign.onnx import layers
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.torch.recipes import draw as draw_torch
 from needle_tvm.check.campaign.verdicts import REFUSALS
+from needle_tvm.compiler.torch_models import traced
 from needle_tvm.errors import UsageError
 from needle_tvm.frontend.bounds import Evaluation, Expected
-from needle_tvm.frontend.torch.arrays import array
-from needle_tvm.frontend.torch.reference import Reference
-from needle_tvm.frontend.torch.taken import take
 from needle_tvm.lower.libraries import unoptimized
 
 from . import answers
@@ -228,22 +228,23 @@ def _of_torch(kind: str, seed: int) -> Files:
     exported._example_inputs = None  # pickled
     file = io.BytesIO()
     torch.export.save(exported, file)
-    taken = take(model, inputs, {})
-    reference = Reference(taken, [array(x) for x in inputs])
+    graph = traced(loaded(model, inputs, {}))
+    params = {name: array.numpy() for name, array in graph.weights.values().items()}
+    reference = Evaluation(graph, [array_of(x) for x in inputs], params)
     with torch.no_grad():
         leaves = torch.utils._pytree.tree_leaves(model(*inputs))
     eager = [x for x in leaves if isinstance(x, torch.Tensor)]
-    if reference.difference([array(x) for x in eager]):
+    if reference.difference([array_of(x) for x in eager]):
         raise LeftOut("the evaluations do not agree")
     try:
         results = answers.of_torch(exported, inputs)
     except (RuntimeError, TypeError, NotImplementedError) as error:
         raise LeftOut("PyTorch does not run it in float64") from error
     fields = {
-        "inputs": [array(x).dtype.name for x in inputs],
-        "outputs": [array(x).dtype.name for x in eager],
+        "inputs": [array_of(x).dtype.name for x in inputs],
+        "outputs": [array_of(x).dtype.name for x in eager],
     }
-    case = _case([array(x) for x in inputs], results, [reference.expected()])
+    case = _case([array_of(x) for x in inputs], results, [reference.expected(_RUNS)])
     return {"program.json": json.dumps(fields).encode(), PT2: file.getvalue(), "0.npz": case}
 
 

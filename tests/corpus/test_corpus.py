@@ -19,9 +19,9 @@ pytest.importorskip("torch")
 import needle as ndl
 import needle_tvm
 from needle.backend_ndarray.dtypes import DTYPES
+from needle.torch.arrays import tensor_of
 from needle_tvm.check.campaign.judge import own_cache
 from needle_tvm.check.campaign.program import Program
-from needle_tvm.frontend.torch.arrays import tensor
 from needle_tvm.lower.libraries import unoptimized
 
 from .reading import ONNX, PT2, SOURCE, archives, programs
@@ -119,7 +119,7 @@ def faults(stored, folder, stages):
 
 
 def wrong_results(stored, function):
-    convert = tensor if PT2 in stored.files else ndl.Tensor
+    convert = tensor_of if PT2 in stored.files else ndl.Tensor
     for case in stored.cases:
         found = function(*map(convert, case.inputs))
         leaves = torch.utils._pytree.tree_leaves(found)  # nested as the PyTorch module's are
@@ -136,7 +136,7 @@ def opened(stored, folder):
     if PT2 in stored.files:
         path = folder / PT2
         path.write_bytes(stored.files[PT2])
-        tensors = list(map(tensor, inputs))
+        tensors = list(map(tensor_of, inputs))
         return None, lambda stage: needle_tvm.compile_torch(path, *tensors, stage=stage, threads=1)
     proto, dims = onnx.load_from_string(stored.files[ONNX]), dims_of(stored) or None
     if SOURCE not in stored.files:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import needle as ndl
+from needle.torch.loading import loaded
 from needle.trace import trace
 from needle_tvm._tvm.names import structural_hash
 from needle_tvm.check.campaign import campaign
@@ -26,11 +27,9 @@ from needle_tvm.check.campaign.torch import programs as torch_programs
 from needle_tvm.check.campaign.torch import recipes as torch_recipes
 from needle_tvm.check.campaign.torch.draw import TorchProgram
 from needle_tvm.check.campaign.verdicts import FOREIGN, REFUSED, RIGHT, VARIANTS
+from needle_tvm.compiler.torch_models import traced
 from needle_tvm.frontend import lowering
-from needle_tvm.frontend.torch.lowering import lowered
-from needle_tvm.frontend.torch.taken import take
 from needle_tvm.lower import build
-from needle_tvm.lower.variant import Variant
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune.measure.workers import Workers
 
@@ -114,13 +113,11 @@ def _code(program: Program | TorchProgram) -> list[list[str]] | None:
             model, inputs = program.load()
             target = resolve("cpu", threads).to_tvm()
             if isinstance(program, TorchProgram):
-                taken = take(model, inputs)
-                signature = taken.signature
-                module = lowered(taken.translated.module, target, Variant(stage))
+                graph = traced(loaded(model, inputs, {}))
             else:
                 graph = trace(model, *map(ndl.Tensor, inputs))
-                signature = lowering.signature(graph)
-                module = lowering.lower(graph, target, stage)
+            signature = lowering.signature(graph)
+            module = lowering.lower(graph, target, stage)
             module = build.schedule(module, target, stage)
             found.append([structural_hash(module), repr(signature)])
     except Exception:  # of whatever kind: the whole judge then says what it is

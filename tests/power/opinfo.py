@@ -22,12 +22,12 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 import needle_tvm
+from needle.torch.arrays import tensor_of
 from needle_tvm.check.campaign import campaign
 from needle_tvm.check.campaign.failures import FAILURES
 from needle_tvm.check.campaign.torch.service import serve as _  # noqa: F401  what it imports, and meets once
 from needle_tvm.check.campaign.verdicts import RIGHT, WRONG, raised
 from needle_tvm.errors import ScheduleWarning
-from needle_tvm.frontend.torch.arrays import array, tensor
 from needle_tvm.tune.measure.workers import Workers
 from tests.power.samples import Sample
 
@@ -74,7 +74,7 @@ def _judged(entry: Any, sample: Any, stage: str) -> tuple[str, str, str]:
 def _differs(have: Any, want: Any) -> str | None:
     """How a result differs from PyTorch's, in words; None if it does not. The compiler's check has
     compared within tight bounds, except random numbers and the choice among equal values."""
-    have = tensor(array(have))
+    have = tensor_of(have.numpy())
     narrow = want.dtype in (torch.int8, torch.uint8, torch.int16)  # needle's Tensors hold int32
     if have.shape != want.shape or (have.dtype != want.dtype and not narrow):
         return f"{have.dtype} {tuple(have.shape)}, expected {want.dtype} {tuple(want.shape)}"

@@ -1,7 +1,7 @@
 """Judge PyTorch programs, which go through `compile_torch`, against PyTorch's own results.
 
-`torch.service` serves this module's `serve`. `recipes` draws the programs, and
-`frontend.torch.reference` decides which errors are acceptable.
+`torch.service` serves this module's `serve`. `recipes` draws the programs, and `frontend.bounds`
+decides which errors are acceptable.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from needle.torch.arrays import array_of
+from needle.torch.loading import Loaded, loaded
 from needle_tvm.check.campaign import verdicts
 from needle_tvm.check.campaign.fenced import fenced
 from needle_tvm.check.campaign.judge import own_cache, told
@@ -17,11 +19,9 @@ from needle_tvm.check.campaign.torch.draw import TorchProgram
 from needle_tvm.check.campaign.torch.recipes import draw
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import request
+from needle_tvm.compiler.torch_models import loaded_source, traced
 from needle_tvm.errors import ScheduleWarning
-from needle_tvm.frontend.torch.arrays import array
-from needle_tvm.frontend.torch.model import source
-from needle_tvm.frontend.torch.reference import Reference
-from needle_tvm.frontend.torch.taken import Taken, take
+from needle_tvm.frontend.bounds import Evaluation
 
 
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,17 +67,19 @@ def _judged(
         model, inputs = program.load()
         with torch.no_grad():
             expected = model(*inputs)
-        where = "export"
-        taken = take(model, _examples(torch, model, inputs), {})
-        reference = Reference(taken, [array(x) for x in inputs])
-        where = "exported"
+        where = "load"
+        found = loaded(model, _examples(torch, model, inputs), {})
+        graph = traced(found)
+        params = {name: array.numpy() for name, array in graph.weights.values().items()}
+        reference = Evaluation(graph, [array_of(x) for x in inputs], params)
+        where = "loaded"
         wrong = _difference(torch, reference, expected, expected)
         if wrong:
             return where, verdicts.WRONG, wrong
-        for stage, threads, results in _compiled(taken, inputs, variants):
+        for stage, threads, results in _compiled(found, inputs, variants):
             where = verdicts.place(stage, threads)
-            for found in results:
-                wrong = _difference(torch, reference, expected, found)
+            for result in results:
+                wrong = _difference(torch, reference, expected, result)
                 if wrong:
                     return where, verdicts.WRONG, wrong
     except verdicts.Failure as failure:
@@ -103,7 +105,7 @@ def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...
     return examples
 
 
-def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> str | None:
+def _difference(torch: Any, reference: Evaluation, expected: Any, found: Any) -> str | None:
     """Return what is wrong with a result, its nesting or one of its tensors, or None."""
     flatten = torch.utils._pytree.tree_flatten
     (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
@@ -114,11 +116,17 @@ def _difference(torch: Any, reference: Reference, expected: Any, found: Any) -> 
         if tensors[i] is not wanted[i] and tensors[i] != wanted[i]:
             return f"result {i}: {tensors[i]!r}, expected {wanted[i]!r}"
     tensors = [x for i, x in enumerate(tensors) if i not in fixed]
-    return reference.difference([array(each) for each in tensors])
+    return reference.difference([_array(each) for each in tensors])
+
+
+def _array(value: Any) -> Any:
+    """A result, of PyTorch's or of compiled code, as a NumPy array."""
+    is_torchs = type(value).__module__.partition(".")[0] == "torch"
+    return array_of(value) if is_torchs else value.numpy()
 
 
 def _compiled(
-    taken: Taken, inputs: tuple[Any, ...], variants: Sequence[tuple[str, int]]
+    found: Loaded, inputs: tuple[Any, ...], variants: Sequence[tuple[str, int]]
 ) -> Iterator[tuple[str, int, list[Any]]]:
     """Yield stage, threads, and the results of three calls.
 
@@ -128,7 +136,7 @@ def _compiled(
     for stage, threads in variants:
         try:
             asked = request(stage=stage, threads=threads, recompile=True, check=False)
-            compiled = compile_source(source(taken, asked.spec, asked.variant), asked)
+            compiled = compile_source(loaded_source(found, asked), asked)
             yield stage, threads, [compiled(*given) for given in calls]
         except Exception as error:
             raise verdicts.Failure(verdicts.place(stage, threads), error) from error

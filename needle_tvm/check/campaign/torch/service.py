@@ -7,11 +7,9 @@ import importlib
 
 import torch
 
+import needle.torch
 from needle_tvm.check.campaign import service  # noqa: F401
 from needle_tvm.check.campaign.torch.programs import serve
-from needle_tvm.frontend.torch.arrays import array
-from needle_tvm.frontend.torch.reference import Reference
-from needle_tvm.frontend.torch.taken import take
 
 __all__ = ["serve"]
 
@@ -27,9 +25,7 @@ def _look_operators_up_once() -> None:
 def _meet_late_imports() -> None:
     """Import the thousand modules that `torch.export` imports late."""
     torch.set_num_threads(1)
-    model, x = torch.nn.Linear(3, 4).eval(), torch.ones(2, 3)
-    reference = Reference(take(model, (x,), {}), [array(x)])
-    reference.difference([array(model(x))])
+    needle.torch.load(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
 
 
 _look_operators_up_once()
