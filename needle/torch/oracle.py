@@ -44,22 +44,23 @@ def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
     ends = [{dim.name: getattr(dim, end) for dim in dims} for end in ("min", "max")]
     for sizes in [{}, *(ends if dims else [])]:
         inputs = asked.resized(sizes) if sizes else [value for _, value in flat.tensors]
+        wanted = of_pytorch(flat, inputs, model.written, sizes)
         with no_grad():
             outputs, written = model.functional([array_of(each) for each in inputs])
-        compare(model, flat, functional, inputs, [x.numpy() for x in (*outputs, *written)], sizes)
+        found = [each.numpy() for each in (*outputs, *written)]
+        compare(model, functional, inputs, found, wanted, sizes)
 
 
 def compare(
     model: TorchModel,
-    flat: Flat,
     functional: Any,
     inputs: Sequence[Any],
     found: Sequence[np.ndarray],
+    wanted: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> None:
-    """Compare what a module has returned, and then written, for these inputs with PyTorch's.
-    `sizes` are those of dims in the inputs, none for the example. Raises what `check` raises."""
-    wanted = of_pytorch(flat, inputs, model.written, sizes)
+    """Compare what a module has returned, and then written, for these inputs with PyTorch's, which
+    is `wanted`. `sizes` are those of dims in the inputs. Raises what `check` raises."""
     if are_close(found, wanted):
         return
     results = name_difference(model, functional, inputs)

@@ -14,7 +14,7 @@ from needle.trace import Graph
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
 from needle_tvm.errors import InstallError, TranslationError, UsageError
-from needle_tvm.frontend.loaded import described, graph_of
+from needle_tvm.frontend.loaded import described, graph_of, with_ranges
 from needle_tvm.frontend.model import source_of
 from needle_tvm.frontend.source import Array, FixedWeights, Source
 from needle_tvm.process.turns import compiling
@@ -162,7 +162,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
         if asked.check:
             oracle.compare()
         lowered, signature = source.lower(target)
-        return lowered, {**signature, **parts}
+        return lowered, {**with_ranges(module, signature), **parts}
 
     return replace(source, lower=lower, reference=oracle.reference), oracle
 
@@ -201,16 +201,16 @@ class _Oracle:
         for inputs in self._source.examples:
             # The state, which the model has itself, follows its inputs.
             tensors = list(map(tensor_of, inputs[: len(module.program.inputs)]))
-            found = self._source.reference(inputs, params)
             open_sizes = module.program.sizes([tuple(each.shape) for each in tensors])
             sizes = {dim.name: size for dim, size in open_sizes.items()}
+            wanted = oracle.of_pytorch(flat, tensors, module.written, sizes)
+            found = self._source.reference(inputs, params)
             try:
-                oracle.compare(module, flat, functional, tensors, found, sizes)
+                oracle.compare(module, functional, tensors, found, wanted, sizes)
             except UnsupportedError:
                 raise
             except ModelError:
                 # The tolerance is for what networks do; this computes the rounding of each op.
-                wanted = oracle.of_pytorch(flat, tensors, module.written, sizes)
                 if self._source.explain(inputs, wanted) is not None:
                     raise
             self._results[id(inputs)] = found

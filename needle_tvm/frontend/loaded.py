@@ -17,6 +17,7 @@ from needle_tvm.artifact.arrays import as_numpy
 from needle_tvm.artifact.function import digest_of
 from needle_tvm.errors import UsageError
 from needle_tvm.frontend.model import source_of
+from needle_tvm.frontend.shapes import described_shape
 from needle_tvm.frontend.source import Source
 
 if TYPE_CHECKING:
@@ -64,6 +65,20 @@ def described(module: TorchModel, graph: Graph, state_dict: Iterable[str]) -> di
     }
 
 
+def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]:
+    """A signature with the ranges that PyTorch gives to inputs that are indices."""
+    from needle.torch.indices import index_ranges
+
+    program = module.program
+    shapes = {name: module.weight_named(name).shape for name in program.weights.values()}
+    ranges = index_ranges(program, shapes)
+    inputs = list(signature["inputs"])
+    for number, (name, _) in enumerate(program.inputs):
+        if name in ranges:
+            inputs[number] = {**inputs[number], "range": described_shape(ranges[name])}
+    return {**signature, "inputs": inputs}
+
+
 def source(
     module: TorchModel, inputs: Sequence[Any], variant: Variant, dims: Mapping[Any, Any] | None
 ) -> Source:
@@ -79,7 +94,7 @@ def source(
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
         lowered, signature = found.lower(target)
-        return lowered, {**signature, **parts}
+        return lowered, {**with_ranges(module, signature), **parts}
 
     text = f"{found.fingerprint} {parts!r}".encode()
     return replace(

@@ -78,7 +78,8 @@ def _variable(leaf: Leaf, extents: Extents) -> relax.Var:
 
 def _identifier(name: str) -> str:
     """`name` as a TVMScript identifier. Relax renames on collision; only positions matter."""
-    return re.sub(r"\W", "_", name)
+    found = re.sub(r"\W", "_", name)
+    return f"p_{found}" if found[:1].isdigit() else found  # C has no such names
 
 
 def _emit(

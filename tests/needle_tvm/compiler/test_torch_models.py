@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
+from needle import ops
 from needle.torch import execute, registry
 from needle_tvm import runtime
 from needle_tvm.errors import InputError, ParameterError, TranslationError
@@ -182,7 +183,8 @@ def test_a_program_of_other_operators_has_code_of_its_own(monkeypatch):
     """By a converter's fault two operators may have one graph."""
     x = torch.rand(3) + 0.5
     assert not needle_tvm.compile_torch(Applied(torch.exp).eval(), x, stage="noopt").from_cache
-    planted = registry.find("aten.exp.default")
+    right = registry.find("aten.sinh.default")
+    planted = right._replace(function=lambda node, x: ops.exp(x))
     monkeypatch.setattr(
         execute.registry,
         "find",
