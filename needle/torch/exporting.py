@@ -15,7 +15,7 @@ from ..errors import DimError, ModelError, UnsupportedError
 from . import aliases, complexes, numbers, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
-from .lines import at_line_of
+from .lines import at_line_of, at_line_of_call, draws, has_shape_of_values
 from .nodes import live_nodes, name_of
 from .program import Program
 from .reading import program_of
@@ -41,7 +41,7 @@ def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple
             functional = _exported(model, given, asked)
             symbols = symbols_of(functional, asked)
             check_guards(functional, symbols)
-            _refuse(model, functional, symbols)
+            _refuse(model, given, functional, symbols)
             try:
                 return functional, program_of(functional, symbols)
             except UnsupportedError as error:
@@ -212,7 +212,7 @@ def quiet() -> Iterator[None]:
             handler.removeFilter(nothing)
 
 
-def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
+def _refuse(model: Any, inputs: Sequence[Any], functional: Any, symbols: Symbols) -> None:
     """Raise UnsupportedError for a program that needle could not reproduce."""
     import torch
 
@@ -222,19 +222,21 @@ def _refuse(model: Any, functional: Any, symbols: Symbols) -> None:
             continue
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
         if random and not has_converter(node.target):  # such as dropout, which need not be
+            line = at_line_of_call(model, inputs, draws)
             raise not_taken(
                 model,
-                f"it draws random numbers ({node.target}){line_of(node)}, and a traced model would "
+                f"it draws random numbers ({node.target}){line}, and a traced model would "
                 f"give the same ones at each call: {_instead_of_drawing(model)}",
             )
         value = node.meta.get("val")
         for part in value if isinstance(value, (tuple, list)) else [value]:
             extents = getattr(part, "shape", ())
             if not all(map(symbols.knows, extents)):
+                line = at_line_of_call(model, inputs, has_shape_of_values)
                 raise not_taken(
                     model,
                     f"it computes a tensor ({node.target}) whose shape depends on values"
-                    f"{line_of(node)}, and a traced model has fixed shapes: keep all elements and "
+                    f"{line}, and a traced model has fixed shapes: keep all elements and "
                     "mark those that count, by torch.where or by a product with the mask",
                 )
     outputs = [
@@ -258,19 +260,6 @@ def _instead_of_drawing(model: Any) -> str:
         if training
         else ("take them as an input")
     )
-
-
-def line_of(node: Any) -> str:
-    """Where the model's code calls an operator: " (at file.py:3: code)", or ""."""
-    trace = node.meta.get("stack_trace") or ""
-    lines = trace.strip().splitlines()
-    for i in range(len(lines) - 1, 0, -1):
-        head = lines[i - 1].strip()
-        if head.startswith('File "'):
-            path, _, rest = head[len('File "') :].partition('", line ')
-            number = rest.partition(",")[0]
-            return f" (at {path.rpartition('/')[2]}:{number}: {lines[i].strip()})"
-    return ""
 
 
 def _run(model: Any, inputs: Sequence[Any], sizes: Mapping[str, int] | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import needle
@@ -19,7 +19,8 @@ def at_line_of(error: BaseException) -> str:
 
 def at_line_of_call(model: Any, inputs: Sequence[Any], is_meant: Callable[..., bool]) -> str:
     """Where a model's code calls the first operator for which `is_meant(operator, args, kwargs)`,
-    in the same words. Runs the model on copies of the inputs."""
+    in the same words. Runs the model on copies of the inputs and of
+    its weights."""
     import torch
 
     found = list[str]()
@@ -33,9 +34,37 @@ def at_line_of_call(model: Any, inputs: Sequence[Any], is_meant: Callable[..., b
                 found.append(_innermost((each.filename, each.lineno or 0) for each in stack))
             return operator(*args, **(kwargs or {}))
 
-    with torch.random.fork_rng(devices=[]), Watch():
-        model(*[each.clone() for each in inputs])
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    copies = {name: each.detach().clone() for name, each in state.items()}
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), Watch():
+        torch.func.functional_call(model, copies, tuple(each.clone() for each in inputs))
     return found[0] if found else ""
+
+
+def draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call of an operator draws random numbers: dropout may not be training, or drop
+    nothing."""
+    import torch
+
+    if torch.Tag.nondeterministic_seeded not in getattr(operator, "tags", ()):
+        return False
+    arguments = operator._schema.arguments
+    given = {each.name: each.default_value for each in arguments} | {**kwargs}
+    given |= dict(zip((each.name for each in arguments), args, strict=False))
+    trains = given.get("train", given.get("training", True))
+    nothing = any(given.get(name) == 0 for name in ("p", "dropout_p", "dropout"))
+    return trains is not False and not nothing
+
+
+def has_shape_of_values(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the shape of a call's result depends on values."""
+    import torch
+
+    tagged = torch.Tag.dynamic_output_shape in getattr(operator, "tags", ())
+    if not tagged or not str(operator).startswith("aten.index"):
+        return tagged
+    masks = [each for each in args[1] if each is not None]
+    return any(each.dtype in (torch.bool, torch.uint8) for each in masks)
 
 
 def _innermost(places: Iterable[tuple[str, int]]) -> str:

@@ -105,8 +105,8 @@ def of_pytorch(
     return [array_of(each) for each in (*leaves, *(copies[name] for name in written))]
 
 
-def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """The values of a program's nodes by name, run in PyTorch, and what `of_pytorch` returns."""
+def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[Any, Any], list[np.ndarray]]:
+    """The values of a program's nodes, run in PyTorch, and what `of_pytorch` returns."""
     import torch
 
     signature, arguments, given = functional.graph_signature, [], iter(inputs)
@@ -123,8 +123,7 @@ def run_program(functional: Any, inputs: Sequence[Any]) -> tuple[dict[str, Any],
     for spec, value in zip(signature.output_specs, results, strict=True):
         if isinstance(value, torch.Tensor):
             of_kind[spec.target is not None].append(array_of(value))
-    values = {node.name: _value(each) for node, each in interpreter.env.items()}
-    return values, [*of_kind[False], *of_kind[True]]
+    return interpreter.env, [*of_kind[False], *of_kind[True]]
 
 
 def are_close(found: Sequence[np.ndarray], wanted: Sequence[np.ndarray]) -> bool:
@@ -157,14 +156,15 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
     """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
     result differs. Without one, only rounding has added up: returns PyTorch's results of the
     program, as `of_pytorch` those of the model."""
-    values, results = run_program(functional, inputs)
+    env, results = run_program(functional, inputs)
+    values = {node.name: _value(each) for node, each in env.items()}
     sizes = model.program.sizes([tuple(each.shape) for each in inputs])
     theirs = {node.name: node for node in functional.graph.nodes}
     for node in model.program.nodes:
         call = at_sizes(node, sizes) if sizes else node
         what = _difference(call, values, model)
         if what is not None and node.name in theirs:
-            exact = _in_float64(theirs[node.name], interpreter.env)
+            exact = _in_float64(theirs[node.name], env)
             if exact is not None and _difference(call, values | {node.name: exact}, model) is None:
                 continue  # PyTorch's own rounding: it keeps places of halves as halves
         if what is not None:

@@ -5,8 +5,8 @@ from math import prod
 import pytest
 
 import needle.torch
-import needle.trace
 import needle_tvm
+from needle.trace import trace
 from needle_tvm.errors import TranslationError
 from tests.needle_tvm.compiler.torch_checks import Applied, check
 
@@ -63,7 +63,7 @@ def test_bilinear_layers_never_hold_all_products():
     x, y = torch.randn(2, 60, 40), torch.randn(2, 60, 30)
     check(lambda x, y: layer(x, y), [x, y], atol=1e-5)
     loaded = needle.torch.load(Applied(layer).eval(), x, y, check=False)
-    graph = needle.trace.trace(loaded, x.numpy(), y.numpy())
+    graph = trace(loaded, x.numpy(), y.numpy())
     assert max(prod(spec.shape) for node in graph.nodes for spec in node.specs) < 120 * 400
 
 
