@@ -18,7 +18,7 @@ from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..dtypes import checked_scalar, scalar_dtype
 from ..op import Elementwise, register
 from ..op_types import Expr, TeNamespace, TeTensor
-from ..samples import Arg, ErrorSample, Sample, error, unary
+from ..samples import Arg, ErrorSample, Sample, error, sample, unary
 from ..tensor import Tensor
 from . import _te
 
@@ -151,6 +151,7 @@ class PowerScalar(_WithScalar):
     reads = frozenset({"inputs"})
     samples = (
         *_samples(2, 3, 1, 0, 2.0, -1.0),
+        sample(Arg((2, 3), dtype="int32"), scalar=65),
         *_samples(0.5, -0.5, 1.7, low=0.3, high=3),
     )
     error_samples = (
@@ -185,11 +186,8 @@ class PowerScalar(_WithScalar):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x, scalar = self.both(k, x)
         exponent = float(self.scalar)
-        if (
-            exponent.is_integer()
-            and 0 < exponent <= 64
-            and (exponent <= 4 or not is_floating(_te.dtype_of(x)))
-        ):
+        is_short = 0 < exponent <= 4 or not is_floating(_te.dtype_of(x))  # which has no pow
+        if exponent.is_integer() and exponent > 0 and is_short:
             return _repeated(k, x, int(exponent))
         if exponent == 0:
             return _te.elementwise(k, lambda _: _te.full_like(k, x, 1), x)
