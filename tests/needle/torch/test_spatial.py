@@ -106,7 +106,7 @@ GRIDS = [
     row("three", lambda x, g: F.grid_sample(
         x[None], F.pad(g, (0, 1), value=0.3)[None, :1, :], align_corners=False), X, GRID),
     row("affine", lambda t: F.affine_grid(t, (2, 1, 3, 4), align_corners=True), THETA),
-    row("affine of one", lambda t: F.affine_grid(t, (2, 1, 3, 1)), THETA.double()),
+    row("affine of one", lambda t: F.affine_grid(t, (2, 1, 3, 1), False), THETA.double()),
 ]  # fmt: skip
 TABLES = {
     "convolutions": CONVOLUTIONS,
@@ -128,9 +128,9 @@ def test_results_and_gradients(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
+@pytest.mark.parametrize("stage", ["noopt", "tuned"])
 def test_compiled(stage):
-    rows = [*CONVOLUTIONS[:1], *CONVOLUTIONS[6:8], *POOLS[:6], *TIES, *RESIZES[::4], *GRIDS[::3]]
+    rows = [CONVOLUTIONS[7], *POOLS[4:7], TIES[0], *RESIZES[1:12:5], GRIDS[4]]
     inputs = [x for each in rows for x in each.inputs]
     loaded = needle.torch.load(Together(rows).eval(), *inputs)
     compiled = needle_tvm.compile(loaded, *(ndl.Tensor(array_of(x)) for x in inputs), stage=stage)
