@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
-from . import aliases, complexes, numbers, registry, strided
+from . import aliases, complexes, numbers, recurrence, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
 from .lines import at_line_of, at_line_of_call, draws, has_shape_of_values
@@ -91,7 +91,7 @@ def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
 
     def recorded(*known: Any) -> Any:
         with contextlib.ExitStack() as active:
-            for each in known:
+            for each in (recurrence.whole(), *known):
                 active.enter_context(each)
             return torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
 

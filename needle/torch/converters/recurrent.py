@@ -97,7 +97,7 @@ def _rounded(x: Tensor, node: Node) -> Tensor:
     return x if x.dtype == node.dtype else ops.cast(x, node.dtype)
 
 
-@converter("aten.lstm.input")
+@converter("aten.lstm.input", "needle.lstm")
 def lstm(node: Node, x: Value, states: Any, params: Any, *options: Any) -> tuple[Tensor, ...]:
     projects = states[0].shape[-1] != states[1].shape[-1]
 
@@ -131,7 +131,7 @@ def _projecting_lstm(
     return [ops.stack(hidden, 0), ops.stack(cells, 0)]
 
 
-@converter("aten.gru.input")
+@converter("aten.gru.input", "needle.gru")
 def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple[Tensor, ...]:
     def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
         bias = w.state_bias
@@ -143,7 +143,7 @@ def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
     return _layers(node, layer, x, [state], params, False, *options)
 
 
-@converter("aten.rnn_tanh.input", "aten.rnn_relu.input")
+@converter("aten.rnn_tanh.input", "aten.rnn_relu.input", "needle.rnn_tanh", "needle.rnn_relu")
 def rnn(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple[Tensor, ...]:
     nonlinearity = "tanh" if "tanh" in node.operator else "relu"
 

@@ -47,7 +47,7 @@ def test_recurrent_layers(name):
     """Whole, in the graph and its weights' gradients."""
     model = LAYERS[name]
     loaded = needle.torch.load(model, X)
-    operators = {node.operator.removeprefix("aten.") for node in loaded.program.nodes}
+    operators = {node.operator.removeprefix("needle.") for node in loaded.program.nodes}
     assert name.split()[0] in {each.partition(".")[0].partition("_")[0] for each in operators}
     outputs = loaded(ndl.Tensor(X.numpy()))[0]
     assert is_close(outputs.numpy(), array_of(model(X)[0]))
@@ -178,3 +178,14 @@ def test_writes_to_results_reach_the_input():
         for have, want in zip(found, wanted, strict=True):
             assert is_close(have.numpy(), array_of(want))
     assert is_close(loaded.total.numpy(), array_of(model.total))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_every_number_of_steps(kind):
+    """Which export takes for a number where it runs the steps."""
+    model, steps = layer(kind, **DEEP), ndl.Dim("steps", max=30)
+    loaded = needle.torch.load(model, normal(2, 6, 3), dims={"input": {1: steps}})
+    for n in (1, 30):
+        x = normal(2, n, 3)
+        assert is_close(loaded(x.numpy())[0].numpy(), array_of(model(x)[0]))
