@@ -125,7 +125,7 @@ BAGS = [
 GROUPS = torch.tensor([8, 8, 16, 24], dtype=torch.int32)
 GROUPED = [
     row("rows", lambda x, y, o: torch._grouped_mm(x, y, offs=o),
-        normal(32, 16).bfloat16(), normal(4, 16, 8).bfloat16(), GROUPS),
+        normal(24, 16).bfloat16(), normal(4, 16, 8).bfloat16(), GROUPS),
     row("columns", lambda x, y, o: torch._grouped_mm(x, y, offs=o),
         normal(4, 8, 16).bfloat16(), normal(16, 24).bfloat16(), GROUPS),
     row("summed", lambda x, y, o: torch._grouped_mm(x, y, offs=o),
@@ -138,10 +138,16 @@ def test_bags():
 
 
 def test_grouped_matmuls():
-    rows = GROUPED
-    loaded = needle.torch.load(Together(rows).eval(), *(x for each in rows for x in each.inputs))
-    found = loaded(*(ndl.Tensor(array_of(x)) for each in rows for x in each.inputs))
-    assert (found[0].numpy()[24:] == 0).all()
+    check(GROUPED, gradients=False)
+
+
+def test_rows_behind_the_last_group_are_zero():
+    """PyTorch leaves them as they were in memory."""
+    inputs = normal(32, 16).bfloat16(), *GROUPED[0].inputs[1:]
+    loaded = needle.torch.load(Together(GROUPED[:1]).eval(), *inputs, check=False)
+    found = loaded(*(ndl.Tensor(array_of(x)) for x in inputs))
+    rows = (found[0] if isinstance(found, tuple) else found).numpy()
+    assert rows[:24].any() and not rows[24:].any()
 
 
 @pytest.mark.slow

@@ -5,11 +5,15 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle_tvm.errors import TranslationError
+from needle.torch.converters import grouped
+from needle.torch.registry import converter
 from tests.needle_tvm.compiler.torch_checks import Applied
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peer
+
+
+converter("needle_tests.grouped_mm_fallback")(grouped.grouped_mm)
 
 
 @torch.library.custom_op("needle_tests::grouped_mm_fallback", mutates_args=())
@@ -69,11 +73,3 @@ def test_groups_of_halves_and_rows_behind_the_last():
     assert found.dtype == torch.bfloat16 and (found[4:] == 0).all()
     assert torch.allclose(found[:1], x[:1] @ weights[0], rtol=1e-2)
     assert torch.allclose(found[1:4], x[1:4] @ weights[1], rtol=1e-2)
-
-
-def test_groups_of_columns_are_refused():
-    ends = torch.tensor([8, 16], dtype=torch.int32)
-    model = Applied(lambda x, y: torch._grouped_mm(x, y, offs=ends)).eval()
-    x, y = torch.randn(8, 16).bfloat16(), torch.randn(16, 8).bfloat16()
-    with pytest.raises(TranslationError, match=r"_grouped_mm.*: only rows \(S, K\) with matrices"):
-        needle_tvm.compile_torch(model, x, y)
