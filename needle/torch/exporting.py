@@ -12,7 +12,7 @@ from typing import Any
 
 from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
-from . import aliases, complexes, numbers, recurrence, registry, strided
+from . import aliases, complexes, known_numbers, recurrence, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
 from .lines import at_line_of, at_line_of_call, draws, has_shape_of_values
@@ -95,14 +95,14 @@ def _recorded(model: Any, inputs: tuple[Any, ...], asked: Asked) -> Any:
                 active.enter_context(each)
             return torch.export.export(model, inputs, dynamic_shapes=_hints(asked))
 
-    known = numbers.numbers_of(model)
+    known = known_numbers.numbers_of(model)
     try:
         exported = recorded()
-        decides = bool(known) and numbers.decides(exported)
-        return recorded(numbers.knowing(known)) if decides else exported
+        decides = bool(known) and known_numbers.decides(exported)
+        return recorded(known_numbers.knowing(known)) if decides else exported
     except GuardOnDataDependentSymNode:
-        with numbers.following() as outdated:
-            exported = recorded(numbers.knowing(known))
+        with known_numbers.following() as outdated:
+            exported = recorded(known_numbers.knowing(known))
         if outdated:
             raise
         return exported
