@@ -9,6 +9,7 @@ refused.
 from __future__ import annotations
 
 import contextlib
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -121,7 +122,8 @@ def _called(model: Any, inputs: Sequence[Any]) -> Any:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     arguments = tuple(each.detach().clone() for each in inputs)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # the model has run on the example already
         return torch.func.functional_call(model, copies, arguments)
 
 

@@ -19,11 +19,13 @@ def whole() -> Any:
     `needle::lstm` and the like, which run PyTorch's."""
     import torch
 
+    operators = _operators()  # now: PyTorch traces the mode itself, where branches are recorded
+
     class Whole(torch.overrides.TorchFunctionMode):
         def __torch_function__(
             self, function: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            operator = _operators().get(function)
+            operator = operators.get(function)
             if operator is not None and not kwargs and _is_padded(args):
                 return operator(*args)
             return function(*args, **(kwargs or {}))

@@ -81,7 +81,7 @@ class Program:
         self.begin(arrays[count:])
 
     def set_weights(self, params: Mapping[str, Any]) -> None:
-        """Like `set_params`, for weights alone: a state goes on."""
+        """Like `set_params`, for `params` that are weights alone: a state goes on."""
         arrays = weights.in_order(self.artifact.main, params, state=False)
         self.executor.use(self.executor.copied(arrays))
 

@@ -175,7 +175,7 @@ def _nearest(x: Tensor, axis: int, m: int, factor: float | None, mode: str) -> T
     # In float32, as PyTorch: where an element is as near to two, the rounding decides.
     shift = np.float32(0.5 if mode == "nearest-exact" else 0)
     if is_symbolic((n, m)):
-        ratio = Filter(False, False, False).ratio(n, m, factor)
+        ratio = Filter(False, False, False).ratio(n, m, factor, x.device)
         at = (ops.arange(m, dtype="float32", device=x.device) + shift) * ratio
         return ops.take(x, ops.minimum(ops.floor(at), n - 1).astype("int64"), axis)
     ratio = np.float32(n / m if factor is None else 1 / factor)
@@ -191,15 +191,15 @@ class Filter:
     align_corners: bool
     antialias: bool
 
-    def ratio(self, n: Any, m: Any, factor: float | None) -> Any:
+    def ratio(self, n: Any, m: Any, factor: float | None, device: Device | None = None) -> Any:
         """The distance of neighbours among m elements, counted in those of an axis of n: a number,
-        or if sizes leave it open a float32 Tensor."""
+        or if sizes leave it open a float32 Tensor on `device`."""
         if factor is not None and not self.align_corners:
             return 1 / factor
         over, under = (n - 1, m - 1) if self.align_corners else (n, m)
         if not is_symbolic((over, under)):
             return over / under if under > 0 else 0.0
-        return _number(over) / ops.maximum(_number(under), 1.0)
+        return _number(over, device) / ops.maximum(_number(under, device), 1.0)
 
     def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
         """(places, weights) of each element that the elements `at` are made of. `xp` is NumPy or
@@ -225,9 +225,9 @@ class Filter:
         return np.stack(places), np.stack(weights)
 
 
-def _number(n: Any) -> Tensor:
+def _number(n: Any, device: Device | None) -> Tensor:
     """An extent, which may be symbolic, as a float32 Tensor of no axis."""
-    return init.zeros(dtype="float32", requires_grad=False) + n
+    return init.zeros(dtype="float32", device=device, requires_grad=False) + n
 
 
 def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
@@ -313,7 +313,7 @@ def _by_takes(x: Tensor, axis: int, m: Any, factor: float | None, kind: Filter) 
             f"interpolate: axis {axis} has the symbolic extent {n}, which does not go with "
             "antialias"
         )
-    ratio = kind.ratio(n, m, factor)
+    ratio = kind.ratio(n, m, factor, x.device)
     wide = x.dtype == "float64" and not isinstance(ratio, Tensor)
     at = ops.arange(m, dtype="float64" if wide else "float32", device=x.device)
     total: Any = 0

@@ -383,9 +383,9 @@ def test_faults_of_files_are_found_where_they_are(monkeypatch):
     with monkeypatch.context() as patched:
         patched.setitem(RULES, ndl.ops.Exp, lambda s, x: s.w.op("Tanh", x))
         assert [serve(asked)[key] for key in ("verdict", "where")] == ["wrong", "onnxruntime"]
-    (right,) = registry._CONVERTERS["", "Exp"]
+    (right,) = registry._REGISTRY._converters["", "Exp"]
     wrong = right._replace(function=lambda node, x: ndl.ops.tanh(x))
-    monkeypatch.setitem(registry._CONVERTERS, ("", "Exp"), [wrong])
+    monkeypatch.setitem(registry._REGISTRY._converters, ("", "Exp"), [wrong])
     assert [serve(asked)[key] for key in ("verdict", "where")] == ["wrong", "import"]
 
 
@@ -436,9 +436,9 @@ def test_faults_of_graphs_are_found_and_made_small(monkeypatch):
     asked = {"program": program.to_json(), "variants": []}
     right = serve(asked)
     assert (right["verdict"], right["where"]) == ("right", ""), right["what"]
-    (rule,) = registry._CONVERTERS["", "Relu"]
+    (rule,) = registry._REGISTRY._converters["", "Relu"]
     wrong = rule._replace(function=lambda node, x: ndl.ops.exp(x))
-    monkeypatch.setitem(registry._CONVERTERS, ("", "Relu"), [wrong])
+    monkeypatch.setitem(registry._REGISTRY._converters, ("", "Relu"), [wrong])
 
     def fails(graph):
         return serve({**asked, "program": graph.to_json()})["where"] == "onnxruntime"
