@@ -233,6 +233,18 @@ class Writer:
             return x
         if x.array is not None and x.folds:
             return self.array(x.array.reshape(shape), x.name)
+        source, order = self._source.get(x.name, (x, ()))
+        unit = _unit_axis(x.shape, shape) if order and x.shape is not None else None
+        if unit is not None:  # before the transpose, which may then meet its opposite
+            at, extents = order[unit], list(source.extents)
+            if len(shape) > len(order):
+                extents.insert(at, 1)
+                moved = [a + (a >= at) for a in order]
+                moved.insert(unit, at)
+            else:
+                del extents[at]
+                moved = [a - (a > at) for a in order if a != at]
+            return self.transpose(self.reshape(source, extents), moved)
         target, zero = _reshape_target(x.shape, shape)
         attributes = {"allowzero": 1} if zero else {}
         made: Value = self.node("Reshape", x, self.ints(target), shape=shape, **attributes)
@@ -358,6 +370,19 @@ def _is_same_array(a: Any, b: Any) -> bool:
 def _with_ones(shape: Shape, axes: Sequence[int]) -> list[Any]:
     rest = iter(shape)
     return [1 if a in axes else next(rest) for a in range(len(shape) + len(axes))]
+
+
+def _unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
+    """The axis of extent 1 that alone is new in `after`, before another one, or that is gone from
+    it; None if they differ in another way."""
+    longer, shorter = (after, before) if len(after) > len(before) else (before, after)
+    if len(longer) != len(shorter) + 1:
+        return None
+    for axis in range(len(before)):
+        rest = (*longer[:axis], *longer[axis + 1 :])
+        if same(longer[axis], 1) and same(rest, tuple(shorter)):
+            return axis
+    return None
 
 
 def _reshape_target(old: Shape | None, new: Shape) -> tuple[list[Any], bool]:
