@@ -292,6 +292,11 @@ class Concat(Op):
             return k.topi.identity(some[0] if some else cast[0])
         return k.topi.concatenate(some, axis)
 
+    def emit(self, r: ModuleType, *parts: Expr) -> Expr | None:
+        if len({str(part.ty.dtype) for part in parts}) > 1:
+            return None
+        return r.op.concat(list(parts), self.axis % len(parts[0].ty.shape.values))
+
 
 @register
 class FusedAddScalars(Op):

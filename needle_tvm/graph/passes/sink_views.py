@@ -8,7 +8,7 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
 - for a reshape of rows (M, N) to (..., N), of images (B, 1, W, N) to (B, W, N), or of images
   (B * D, H, W, N) to volumes (B, D, H, W, N): a tensor of no more axes that varies along the last
   one only, or any tensor of the view's own shape, which is reshaped to the rows.
-All ranks are static.
+A concatenation may read several permutations in one order. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
 a chain of convolutions that each go to channels last and back stays in channels last, and the
@@ -32,7 +32,7 @@ def _operators(*names: str) -> tuple[Any, ...]:
     return tuple(tvm.ir.Op.get(f"relax.{name}") for name in names)
 
 
-(_PERMUTE, _RESHAPE) = _operators("permute_dims", "reshape")
+(_PERMUTE, _RESHAPE, _CONCAT) = _operators("permute_dims", "reshape", "concat")
 UNARY = _operators(
     *("negative", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh", "abs", "erf"),
     *("nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "nn.leakyrelu", "nn.softplus", "clip"),
@@ -248,7 +248,22 @@ class _Sinker(expr_functor.PyExprMutator):
             return call if view is None else self._sunk(call, view, operands)
         if call.op in BINARY:
             return self._binary(call)
+        if call.op == _CONCAT:
+            return self._concat(call)
         return call
+
+    def _concat(self, call: Any) -> Any:
+        """A concatenation of permutations in one order, as a permutation of one."""
+        parts = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
+        views = [self._viewed(part) for part in parts]
+        if not views or any(view is None or view.op != _PERMUTE for view in views):
+            return call
+        order = order_of(views[0])
+        if any(order_of(view) != order for view in views):
+            return call
+        sources = [view.args[0] for view in views]
+        joined = self.builder_.emit(relax.op.concat(sources, order[int(call.attrs.axis)]))
+        return self._view.again(views[0], joined)
 
     def _binary(self, call: Any) -> Any:
         for position in (0, 1):

@@ -433,3 +433,15 @@ def test_a_scalar_that_is_an_operand_by_its_own_name():
         lambda x: planes(op.multiply(x, relax.const(np.float32(3)))),
         NHWC,
     )
+
+
+def test_a_concatenation_of_permutations():
+    other = Spec(2, 5, 6, 3)
+    becomes(
+        sink_permutes,
+        lambda x, y: op.concat([planes(x), planes(y)], 1),
+        lambda x, y: planes(op.concat([x, y], 3)),
+        NHWC,
+        other,
+    )
+    stays(sink_permutes, lambda x, y: op.concat([planes(x), y], 1), NHWC, NCHW)
