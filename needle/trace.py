@@ -191,6 +191,15 @@ class Trace:
         finally:
             self._stack.pop()
 
+    @contextlib.contextmanager
+    def within(self, path: str) -> Iterator[None]:
+        """Context in which ops are recorded with this path, below that of the running module."""
+        self._stack.append(".".join(filter(None, (self.where, path))))
+        try:
+            yield
+        finally:
+            self._stack.pop()
+
     @property
     def where(self) -> str:
         """The path of the running module."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .._state import state
 from ..conversion.registry import Converter
 from ..errors import ModelError, TraceError, UnsupportedError
 from ..extents import replaced, same
@@ -57,7 +58,8 @@ class Run:
         return argument
 
     def _run(self, node: Node) -> None:
-        with _named(node):
+        trace = state.trace
+        with _named(node), trace.within(node.path) if trace else contextlib.nullcontext():
             made = convert(node, self.value(node.args))
         if self._each is not None:
             self._each(node, made)

@@ -51,21 +51,34 @@ def index_ranges(
             known[node.name] = node.results[0].shape
             dtypes[node.name] = node.results[0].dtype
         for index, low, high in _indices(node, known):
-            name = _source(index, made, dtypes)
+            name, ignored = _source(index, made, dtypes)
             if name is not None and name in dict(program.inputs):
+                # An ignored number is one more, and numbers between are accepted too.
+                low, high = min([low, *ignored]), max([high, *ignored])
                 before = found.get(name, (low, high))
                 found[name] = max(low, before[0]), min(high, before[1])
     return found
 
 
-def _source(index: Any, made: Mapping[str, Node], dtypes: Mapping[str, str]) -> str | None:
-    """The value whose elements an index holds; None if the index is no tensor of integers."""
+def _source(
+    index: Any, made: Mapping[str, Node], dtypes: Mapping[str, str]
+) -> tuple[str | None, list[int]]:
+    """The value whose elements an index holds, but for numbers that are replaced before; None if
+    the index is no tensor of integers."""
+    ignored: list[int] = []
     while isinstance(index, Ref) and dtypes.get(index.name) in _INTEGERS:
         node = made.get(index.name)
-        if node is None or _base(node) not in _KEEP_ALL:
-            return index.name
-        index = node.args[0]
-    return None
+        if node is not None and node.operator == "aten.where.ScalarOther":
+            asked = made.get(getattr(node.args[0], "name", ""))
+            if asked is None or _base(asked) != "ne" or asked.args[0] != node.args[1]:
+                return None, ignored
+            ignored.append(asked.args[1])
+            index = node.args[1]
+        elif node is None or _base(node) not in _KEEP_ALL:
+            return index.name, ignored
+        else:
+            index = node.args[0]
+    return None, ignored
 
 
 def _indices(node: Node, shapes: Mapping[str, tuple[Any, ...]]) -> Iterator[tuple[Any, Any, Any]]:
@@ -79,6 +92,9 @@ def _indices(node: Node, shapes: Mapping[str, tuple[Any, ...]]) -> Iterator[tupl
         yield args[_TABLES[name]], 0, shape_of(args[0])[0] - 1
     elif name in _ALONG and shape_of(args[0]) and isinstance(args[1], int):
         yield args[_ALONG[name]], 0, shape_of(args[0])[args[1]] - 1
+    elif name == "index_fill" and shape_of(args[0]) and isinstance(args[1], int):
+        extent = shape_of(args[0])[args[1]]
+        yield args[2], -extent, extent - 1
     elif name in ("take", "put"):
         count = prod(shape_of(args[0]))
         yield args[1], -count, count - 1

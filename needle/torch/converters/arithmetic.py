@@ -79,12 +79,13 @@ def floor_divide(node: Node, x: Any, other: Any) -> Tensor:
 
 @converter("aten.remainder", "prims.remainder")
 def remainder(node: Node, x: Any, other: Any) -> Tensor:
-    return arithmetic(node, ops.remainder, x, other)
+    """Of operands that are rounded to the result's dtype, also a number beside halves."""
+    return ops.remainder(cast(x, node.dtype), cast(other, node.dtype))
 
 
 @converter("aten.fmod", "prims.fmod")
 def fmod(node: Node, x: Any, other: Any) -> Tensor:
-    return arithmetic(node, ops.fmod, x, other)
+    return ops.fmod(cast(x, node.dtype), cast(other, node.dtype))
 
 
 @converter("aten.square")

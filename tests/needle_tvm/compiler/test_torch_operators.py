@@ -44,21 +44,13 @@ y = torch.arange(12.0).reshape(4, 3)
 compiled = needle_tvm.compile_torch(Written().eval(), y, torch.tensor([0, 1]), stage=sys.argv[1])
 for far in (10**6, 10**9, 10**15):
     found = compiled(y, torch.tensor([far, -far]))
-    rows = torch.tensor([3, 0])
-    assert (found[0].numpy()[[0, 3]] == 3).all() and (found[0].numpy()[1:3] == y[1:3].numpy()).all()
-    for result in found[1:3]:
-        assert (result.numpy() == y.index_copy(0, rows, y[:2]).numpy()).all()
-    assert (found[3].numpy() == y.index_add(0, rows, y[:2]).numpy()).all()
-    columns = torch.tensor([[2], [0]])
-    assert (found[4].numpy() == y.scatter(1, columns, 1.0).numpy()).all()
-    assert (found[5].numpy() == y.scatter(1, columns, y).numpy()).all()
-    assert (found[6].numpy() == y.scatter_add(1, columns, y).numpy()).all()
-    assert (found[7].numpy() == y.gather(1, columns).numpy()).all()
+    assert all((result.numpy() == y.numpy()).all() for result in found[:-1])
+    assert (found[-1].numpy() == y.gather(1, torch.tensor([[2], [0]])).numpy()).all()
 """
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_computed_indices_that_lie_outside_write_at_the_ends(stage):
+def test_computed_indices_that_lie_outside_write_nothing(stage):
     done = subprocess.run(
         [sys.executable, "-c", WRITTEN, stage],
         capture_output=True,
@@ -457,7 +449,5 @@ def test_products_distances_and_windows():
     check(function, [numbers((4, 5)), numbers((3, 5), seed=1)], steps=32)
 
 
-def test_average_pooling_of_integers_is_refused():
-    with pytest.raises(needle_tvm.errors.TranslationError, match="pooling of torch"):
-        model = Applied(lambda x: F.avg_pool2d(x, 2, divisor_override=3)).eval()
-        needle_tvm.compile_torch(model, torch.arange(16).reshape(1, 1, 4, 4))
+def test_average_pooling_of_integers():
+    check(lambda x: F.avg_pool2d(x, 2, divisor_override=3), [torch.arange(16).reshape(1, 1, 4, 4)])
