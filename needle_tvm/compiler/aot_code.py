@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from needle.backend_ndarray.locks import lock_of_one_object
 from needle.torch.aot_graph import AotGraph, Output, unsupported_dtype
 from needle.torch.arrays import array_of
 from needle.torch.oracle import is_close
@@ -52,7 +52,7 @@ class Compiled:
             raise LeftToPyTorchError(f"a tensor of dtype {dtype}, which needle does not have")
         self._sizes = [i for i, each in enumerate(values) if isinstance(each, torch.SymInt)]
         self._symbols = [values[i].node.expr for i in self._sizes]
-        self._lock = threading.RLock()
+        self._lock = lock_of_one_object()
         self._codes: list[Code] = []
         self._has_open = bool(self._sizes)  # whether code for many sizes may be made
         self._bound: dict[tuple[int, ...], Bound] = {}

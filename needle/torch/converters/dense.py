@@ -1,4 +1,5 @@
-"""Converters of matrix products. Halves are summed in float32 and rounded once."""
+"""Converters of matrix products. Products of halves are summed in float32 and rounded; what is
+added to them is added in float32."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from ..registry import converter
 
 
 def product(a: Value, b: Value) -> Tensor:
-    """a @ b; of halves in float32."""
-    return ops.matmul(wide(a), wide(b))
+    """a @ b; of halves, which GPUs multiply as such, as float32."""
+    return wide(ops.matmul(tensor(a), tensor(b)))
 
 
 def _scaled(x: Tensor, factor: Number) -> Tensor:
@@ -38,9 +39,9 @@ def _added(node: Node, made: Tensor, added: Value, beta: Number, alpha: Number) 
 @converter("aten.linear")
 def linear(node: Node, x: Value, weight: Value, bias: Value | None = None) -> Tensor:
     """x (..., K) times the transpose of a weight (N, K), plus a bias (N,)."""
-    w = wide(weight)
-    source, order = _stored(wide(x))
-    made = ops.matmul(source, ops.transpose(w) if w.ndim == 2 else w)
+    w = tensor(weight)
+    source, order = _stored(tensor(x))
+    made = product(source, ops.transpose(w) if w.ndim == 2 else w)
     made = ops.cast(made if bias is None else ops.add(made, wide(bias)), node.dtype)
     return made if order is None else permuted(made, order)
 
