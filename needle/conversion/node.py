@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ..errors import ModelError, UnsupportedError
+import contextlib
+from collections.abc import Iterator
+
+from ..errors import ModelError, TraceError, UnsupportedError
 
 
 class NamedNode:
@@ -15,3 +18,25 @@ class NamedNode:
     def unsupported(self, what: str) -> UnsupportedError:
         """The error for a node that needs what needle does not have."""
         return UnsupportedError(f"{self}: {what}")
+
+
+@contextlib.contextmanager
+def named(
+    node: NamedNode,
+    otherwise: type[ModelError] = ModelError,
+    kept: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
+    """Context whose errors name the node. Python's own errors become `otherwise`, but for those of
+    the classes in `kept`, which keep their class."""
+    try:
+        yield
+    except ModelError as error:
+        if str(error).startswith("node "):
+            raise
+        raise type(error)(f"{node}: {error}") from error
+    except TraceError as error:
+        raise TraceError(f"{node}: {error}") from error
+    except kept as error:
+        raise type(error)(f"{node}: {error}") from error
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise otherwise(f"{node}: {error}") from error

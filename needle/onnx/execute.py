@@ -10,8 +10,9 @@ import numpy as np
 
 from .._state import no_grad, state
 from ..conversion.budget import looping
+from ..conversion.node import named
 from ..conversion.values import Carried, Items, Missing, Value, holds_dims, tensor
-from ..errors import ModelError, TraceError, UnsupportedError
+from ..errors import ModelError, UnsupportedError
 from ..tensor import Tensor, TensorTuple
 from . import registry
 from .graph import Graph, Node, used_names
@@ -69,7 +70,7 @@ def run_node(node: Node, inputs: Sequence[Any], values: Mapping[str, Any]) -> tu
             raise ModelError(f"{node}: input {i} is missing")
     _check_kinds(node, found, inputs)
     given = [value for value in inputs if value is not None]
-    with _named(node):
+    with named(node):
         if all(isinstance(value, np.ndarray) for value in given) and not found.scoped:
             twin = registry.find_twin(node.op_type, node.domain)
             if twin is not None:
@@ -131,21 +132,6 @@ def _as_tuple(node: Node, made: Any) -> tuple[Any, ...]:
     ):
         raise node.unsupported(f"its outputs {', '.join(map(repr, node.outputs))} are not all made")
     return outputs
-
-
-@contextlib.contextmanager
-def _named(node: Node) -> Iterator[None]:
-    """Context whose errors name the node."""
-    try:
-        yield
-    except ModelError as error:
-        if str(error).startswith("node "):
-            raise
-        raise type(error)(f"{node}: {error}") from error
-    except TraceError as error:
-        raise TraceError(f"{node}: {error}") from error
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise ModelError(f"{node}: {error}") from error
 
 
 def as_tensors(values: Sequence[Value]) -> list[Tensor]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from .._state import state
+from ..conversion.node import named
 from ..conversion.registry import Converter
-from ..errors import ModelError, TraceError, UnsupportedError
+from ..errors import UnsupportedError
 from ..extents import replaced, same
 from ..tensor import Tensor, TensorTuple
 from . import complexes, registry
@@ -59,7 +60,9 @@ class Run:
 
     def _run(self, node: Node) -> None:
         trace = state.trace
-        with _named(node), trace.within(node.path) if trace else contextlib.nullcontext():
+        path = trace.within(node.path) if trace else contextlib.nullcontext()
+        # An index out of range is the call's fault, and stays an IndexError.
+        with named(node, UnsupportedError, kept=(IndexError,)), path:
             made = convert(node, self.value(node.args))
         if self._each is not None:
             self._each(node, made)
@@ -136,20 +139,3 @@ def _check(node: Node, index: int, value: Any) -> None:
             f"result {index} is {dtype_name(value)}{list(value.shape)} in needle, and "
             f"{wanted.dtype}{list(wanted.shape)} in PyTorch"
         )
-
-
-@contextlib.contextmanager
-def _named(node: Node) -> Iterator[None]:
-    """Context whose errors name the node."""
-    try:
-        yield
-    except ModelError as error:
-        if str(error).startswith("node "):
-            raise
-        raise type(error)(f"{node}: {error}") from error
-    except TraceError as error:
-        raise TraceError(f"{node}: {error}") from error
-    except IndexError as error:  # an index of the call
-        raise IndexError(f"{node}: {error}") from error
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise UnsupportedError(f"{node}: {error}") from error

@@ -8,21 +8,9 @@ from needle import Dim
 from needle.errors import ModelError
 
 torch = pytest.importorskip("torch")
+Network = pytest.importorskip("tests.torch_network").Network
 nn = torch.nn
 pytestmark = pytest.mark.peer
-
-
-class Network(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-        self.norm = nn.BatchNorm2d(4)
-        self.drop = nn.Dropout(0.5)
-        self.head = nn.Linear(4, 2)
-
-    def forward(self, image, scale=None):
-        hidden = self.drop(self.norm(self.conv(image))).mean((2, 3))
-        return {"scores": self.head(hidden), "hidden": [hidden]}
 
 
 @pytest.fixture(autouse=True)
