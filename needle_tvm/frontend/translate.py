@@ -276,13 +276,14 @@ def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
 
 def _ends_a_product_twice(node: Node) -> bool:
     """Whether a matmul whose result the node reads could be fused with it into a function of
-    several results. Matmul schedules go from the reduction to one single last block."""
+    several results. Matmul schedules go from the reduction to one single last block. One result as
+    large as the operands is enough: the step of an optimizer also returns its count."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
     if len(parts) < 2:
         return False
-    smallest = min(bounds_of(size)[1] for size in parts)
-    return smallest >= max((bounds_of(size)[0] for size in operands), default=0)
+    largest = max(bounds_of(size)[1] for size in parts)
+    return largest >= max((bounds_of(size)[0] for size in operands), default=0)
 
 
 def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:

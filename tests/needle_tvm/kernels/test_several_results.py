@@ -35,3 +35,20 @@ def test_two_results_behind_a_product(rng, name, dtype):
     for found, expected in zip(needle_tvm.compile(model, x)(x), model(x), strict=True):
         found, expected = (each.numpy().astype("float64") for each in (found, expected))
         np.testing.assert_allclose(found, expected, 0.02, 0.02)
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2])
+def test_the_step_of_an_optimizer_behind_a_product(rng, wanted):
+    """Two of its results are as large as the product, and its count has no axis."""
+
+    def model(x, w, gradient, sums, rate, count):
+        results = ops.AdagradUpdate(lr_decay=0.1, weight_decay=0.1)(
+            x @ w, gradient, sums, rate, count
+        )
+        return results[wanted]
+
+    shapes = (2, 4, 16), (2, 16, 16), (2, 4, 16), (2, 4, 16), ()
+    given = [tensor(rng.uniform(0.5, 1, shape)).astype("float32") for shape in shapes]
+    given.append(tensor(np.array(3)).astype("int64"))
+    found, expected = needle_tvm.compile(model, *given)(*given), model(*given)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-5)
