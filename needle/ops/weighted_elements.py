@@ -41,6 +41,8 @@ class WeightedElements(Index):
         sample((1, 20, 3), positions(1, 1, 6), (1, 1, 6)),
         sample((2, 0, 3), positions(2, 2, 2), (2, 2, 2)),
         sample((1, 2, 3), positions(1, 2, 0), (1, 2, 0)),
+        sample((2, 1, 1), positions(2, 2, 9, low=-1, high=0, dtype="int32"), (2, 2, 9)),
+        sample((1, 1, 300), positions(1, 2, 3, low=-1, high=100, dtype="int8"), (1, 2, 3)),
     )
     error_samples = (
         error(ShapeError, r"x has shape \(3, 2\)", (3, 2), positions(3, 1, 2), (3, 1, 2)),
@@ -119,16 +121,19 @@ class WeightedElements(Index):
 
     def emit_te(self, k: TeNamespace, x: TeTensor, index: TeTensor, weight: TeTensor) -> TeTensor:
         (batch, channels, size), (_, taps, m) = x.shape, index.shape
-        dtype, kind = _te.dtype_of(x), _te.dtype_of(index)
+        dtype = _te.dtype_of(x)
         wide = compute_dtype(dtype)
-        last = k.tirx.Cast(kind, size - 1) if kind != "int64" else size - 1
+        kind = "int32" if _te.dtype_of(index) == "int32" else "int64"  # that holds the size
+        last, zero = k.tirx.Cast(kind, size - 1), k.tirx.const(0, kind)
 
         def part(t: Any, n: Expr, c: Expr, j: Expr) -> Expr:
-            place = index[n, t, j]
-            at = k.tirx.max(k.tirx.min(place, last), k.tirx.const(0, kind))
+            place = k.tirx.Cast(kind, index[n, t, j])
+            # Both sides of a Select are computed, in vectors. TVM takes its condition for known on
+            # the other side: where that bounds `place` (as `place < 0`, or `at == place` with the
+            # clamped position of a single element), it drops `max` and `min`, and memory around x
+            # is read.
+            at = zero if _te.is_one(size) else k.tirx.max(k.tirx.min(place, last), zero)
             value = k.tirx.Cast(wide, x[n, c, at])
-            # Both sides of a Select are computed. Where the condition is `place < 0`, TVM takes
-            # that for known on the other side, drops the `max`, and elements before x are read.
             value = k.tirx.Select(at == place, value, k.tirx.const(0, wide))
             return k.tirx.Cast(wide, weight[n, t, j]) * value
 

@@ -133,13 +133,14 @@ def test_what_values_decide_is_refused(name):
         needle_tvm.compile(lambda x: getattr(ops, name)(x, *more(x)), x)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_elements_that_count_as_0_are_not_read(dtype):
+@pytest.mark.parametrize("size", [1, 2, 64])
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+def test_elements_that_count_as_0_are_not_read(dtype, size):
     """TVM simplifies each side of a choice by what the condition says of it, and code computes
     both: an index of -1 was read, one element before x."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(1, 2, 64)).astype("float32")
-    index = rng.integers(-1, 64, (1, 4, 4096)).astype(dtype)
+    x = rng.normal(size=(1, 2, size)).astype("float32")
+    index = rng.integers(-1, size, (1, 4, 4096)).astype(dtype)
     weight = rng.normal(size=(1, 4, 4096)).astype("float32")
     op = ndl.ops.WeightedElements()
     compiled = needle_tvm.compile(lambda x, i, w: op(x, i, w), *map(tensor, (x, index, weight)))
