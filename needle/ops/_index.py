@@ -21,7 +21,11 @@ HOW = ("set", "add", "mul", "max", "min")
 # Where nothing else divides it, they are fewer, down to a few cache lines.
 _COLUMNS, _FEW_COLUMNS = 256, 32
 # Elements that one task copies.
-_COPIED = 1 << 14
+_PIECE = 1 << 14
+
+# Annotation of loops that copy an input before anything else is written there. Code that writes
+# over its input leaves them out.
+COPIED = "needle.copied"
 
 
 class Index(Op):
@@ -85,6 +89,7 @@ def put_te(
         columns = k.te.min(k.te.max(quarter, _FEW_COLUMNS), columns)
     blocks = k.tirx.floordiv(row + columns - 1, columns)
     total = outer * extent * row
+    notes = {COPIED: 1} if base is not None else {}
     alone = _te.is_one(outer * blocks)  # then one task puts all, after several have copied
 
     def element(at: Expr, place: Expr, j: Expr) -> list[Expr]:
@@ -95,16 +100,17 @@ def put_te(
         s.buffer_store(out, _te.full_like(k, source, 0) if old is None else old[tuple(at)], at)
 
     def copy_whole(s: Any, old: Any, out: Any) -> None:
-        with s.parallel(0, k.tirx.floordiv(total + _COPIED - 1, _COPIED)) as task:
-            with s.serial(0, k.te.min(total - task * _COPIED, _COPIED)) as i:
-                copy(s, old, out, _te.unravel(k, task * _COPIED + i, shape))
+        tasks = k.tirx.floordiv(total + _PIECE - 1, _PIECE)
+        with s.parallel(0, tasks, annotations=notes) as task:
+            with s.serial(0, k.te.min(total - task * _PIECE, _PIECE)) as i:
+                copy(s, old, out, _te.unravel(k, task * _PIECE + i, shape))
 
     def put_all(s: Any, old: Any, where: Any, new: Any, out: Any) -> None:
         with s.parallel(0, outer * blocks) as task:
             at, first = k.tirx.floordiv(task, blocks), k.tirx.floormod(task, blocks) * columns
             width = k.te.min(columns, row - first)
             if not alone:
-                with s.serial(0, extent) as i, s.serial(0, width) as j:
+                with s.serial(0, extent, annotations=notes) as i, s.serial(0, width) as j:
                     copy(s, old, out, element(at, i, first + j))
 
             def put_one(place: Expr, i: Expr, j: Expr) -> None:

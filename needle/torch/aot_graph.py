@@ -45,6 +45,13 @@ class Output(NamedTuple):
     node: Any
     is_view: bool
 
+    @property
+    def computed(self) -> int | None:
+        """Which of the "computed" values it is made of, if of one."""
+        if self.value is None or self.value.kind != "computed":
+            return None
+        return self.value.number
+
 
 class Part(NamedTuple):
     """A graph of what needle computes, its inputs (a node of it, and the value that the node stands

@@ -33,6 +33,12 @@ _PLACING = frozenset(
     f"aten.{name}" for name in "kthvalue median nanmedian mode topk sort argsort".split()
 )
 
+# Those whose results have no values yet.
+_UNSET = frozenset(
+    f"aten.{name}"
+    for name in "empty empty_like empty_permuted empty_strided new_empty new_empty_strided".split()
+)
+
 
 def check(model: TorchModel, flat: Flat, functional: Any, asked: Asked) -> None:
     """Raise ModelError that names the first node whose result is not PyTorch's, and DimError for a
@@ -169,7 +175,7 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                 continue  # PyTorch's own rounding: it keeps places of halves as halves
         if what is not None:
             kind = node.operator.rpartition(".")[0]
-            if kind in _PLACING and _places_equals(call, values, model):
+            if kind in _UNSET or (kind in _PLACING and _places_equals(call, values, model)):
                 continue
             if kind in _DECOMPOSING:
                 raise UnsupportedError(

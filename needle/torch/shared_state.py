@@ -18,6 +18,8 @@ class SharedState:
     They are looked up at each use: the model's own code may have replaced a buffer.
     """
 
+    in_place = True
+
     def __init__(self, model: Any, names: Sequence[str]) -> None:
         self._model, self._names = model, list(names)
 
@@ -38,13 +40,25 @@ class SharedState:
         return self._tensors()
 
     def write(self, values: Sequence[Any]) -> None:
-        """Write new values, arrays or tensors, into the model's tensors."""
+        """Write new values, arrays or tensors, into the model's tensors; None stands for one that
+        has been written, which PyTorch is told."""
         import torch
 
         for tensor, value in zip(self._tensors(), values, strict=True):
+            if value is None:
+                was_written(tensor)
+                continue
             new = tensor_of(value) if isinstance(value, np.ndarray) else torch.from_dlpack(value)
             with torch.inference_mode(tensor.is_inference()):
                 tensor.copy_(new)
+
+
+def was_written(tensor: Any) -> None:
+    """Count a write to a tensor's memory, as PyTorch does for its own."""
+    import torch
+
+    if not tensor.is_inference():
+        torch.autograd.graph.increment_version(tensor)
 
 
 def check_apart(model: Any, written: Sequence[str] | None = None) -> None:

@@ -42,7 +42,8 @@ class Function:
     call to call, and their new values are the last outputs; `arguments` and `output_tree` have
     neither. `fixed` are names in the model's `state_dict` that are no parameters of the code: of
     arrays that it does not read, and with a digest (`digest_of`) of its constants. `unsaved` are
-    parameters of the code that are not in a `state_dict`.
+    parameters of the code that are not in a `state_dict`. `in_place` are the outputs (each with the
+    number of an input of its type) that `main_in_place` writes to the input's memory.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -61,6 +62,7 @@ class Function:
     state: tuple[ArraySpec, ...] = ()
     fixed: Mapping[str, str | None] = field(default_factory=dict)
     unsaved: tuple[str, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         """The arrays among a call's arguments, in the order of `inputs`; InputError if the
@@ -102,6 +104,8 @@ def parse(entry: Mapping[str, Any]) -> Function:
     expect(all(isinstance(each, str | None) for each in fixed.values()), "fixed")
     unsaved = tuple(entry.get("unsaved", ()))
     expect(all(isinstance(name, str) for name in unsaved), "unsaved")
+    in_place = tuple((int(output), int(number)) for output, number in entry.get("in_place", ()))
+    expect(all(_is_like(outputs[o], inputs[i]) for o, i in in_place), "in_place")
     return Function(
         inputs=inputs,
         params=params,
@@ -119,7 +123,12 @@ def parse(entry: Mapping[str, Any]) -> Function:
         state=state,
         fixed=fixed,
         unsaved=unsaved,
+        in_place=in_place,
     )
+
+
+def _is_like(one: ArraySpec, other: ArraySpec) -> bool:
+    return (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[ArraySpec, ...]:
@@ -146,7 +155,7 @@ def _state(
         for name, spec in zip(names, inputs[len(inputs) - len(names) :], strict=True)
     )
     new = outputs[len(outputs) - len(names) :]
-    expect([(s.shape, s.dtype) for s in found] == [(s.shape, s.dtype) for s in new], "state")
+    expect(all(map(_is_like, found, new)), "state")
     return found
 
 

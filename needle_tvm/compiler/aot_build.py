@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import weakref
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import needle as ndl
@@ -19,6 +22,7 @@ from needle.trace import trace
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import Request
 from needle_tvm.frontend.model import source_of
+from needle_tvm.frontend.source import Source
 from needle_tvm.runtime import Program, weights
 from needle_tvm.runtime.calls import Calls
 
@@ -120,9 +124,19 @@ class Code:
             for each in self._inputs
         ]
 
+    @property
+    def in_place(self) -> tuple[tuple[int, int], ...]:
+        """The results that the code can write over inputs, each with the number of its input."""
+        return self._main.in_place
+
     def run(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
         """The results for inputs as the code takes them, with the weights among the arguments."""
         return self._calls.run_with(self._weights(args) if self._held else (), inputs)
+
+    def run_in_place(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any] | None:
+        """The same with None for the results that it has written over inputs; None, and nothing is
+        written, if it cannot."""
+        return self._calls.run_in_place(inputs, self._weights(args) if self._held else ())
 
     def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The weights among the arguments as the code takes them, packed if they have changed."""
@@ -252,8 +266,47 @@ def build(
         list(map(_of_parts, orders, of_parts)),
     )
     traced = trace(model, *examples, dims=dims or None)
-    compiled = compile_source(source_of(traced, asked.variant), asked)
+    source = _with_updates(source_of(traced, asked.variant), _updates(graph, taken, orders))
+    compiled = compile_source(source, asked)
     return Code(compiled.program, taken, orders, of_weights, sizes)
+
+
+def _updates(
+    graph: AotGraph, taken: Sequence[Taken], orders: Sequence[tuple[int, ...] | None]
+) -> list[tuple[int, int]]:
+    """The results (with the number of an input) that are nothing but what an input becomes, with
+    their axes in its order."""
+    places = {each.number: i for i, each in enumerate(taken) if each.kind == "argument"}
+    every = [*graph.outputs, *(output for _, output in graph.writes)]
+    used = Counter(
+        each.value.number for each in every if each.value and each.value.kind == "computed"
+    )
+    return [
+        (output.value.number, places[number])
+        for (number, output), is_copied in zip(graph.writes, graph.copied, strict=True)
+        if number in places
+        and output.value is not None
+        and output.value.kind == "computed"
+        and used[output.value.number] == 1
+        and orders[output.value.number] == taken[places[number]].order
+        and not (output.is_view or is_copied)
+    ]
+
+
+def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
+    """A source whose code may write these results over inputs."""
+    if not updates:
+        return source
+
+    def lower(target: Any) -> tuple[Any, dict[str, Any]]:
+        from needle_tvm.lower.in_place import updating
+
+        lowered, signature = source.lower(target)
+        return updating(lowered, updates), signature
+
+    text = f"{source.fingerprint} writes {updates}"
+    fingerprint = "updates:" + hashlib.sha256(text.encode()).hexdigest()
+    return replace(source, fingerprint=fingerprint, lower=lower)
 
 
 def _of_parts(order: tuple[int, ...] | None, is_complex: bool) -> tuple[int, ...] | None:

@@ -9,6 +9,7 @@ from needle.backend_ndarray.locks import lock_of_one_object
 from needle.torch.aot_graph import AotGraph, Output, unsupported_dtype
 from needle.torch.arrays import array_of
 from needle.torch.oracle import is_close
+from needle.torch.shared_state import was_written
 from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
@@ -140,8 +141,17 @@ class Bound:
         self._takes = [] if code is None else code.takers(first_drawn, numbers)
         self._constants = graph.constants
         self._outputs = [self._maker(each) for each in graph.outputs]
+        over = dict(() if code is None else code.in_place)
+        self._over = [
+            (number, over[each.value.number])
+            for number, each in graph.writes
+            if each.value is not None
+            and each.value.kind == "computed"
+            and each.value.number in over
+        ]
+        written = {number for number, _ in self._over}
         self._writes = [
-            (number, self._maker(each), is_copied)
+            (number, self._maker(each), is_copied, number in written)
             for (number, each), is_copied in zip(graph.writes, graph.copied, strict=True)
         ]
 
@@ -150,24 +160,41 @@ class Bound:
 
         given = [*args, *self._drawn(args)] if self._draws else args
         results: list[Any] = []
+        is_over = False
         if self._code is not None:
             try:
-                results = self._code.run(args, [take(given) for take in self._takes])
+                inputs = [take(given) for take in self._takes]
+                results, is_over = self._run(args, inputs)
             except Exception as error:  # an index out of range: PyTorch says so
                 raise LeftToPyTorchError("", always=False) from error
             for number in self._copied:
-                results[number] = results[number].clone()
+                if results[number] is not None:
+                    results[number] = results[number].clone()
             for number in self._complex:
                 results[number] = torch.view_as_complex(results[number])
         outputs = [make(given, results) for make in self._outputs]
         if self._writes:
             values = [
                 (args[number], make(given, results).clone() if copied else make(given, results))
-                for number, make, copied in self._writes
+                for number, make, copied, can_be_over in self._writes
+                if not (is_over and can_be_over)
             ]
             for argument, value in values:
                 argument.copy_(value)
         return outputs
+
+    def _run(self, args: list[Any], inputs: list[Any]) -> tuple[list[Any], bool]:
+        """The code's results, and whether it has written those that it can over arguments."""
+        assert self._code is not None, "there is code to run"
+        if self._over and all(
+            args[number].data_ptr() == inputs[place].data_ptr() for number, place in self._over
+        ):
+            results = self._code.run_in_place(args, inputs)
+            if results is not None:
+                for number, _ in self._over:
+                    was_written(args[number])
+                return results, True
+        return self._code.run(args, inputs), False
 
     def _drawn(self, args: list[Any]) -> list[Any]:
         return self._graph.draw(args, self._numbers)
@@ -190,6 +217,7 @@ class Bound:
             seen.append((start, start + size))
         if not check:
             return
+        self._check_over(args, inputs, results)
         wanted = self._graph.compute(args, drawn, self._numbers)
         for number in self._complex:
             results[number] = torch.view_as_complex(results[number])
@@ -201,6 +229,19 @@ class Bound:
                 array_of(logical), array_of(want)
             ):
                 raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
+
+    def _check_over(self, args: list[Any], inputs: list[Any], results: list[Any]) -> None:
+        """Raise LeftToPyTorchError if code that writes over inputs gives other results."""
+        if not self._over:
+            return
+        assert self._code is not None, "there is code to check"
+        over = dict(self._code.in_place)
+        given = [each.clone() if i in over.values() else each for i, each in enumerate(inputs)]
+        found = self._code.run_in_place(args, given)
+        for number, each in enumerate(found or ()):
+            have = given[over[number]] if each is None else each
+            if not is_close(array_of(have), array_of(results[number])):
+                raise LeftToPyTorchError("needle's result in place is not its result")
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
         """A function of the given tensors and the code's results that makes an output."""

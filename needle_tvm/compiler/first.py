@@ -3,6 +3,8 @@ at other sizes if the call decides them."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import MismatchError
 from needle_tvm.frontend.source import Array, Source
@@ -23,9 +25,14 @@ def check(source: Source, program: Program, stage: str) -> None:
     for inputs in source.examples:
         expected = source.reference(inputs, params)  # first: its errors are the model's own
         found = program.run(inputs)
-        differences = map(relative_difference, expected, found)
-        within = zip(differences, source.tolerances(inputs), strict=True)
-        if all(difference <= most for difference, most in within):
+        tolerances = source.tolerances(inputs)
+        in_place = program.run_in_place(inputs)
+        if in_place is not None and not _within(found, in_place, tolerances):
+            raise MismatchError(
+                f"stage {stage!r} computes other results{_sizes(program, inputs)} where it writes "
+                "new values over old ones; check=False compiles it all the same"
+            )
+        if _within(expected, found, tolerances):
             continue
         what = source.explain(inputs, found)
         if what is None:
@@ -36,6 +43,12 @@ def check(source: Source, program: Program, stage: str) -> None:
             f"{what}; the first to differ is {at_fault}; "
             f"{_advice(source, inputs, program, stage)}check=False compiles it all the same"
         )
+
+
+def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float]) -> bool:
+    """Whether results differ by no more than the tolerance of each."""
+    differences = map(relative_difference, one, other)
+    return all(difference <= limit for difference, limit in zip(differences, most, strict=True))
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:

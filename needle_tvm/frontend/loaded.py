@@ -79,6 +79,15 @@ def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]
     return {**signature, "inputs": inputs}
 
 
+def with_updates(module: TorchModel, lowered: Any, signature: Mapping[str, Any]) -> Any:
+    """The Relax module of a module's graph (`graph_of`), which says what replaces its state."""
+    from needle_tvm.lower.in_place import updating
+
+    count, inputs = len(module.written), len(module.program.inputs)
+    first = len(signature["outputs"]) - count
+    return updating(lowered, [(first + i, inputs + i) for i in range(count)])
+
+
 def source(
     module: TorchModel, inputs: Sequence[Any], variant: Variant, dims: Mapping[Any, Any] | None
 ) -> Source:
@@ -94,6 +103,7 @@ def source(
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
         lowered, signature = found.lower(target)
+        lowered = with_updates(module, lowered, signature)
         return lowered, {**with_ranges(module, signature), **parts}
 
     text = f"{found.fingerprint} {parts!r}".encode()
@@ -107,6 +117,8 @@ def source(
 
 class ModuleState:
     """What calls of a module write, in its own tensors."""
+
+    in_place = False  # other Tensors may share their memory
 
     def __init__(self, module: TorchModel) -> None:
         self._module = module

@@ -25,6 +25,7 @@ from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
 from needle_tvm.lower.any_address import any_address
 from needle_tvm.lower.gpu_code import export_library
+from needle_tvm.lower.in_place import add_in_place
 from needle_tvm.lower.into import add_into
 from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
@@ -67,7 +68,8 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     """Compile a scheduled module into `folder`: the library and the script it was made from.
 
     Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
-    by ptxas, and `libraries`, which must be found where the library is loaded.
+    by ptxas, `libraries`, which must be found where the library is loaded, and `in_place`, the
+    pairs (result, input) that `main_in_place` serves.
     """
     with compiling:
         if str(target.kind) == "llvm":
@@ -75,14 +77,20 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         text = script(module)
     (folder / SCRIPT).write_text(text + "\n")
     kernels: list[nvcc.Resources] = []
+    in_place: list[tuple[int, int]] = []
 
     def compile_cuda(source: str) -> bytes:
         code, found = nvcc.compile_cubin(source, str(target.attrs["arch"]))
         kernels.extend(found)
         return code
 
+    def with_variants(module: IRModule) -> IRModule:
+        module, served = add_in_place(add_into(module))
+        in_place.extend(served)
+        return module
+
     with blamed_on("code generation"):
-        added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else add_into
+        added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else with_variants
         executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     temporary = Path(tempfile.gettempdir())
@@ -105,6 +113,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     notes: dict[str, list[Any]] = {
         "kernels": [asdict(kernel) for kernel in kernels],
         "libraries": [path.stem for path in objects],
+        "in_place": in_place,
     }
     return {name: value for name, value in notes.items() if value}
 
@@ -143,11 +152,14 @@ def describe(
         "graph": graph,
         "any_address": str(target.kind) == "llvm",
     }
+    about_code = dict(notes)
+    if "in_place" in about_code:
+        main["in_place"] = about_code.pop("in_place")
     return {
         "functions": {MAIN: main},
         "target": _target(spec, target),
         "versions": {**versions.provenance(), "llvm": llvm_version()},
-        **notes,
+        **about_code,
     }
 
 

@@ -18,16 +18,14 @@ from needle_tvm.graph.dependence import bindings_of, is_op
 MAIN = "main"
 INTO = f"{MAIN}_into"
 
-_ALLOCATION, _VIEW = "relax.builtin.alloc_tensor", "relax.reshape"
+_ALLOCATION, VIEW = "relax.builtin.alloc_tensor", "relax.reshape"
 
 
 def add_into(module: IRModule) -> IRModule:
     """Add the function to a module after `StaticPlanBlockMemory`."""
     main = relax.utils.copy_with_new_vars(module[MAIN])
     bound = bindings_of(main)
-    result = _renamed(main.body.body, bound)
-    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
-    memory = [_allocation(each, bound) for each in results]
+    results, memory = memory_of_results(main, bound)
     if None in memory or len(set(memory)) < len(memory):
         return module
     outputs = [relax.Var(f"out{n}", each.ty) for n, each in enumerate(results)]
@@ -56,6 +54,15 @@ def add_into(module: IRModule) -> IRModule:
     return module
 
 
+def memory_of_results(
+    main: relax.Function, bound: Mapping[Any, Any]
+) -> tuple[list[Any], list[Any]]:
+    """The results of `main`, and for each the variable of its allocation; None if it has none."""
+    result = _renamed(main.body.body, bound)
+    results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
+    return results, [_allocation(each, bound) for each in results]
+
+
 def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
     """What stands behind a variable, its other names and fields of tuples looked through."""
     while isinstance(value, relax.Var) and value in bound:
@@ -75,6 +82,6 @@ def _allocation(value: Any, bound: Mapping[Any, Any]) -> Any:
     """The variable whose allocation, seen as another shape or not, a result is; None if it is not
     one."""
     value = _renamed(value, bound)
-    while isinstance(value, relax.Var) and is_op(bound.get(value), _VIEW):
+    while isinstance(value, relax.Var) and is_op(bound.get(value), VIEW):
         value = _renamed(bound[value].args[0], bound)
     return value if is_op(bound.get(value), _ALLOCATION) else None

@@ -101,6 +101,22 @@ class Calls:
             return arrays if self._wrap is None else list(map(self._wrap, arrays))
         return [results] if self._single else list(results)
 
+    def run_in_place(
+        self, values: Sequence[Any], weights: tuple[Any, ...] | None = None
+    ) -> list[Any] | None:
+        """As `run`, or `run_with` these weights, with the results of `main.in_place` written over
+        the inputs that they replace: None stands for these. None, and nothing is written, if the
+        code cannot do that with these arrays: they must be as the code takes them, and
+        writeable."""
+        caller = getattr(self._local, "in_place", None)
+        if caller is None:
+            caller = self._local.in_place = self._new_caller(in_place=True)
+        results = caller(self._executor.bound if weights is None else weights, *values)
+        if results is NotImplemented:
+            return None
+        over, rest = {output for output, _ in self._main.in_place}, iter(results)
+        return [None if number in over else next(rest) for number in range(len(self._main.outputs))]
+
     def _run(self, values: Sequence[Any]) -> list[Any]:
         executor = self._executor
         if self._share is not None and executor.holds(values):
@@ -116,7 +132,7 @@ class Calls:
             caller = self._local.caller = self._new_caller()
         return caller
 
-    def _new_caller(self, into: bool = False) -> Any:
+    def _new_caller(self, into: bool = False, in_place: bool = False) -> Any:
         executor = self._executor
         wrapped = self._wrap is not None and self._result is None and not into
         if wrapped or not isinstance(executor.memory, HostMemory):
@@ -124,9 +140,14 @@ class Calls:
         module = native()
         if module is None:
             return _no_caller
-        function = executor.into() if into else executor.entry()
+        if in_place:
+            function = executor.in_place()
+        else:
+            function = executor.into() if into else executor.entry()
         if function is None:
             return _no_caller
+        over = {output for output, _ in self._main.in_place} if in_place else ()
+        results = [spec for number, spec in enumerate(executor.results) if number not in over]
         ffi = load_ffi()
         specs = [*executor.inputs, *(executor.results if into else ())]
         sizes = _sizes(specs, self._main.dims)
@@ -140,13 +161,14 @@ class Calls:
                 (shape, spec.dtype, dtype.type_code, dtype.bits, spec.range, spec.alignment)
                 for spec, shape, dtype in zip(specs, shapes, dtypes, strict=True)
             ),
-            tuple(spec.dtype for spec in executor.results),
+            tuple(spec.dtype for spec in results),
             _raise,
             self._result,
-            self._main.bare_output,
-            not self._single,
+            self._main.bare_output and not in_place,
+            in_place or not self._single,
             executor.threads,
             len(executor.results) if into else 0,
+            tuple(number for _, number in self._main.in_place) if in_place else (),
             **sizes,
         )
 

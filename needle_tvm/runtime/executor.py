@@ -177,8 +177,16 @@ class Executor:
     def into(self) -> Any:
         """`main` of this thread's virtual machine with memory for the results among the arguments,
         after the inputs; None if the code has no such function."""
+        return self._variant("main_into")
+
+    def in_place(self) -> Any:
+        """`main` of this thread's virtual machine that writes the results of `main.in_place` over
+        inputs, and returns the others; None if the code has no such function."""
+        return self._variant("main_in_place") if self.main.in_place else None
+
+    def _variant(self, name: str) -> Any:
         try:
-            return self._machine()["main_into"]
+            return self._machine()[name]
         except AttributeError:
             return None
 

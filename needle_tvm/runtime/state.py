@@ -26,15 +26,21 @@ class State(Protocol):
     def key(self) -> object:
         """What calls of one state have in common."""
 
+    @property
+    def in_place(self) -> bool:
+        """Whether code may write to the arrays themselves."""
+
     def values(self) -> Sequence[Any]:
         """The current arrays."""
 
     def write(self, values: Sequence[Any]) -> None:
-        """Keep new values."""
+        """Keep new values: arrays, or None for what the code has written itself."""
 
 
 class OwnState:
     """State that a program keeps itself."""
+
+    in_place = True
 
     def __init__(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
         self._arrays = {name: np.array(array) for name, array in arrays.items()}
@@ -51,7 +57,8 @@ class OwnState:
     def write(self, values: Sequence[Any]) -> None:
         """Copy new values."""
         for array, value in zip(self._arrays.values(), values, strict=True):
-            array[...] = as_numpy(value, "state")
+            if value is not None:
+                array[...] = as_numpy(value, "state")
 
 
 def stepped(
@@ -59,7 +66,8 @@ def stepped(
 ) -> Any:
     """`calls` for a model with state: results in its structure, or `out`.
 
-    Raises what `calls` raises; the state is then as before.
+    Raises what `calls` raises; the state is then as before. Code that can writes the state in its
+    own memory.
     """
     main, named = executor.main, dict(kwargs)
     takes_out = any(argument["name"] == "out" for argument in main.arguments)
@@ -71,7 +79,9 @@ def stepped(
         if out is not None:
             outputs = list(flatten(main.output_tree, out, "out"))
             found = destinations(outputs, executor.results_for(given)[:count], given)
-        results = calls.run(given)
+        results = calls.run_in_place(given) if main.in_place and state.in_place else None
+        if results is None:
+            results = calls.run(given)
         state.write(results[count:])
     if found is None:
         return main.unflatten(results[:count])

@@ -55,7 +55,7 @@ struct Input {
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
   uintptr_t alignment = kAlignment;  // bytes; code given less kills the process
-  bool written = false;              // memory for a result
+  bool written = false;              // memory for a result, or an input that code writes
   bool indexed = false;              // its elements must lie in [low, high]
   int64_t low = 0, high = 0;
 };
@@ -87,7 +87,7 @@ struct Caller {
   void* handle;
   const DLPackExchangeAPI* result_api;
   int threads;
-  bool bare, tuple, into, running;
+  bool bare, tuple, into, over, running;  // over: inputs are written
   std::vector<Input>* inputs;
   std::vector<Dim>* dims;
   std::vector<PyObject*>* outputs;  // NumPy's dtypes
@@ -418,7 +418,7 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
       if (PyErr_Occurred()) return nullptr;
       Py_RETURN_NOTIMPLEMENTED;
     }
-  if (self->into && overlapping(self, held)) Py_RETURN_NOTIMPLEMENTED;
+  if ((self->into || self->over) && overlapping(self, held)) Py_RETURN_NOTIMPLEMENTED;
   TVMFFIAny returned{};
   int code;
   use_threads(self->threads);
@@ -433,7 +433,11 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   }
   std::vector<Handle> results = results_of(self, returned);
   if (self->into) Py_RETURN_NONE;
-  if (!own_memory(self, results)) Py_RETURN_NOTIMPLEMENTED;
+  if (!own_memory(self, results)) {
+    if (!self->over) Py_RETURN_NOTIMPLEMENTED;
+    PyErr_SetString(PyExc_SystemError, "code that writes its inputs returned one of them");
+    return nullptr;
+  }
   return arrays_of(self, std::move(results));
 }
 
@@ -488,15 +492,16 @@ void add_axes(Caller* self, const py::tuple& axes) {
 }
 
 PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
-  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error",
-                                       "result",   "bare",   "tuple",   "threads",
-                                       "written",  "dims",   "axes",    nullptr};
-  PyObject *function, *inputs, *outputs, *raise, *result, *dims = nullptr, *axes = nullptr;
+  static const char* const kNames[] = {"function", "inputs", "outputs", "raise_error", "result",
+                                       "bare",     "tuple",  "threads", "written",     "over",
+                                       "dims",     "axes",   nullptr};
+  PyObject *function, *inputs, *outputs, *raise, *result;
+  PyObject *over = nullptr, *dims = nullptr, *axes = nullptr;
   int bare, tuple, threads, written = 0;
-  if (!PyArg_ParseTupleAndKeywords(args, names, "OO!O!OOppi|iO!O!", const_cast<char**>(kNames),
-                                   &function, &PyTuple_Type, &inputs, &PyTuple_Type, &outputs,
-                                   &raise, &result, &bare, &tuple, &threads, &written,
-                                   &PyTuple_Type, &dims, &PyTuple_Type, &axes))
+  if (!PyArg_ParseTupleAndKeywords(
+          args, names, "OO!O!OOppi|iO!O!O!", const_cast<char**>(kNames), &function, &PyTuple_Type,
+          &inputs, &PyTuple_Type, &outputs, &raise, &result, &bare, &tuple, &threads, &written,
+          &PyTuple_Type, &over, &PyTuple_Type, &dims, &PyTuple_Type, &axes))
     return nullptr;
   auto object = py::reinterpret_steal<py::object>(type->tp_alloc(type, 0));
   if (!object) return nullptr;
@@ -547,6 +552,13 @@ PyObject* new_caller(PyTypeObject* type, PyObject* args, PyObject* names) {
       self->inputs->back().descriptor = py::object(descriptor).release().ptr();
       self->arguments->push_back(tensor_argument(input.window));
     }
+    if (over != nullptr)
+      for (const py::handle each : py::reinterpret_borrow<py::tuple>(over)) {
+        const auto number = each.cast<size_t>();
+        if (number >= self->inputs->size())
+          throw py::value_error("over: an input that is not there");
+        (*self->inputs)[number].written = self->over = true;
+      }
     if (dims != nullptr) add_dims(self, py::reinterpret_borrow<py::tuple>(dims));
     if (axes != nullptr) add_axes(self, py::reinterpret_borrow<py::tuple>(axes));
   } catch (py::error_already_set& error) {
