@@ -12,12 +12,17 @@ def divide_towards_zero(a: Tensor, b: Tensor) -> Tensor:
 
 
 def integer_power(base: Tensor, exponent: Tensor, bits: int) -> Tensor:
-    """Integers to the power of exponents of at least 0 and of so many bits, by squaring, modulo the
-    range of base's dtype."""
-    made = ops.add(ops.multiply(base, 0), 1)
+    """Integers to the power of integers, by squaring, modulo the range of base's dtype; 0 for
+    negative exponents of all but 1 and -1. Only the lowest bits of an exponent count, so many."""
+    made, square = ops.add(ops.multiply(base, 0), 1), base
     for i in range(bits):
         taken = ops.equal(ops.bitwise_and(ops.right_shift(exponent, i), 1), 1)
-        made = ops.where(taken, ops.multiply(made, base), made)
+        made = ops.where(taken, ops.multiply(made, square), made)
         if i + 1 < bits:
-            base = ops.multiply(base, base)
-    return made
+            square = ops.multiply(square, square)
+    if exponent.dtype.startswith("uint"):
+        return made
+    is_unit = ops.equal(base, 1)
+    if not base.dtype.startswith("uint"):
+        is_unit = ops.logical_or(is_unit, ops.equal(base, -1))
+    return ops.where(ops.logical_or(is_unit, ops.greater_equal(exponent, 0)), made, 0)

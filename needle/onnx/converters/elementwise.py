@@ -141,8 +141,10 @@ def power(node: Node, base: Value, exponent: Value) -> Tensor:
     exponent = _aligned(node, base, exponent)
     x, y = tensor(base), tensor(exponent)
     if not is_floating(x.dtype) and not is_floating(y.dtype):
-        exponent = ops.clip(ops.cast(y, "int64"), 0, 64)  # a larger power leaves the range
-        return integer_power(x, exponent, 7)
+        given = ops.cast(y, "int64")
+        # Beyond 64 a power leaves the range, but for 0, 1 and -1: only whether it is even counts.
+        far = ops.add(ops.bitwise_and(given, 1), 64)
+        return integer_power(x, ops.where(ops.greater(given, 64), far, given), 7)
     if x.dtype == y.dtype:
         return ops.power(*operands(base, exponent))
     common = result_type(x.dtype, y.dtype)

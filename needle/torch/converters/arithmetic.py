@@ -117,11 +117,7 @@ def _integer_power(base: Tensor, exponent: Any) -> Tensor:
     if not is_tensor(exponent) and not isinstance(exponent, Expression):
         return ops.power_scalar(base, int(exponent))
     powers = cast(exponent, base.dtype)
-    made = integer_power(base, powers, np.iinfo(base.dtype).bits - 1)
-    if base.dtype.startswith("uint"):
-        return made
-    is_unit = ops.equal(ops.multiply(base, base), 1)
-    return ops.where(ops.logical_or(is_unit, ops.greater_equal(powers, 0)), made, 0)
+    return integer_power(base, powers, int(np.iinfo(base.dtype).max).bit_length())
 
 
 @converter("aten.maximum", "prims.maximum")

@@ -51,6 +51,7 @@ CASES = [
     (13, "Pad", [floats(2, 3), ints(1, 2, 0, 1)], {"mode": "edge"}, 1),
     (13, "Mod", [floats(3, 4), floats(4, seed=1)], {"fmod": 1}, 1),
     (13, "Pow", [np.abs(X), np.array(1.5, F)], {}, 1),
+    (13, "Pow", [np.array([-1, -1, 1, 3, 2, 2]), np.array([65, -3, -2, 39, 62, -1])], {}, 1),
     (13, "Tile", [floats(2, 3), ints(2, 2)], {}, 1),
     (13, "Expand", [floats(3, 1), ints(2, 1, 4)], {}, 1),
     (13, "ArgMax", [X], {"axis": 2, "keepdims": 0, "select_last_index": 1}, 1),

@@ -19,6 +19,7 @@ Y = tensor([2.0, 0.7, 0.5, 1.0, -1.0, -0.4, 0.2, 3.0, -2.0, -7.0])
 EDGES = tensor([-inf, inf, nan, 1.0, -1.0, 0.0])
 OTHER = tensor([1.0, nan, 1.0, -inf, 0.5, nan])
 WHOLE, DIVISORS = tensor([-7, -3, 0, 2, 5, 100]), tensor([2, -2, 3, -3, 4, 7])
+EVERY_BYTE = torch.arange(256, dtype=torch.uint8)
 SMALL = tensor([-128, -1, 5, 127], dtype=torch.int8)
 BYTES = tensor([0, 1, 200, 255], dtype=torch.uint8)
 BOOLS = tensor([True, False, True])
@@ -54,6 +55,8 @@ ARITHMETIC = [
     *(by(name, x, 0.7) for name in ("add", "mul", "pow", "remainder") for x in (HALF, X, WHOLE)),
     *(by("pow", x, c) for x in (X + 4, HALF + 4, FLOAT16 + 4) for c in (0, 2, 3, -1, 0.5, -0.5)),
     of("pow", tensor([2, -1, 3, -1, 1, 0]), tensor([62, -3, 45, -4, -5, 0])),
+    of("pow", EVERY_BYTE[:, None], EVERY_BYTE),
+    of("pow", EVERY_BYTE.to(torch.int8)[:, None], EVERY_BYTE.to(torch.int8)),
     of("pow", SMALL, tensor([3, 5, 7, 100], dtype=torch.int8)),
     of("pow", X.abs() + 1, Y),
     row("2 ** x", lambda x: 2**x, X),
