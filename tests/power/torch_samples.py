@@ -2,8 +2,9 @@
 tests.power.torch_samples [NAMES ...]`.
 
 The samples come from OpInfo in `torch.testing` (which needs `pip install expecttest`). Each is
-loaded by `needle.torch.load`, run eagerly by needle, and compared with PyTorch. Prints for each
-operator and dtype how many were right, refused and wrong, and the first reason.
+loaded by `needle.torch.load` and run eagerly by needle, or with --stage compiled by
+`compile_torch`, and compared with PyTorch. Prints for each operator and dtype how many were right,
+refused and wrong, and the first reason.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from torch.testing._internal.common_methods_invocations import op_db
 
 import needle as ndl
 import needle.torch
+import needle_tvm
 from needle.errors import UnsupportedError
 from needle.torch.arrays import array_of
 from needle.torch.oracle import is_close
+from needle_tvm.errors import TranslationError
+from needle_tvm.stages import STAGES
 from tests.power.samples import Sample
 
 DTYPES = ("float32", "int64", "bool", "bfloat16")
@@ -35,7 +39,7 @@ _UNSET = ("empty", "new_empty", "empty_like", "empty_strided", "empty_permuted")
 _PLACING = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1}  # where their argument `dim` is
 
 
-def judged(entry: Any, sample: Any) -> tuple[str, str]:
+def judged(entry: Any, sample: Any, stage: str | None = None) -> tuple[str, str]:
     """(verdict, reason): "right", "refused", "wrong", "error", "random" (a traced model would give
     the same numbers at each call, and is refused) or "unknown"."""
     model = Sample(entry.op, sample).eval()
@@ -45,10 +49,8 @@ def judged(entry: Any, sample: Any) -> tuple[str, str]:
         return "unknown", str(error).partition("\n")[0]
     is_unset = entry.name.startswith(_UNSET)
     try:
-        loaded = needle.torch.load(model, *model.inputs, check=not is_unset)
-        with ndl.no_grad():
-            found, _ = loaded.functional([array_of(each) for each in model.inputs])
-    except UnsupportedError as error:
+        found = _found(model, stage, check=not is_unset)
+    except (UnsupportedError, TranslationError) as error:
         reason = str(error).partition("\n")[0]
         return "random" if "draws random numbers" in reason else "refused", reason
     except Exception as error:  # whatever is raised is what is reported
@@ -71,6 +73,16 @@ def judged(entry: Any, sample: Any) -> tuple[str, str]:
         if not is_close(have, want) and not is_close(have, wide):
             return "wrong", f"{have.reshape(-1)[:4]} expected {want.reshape(-1)[:4]}"
     return "right", ""
+
+
+def _found(model: Any, stage: str | None, check: bool) -> list[Any]:
+    """The results by needle, run eagerly or compiled."""
+    if stage is not None:
+        compiled = needle_tvm.compile_torch(model, *model.inputs, stage=stage, check=check)
+        return torch.utils._pytree.tree_leaves(compiled(*model.inputs))
+    loaded = needle.torch.load(model, *model.inputs, check=check)
+    with ndl.no_grad():
+        return loaded.functional([array_of(each) for each in model.inputs])[0]
 
 
 def _results(model: Any) -> list[Any]:
@@ -117,6 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", help="regular expressions; all without any")
     parser.add_argument("--dtypes", default=",".join(DTYPES))
     parser.add_argument("--most", type=int, default=8, help="samples of each (%(default)s)")
+    parser.add_argument("--stage", choices=STAGES, help="compile them; without, needle runs them")
     parser.add_argument("--part", default="1/1", help="I/N: every N-th operator")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
@@ -138,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 reasons["unknown"] = str(error)
                 drawn = []
             for sample in drawn:
-                verdict, reason = judged(entry, sample)
+                verdict, reason = judged(entry, sample, options.stage)
                 counts[verdict] += 1
                 reasons.setdefault(verdict, reason)
             totals.setdefault(dtype, Counter()).update(counts)
