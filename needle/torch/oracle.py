@@ -160,11 +160,13 @@ def is_close(found: np.ndarray, wanted: np.ndarray) -> bool:
 
 def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -> list[np.ndarray]:
     """Compare node by node, each on PyTorch's own values; ModelError that names the first whose
-    result differs. Without one, only rounding has added up: returns PyTorch's results of the
-    program, as `of_pytorch` those of the model."""
+    result differs. Without one, only rounding has added up, or results depend on which of equal
+    elements is taken, of which it warns: returns PyTorch's results of the program, as `of_pytorch`
+    those of the model."""
     env, results = run_program(functional, inputs)
     values = {node.name: _value(each) for node, each in env.items()}
     sizes = model.program.sizes([tuple(each.shape) for each in inputs])
+    tied = []
     theirs = {node.name: node for node in functional.graph.nodes}
     for node in model.program.nodes:
         call = at_sizes(node, sizes) if sizes else node
@@ -175,7 +177,10 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                 continue  # PyTorch's own rounding: it keeps places of halves as halves
         if what is not None:
             kind = node.operator.rpartition(".")[0]
-            if kind in _UNSET or (kind in _PLACING and _places_equals(call, values, model)):
+            if kind in _UNSET:
+                continue
+            if kind in _PLACING and _places_equals(call, values, model):
+                tied.append(f"{node}")
                 continue
             if kind in _DECOMPOSING:
                 raise UnsupportedError(
@@ -183,6 +188,12 @@ def name_difference(model: TorchModel, functional: Any, inputs: Sequence[Any]) -
                     f"either sign, and any basis where values are equal): {what}"
                 )
             raise ModelError(f"{node}: needle's result is not PyTorch's: {what}")
+    if tied:
+        warnings.warn(
+            f"{tied[0]}: of equal elements needle takes others than PyTorch does, which does not "
+            "say which it takes: results that depend on that differ from PyTorch's",
+            stacklevel=5,
+        )
     return results
 
 
