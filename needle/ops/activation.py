@@ -16,6 +16,7 @@ from ..tensor import Tensor
 from . import _te
 from ._arguments import check_tensors
 from .arithmetic import where
+from .composed import Clip
 from .elementwise import _Float, abs, cast, exp, sigmoid, tanh
 from .exponential import SOFTPLUS, erf, expm1, softplus
 from .shape import reshape
@@ -152,7 +153,8 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     min_val < max_val."""
     if not min_val < max_val:
         raise ValueError(f"hardtanh: min_val {min_val} is not below max_val {max_val}")
-    return where(x <= min_val, min_val, where(x >= max_val, max_val, x))
+    check_tensors("hardtanh", x=x)
+    return apply(Clip(min_val, max_val, inclusive=False), (x,))
 
 
 def relu6(x: Tensor) -> Tensor:
