@@ -140,6 +140,12 @@ class DivideScalar(_WithScalar):
         x = _te.as_float(k, x)
         return _te.divided(k, x, self.scalar)
 
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        known = self.scalar != 0 and is_floating(str(x.ty.dtype))
+        if not known or not _te.number_of(x, self.scalar):
+            return None
+        return r.op.divide(x, r.const(self.scalar, x.ty.dtype))
+
 
 @register
 class PowerScalar(_WithScalar):

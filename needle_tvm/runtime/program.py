@@ -116,17 +116,6 @@ class Program:
         """
         return self._calls.run(values)
 
-    def run_in_place(self, values: Sequence[Any]) -> list[Any] | None:
-        """The same by the code that calls with state use, on copies of what it writes over; None if
-        there is no such code."""
-        over = dict(self.artifact.main.in_place)
-        copied = set(over.values())
-        given = [np.array(each) if i in copied else each for i, each in enumerate(values)]
-        found = self._calls.run_in_place(given) if over else None
-        if found is None:
-            return None
-        return [given[over[i]] if each is None else each for i, each in enumerate(found)]
-
 
 def load(path: StrPath, *, require_signature: StrPath | None = None, device: int = 0) -> Program:
     """Verify the artifact at `path`, then load it.

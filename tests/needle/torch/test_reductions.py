@@ -1,5 +1,7 @@
 """Reductions, norms, products, attention and linear algebra of PyTorch programs."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -282,7 +284,9 @@ def test_dropped_weights_of_attention_are_refused():
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_any_of_several_equal_elements_may_be_chosen(k):
     x = torch.tensor([2, 1, 1, 1, 3]).repeat(3, 8)
-    loaded = needle.torch.load(Function(lambda x: x.kthvalue(k)), x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that results may differ from PyTorch's for it
+        loaded = needle.torch.load(Function(lambda x: x.kthvalue(k)), x)
     values, places = (each.numpy() for each in loaded(x.numpy()))
     np.testing.assert_array_equal(values, x.kthvalue(k).values.numpy())
     np.testing.assert_array_equal(np.take_along_axis(x.numpy(), places[:, None], 1)[:, 0], values)
