@@ -128,12 +128,12 @@ def _hints(asked: Asked) -> Any:
 def functional_program(exported: Any) -> Any:
     """An exported program without writes in place, of operators that have a converter as far as
     PyTorch can decompose the others."""
+    from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
+
     composed = aliases.restored(exported)
     table = decompositions()
     if composed:
         table = {**table, **{each: _composite()[each] for each in composed}}
-    from torch.export._remove_effect_tokens_pass import _remove_effect_tokens
-
     # PyTorch orders checks of numbers (`aten._linalg_check_errors`) by inputs that are no tensors.
     return _remove_effect_tokens(exported.run_decompositions(table))
 

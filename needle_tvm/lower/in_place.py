@@ -59,7 +59,7 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
         parameter, written = main.params[number], memory[result]
         if not nests.same(parameter.ty, results[result].ty):
             continue
-        at = next(i for i, each in enumerate(bindings) if written in _taken(each.value))
+        at = next(i for i, each in enumerate(bindings) if written in _arguments(each.value))
         reads = _uses(bindings, parameter)
         if reads is None or any(reads[at + 1 :]) or bindings[at].var in changed:
             continue
@@ -102,8 +102,8 @@ def _uses(bindings: Sequence[Any], variable: Any) -> list[list[int]] | None:
         if isinstance(value, relax.Var):
             if value in names:
                 names.add(each.var)
-        elif _taken(value):
-            places = [i for i, argument in enumerate(_taken(value)) if argument in names]
+        elif _arguments(value):
+            places = [i for i, argument in enumerate(_arguments(value)) if argument in names]
         elif any(used in names for used in relax.analysis.free_vars(value)):
             if not is_op(value, VIEW):
                 return None
@@ -112,8 +112,8 @@ def _uses(bindings: Sequence[Any], variable: Any) -> list[list[int]] | None:
     return found
 
 
-def _taken(value: Any) -> Sequence[Any]:
-    """What a kernel is called with."""
+def _arguments(value: Any) -> Sequence[Any]:
+    """The arguments of a kernel's call; none for anything else."""
     is_kernel = isinstance(value, relax.Call) and isinstance(value.op, relax.GlobalVar)
     return list(value.args) if is_kernel else ()
 
