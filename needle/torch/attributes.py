@@ -9,12 +9,12 @@ refused.
 from __future__ import annotations
 
 import contextlib
-import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from .refusals import not_taken
+from .silence import no_warnings
 
 _TENSORS = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _PLAIN = (bool, int, float, str, type(None))
@@ -122,8 +122,8 @@ def _called(model: Any, inputs: Sequence[Any]) -> Any:
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     copies = {name: each.detach().clone() for name, each in state.items()}
     arguments = tuple(each.detach().clone() for each in inputs)
-    with warnings.catch_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore")  # the model has run on the example already
+    # The model has run on the example already, and has warned then.
+    with no_warnings(), torch.no_grad(), torch.random.fork_rng(devices=[]):
         return torch.func.functional_call(model, copies, arguments)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import io
 import logging
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from .program import Program
 from .reading import program_of
 from .refusals import first_line, not_taken, reason_of
 from .shared_state import check_apart
+from .silence import no_warnings
 from .symbols import Symbols, check_guards, symbols_of
 
 
@@ -33,8 +33,7 @@ def exported_program(model: Any, inputs: tuple[Any, ...], asked: Asked) -> tuple
     """
     import torch
 
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # PyTorch's export warns of its own internals
+    with no_warnings(), torch.no_grad():  # PyTorch's export warns of its own internals
         sizes = asked.sizes()
         given = tuple(asked.resized(sizes)) if sizes else inputs
         try:

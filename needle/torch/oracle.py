@@ -19,6 +19,7 @@ from .execute import Run, at_sizes, convert
 from .model import TorchModel
 from .program import Node, refs
 from .refusals import first_line
+from .silence import no_warnings
 from .structure import Flat
 
 # Relative to the largest element of a tensor: what may be left of the last bits after a network.
@@ -94,12 +95,11 @@ def of_pytorch(
     arguments = tuple(each.detach().clone() for each in inputs)
     try:
         with (
-            warnings.catch_warnings(),
+            no_warnings(),  # the model has run on the example already
             torch.no_grad(),
             torch.random.fork_rng(devices=[]),
             put_back(flat.module),
         ):
-            warnings.simplefilter("ignore")  # the model has run on the example already
             result = torch.func.functional_call(flat.module, copies, arguments)
     except Exception as error:  # the model's own code may raise anything
         where = f"inputs with {described(sizes)}, which dims allow" if sizes else "these inputs"

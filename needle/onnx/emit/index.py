@@ -72,6 +72,7 @@ def weighted_elements(s: Site, x: Value, index: Value, weight: Value) -> Value:
     """Each tap of all channels by GatherElements, weighed and summed."""
     w, wide = s.w, floats(s, x)
     (batch, channels, _), (_, taps, m) = x.extents, index.extents
+    index = w.cast(index, "int64")  # GatherElements takes no other integers than int32
     there = w.op("GreaterOrEqual", index, like(w, index, 0), dtype="bool")
     place = w.reshape(w.op("Max", index, like(w, index, 0)), (batch, 1, taps * m))
     place = w.expand(place, (batch, channels, taps * m))
