@@ -47,7 +47,7 @@ class Trace:
         self._stack: list[str] = []
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
-        self._has_dims = has_dims
+        self.has_dims = has_dims
         self.recorded = 0  # ops, also those that nothing reads
 
     def adopt(self, model: Module, prefix: str) -> None:
@@ -89,14 +89,14 @@ class Trace:
         nodes = tuple([x.node for x in inputs])
         specs = [n.spec for n in nodes]
         try:
-            if self._has_dims:
+            if self.has_dims:
                 op = op.decided(*specs)
             spec = op.infer(*specs)
         except TraceError as error:  # it needs the number of a size
             raise TraceError(f"{op.name}: {error}") from None
         self.recorded += 1
         node = Node(spec, False, self.where)
-        if self._has_dims:
+        if self.has_dims:
             for each in node.specs:
                 self._check_extents(op, each)
         node.op = op

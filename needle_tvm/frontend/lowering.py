@@ -9,6 +9,7 @@ from needle_tvm._tvm.names import IRModule, Target
 from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
 from needle_tvm.frontend.indices import index_ranges
+from needle_tvm.frontend.loops import Loops
 from needle_tvm.frontend.shapes import described, described_shape
 from needle_tvm.frontend.translate import translate
 from needle_tvm.frontend.whole import whole_dims
@@ -28,8 +29,14 @@ def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
 @in_turn
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
     """The module before its loops are scheduled, from which tuning takes its tasks."""
-    graph = graph.at(whole_dims(graph))
-    module = translate(graph, prefer_emit=pipeline.of(target, variant.stage).prefer_emit)
+    return _lowered(graph.at(whole_dims(graph)), target, variant, None)
+
+
+def _lowered(graph: Graph, target: Target, variant: Variant, loops: Loops | None) -> IRModule:
+    """The same for a graph whose dims are whole axes, or the body of a loop among `loops`."""
+    loops = loops or Loops(target, variant, _lowered)
+    prefers = pipeline.of(target, variant.stage).prefer_emit
+    module = translate(graph, prefer_emit=prefers, loops=loops)
     return build.lower_module(module, target, variant)
 
 

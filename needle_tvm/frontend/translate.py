@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import SMALL_INTEGER, compute_dtype, is_floating, is_narrow
 from needle.dims import bounds_of
-from needle.ops import _te
+from needle.ops import Scan, TupleGetItem, _te
 from needle_tvm._tvm.names import (
     OP_PATTERN,
     TE_NAMESPACE,
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
     from needle.autograd import Node
     from needle.op import Op
     from needle.trace import Graph, Leaf
+    from needle_tvm.frontend.loops import Loops
 
 
-def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
+def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) -> IRModule:
     """Return a module with one function `main(inputs..., params...)` for the graph's outputs.
 
     Parameters stay parameters: attribute `num_input` of `main` is the number of inputs among its
@@ -61,13 +62,26 @@ def translate(graph: Graph, *, prefer_emit: bool) -> IRModule:
                 for node in graph.nodes:
                     if node.op is not None:
                         operands = [values[operand] for operand in node.input_nodes]
-                        values[node] = _emit(builder, node, operands, prefer_emit, extents)
+                        if loops is not None and isinstance(node.op, Scan):
+                            used = _parts_read(graph, node)
+                            made = loops.emit(builder, node, operands, used, extents)
+                        else:
+                            made = _emit(builder, node, operands, prefer_emit, extents)
+                        values[node] = made
                 results = [builder.emit_output(values[node]) for node in graph.outputs]
             builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     except BaseException:
         builder._end_block()  # TVM warns on the terminal of a block that is left open
         raise
     return builder.get()
+
+
+def _parts_read(graph: Graph, node: Node) -> set[int]:
+    """Which parts of a tuple-valued node are read."""
+    readers = [each for each in graph.nodes if node in each.input_nodes]
+    if node in graph.outputs or not all(isinstance(r.op, TupleGetItem) for r in readers):
+        return set(range(len(node.specs)))
+    return {each.op.index % len(node.specs) for each in readers}  # type: ignore[union-attr]
 
 
 def _variable(leaf: Leaf, extents: Extents) -> relax.Var:

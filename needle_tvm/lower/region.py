@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from needle_tvm._tvm.names import PrimFunc, Target, TensorType, tirx
+from needle_tvm._tvm.names import PrimFunc, Target, TensorType, relax, tirx
 from needle_tvm.kernels.blocks import item_bytes, vector_registers
 from needle_tvm.kernels.variants import either
 from needle_tvm.tir import extents, nests, regions, tasks
@@ -83,7 +83,8 @@ class Kernel:
                 return None
         sized = all(regions.is_sized(buffer, symbols) for buffer in (*owners, *views))
         known = all(regions.buffers_in(nest) is not None for nest in nests)
-        if not (nests and sized and known and len(parameters) == len(arguments) + 1):
+        results = len(call.ty.fields) if isinstance(call.ty, relax.TupleType) else 1
+        if not (nests and sized and known and len(parameters) == len(arguments) + results):
             return None
         return cls(
             tuple(arguments), tuple(parameters), tuple(scratch), views, tuple(nests), symbols
@@ -127,7 +128,7 @@ class Region:
     _written: dict[Any, bool] = field(default_factory=dict)
 
     def add(self, kernel: Kernel, operands: Sequence[Any]) -> None:
-        """Add a kernel that reads all `operands` but the last, and writes the last.
+        """Add a kernel; `operands` are the values of its parameters, its results last.
 
         An operand is any key that names a value: equal operands are the same memory.
         """

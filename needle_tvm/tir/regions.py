@@ -266,6 +266,31 @@ def region_function(
     return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
 
 
+def loop_function(
+    parameters: Sequence[Any],
+    declarations: Sequence[Any],
+    before: Sequence[Any],
+    loop: tuple[Any, Any, Sequence[Sequence[Any]]],
+    behind: Sequence[Any],
+    several: bool,
+) -> PrimFunc:
+    """A function of a loop: what comes before it, (its variable, its length, the phases of a step),
+    and what comes behind. With `several` threads the loop is one parallel region, in which they
+    wait for each other after each phase."""
+    variable, length, phases = loop
+    zero = tirx.const(0, "int64")
+    steps = [_phase(p, True) if several else in_sequence(list(p)) for p in phases]
+    body = [*declarations, *before]
+    if steps:
+        whole = tirx.For(variable, zero, length, tirx.ForKind.SERIAL, in_sequence(steps))
+        body.append(_pragma(_LAUNCH, whole) if several else whole)
+    root = s_tir.SBlockRealize(
+        [], True, s_tir.SBlock([], [], [], "root", in_sequence([*body, *behind]))
+    )
+    function = PrimFunc(list(parameters), root)
+    return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
+
+
 def _phase(nests: Sequence[Any], waits: bool) -> Any:
     together = in_sequence([nest if is_parallel(nest) else _on_one_thread(nest) for nest in nests])
     return _pragma(_BARRIER, together) if waits else together  # a region's end waits anyway

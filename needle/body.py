@@ -1,0 +1,162 @@
+"""Body: a pure function of tensors as data, the attribute of the ops that run one many times.
+
+A body numbers its values: first its inputs, then the result of each step. It is what a jaxpr is to
+JAX (https://docs.jax.dev/en/latest/jaxpr.html), without nested scopes: everything that the function
+read from its surroundings is an input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .apply import apply
+from .extents import same
+from .op import Op
+from .spec import Spec
+
+
+class Step(NamedTuple):
+    """One application of an op: to values by their numbers."""
+
+    op: Op
+    inputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Body:
+    """`outputs` are numbers of values: of `inputs`, or of the results of `steps`."""
+
+    inputs: tuple[Spec, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """A short text that is the same for equal bodies, and differs for others."""
+        specs = [(spec.shape, spec.dtype) for spec in self.inputs]
+        digest = hashlib.sha256(repr((specs, self.steps, self.outputs)).encode()).hexdigest()
+        return f"Body({len(self.inputs)} inputs, {len(self.steps)} steps, {digest[:16]})"
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return len(self.inputs) + len(self.steps)
+
+    def numbered(self) -> Iterable[tuple[int, Step]]:
+        """The steps with the numbers of their results."""
+        return enumerate(self.steps, len(self.inputs))
+
+    def specs(self, given: Sequence[Spec] | None = None) -> list[Any]:
+        """The Spec of each value, for inputs like `given`; a tuple of Specs for a tuple. Raises the
+        errors of `infer`."""
+        found: list[Any] = list(self.inputs if given is None else given)
+        for step in self.steps:
+            found.append(step.op.infer(*[found[i] for i in step.inputs]))
+        return found
+
+    def output_specs(self, given: Sequence[Spec] | None = None) -> list[Spec]:
+        found = self.specs(given)
+        return [found[number] for number in self.outputs]
+
+    def evaluated(self, inputs: Sequence[Any], run: Callable[[Op, tuple[Any, ...]], Any]) -> Any:
+        """The outputs, each step's result being run(op, inputs). A value is dropped when no later
+        step reads it."""
+        values: list[Any] = list(inputs)
+        for step, dead in zip(self.steps, self._last_reads(), strict=True):
+            values.append(run(step.op, tuple([values[i] for i in step.inputs])))
+            for number in dead:
+                values[number] = None
+        return [values[number] for number in self.outputs]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        """The outputs as Tensors, from Tensors."""
+        found: list[Any] = self.evaluated(inputs, apply)
+        return found
+
+    def compute(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs as NDArrays, from NDArrays."""
+        return self.evaluated(inputs, lambda op, given: op.compute(*given))  # type: ignore[no-any-return]
+
+    def _last_reads(self) -> list[list[int]]:
+        """For each step, the values that it is the last to read, outputs apart."""
+        seen = set(self.outputs)
+        found = []
+        for step in reversed(self.steps):
+            dead = set(step.inputs) - seen
+            seen |= dead
+            found.append(sorted(dead))
+        return found[::-1]
+
+    def needed(self, outputs: Iterable[int]) -> set[int]:
+        """The values that these depend on, with themselves."""
+        found = set(outputs)
+        for number, step in reversed(list(self.numbered())):
+            if number in found:
+                found.update(step.inputs)
+        return found
+
+    def reached(self, sources: Iterable[int]) -> set[int]:
+        """The values that depend on one of these, with these themselves."""
+        found = set(sources)
+        for number, step in self.numbered():
+            if not found.isdisjoint(step.inputs):
+                found.add(number)
+        return found
+
+    def cut(self, inputs: Sequence[int], outputs: Sequence[int]) -> Body:
+        """The body that computes some values from others, which are its inputs. Everything that the
+        outputs depend on is among these or computed from them."""
+        specs = self.specs()
+        place = {number: at for at, number in enumerate(inputs)}
+        wanted, pending = set(outputs), list(reversed(list(self.numbered())))
+        kept = []
+        for number, step in pending:
+            if number in wanted and number not in place:
+                wanted.update(step.inputs)
+                kept.append((number, step))
+        steps = []
+        for number, step in reversed(kept):
+            place[number] = len(inputs) + len(steps)
+            steps.append((step.op, step.inputs))
+        made = tuple([Step(op, tuple([place[i] for i in given])) for op, given in steps])
+        return Body(tuple([specs[i] for i in inputs]), made, tuple([place[i] for i in outputs]))
+
+    def with_outputs(self, outputs: Sequence[int]) -> Body:
+        return dataclasses.replace(self, outputs=tuple(outputs))
+
+
+def body_of(
+    inputs: Sequence[Any], outputs: Sequence[Any], order: Sequence[Any], alias: Mapping[Any, Any]
+) -> Body:
+    """The body of traced nodes: `order` has those between inputs and outputs, in order of
+    computing; a node in `alias` stands for another."""
+    place = {node: number for number, node in enumerate(inputs)}
+    steps: list[Step] = []
+
+    def number(node: Any) -> int:
+        return place[alias.get(node, node)]
+
+    for node in order:
+        if node not in place and node not in alias:
+            steps.append(Step(node.op, tuple([number(each) for each in node.input_nodes])))
+            place[node] = len(inputs) + len(steps) - 1
+    specs = tuple([Spec(node.spec.shape, node.spec.dtype, None) for node in inputs])
+    return Body(specs, tuple(steps), tuple([number(node) for node in outputs]))
+
+
+def same_spec(a: Spec, b: Spec) -> bool:
+    """Whether shape and dtype are equal."""
+    return a.dtype == b.dtype and same(a.shape, b.shape)
+
+
+def without(numbers: Iterable[int], others: Collection[int]) -> list[int]:
+    """`numbers` that are not among `others`, in order."""
+    return [number for number in numbers if number not in others]

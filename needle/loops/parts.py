@@ -1,0 +1,223 @@
+"""What of a loop's body need not run step by step.
+
+A value of the body is the same in all steps, or made of slices of the sequences alone, or needed
+for the next state, or made for the outputs alone. What is the same is computed once, before the
+loop. Products of slices become products of whole sequences before it, and those that only outputs
+need become products of whole outputs behind it: one large matmul reads a weight once, where a
+step's reads it for a few rows. Elementwise work stays in the loop, where its operands are in cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from .. import ops
+from ..apply import apply
+from ..body import Body, Step, without
+from ..op import Binary, Elementwise, Op
+from ..ops.arithmetic import Where
+from ..ops.matmul import Matmul
+from ..ops.movement import Squeeze, Unsqueeze
+from ..ops.shape import BroadcastTo, Permute, Reshape, Transpose
+from ..tensor import Tensor
+
+Finish = Callable[[Sequence[Tensor]], list[Tensor]]
+
+
+class Parts:
+    """A body taken apart. `sequences` is the number of sequences that its loop reads."""
+
+    def __init__(self, body: Body, states: int, sequences: int) -> None:
+        self._body, self._states, self.sequences = body, states, sequences
+        last = states + sequences
+        self._specs = body.specs()
+        self._steps = dict(body.numbered())
+        count = len(body.inputs)
+        varying = body.reached(range(last))
+        stateful = body.reached(range(states))
+        self._constant = {n for n in range(body.count) if n not in varying}
+        self._core = body.needed(body.outputs[:states])
+        batched = set(range(states, last))  # values that can be computed for all steps at once
+        for number, step in body.numbered():
+            if number in varying and number not in stateful and self._fits(step, batched):
+                batched.add(number)
+        self._before = {n for n in batched if n >= count and isinstance(self._steps[n].op, Matmul)}
+        self._behind = self._outputs_alone(varying, stateful)
+
+    def _fits(self, step: Step, batched: set[int]) -> bool:
+        """Whether a step can be computed for all steps at once."""
+        varying = [i for i in step.inputs if i not in self._constant]
+        return all(i in batched for i in varying) and self._rule(step, set(varying)) is not None
+
+    def _outputs_alone(self, varying: set[int], stateful: set[int]) -> set[int]:
+        """The products that only outputs need, and what is computed from them, if all of that can
+        be computed for all steps at once."""
+        found: set[int] = set()
+        for number, step in self._body.numbered():
+            if not isinstance(step.op, Matmul) or number not in stateful or number in found:
+                continue
+            after = self._body.reached([number])
+            if after.isdisjoint(self._core) and all(
+                self._rule(self._steps[n], {i for i in self._steps[n].inputs if i in varying})
+                for n in after
+            ):
+                found |= after
+        return found
+
+    def divided(self, inputs: Sequence[Tensor], length: Any) -> tuple[Body, list[Tensor], Finish]:
+        """The body that runs step by step, the inputs of its loop, and what makes the whole
+        loop's results of that loop's. Sets `sequences`."""
+        body, states = self._body, self._states
+        last = states + self.sequences
+        count = len(body.inputs)
+        stacked = body.outputs[states:]
+        behind = self._behind
+        # What the steps behind the loop read is stacked, unless it is there already.
+        read = dict.fromkeys(i for n in sorted(behind) for i in self._steps[n].inputs)
+        more = [i for i in read if i not in behind and i not in self._constant]
+        inner = [
+            n
+            for n in dict.fromkeys([*without(stacked, behind), *more])
+            if not states <= n < last and n not in self._constant
+        ]
+        wanted = body.needed([*body.outputs[:states], *inner])
+        # Only what the loop reads of them: what lies between is computed within.
+        loop_reads = self._reads([*body.outputs[:states], *inner])
+        same = sorted(n for n in loop_reads if n in self._constant)
+        slices = sorted(n for n in loop_reads if states <= n < last or n in self._before)
+        del wanted
+        core = body.cut([*range(states), *slices, *same], [*body.outputs[:states], *inner])
+        values: dict[int, Tensor] = {}  # constants as they are, others for all steps
+        values.update(enumerate(inputs))
+        for number in [n for n in self._order([*same, *slices, *self._constant_reads(read)])]:
+            self._compute(number, values, length)
+        self.sequences = len(slices)
+        given = [*inputs[:states], *[values[n] for n in (*slices, *same)]]
+
+        def finish(made: Sequence[Tensor]) -> list[Tensor]:
+            values.update(zip(inner, made[states:], strict=True))
+            for number in sorted(behind):
+                self._compute(number, values, length)
+            return [*made[:states], *[self._whole(n, values, length) for n in stacked]]
+
+        del count
+        return core, given, finish
+
+    def _constant_reads(self, read: Any) -> list[int]:
+        outputs = self._body.outputs[self._states :]
+        return [n for n in (*read, *outputs) if n in self._constant]
+
+    def _reads(self, roots: Sequence[int]) -> set[int]:
+        """What a loop that computes these values reads from outside."""
+        found, pending = set(), list(roots)
+        seen: set[int] = set()
+        while pending:
+            number = pending.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            if number in self._constant or number in self._before:
+                found.add(number)
+            elif number < len(self._body.inputs):
+                if number >= self._states:
+                    found.add(number)
+            else:
+                pending += self._steps[number].inputs
+        return found
+
+    def _order(self, wanted: Sequence[int]) -> list[int]:
+        """The steps before the loop that these depend on, in order."""
+        needed = self._body.needed(wanted)
+        return sorted(n for n in needed if n >= len(self._body.inputs))
+
+    def _compute(self, number: int, values: dict[int, Tensor], length: Any) -> None:
+        """Compute a value for all steps at once, or once."""
+        if number in values:
+            return
+        step = self._steps[number]
+        given = [values[i] for i in step.inputs]
+        varying = {i for i in step.inputs if i not in self._constant}
+        if not varying:
+            values[number] = apply(step.op, tuple(given))
+            return
+        rule = self._rule(step, varying)
+        assert rule is not None, "was checked"
+        values[number] = rule(given, length)
+
+    def _whole(self, number: int, values: dict[int, Tensor], length: Any) -> Tensor:
+        """A stacked output."""
+        value = values[number]
+        if number not in self._constant:
+            return value
+        return ops.broadcast_to(ops.unsqueeze(value, 0), (length, *value.shape))
+
+    def _rule(self, step: Step, varying: set[int]) -> Callable[[list[Tensor], Any], Tensor] | None:
+        """How a step is computed for all steps at once, when inputs that vary have an axis of
+        steps before their own."""
+        ndims = []
+        for i in step.inputs:
+            if isinstance(self._specs[i], list) or not hasattr(self._specs[i], "shape"):
+                return None
+            ndims.append(len(self._specs[i].shape))
+        varies = [i in varying for i in step.inputs]
+        spec = step.op.infer(*[self._specs[i] for i in step.inputs])
+        op = step.op
+        if isinstance(op, Matmul):
+            return _matmul(op, ndims, varies, spec)
+        if isinstance(op, Elementwise):
+            return lambda given, length: apply(op, tuple(given))
+        if isinstance(op, (Binary, Where)):
+            return lambda given, length: apply(op, tuple(_aligned(given, ndims, varies)))
+        if isinstance(op, (Reshape, Squeeze, Unsqueeze)):
+            return lambda given, length: ops.reshape(given[0], (length, *spec.shape))
+        if isinstance(op, BroadcastTo):
+            return lambda given, length: ops.broadcast_to(
+                _with_axes(given[0], len(spec.shape) - ndims[0]), (length, *spec.shape)
+            )
+        if isinstance(op, (Permute, Transpose)):
+            return lambda given, length: ops.permute(given[0], _moved_axes(op, ndims[0]))
+        return None
+
+
+def _moved_axes(op: Any, ndim: int) -> tuple[int, ...]:
+    """The axes of a permutation behind an axis of steps."""
+    if isinstance(op, Permute):
+        return (0, *[axis % ndim + 1 for axis in op.axes])
+    a, b = (-1, -2) if op.axes is None else op.axes
+    order = list(range(ndim + 1))
+    a, b = a % ndim + 1, b % ndim + 1
+    order[a], order[b] = b, a
+    return tuple(order)
+
+
+def _with_axes(x: Tensor, count: int) -> Tensor:
+    """A value of all steps with `count` further axes of extent 1 behind that of the steps."""
+    return ops.reshape(x, (x.shape[0], *[1] * count, *x.shape[1:])) if count else x
+
+
+def _aligned(given: Sequence[Tensor], ndims: Sequence[int], varies: Sequence[bool]) -> list[Tensor]:
+    """Operands that broadcast as those of one step do."""
+    most = max(ndims)
+    return [
+        _with_axes(x, most - ndim) if varying else x
+        for x, ndim, varying in zip(given, ndims, varies, strict=True)
+    ]
+
+
+def _matmul(op: Op, ndims: list[int], varies: list[bool], spec: Any) -> Any:
+    """The rule of a product: of all rows with one matrix where that is possible."""
+    if varies == [True, False] and ndims[1] == 2:
+
+        def rows(given: list[Tensor], length: Any) -> Tensor:
+            x, w = given
+            flat = ops.reshape(x, (prod(x.shape[:-1]), x.shape[-1]))
+            return ops.reshape(ops.matmul(flat, w), (length, *spec.shape))
+
+        return rows
+    if varies == [False, True] and ndims == [2, 1]:
+        return lambda given, length: ops.matmul(given[1], ops.transpose(given[0]))
+    if min(ndims) >= 2:
+        return lambda given, length: ops.matmul(*_aligned(given, ndims, varies))
+    return None

@@ -1,0 +1,123 @@
+"""`scan`: a loop over time, whose cell is traced once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import index as as_int
+from typing import Any
+
+from .. import tree
+from .._state import state
+from ..apply import apply
+from ..backend_ndarray.dtypes import is_floating
+from ..body import Body, same_spec
+from ..dims import Expression
+from ..errors import ShapeError
+from ..extents import same
+from ..ops.scan_loop import Scan
+from ..spec import Spec
+from ..tensor import Tensor
+from .parts import Parts
+from .tracing import flattened, traced
+
+Cell = Callable[[Any, Any], tuple[Any, Any]]
+
+
+def scan(
+    cell: Cell, state: Any, xs: Any = None, length: int | None = None, reverse: bool = False
+) -> tuple[Any, Any]:
+    """The state after a cell has run once for each element of `xs` along axis 0, and what it made
+    of each of them, stacked along axis 0; as `jax.lax.scan`.
+
+    `cell(state, x)` returns (the next state, y). States, `xs` and y are tensors, or lists, tuples
+    and dicts of them; y may be None. The next state has the structure, shapes and dtypes of the
+    first one, `state`. Without `xs`, there are `length` steps and x is None. `reverse` runs from
+    the last element to the first; y keeps the places of its elements.
+
+    The cell is traced once, for all steps: it reads no values and draws no random numbers. Tensors
+    that it finds around it are inputs of the loop, and have gradients, of any order. Products that
+    do not depend on the state are computed for all steps at once. Compiled, the loop is one kernel,
+    whose code does not grow with the number of steps; along axis 0, `xs` may have a `Dim`.
+
+    Raises TypeError for a next state of another structure or dtype, and for no `xs` and no
+    `length`; ShapeError for one of another shape and `xs` of different lengths; TraceError for a
+    cell that reads values.
+
+    >>> total, sums = ndl.scan(lambda s, x: (s + x, s + x), ndl.zeros(()), ndl.Tensor([1.0, 2.0]))
+    >>> total.item(), sums.numpy().tolist()
+    (3.0, [1.0, 3.0])
+    """
+    before, first = flattened(state, "state")
+    sequence, slices = flattened(xs, "xs")
+    steps = _steps(slices, length)
+    tensors = [x for _, x in (*first, *slices)]
+    specs = [x.spec for _, x in first] + [Spec(x.shape[1:], x.dtype, x.device) for _, x in slices]
+
+    def call(*given: Tensor) -> Any:
+        found = iter(given)
+        now = tree.unflatten(before, found)
+        made = cell(now, tree.unflatten(sequence, found))
+        if not isinstance(made, (tuple, list)) or len(made) != 2:
+            raise TypeError(
+                f"scan: the cell returns {type(made).__name__}; it must return the next state and y"
+            )
+        return tuple(made)
+
+    results, body, captured = traced(call, specs)
+    after, ys = results["tuple"]
+    wrong = tree.difference(before, after, "state")
+    if wrong:
+        raise TypeError(f"scan: the next state differs from the first: {wrong}")
+    _check_state(body, [name for name, _ in first])
+    found = run(body, [*tensors, *captured], len(first), len(slices), steps, bool(reverse))
+    values = iter(found)
+    return tree.unflatten(before, values), tree.unflatten(ys, values)
+
+
+def run(
+    body: Body, inputs: Sequence[Tensor], states: int, sequences: int, length: Any, reverse: bool
+) -> list[Tensor]:
+    """The last states and the stacked outputs of a loop whose body takes these inputs: states,
+    slices of sequences and what is the same in all steps."""
+    parts = Parts(body, states, sequences)
+    core, given, finish = parts.divided(inputs, length)
+    op = Scan(core, states, parts.sequences, length, reverse)
+    wanted = op.outputs
+    if _may_be_differentiated(given):
+        op = op.recording()
+    made = apply(op, tuple(given))
+    return finish([made[number] for number in range(wanted)])
+
+
+def _may_be_differentiated(inputs: Sequence[Tensor]) -> bool:
+    if state.trace is not None:  # what nothing reads is left out of compiled code
+        return any(is_floating(x.dtype) for x in inputs)
+    return state.grad and any(x.requires_grad for x in inputs)
+
+
+def _steps(slices: Sequence[tuple[str, Tensor]], length: Any) -> Any:
+    """The number of steps."""
+    if length is not None:
+        steps = length if isinstance(length, Expression) else as_int(length)
+        if steps < 0:
+            raise ValueError(f"scan: length={steps}; it must be 0 or more")
+    elif not slices:
+        raise TypeError("scan: neither xs nor length says how many steps there are")
+    for name, x in slices:
+        if not x.shape:
+            raise ShapeError(f"scan: {name} has no axis to run over; its shape is ()")
+        if length is None:
+            steps, length = x.shape[0], x.shape[0]
+        if not same(x.shape[0], steps):
+            raise ShapeError(f"scan: {name} has {x.shape[0]} elements along axis 0, not {steps}")
+    return steps
+
+
+def _check_state(body: Body, names: Sequence[str]) -> None:
+    for name, before, after in zip(names, body.inputs, body.output_specs(), strict=False):
+        if not same_spec(before, after):
+            kind = TypeError if before.dtype != after.dtype else ShapeError
+            raise kind(
+                f"scan: {name} is {before} first, and {after} after a step; a state keeps its "
+                "shape and dtype"
+            )

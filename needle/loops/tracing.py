@@ -1,0 +1,142 @@
+"""Tracing of a function that a loop runs, inside another trace or in eager code."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .. import tree
+from .._state import state
+from ..backend_ndarray.dtypes import is_floating
+from ..body import Body, body_of
+from ..engine import topological_order
+from ..graph import is_tensor
+from ..node import Node
+from ..ops.tuples import MakeTuple
+from ..spec import Spec
+from ..tensor import Tensor, TensorTuple, Value, handle
+from ..trace import Trace, as_tensor
+
+
+class InnerTrace(Trace):
+    """The trace of a function whose surroundings are eager code or another trace. Tensors of these
+    that it reads are `captured`, in order: each becomes an input."""
+
+    def __init__(self, outer: Trace | None) -> None:
+        super().__init__(outer is not None and outer.has_dims)
+        self._outer = outer
+        self._own: set[Node] = set()
+        self._local: dict[Any, Node] = {}  # by outer node, or id of a tensor with a value
+        self.captured: list[tuple[Node, Tensor]] = []
+        if outer is not None:
+            self._paths = outer._paths
+            self._stack = [outer.where]
+
+    def _name(self, tensor: Value) -> str | None:
+        return super()._name(tensor) if self._outer is None else self._outer._name(tensor)
+
+    def refuse_assignment(self, module: Any, name: str, value: Any) -> None:
+        if self._outer is not None:
+            self._outer.refuse_assignment(module, name, value)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        state.trace = self
+        try:
+            yield
+        finally:
+            state.trace = self._outer
+
+    def own(self, node: Node) -> Node:
+        """Count a node as made here."""
+        self._own.add(node)
+        return node
+
+    def apply(self, op: Any, inputs: tuple[Any, ...]) -> Any:
+        made = super().apply(op, tuple([self.local(x) for x in inputs]))
+        self.own(made._node)
+        return made
+
+    def leaf(self, tensor: Value) -> Node:
+        """The input that stands for a tensor with a value."""
+        node: Node = self.local(tensor)._node
+        return node
+
+    def local(self, x: Any) -> Any:
+        """A value as one of this trace."""
+        if not isinstance(x, Value) or (x._data is None and x._node in self._own):
+            return x
+        key = id(x) if x._data is not None else x._node
+        if key not in self._local:
+            if isinstance(x, TensorTuple):
+                parts = self._outside(x)
+                made = super().apply(MakeTuple(), tuple([self.local(part) for part in parts]))
+                self.own(made._node)
+                return made
+            requires = x.requires_grad
+            self._local[key] = node = self.own(Node(x.spec, requires, ""))
+            self.captured.append((node, x))  # type: ignore[arg-type]
+        return handle(self._local[key], None)
+
+    def _outside(self, parts: TensorTuple) -> tuple[Tensor, ...]:
+        """The parts of a tuple, taken outside this trace."""
+        state.trace = self._outer
+        try:
+            return tuple(parts)
+        finally:
+            state.trace = self
+
+
+def traced(
+    call: Callable[..., Any], specs: Sequence[Spec], requires: Sequence[bool] | None = None
+) -> tuple[Any, Body, list[Tensor]]:
+    """(tree of the results, body, captured tensors) of a function of Tensors of these specs. The
+    body's inputs are the function's, then the captured tensors. `requires` says which inputs take
+    part in gradients that the function computes; by default, all of floating dtype."""
+    run = InnerTrace(state.trace)
+    if requires is None:
+        requires = [is_floating(spec.dtype) for spec in specs]
+    nodes = [run.own(Node(s, r, "")) for s, r in zip(specs, requires, strict=True)]
+    with run.running():
+        results, leaves = flattened(call(*[handle(node, None) for node in nodes]), "result")
+        ends = [run.local(each)._node for _, each in leaves]
+    return results, *recorded(run, nodes, ends, {})
+
+
+def recorded(
+    run: InnerTrace, inputs: Sequence[Node], ends: Sequence[Node], alias: Mapping[Node, Node]
+) -> tuple[Body, list[Tensor]]:
+    """The body that computes `ends` from `inputs`, and the captured tensors, its further inputs.
+    Wherever a node in `alias` is read, another is."""
+    order = topological_order(ends)
+    own = [*inputs, *(node for node, _ in run.captured)]
+    whole = body_of(own, ends, order, alias)
+    needed = whole.needed(whole.outputs)
+    kept = [number for number in range(len(own)) if number < len(inputs) or number in needed]
+    captured = [run.captured[number - len(inputs)][1] for number in kept[len(inputs) :]]
+    return whole.cut(kept, whole.outputs), captured
+
+
+def flattened(value: Any, name: str) -> tuple[Any, list[tuple[str, Tensor]]]:
+    """(tree, named tensors) of nested values. Numbers are tensors without axes; a TensorTuple is a
+    tuple."""
+    found, leaves = tree.flatten(_plain(value), name, _is_value)
+    return found, [(at, as_tensor(each)) for at, each in leaves]
+
+
+def _is_value(value: Any) -> bool:
+    return is_tensor(value) or isinstance(value, (bool, int, float, np.generic))
+
+
+def _plain(value: Any) -> Any:
+    """Nested values with tuples in place of TensorTuples."""
+    if isinstance(value, TensorTuple):
+        return value.tuple()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (tuple if isinstance(value, tuple) else list)(_plain(item) for item in value)
+    return value

@@ -1,0 +1,184 @@
+"""Scan, the op behind `needle.scan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..backend_ndarray import NDArray, full
+from ..backend_ndarray.ndarray import wrap
+from ..body import Body, Step, same_spec
+from ..errors import ShapeError
+from ..extents import same
+from ..op import Op, register
+from ..op_types import Gradients
+from ..samples import Arg, error, sample
+from ..spec import Spec, common_device
+from ..tensor import TensorTuple
+from .arithmetic import Add, Multiply
+from .elementwise import Tanh
+from .matmul import Matmul
+
+# h' = tanh(x + h @ w), and y = h'; h' = h * w + x, without y.
+_RNN = Body(
+    (Spec((2, 3), "float32"), Spec((2, 3), "float32"), Spec((3, 3), "float32")),
+    (Step(Matmul(), (0, 2)), Step(Add(), (1, 3)), Step(Tanh(), (4,))),
+    (5, 5),
+)
+_LINEAR = Body(
+    (Spec((4,), "float32"), Spec((4,), "float32"), Spec((), "float32")),
+    (Step(Multiply(), (0, 2)), Step(Add(), (1, 3))),
+    (4,),
+)
+_RNN_INPUTS = (Arg((2, 3)), Arg((5, 2, 3)), Arg((3, 3), -0.5, 0.5))
+_OF_RNN = {"body": _RNN, "states": 1, "sequences": 1, "reverse": False}
+
+
+@register
+class Scan(Op):
+    """The last states and the stacked outputs of `length` runs of a body, each of which takes the
+    states that the one before it returned.
+
+    Inputs: the first `states`; the `sequences` (length, ...), of which a run takes a slice; and
+    what is the same in all runs. The body's inputs are these, and its outputs the next states, then
+    what is stacked along axis 0. With `reverse`, the last slices are taken first, and outputs are
+    put in the places of the slices.
+    """
+
+    body: Body
+    states: int
+    sequences: int
+    length: Any
+    reverse: bool = False
+
+    infer_first = True
+    reads = frozenset({"inputs", "output"})
+    samples = (
+        sample(*_RNN_INPUTS, **_OF_RNN, length=5),
+        sample(*_RNN_INPUTS, **{**_OF_RNN, "reverse": True}, length=5),
+        sample(Arg((4,)), Arg((3, 4)), Arg(()), body=_LINEAR, states=1, sequences=1, length=3),
+        sample(Arg((4,)), Arg((1, 4)), Arg(()), body=_LINEAR, states=1, sequences=1, length=1),
+    )
+    error_samples = (
+        error(ShapeError, r"sequence 0 .*\(4, 2, 3\).* 5", (2, 3), (4, 2, 3), (3, 3), **_OF_RNN, length=5),
+        error(ShapeError, r"state 0", (2, 4), (5, 2, 3), (3, 3), **_OF_RNN, length=5),
+    )
+
+    @property
+    def outputs(self) -> int:
+        """The number of results."""
+        return len(self.body.outputs)
+
+    def infer(self, *given: Spec) -> tuple[Spec, ...]:
+        if len(given) != len(self.body.inputs):
+            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
+        device = common_device(self.name, *given)
+        last = self.states + self.sequences
+        slices = []
+        for number, spec in enumerate(given):
+            if self.states <= number < last:
+                if not spec.shape or not same(spec.shape[0], self.length):
+                    raise ShapeError(
+                        f"{self.name}: sequence {number - self.states} of shape {spec.shape} for "
+                        f"{self.length} steps"
+                    )
+                spec = Spec(spec.shape[1:], spec.dtype, device)
+            slices.append(spec)
+        self._check(slices)
+        found = self.body.output_specs(slices)
+        for number in range(self.states):
+            if not same_spec(found[number], given[number]):
+                raise ShapeError(
+                    f"{self.name}: state {number} is {given[number]} first, and {found[number]} "
+                    "after a step"
+                )
+        return tuple(
+            [
+                Spec(spec.shape if n < self.states else (self.length, *spec.shape), spec.dtype, device)
+                for n, spec in enumerate(found)
+            ]
+        )
+
+    def _check(self, slices: Sequence[Spec]) -> None:
+        """Raise ShapeError or TypeError unless these are what the body was traced for."""
+        for number, (spec, wanted) in enumerate(zip(slices, self.body.inputs, strict=True)):
+            if same(spec.shape, wanted.shape) and spec.dtype == wanted.dtype:
+                continue
+            last = self.states + self.sequences
+            kind = "state" if number < self.states else "slice" if number < last else "constant"
+            first = 0 if number < self.states else self.states if number < last else last
+            wrong = TypeError if spec.dtype != wanted.dtype else ShapeError
+            raise wrong(f"{self.name}: {kind} {number - first} is {spec}, not {wanted}")
+
+    def reduction_length(self, *given: Spec) -> int:
+        found = self.body.specs()
+        terms = [
+            step.op.reduction_length(*[found[i] for i in step.inputs]) for step in self.body.steps
+        ]
+        return max(1, int(self.length)) * max(1, sum(terms))
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        def run(op: Op, given: Any) -> Any:
+            return op.reference(*given)
+
+        return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
+
+    def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
+        def stack(parts: list[NDArray]) -> NDArray:
+            device = parts[0].device
+            return wrap(device, device.kernels.concat(tuple([p.view for p in parts]), 0, True))
+
+        return self._run(inputs, self.body.compute, stack)
+
+    def _run(self, inputs: Sequence[Any], run: Any, stack: Any) -> tuple[Any, ...]:
+        last = self.states + self.sequences
+        now, sequences, same_in_all = (
+            list(inputs[: self.states]),
+            inputs[self.states : last],
+            inputs[last:],
+        )
+        steps = range(self.length)
+        kept: list[list[Any]] = [[] for _ in range(self.outputs - self.states)]
+        for t in reversed(steps) if self.reverse else steps:
+            made = run([*now, *[x[t] for x in sequences], *same_in_all])
+            now = made[: self.states]
+            for values, value in zip(kept, made[self.states :], strict=True):
+                values.append(value)
+        if not self.length:
+            return (*now, *self._nothing(inputs))
+        return (*now, *[stack(values[::-1] if self.reverse else values) for values in kept])
+
+    def _nothing(self, inputs: Sequence[Any]) -> list[Any]:
+        specs = self.body.output_specs()[self.states :]
+        if isinstance(inputs[0] if inputs else None, np.ndarray):
+            return [np.zeros((0, *spec.shape), spec.dtype) for spec in specs]
+        device = inputs[0].device
+        return [full((0, *spec.shape), 0, spec.dtype, device) for spec in specs]
+
+    def recording(self) -> Scan:
+        """The same loop with what `gradient` reads among its outputs: the states before each step,
+        and the results of products, which take long to compute again."""
+        from ..loops.gradient import wanted
+
+        return self._with(wanted(self))
+
+    def _with(self, numbers: Sequence[int]) -> Scan:
+        """The same loop with further values among its outputs."""
+        kept = set(self.body.outputs[self.states :])
+        more = [number for number in numbers if number not in kept]
+        body = self.body.with_outputs((*self.body.outputs, *more))
+        return Scan(body, self.states, self.sequences, self.length, self.reverse)
+
+    def only(self, used: Sequence[int]) -> Scan:
+        """The same loop without the stacked outputs that are not among these of its results."""
+        kept = [n for i, n in enumerate(self.body.outputs) if i < self.states or i in used]
+        body = self.body.cut(range(len(self.body.inputs)), kept)
+        return Scan(body, self.states, self.sequences, self.length, self.reverse)
+
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Gradients:
+        from ..loops.gradient import gradient
+
+        return gradient(self, tuple(out_grad), node)
+
