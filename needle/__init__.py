@@ -37,6 +37,7 @@ from .init import (
     zeros,
     zeros_like,
 )
+from .loops import scan
 from .rng import manual_seed
 from .serialize import load, save
 
@@ -86,6 +87,7 @@ __all__ = [
     "randn_like",
     "randperm",
     "save",
+    "scan",
     "set_num_threads",
     "zeros",
     "zeros_like",

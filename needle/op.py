@@ -86,6 +86,9 @@ class Op:
     structural: ClassVar[bool] = False
     # True if the op moves or repeats elements and computes none: halves need not be widened for it.
     moves: ClassVar[bool] = False
+    # True if the op runs bodies, which compiled code has kernels of (needle_tvm.frontend.loops): it
+    # has no `emit_te`.
+    has_bodies: ClassVar[bool] = False
     # Number of inputs, which `register` reads from the signature of `infer`; None for any.
     arity: ClassVar[int | None] = None
     samples: ClassVar[Sequence[Sample]] = ()

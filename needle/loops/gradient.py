@@ -44,6 +44,7 @@ def gradient(op: Scan, out_grads: Sequence[Tensor], node: Any) -> Gradients:
     """The gradients of a scan's inputs from those of all its results."""
     inputs = node.inputs
     outputs = list(node)
+    op = op.fitted([x.spec for x in inputs])
     full = op.recording()
     if full.outputs > op.outputs:  # it was not recorded for a gradient: run it once more
         outputs = list(apply(full, tuple(inputs)))
@@ -100,7 +101,9 @@ class _Backward:
         )
         ends, constants = finish(found, len(carried), len(of_slices), op.length)
         result: list[Any] = [None] * len(self._inputs)
-        for number, value in zip((*carried, *of_slices, *of_constants), (*ends, *constants), strict=True):
+        for number, value in zip(
+            (*carried, *of_slices, *of_constants), (*ends, *constants), strict=True
+        ):
             result[number] = value if self._inputs[number].requires_grad else None
         return tuple(result)
 
@@ -113,8 +116,10 @@ class _Backward:
         states, last = op.states, op.states + op.sequences
         specs = body.specs()
         run = InnerTrace(state.trace)
-        given = [body.inputs[n] for n in carried] + [specs[n] for n in known] + [specs[n] for n in ys]
-        nodes = [run.own(Node(_anywhere(spec), is_floating(spec.dtype), "")) for spec in given]
+        given = (
+            [body.inputs[n] for n in carried] + [specs[n] for n in known] + [specs[n] for n in ys]
+        )
+        nodes = [run.own(Node(self._here(spec), is_floating(spec.dtype), "")) for spec in given]
         handles = [handle(node, None) for node in nodes]
         of_next = dict(zip(carried, handles, strict=False))
         values = dict(zip(known, handles[len(carried) :], strict=False))
@@ -137,15 +142,18 @@ class _Backward:
                 *carried,
                 *[n for n in range(states, len(body.inputs)) if self._requires[n]],
             ]
-            return [
-                run.local(grads[n] if n in grads else _filled(specs[n].shape, 0, specs[n]))
-                for n in wanted
-            ]
+            return [run.local(grads[n] if n in grads else self._zeros(specs[n])) for n in wanted]
 
         del last
         with run.running():
             ends = [x._node for x in call_recording(False, computed)]
         return recorded(run, nodes, ends, alias)
+
+    def _zeros(self, spec: Spec) -> Tensor:
+        return _filled(spec.shape, 0, self._here(spec))
+
+    def _here(self, spec: Spec) -> Spec:
+        return Spec(spec.shape, spec.dtype, self._inputs[0].device)
 
     def _needs_gradient(self) -> set[int]:
         body = self._op.body

@@ -339,6 +339,7 @@ from .scan import cumprod as cumprod
 from .scan import cumsum as cumsum
 from .scan import linear_scan as linear_scan
 from .scan import logcumsumexp as logcumsumexp
+from .scan_loop import Scan as Scan
 from .shape import BroadcastTo as BroadcastTo
 from .shape import Permute as Permute
 from .shape import Reshape as Reshape

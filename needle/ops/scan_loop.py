@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,19 @@ _LINEAR = Body(
     (Step(Multiply(), (0, 2)), Step(Add(), (1, 3))),
     (4,),
 )
-_RNN_INPUTS = (Arg((2, 3)), Arg((5, 2, 3)), Arg((3, 3), -0.5, 0.5))
+
+
+def _small(*shape: int) -> Arg:
+    return Arg(shape, -0.5, 0.5, special=False)
+
+
+_RNN_INPUTS = (_small(2, 3), _small(5, 2, 3), _small(3, 3))
+
+
+def _linear_inputs(steps: int) -> tuple[Arg, ...]:
+    return _small(4), _small(steps, 4), _small()
+
+
 _OF_RNN = {"body": _RNN, "states": 1, "sequences": 1, "reverse": False}
 
 
@@ -53,17 +66,21 @@ class Scan(Op):
     length: Any
     reverse: bool = False
 
+    has_bodies = True
     infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = (
         sample(*_RNN_INPUTS, **_OF_RNN, length=5),
         sample(*_RNN_INPUTS, **{**_OF_RNN, "reverse": True}, length=5),
-        sample(Arg((4,)), Arg((3, 4)), Arg(()), body=_LINEAR, states=1, sequences=1, length=3),
-        sample(Arg((4,)), Arg((1, 4)), Arg(()), body=_LINEAR, states=1, sequences=1, length=1),
+        sample(*_linear_inputs(3), body=_LINEAR, states=1, sequences=1, length=3),
+        sample(*_linear_inputs(1), body=_LINEAR, states=1, sequences=1, length=1),
     )
     error_samples = (
-        error(ShapeError, r"sequence 0 .*\(4, 2, 3\).* 5", (2, 3), (4, 2, 3), (3, 3), **_OF_RNN, length=5),
-        error(ShapeError, r"state 0", (2, 4), (5, 2, 3), (3, 3), **_OF_RNN, length=5),
+        error(ShapeError, r"sequence 0 .*\(5, 2, 3\).* 4", *_RNN_INPUTS, **_OF_RNN, length=4),
+        error(
+            *(ShapeError, "state 0", _small(1), *_linear_inputs(3)[1:]),
+            **{"body": _LINEAR, "states": 1, "sequences": 1, "length": 3},
+        ),
     )
 
     @property
@@ -72,48 +89,41 @@ class Scan(Op):
         return len(self.body.outputs)
 
     def infer(self, *given: Spec) -> tuple[Spec, ...]:
+        found = self.body.output_specs(self.of_a_step(given))
+        for number, (first, after) in enumerate(zip(given[: self.states], found, strict=False)):
+            if not same_spec(first, after):
+                raise ShapeError(
+                    f"{self.name}: state {number} is {first} first, and {after} after a step"
+                )
+        device = common_device(self.name, *given)
+        shapes = [
+            spec.shape if n < self.states else (self.length, *spec.shape)
+            for n, spec in enumerate(found)
+        ]
+        return tuple([Spec(shape, s.dtype, device) for shape, s in zip(shapes, found, strict=True)])
+
+    def of_a_step(self, given: Sequence[Spec]) -> tuple[Spec, ...]:
+        """The specs of the body's inputs. Raises TypeError or ShapeError for what does not fit."""
         if len(given) != len(self.body.inputs):
             raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
-        device = common_device(self.name, *given)
-        last = self.states + self.sequences
-        slices = []
-        for number, spec in enumerate(given):
-            if self.states <= number < last:
-                if not spec.shape or not same(spec.shape[0], self.length):
-                    raise ShapeError(
-                        f"{self.name}: sequence {number - self.states} of shape {spec.shape} for "
-                        f"{self.length} steps"
-                    )
-                spec = Spec(spec.shape[1:], spec.dtype, device)
-            slices.append(spec)
-        self._check(slices)
-        found = self.body.output_specs(slices)
-        for number in range(self.states):
-            if not same_spec(found[number], given[number]):
+        slices = [Spec(*spec) for spec in given]
+        for number in range(self.states, self.states + self.sequences):
+            shape = given[number].shape
+            if not shape or not same(shape[0], self.length):
                 raise ShapeError(
-                    f"{self.name}: state {number} is {given[number]} first, and {found[number]} "
-                    "after a step"
+                    f"{self.name}: sequence {number - self.states} of shape {shape} for "
+                    f"{self.length} steps"
                 )
-        return tuple(
-            [
-                Spec(spec.shape if n < self.states else (self.length, *spec.shape), spec.dtype, device)
-                for n, spec in enumerate(found)
-            ]
-        )
+            slices[number] = Spec(shape[1:], given[number].dtype, given[number].device)
+        return tuple(slices)
 
-    def _check(self, slices: Sequence[Spec]) -> None:
-        """Raise ShapeError or TypeError unless these are what the body was traced for."""
-        for number, (spec, wanted) in enumerate(zip(slices, self.body.inputs, strict=True)):
-            if same(spec.shape, wanted.shape) and spec.dtype == wanted.dtype:
-                continue
-            last = self.states + self.sequences
-            kind = "state" if number < self.states else "slice" if number < last else "constant"
-            first = 0 if number < self.states else self.states if number < last else last
-            wrong = TypeError if spec.dtype != wanted.dtype else ShapeError
-            raise wrong(f"{self.name}: {kind} {number - first} is {spec}, not {wanted}")
+    def fitted(self, given: Sequence[Spec]) -> Scan:
+        """The loop with a body of these inputs: it may have been traced for other dtypes."""
+        inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in self.of_a_step(given)])
+        return replace(self, body=replace(self.body, inputs=inputs))
 
     def reduction_length(self, *given: Spec) -> int:
-        found = self.body.specs()
+        found = self.body.specs(self.of_a_step(given))
         terms = [
             step.op.reduction_length(*[found[i] for i in step.inputs]) for step in self.body.steps
         ]
@@ -151,11 +161,12 @@ class Scan(Op):
         return (*now, *[stack(values[::-1] if self.reverse else values) for values in kept])
 
     def _nothing(self, inputs: Sequence[Any]) -> list[Any]:
+        """The stacked outputs of no step."""
+        x = inputs[0]
         specs = self.body.output_specs()[self.states :]
-        if isinstance(inputs[0] if inputs else None, np.ndarray):
+        if isinstance(x, np.ndarray):
             return [np.zeros((0, *spec.shape), spec.dtype) for spec in specs]
-        device = inputs[0].device
-        return [full((0, *spec.shape), 0, spec.dtype, device) for spec in specs]
+        return [full((0, *spec.shape), 0, spec.dtype, x.device) for spec in specs]
 
     def recording(self) -> Scan:
         """The same loop with what `gradient` reads among its outputs: the states before each step,
@@ -169,16 +180,15 @@ class Scan(Op):
         kept = set(self.body.outputs[self.states :])
         more = [number for number in numbers if number not in kept]
         body = self.body.with_outputs((*self.body.outputs, *more))
-        return Scan(body, self.states, self.sequences, self.length, self.reverse)
+        return replace(self, body=body)
 
     def only(self, used: Sequence[int]) -> Scan:
         """The same loop without the stacked outputs that are not among these of its results."""
         kept = [n for i, n in enumerate(self.body.outputs) if i < self.states or i in used]
         body = self.body.cut(range(len(self.body.inputs)), kept)
-        return Scan(body, self.states, self.sequences, self.length, self.reverse)
+        return replace(self, body=body)
 
     def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Gradients:
         from ..loops.gradient import gradient
 
         return gradient(self, tuple(out_grad), node)
-

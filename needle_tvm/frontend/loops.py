@@ -48,7 +48,7 @@ class Loops:
         """The results of a Scan; those of its stacked results that are not `used` are None."""
         whole = node.op
         assert isinstance(whole, Scan)
-        op = whole.only(used)
+        op = whole.fitted([s for i in node.input_nodes for s in i.specs]).only(used)
         states, last = op.states, op.states + op.sequences
         graph, ends = _graph_of(op)
         variant = self.variant
@@ -60,7 +60,9 @@ class Loops:
         body = body_of(module, self.target)
         keys = dict(zip([leaf.node for leaf in graph.inputs], body.parameters, strict=False))
         results = dict(zip(graph.outputs, body.results, strict=True))
-        given = dict(zip([leaf.name for leaf in graph.params], _constants(op, operands, graph), strict=True))
+        given = dict(
+            zip([leaf.name for leaf in graph.params], _constants(op, operands, graph), strict=True)
+        )
         fixed = _transformed(builder, module, list(given.values()))
         of_parameter = dict(zip(body.parameters[len(graph.inputs) :], fixed, strict=True))
         for number in range(last, len(op.body.inputs)):  # constants that are results themselves
@@ -82,10 +84,17 @@ class Loops:
             plan.function.with_attrs({"op_pattern": OP_PATTERN.opaque, SCHEDULED: True}), "loop"
         )
         constants = [of_parameter.get(key, key) for key in plan.constants]
-        specs = [spec for number, spec in enumerate(whole.infer(*[s for i in node.input_nodes for s in i.specs]))]
+        specs = [
+            spec
+            for number, spec in enumerate(
+                whole.infer(*[s for i in node.input_nodes for s in i.specs])
+            )
+        ]
         dims = {str(v.name): v for v in extents._variables.values()}
         types = [_type(spec, extents) for spec in specs[:states]]
-        order = [next(i for i, f in enumerate(found[states:]) if f is key) for key in layout.stacked]
+        order = [
+            next(i for i, f in enumerate(found[states:]) if f is key) for key in layout.stacked
+        ]
         kept = [n for n in range(len(whole.body.outputs)) if n < states or n in used]
         types += [_type(specs[kept[states + i]], extents) for i in order]
         symbols = [dims[str(v.name)] for v in plan.symbols]
@@ -95,11 +104,11 @@ class Loops:
             for dtype, size in plan.workspaces
         ]
         arguments = [*operands[:last], *constants, *symbols]
-        arguments = [
-            builder.emit(a) if isinstance(a, relax.Call) else a for a in arguments
-        ]
+        arguments = [builder.emit(a) if isinstance(a, relax.Call) else a for a in arguments]
         made = builder.emit(relax.call_tir(function, arguments, out_ty=types))
-        parts = [builder.emit(relax.TupleGetItem(made, n)) for n in range(states + len(layout.stacked))]
+        parts = [
+            builder.emit(relax.TupleGetItem(made, n)) for n in range(states + len(layout.stacked))
+        ]
         place = {key: parts[states + i] for i, key in enumerate(layout.stacked)}
         values: list[Any] = [None] * len(whole.body.outputs)
         for n, at in enumerate(kept):
@@ -147,9 +156,7 @@ def _constants(op: Scan, operands: Sequence[Any], graph: Graph) -> list[Any]:
     return [operands[int(leaf.name[1:])] for leaf in graph.params]
 
 
-def _transformed(
-    builder: relax.BlockBuilder, module: IRModule, given: Sequence[Any]
-) -> list[Any]:
+def _transformed(builder: relax.BlockBuilder, module: IRModule, given: Sequence[Any]) -> list[Any]:
     """What a lowered body's `main` takes for its constants, computed in `builder` as the passes
     have it."""
     variable = {v.name_hint: v for v in module.get_global_vars()}.get(build.TRANSFORM)
@@ -178,7 +185,9 @@ def _transformed(
             elif isinstance(value, relax.TupleGetItem):
                 values[binding.var] = values[value.tuple_value].fields[value.index]
             elif is_op(value, "relax.reshape"):
-                values[binding.var] = builder.emit(relax.op.reshape(mapped(value.args[0]), value.args[1]))
+                values[binding.var] = builder.emit(
+                    relax.op.reshape(mapped(value.args[0]), value.args[1])
+                )
             else:
                 values[binding.var] = mapped(value)
     end = mapped(function.body.body)

@@ -173,7 +173,9 @@ class Loop:
             total = tirx.const(1, "int64")
             for extent in buffer.shape:
                 total = total * extent
-            view = tirx.decl_buffer([simplified(total)], buffer.dtype, f"{buffer.name}_flat", layout=None)
+            view = tirx.decl_buffer(
+                [simplified(total)], buffer.dtype, f"{buffer.name}_flat", layout=None
+            )
             declared.append(regions.declared_over(view, buffer))
             return view
 
@@ -260,13 +262,12 @@ class Loop:
         values = {var: put(value) for var, value in region._symbols.items()}
         from needle_tvm.tir import tasks
 
-        several = not alone and bool(region._phases[0]) and region.threads_from(self._target) is not None
+        several = (
+            not alone and bool(region._phases[0]) and region.threads_from(self._target) is not None
+        )
         phases = region.phases(self._target) if several else region._on_one_thread()
         phases = [
-            [
-                regions.placed_in(tasks.shared(nest, by_buffer, add), by_buffer)
-                for nest in phase
-            ]
+            [regions.placed_in(tasks.shared(nest, by_buffer, add), by_buffer) for nest in phase]
             for phase in phases
         ]
         phases = [phase for phase in phases if phase]
