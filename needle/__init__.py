@@ -37,7 +37,7 @@ from .init import (
     zeros,
     zeros_like,
 )
-from .loops import scan
+from .loops import cond, scan, while_loop
 from .rng import manual_seed
 from .serialize import load, save
 
@@ -54,6 +54,7 @@ __all__ = [
     "autograd",
     "backend_ndarray",
     "bernoulli",
+    "cond",
     "cpu",
     "cpu_numpy",
     "cuda",
@@ -89,6 +90,7 @@ __all__ = [
     "save",
     "scan",
     "set_num_threads",
+    "while_loop",
     "zeros",
     "zeros_like",
 ]

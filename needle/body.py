@@ -66,6 +66,12 @@ class Body:
         found = self.specs(given)
         return [found[number] for number in self.outputs]
 
+    def reduction_length(self, given: Sequence[Spec]) -> int:
+        """The number of terms that the sums of all steps have together, at least 1."""
+        found = self.specs(given)
+        terms = [s.op.reduction_length(*[found[i] for i in s.inputs]) for s in self.steps]
+        return max(1, sum(terms))
+
     def evaluated(self, inputs: Sequence[Any], run: Callable[[Op, tuple[Any, ...]], Any]) -> Any:
         """The outputs, each step's result being run(op, inputs). A value is dropped when no later
         step reads it."""

@@ -37,4 +37,5 @@ class ModelError(ValueError):
 
 
 class UnsupportedError(ModelError):
-    """A model file is valid and needs something that needle does not have; the text names it."""
+    """A model file is valid and needs something that needle does not have, or a gradient is asked
+    for that needle does not have; the text names it."""

@@ -92,6 +92,7 @@ from .composed import nan_to_num as nan_to_num
 from .composed import reciprocal as reciprocal
 from .composed import square as square
 from .composed import sum as sum
+from .cond import Cond as Cond
 from .conv import Conv as Conv
 from .conv import ConvInput as ConvInput
 from .conv import ConvWeight as ConvWeight
@@ -426,6 +427,7 @@ from .updates import lion_update as lion_update
 from .updates import rmsprop_update as rmsprop_update
 from .updates import sgd_update as sgd_update
 from .weighted_elements import WeightedElements as WeightedElements
+from .while_loop import WhileLoop as WhileLoop
 from .window import OverlapAdd as OverlapAdd
 from .window import SlidingWindows as SlidingWindows
 from .window import overlap_add as overlap_add

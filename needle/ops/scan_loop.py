@@ -123,11 +123,7 @@ class Scan(Op):
         return replace(self, body=replace(self.body, inputs=inputs))
 
     def reduction_length(self, *given: Spec) -> int:
-        found = self.body.specs(self.of_a_step(given))
-        terms = [
-            step.op.reduction_length(*[found[i] for i in step.inputs]) for step in self.body.steps
-        ]
-        return max(1, int(self.length)) * max(1, sum(terms))
+        return max(1, int(self.length)) * self.body.reduction_length(self.of_a_step(given))
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
         def run(op: Op, given: Any) -> Any:

@@ -1,0 +1,145 @@
+"""`cond`: one of two functions, chosen by the value of a tensor. And its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import tree
+from .._state import call_recording
+from ..apply import apply
+from ..backend_ndarray.dtypes import is_floating
+from ..body import Body, same_spec
+from ..errors import ShapeError
+from ..graph import is_tensor
+from ..op_types import Gradients
+from ..ops._predicates import check_predicate
+from ..ops.cond import Cond
+from ..tensor import Tensor
+from ..trace import as_tensor
+from .gradient import _add, _pull_back
+from .tracing import flattened, traced
+
+if TYPE_CHECKING:
+    pass
+
+
+def cond(
+    predicate: Any,
+    true_function: Callable[..., Any],
+    false_function: Callable[..., Any],
+    *operands: Any,
+) -> Any:
+    """`true_function(*operands)` if `predicate` is true, and `false_function(*operands)` if not; as
+    `jax.lax.cond`.
+
+    `predicate` is a bool, or a bool tensor of one element. Operands and results are tensors, or
+    lists, tuples and dicts of them; numbers become tensors. Both functions are traced: they read no
+    values, draw no random numbers, and their results have one structure, and the same shapes and
+    dtypes. Tensors that they find around them are inputs, as operands are. Only the function that
+    is chosen runs, and its gradient, of any order. For a Python bool, only that function is called.
+
+    Raises TypeError for a predicate of another dtype than bool, and for results of different
+    structure or dtype; ShapeError for a predicate of more than one element and results of different
+    shapes; TraceError for a function that reads values.
+
+    >>> x = ndl.Tensor([1.0, 4.0])
+    >>> ndl.cond(x.sum() > 4, lambda: x.sqrt(), lambda: -x).numpy().tolist()
+    [1.0, 2.0]
+    """
+    given, leaves = flattened(list(operands), "operand")
+    tensors = [x for _, x in leaves]
+    if isinstance(predicate, (bool, np.bool_)):
+        function = true_function if predicate else false_function
+        found, results = flattened(function(*tree.unflatten(given, iter(tensors))), "result")
+        return tree.unflatten(found, iter([x for _, x in results]))
+    if not is_tensor(predicate):
+        raise TypeError(
+            f"cond: the predicate is a {type(predicate).__name__}; it must be a bool, or a bool "
+            "tensor of one element"
+        )
+    chosen = as_tensor(predicate)
+    check_predicate("cond", "the predicate", chosen.spec)
+    structure: list[Any] = []
+
+    def call(*inputs: Tensor) -> list[list[Tensor]]:
+        (one, a), (other, b) = (
+            flattened(function(*tree.unflatten(given, iter(inputs))), "result")
+            for function in (true_function, false_function)
+        )
+        wrong = tree.difference(one, other, "the result of the second function")
+        if wrong:
+            raise TypeError(
+                f"cond: the functions return different structures: {wrong}, as the first returns"
+            )
+        for (name, x), (_, y) in zip(a, b, strict=True):
+            if not same_spec(x.spec, y.spec):
+                kind = TypeError if x.dtype != y.dtype else ShapeError
+                raise kind(
+                    f"cond: {name} is {x.spec} if the predicate is true, and {y.spec} if it is "
+                    "false; both functions must return the same shapes and dtypes"
+                )
+        structure.append(one)
+        return [[x for _, x in a], [x for _, x in b]]
+
+    made = _either(chosen, call, tensors)
+    return tree.unflatten(structure[0], iter(made))
+
+
+def _either(
+    predicate: Tensor, call: Callable[..., list[list[Tensor]]], inputs: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """The results of one of the two branches that `call` returns the results of."""
+    _, whole, captured = traced(call, [x.spec for x in inputs])
+    half = len(whole.outputs) // 2
+    if not half:
+        return ()
+    numbers = range(len(whole.inputs))
+    true, false = (whole.cut(numbers, whole.outputs[at : at + half]) for at in (0, half))
+    return tuple(apply(Cond(true, false), (predicate, *inputs, *captured)))
+
+
+def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
+    """The gradients of a choice's inputs: a choice between those of its branches."""
+    predicate, *inputs = node.inputs
+    op = op.fitted([x.spec for x in node.inputs])
+    wanted = [n for n, x in enumerate(inputs) if x.requires_grad and is_floating(x.dtype)]
+    grads = {n: grad for n, grad in enumerate(out_grads) if is_floating(grad.dtype)}
+
+    def call(*given: Tensor) -> list[list[Tensor]]:
+        values, of_results = given[: len(inputs)], given[len(inputs) :]
+        out = dict(zip(grads, of_results, strict=True))
+        return [
+            call_recording(False, _pulled_back, body, values, out, wanted)
+            for body in (op.true, op.false)
+        ]
+
+    made = _either(predicate, call, [*inputs, *grads.values()])
+    result: list[Any] = [None] * len(node.inputs)
+    for number, grad in zip(wanted, made, strict=True):
+        result[1 + number] = grad
+    return tuple(result)
+
+
+def _pulled_back(
+    body: Body, inputs: Sequence[Tensor], out_grads: dict[int, Tensor], wanted: Sequence[int]
+) -> list[Tensor]:
+    """The gradients of a body's inputs, those that are `wanted`, from the gradients of its outputs:
+    its values are computed again."""
+    needs = body.reached(wanted)
+    values: list[Any] = list(inputs)
+    for number, step in body.numbered():
+        values.append(apply(step.op, tuple([values[i] for i in step.inputs])))
+        values[number]._node.requires_grad = number in needs
+    grads: dict[int, Any] = {}
+    for at, grad in out_grads.items():
+        _add(grads, body.outputs[at], grad)
+    _pull_back(body, dict(enumerate(values)), grads, needs)
+    return [grads[n] if n in grads else _zeros(inputs[n]) for n in wanted]
+
+
+def _zeros(like: Tensor) -> Tensor:
+    zero = Tensor(np.zeros(()), device=like.device, dtype=like.dtype, requires_grad=False)
+    return zero.broadcast_to(like.shape)

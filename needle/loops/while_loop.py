@@ -1,0 +1,72 @@
+"""`while_loop`: a loop whose steps are counted by a condition on its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import tree
+from ..apply import apply
+from ..body import same_spec
+from ..errors import ShapeError
+from ..ops._predicates import check_predicate
+from ..ops.while_loop import WhileLoop
+from ..tensor import Tensor
+from .tracing import flattened, traced
+
+
+def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
+    """The last state of `while cond(state): state = body(state)`; as `jax.lax.while_loop`.
+
+    A state is a tensor, or lists, tuples and dicts of them; numbers become tensors. `cond` returns
+    a bool tensor of one element, and `body` the next state, which has the structure, shapes and
+    dtypes of the first one, `state`.
+
+    Both functions are traced once, for all steps: they read no values and draw no random numbers.
+    Tensors that they find around them are inputs of the loop. Compiled, the loop is one kernel.
+
+    There is no gradient through the loop, as nothing says how many steps it has: `backward` raises
+    UnsupportedError. `needle.scan` has gradients; it runs a given number of steps.
+
+    Raises TypeError for a state without tensors, a condition of another dtype than bool, and a next
+    state of another structure or dtype; ShapeError for a condition of more than one element and a
+    next state of another shape; TraceError for a function that reads values.
+
+    >>> step = lambda s: (s[0] + 1, s[1] + s[0])
+    >>> count, total = ndl.while_loop(lambda s: s[1] < 10, step, (0, 0))
+    >>> count.item(), total.item()
+    (5, 10)
+    """
+    before, first = flattened(state, "state")
+    if not first:
+        raise TypeError("while_loop: state holds no tensor, so that the condition never changes")
+    after: list[Any] = []
+
+    def call(*given: Tensor) -> Any:
+        kept, condition = flattened(cond(tree.unflatten(before, iter(given))), "condition")
+        if kept != tree.LEAF:
+            raise TypeError(
+                f"while_loop: cond returns {tree.text(kept)}; it must return one bool tensor"
+            )
+        ((_, keep),) = condition
+        check_predicate("while_loop", "the condition", keep.spec)
+        found, values = flattened(body(tree.unflatten(before, iter(given))), "state")
+        wrong = tree.difference(before, found, "state")
+        if wrong:
+            raise TypeError(f"while_loop: the next state differs from the first: {wrong}")
+        after.extend(values)
+        return keep, [x for _, x in values]
+
+    tensors = [x for _, x in first]
+    _, whole, captured = traced(call, [x.spec for x in tensors])
+    for (name, x), (_, y) in zip(first, after, strict=True):
+        if not same_spec(x.spec, y.spec):
+            kind = TypeError if x.dtype != y.dtype else ShapeError
+            raise kind(
+                f"while_loop: {name} is {x.spec} first, and {y.spec} after a step; a state keeps "
+                "its shape and dtype"
+            )
+    inputs = range(len(whole.inputs))
+    test, step = whole.cut(inputs, whole.outputs[:1]), whole.cut(inputs, whole.outputs[1:])
+    made = apply(WhileLoop(test, step, len(tensors)), (*tensors, *captured))
+    return tree.unflatten(before, iter(made))

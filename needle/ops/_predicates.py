@@ -1,0 +1,14 @@
+"""Bools of one element, which say how a computation goes on."""
+
+from __future__ import annotations
+
+from ..errors import ShapeError
+from ..spec import Spec, is_one
+
+
+def check_predicate(name: str, what: str, spec: Spec) -> None:
+    """Raise TypeError or ShapeError for anything but a bool tensor of one element."""
+    if spec.dtype != "bool":
+        raise TypeError(f"{name}: {what} is {spec}; it must be bool: compare, as in x != 0")
+    if not all(map(is_one, spec.shape)):
+        raise ShapeError(f"{name}: {what} is {spec}; it must have one element")

@@ -1,0 +1,110 @@
+"""WhileLoop, the op behind `needle.while_loop`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..backend_ndarray import NDArray
+from ..body import Body, Step, same_spec
+from ..errors import ShapeError, UnsupportedError
+from ..op import Op, register
+from ..samples import Arg, ErrorSample, Sample
+from ..spec import Spec, common_device
+from ..tensor import TensorTuple
+from ._predicates import check_predicate
+from .arithmetic import Add, Compare, Multiply
+
+# while n < limit: x, n = x * w + x, n + 1
+_INPUTS = (
+    Spec((3,), "float32"),
+    Spec((), "int64"),
+    Spec((3,), "float32"),
+    Spec((), "int64"),
+    Spec((), "int64"),
+)
+_TEST = Body(_INPUTS, (Step(Compare("less"), (1, 3)),), (5,))
+_STEP = Body(_INPUTS, (Step(Multiply(), (0, 2)), Step(Add(), (5, 0)), Step(Add(), (1, 4))), (6, 7))
+
+
+def _inputs(first: int, last: int, *shape: int) -> tuple[Arg, ...]:
+    x = Arg(shape, -0.5, 0.5, special=False)
+    return (
+        x,
+        Arg((), first, first + 1, "int64", special=False),
+        Arg((3,), -0.5, 0.5, special=False),
+        Arg((), last, last + 1, "int64", special=False),
+        Arg((), 1, 2, "int64", special=False),
+    )
+
+
+_LOOP = {"test": _TEST, "body": _STEP, "states": 2}
+
+
+@register
+class WhileLoop(Op):
+    """The states after a body has run as often as a test of them holds before it.
+
+    Inputs: the first `states`, and what is the same in all steps. Test and body take all of these;
+    the test gives one bool, and the body the next states.
+    """
+
+    test: Body
+    body: Body
+    states: int
+
+    has_bodies = True
+    infer_first = True
+    samples = (
+        Sample(_inputs(0, 3, 3), _LOOP, gradient=False),
+        Sample(_inputs(2, 2, 3), _LOOP, gradient=False),
+    )
+    error_samples = (
+        ErrorSample(_inputs(0, 3, 1), ShapeError, "state 0 is .* after a step", _LOOP),
+        ErrorSample(_inputs(0, 3, 3), TypeError, "test .* float32", {**_LOOP, "test": _STEP}),
+    )
+
+    def infer(self, *given: Spec) -> tuple[Spec, ...]:
+        if len(given) != len(self.body.inputs):
+            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
+        check_predicate(self.name, "the test", self.test.output_specs(given)[0])
+        after = self.body.output_specs(given)
+        for number, (first, last) in enumerate(zip(given, after, strict=False)):
+            if not same_spec(first, last):
+                kind = TypeError if first.dtype != last.dtype else ShapeError
+                raise kind(f"{self.name}: state {number} is {first} first, and {last} after a step")
+        device = common_device(self.name, *given)
+        return tuple([Spec(spec.shape, spec.dtype, device) for spec in after])
+
+    def fitted(self, given: Sequence[Spec]) -> WhileLoop:
+        """The loop with bodies of these inputs: they may have been traced for other dtypes."""
+        inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given])
+        test, body = (replace(each, inputs=inputs) for each in (self.test, self.body))
+        return replace(self, test=test, body=body)
+
+    def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        def run(body: Body) -> Callable[[Sequence[Any]], list[Any]]:
+            return lambda given: body.evaluated(given, lambda op, values: op.reference(*values))
+
+        return self._run(inputs, run)
+
+    def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
+        return self._run(inputs, lambda body: body.compute)
+
+    def _run(
+        self, inputs: Sequence[Any], runner: Callable[[Body], Callable[[Sequence[Any]], list[Any]]]
+    ) -> tuple[Any, ...]:
+        now, same_in_all = list(inputs[: self.states]), inputs[self.states :]
+        test, body = runner(self.test), runner(self.body)
+        while test([*now, *same_in_all])[0].item():
+            now = body([*now, *same_in_all])
+        return tuple(now)
+
+    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> NoReturn:
+        raise UnsupportedError(
+            "while_loop: the number of steps is unknown, so there is no gradient through the loop; "
+            "use needle.scan with a length, or needle.no_grad around the loop"
+        )
