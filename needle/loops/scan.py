@@ -83,6 +83,8 @@ def run(
     core, given, finish = parts.divided(inputs, length)
     op = Scan(core, states, parts.sequences, length, reverse)
     wanted = op.outputs
+    if not wanted:  # all of it is computed for all steps at once
+        return finish([])
     if _may_be_differentiated(given):
         op = op.recording()
     made = apply(op, tuple(given))

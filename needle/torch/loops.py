@@ -10,6 +10,7 @@ import numpy as np
 
 from .._state import no_grad
 from ..conversion.budget import check_iterations
+from ..conversion.values import tensor
 from ..tensor import Tensor
 from .complexes import Complex
 from .execute import Run
@@ -24,6 +25,19 @@ def run_body(body: Program, operands: Iterable[Any]) -> tuple[Any, ...]:
     names = [name for name, _ in body.inputs]
     outputs, _ = Run(body, dict(zip(names, given, strict=True))).results([])
     return tuple(outputs)
+
+
+def as_tree(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Tensors of a program as needle's loops take them: a complex one as a list of its parts."""
+    return tuple(
+        [*value.parts] if isinstance(value, Complex) else None if value is None else tensor(value)
+        for value in values
+    )
+
+
+def of_tree(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The tensors of a program that `as_tree` made these of."""
+    return tuple(Complex(*value) if isinstance(value, list) else value for value in values)
 
 
 def known_trips(condition: Program, body: Program, operands: Sequence[Any]) -> int | None:

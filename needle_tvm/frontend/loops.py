@@ -106,9 +106,10 @@ class Loops:
         arguments = [*operands[:last], *constants, *symbols]
         arguments = [builder.emit(a) if isinstance(a, relax.Call) else a for a in arguments]
         made = builder.emit(relax.call_tir(function, arguments, out_ty=types))
-        parts = [
-            builder.emit(relax.TupleGetItem(made, n)) for n in range(states + len(layout.stacked))
-        ]
+        count = states + len(layout.stacked)
+        parts = [made]
+        if len(types) > 1:  # one result is no tuple
+            parts = [builder.emit(relax.TupleGetItem(made, n)) for n in range(count)]
         place = {key: parts[states + i] for i, key in enumerate(layout.stacked)}
         values: list[Any] = [None] * len(whole.body.outputs)
         for n, at in enumerate(kept):

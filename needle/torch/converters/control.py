@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import ops
+from ... import loops, ops
 from ..._state import state
-from ...conversion.unrolling import Room, check_count, elements, stacked
-from ...conversion.values import Value, known_number, shape_of, tensor
-from ...dims import Expression
+from ...conversion import budget
+from ...conversion.values import known_number, shape_of, tensor
 from ...extents import same
 from ...tensor import Tensor
 from ..complexes import Complex
-from ..loops import WHILE_LOOP, run_body
+from ..loops import WHILE_LOOP, as_tree, of_tree, run_body
 from ..operands import is_tensor
 from ..program import Node, Program
 from ..registry import complex_converter, converter
@@ -64,17 +63,16 @@ def while_loop(
     trips: int | None,
 ) -> tuple[Any, ...]:
     """What a body carries in the end. `trips` is the number of its iterations, if that is known."""
-    if trips is None and state.trace is not None:
+    if trips is not None:
+        return _scanned(body, carried, None, extra, trips)
+    if state.trace is not None:
         raise node.unsupported(
             "its number of iterations depends on values that only a call knows: a compiled loop "
             "has as many as constants of the model say"
         )
-    room, done = Room(node), 0
-    while done < trips if trips is not None else _again(node, condition, (*carried, *extra)):
-        check_count(node, done + 1 if trips is None else trips)
+    while _again(node, condition, (*carried, *extra)):
+        budget.iterate()
         carried = run_body(body, (*carried, *extra))
-        done += 1
-        room.check(done, done if trips is None else trips)
     return tuple(tensor(each) if is_tensor(each) else each for each in carried)
 
 
@@ -84,48 +82,44 @@ def _again(node: Node, condition: Program, operands: tuple[Any, ...]) -> bool:
 
 
 @converter("higher_order.scan")
+@complex_converter("higher_order.scan")
 def scan(
     node: Node,
     body: Program,
     carried: tuple[Any, ...],
-    sequences: tuple[Value, ...],
+    sequences: tuple[Any, ...],
     extra: tuple[Any, ...] = (),
 ) -> tuple[Any, ...]:
-    """What a body carries in the end, and what it returns for each element along axis 0."""
-    return _scanned(node, body, carried, sequences, extra)
+    """The values that a body carries in the end, and its outputs stacked along axis 0."""
+    return _scanned(body, carried, sequences, extra)
 
 
 @converter("higher_order.map_impl")
+@complex_converter("higher_order.map_impl")
 def map_(
-    node: Node, body: Program, sequences: tuple[Value, ...], extra: tuple[Any, ...] = ()
+    node: Node, body: Program, sequences: tuple[Any, ...], extra: tuple[Any, ...] = ()
 ) -> tuple[Any, ...]:
-    """What a graph returns for each element along axis 0."""
-    return _scanned(node, body, (), sequences, extra)
+    """The outputs of a graph for each element along axis 0, stacked."""
+    return _scanned(body, (), sequences, extra)
 
 
 def _scanned(
-    node: Node,
     body: Program,
     carried: tuple[Any, ...],
-    sequences: tuple[Value, ...],
+    sequences: tuple[Any, ...] | None,
     extra: tuple[Any, ...],
+    length: int | None = None,
 ) -> tuple[Any, ...]:
-    steps = shape_of(sequences[0])[0]
-    if isinstance(steps, Expression):
-        raise node.unsupported(f"{steps} iterations, which dims leave open: it is unrolled")
-    parts = [elements(node, each, 0, steps) for each in sequences]
-    room, count = Room(node), len(carried)
-    kept: list[list[Any]] = []
-    for done, given in enumerate(zip(*parts, strict=True), 1):
-        made = run_body(body, (*carried, *given, *extra))
-        room.check(done, steps)
-        carried = made[:count]
-        kept.append([*made[count:]])
-    whole = [
-        None if column[0] is None else tensor(stacked(column, 0))
-        for column in zip(*kept, strict=True)
-    ]
-    return (*map(tensor, carried), *whole)
+    """A loop whose body returns the next carried values, then outputs, as one op."""
+    count = len(carried)
+
+    def cell(now: Any, x: Any) -> Any:
+        made = as_tree(run_body(body, (*of_tree(now), *of_tree(x or ()), *extra)))
+        return made[:count], made[count:]
+
+    xs = None if sequences is None else as_tree(sequences)
+    last, whole = loops.scan(cell, as_tree(carried), xs, length)
+    return (*of_tree(last), *of_tree(whole))
 
 
 @converter("higher_order.invoke_subgraph")
