@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from needle.dims import Expression
 from needle.graph import Graph, Leaf
 from needle.node import Node
 from needle.ops import Scan
-from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
+from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.kernels.mark import SCHEDULED
+from needle_tvm.kernels.recurrence.gates import fuse_gates
+from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.loops import Layout, Loop, body_of
 from needle_tvm.lower.variant import Variant
 from needle_tvm.tir import nests
 
 if TYPE_CHECKING:
-    from needle.body import Body
+    pass
 
 
 MERGE = "merge_kernels"
@@ -50,6 +50,12 @@ class Loops:
         assert isinstance(whole, Scan)
         op = whole.fitted([s for i in node.input_nodes for s in i.specs]).only(used)
         states, last = op.states, op.states + op.sequences
+        if (
+            pack_recurrence in pipeline.of(self.target, self.variant.stage).graph
+            and str(self.target.kind) == "llvm"
+        ):
+            body = fuse_gates(op.body, states, last, self.target)
+            op = replace(op, body=body)
         graph, ends = _graph_of(op)
         variant = self.variant
         if MERGE in pipeline.switches(variant.stage):  # the loop's function merges them

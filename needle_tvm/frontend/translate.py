@@ -261,8 +261,9 @@ def _emit_te(
         return parts if several else parts[0]
 
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
-    marks = {"op_pattern": OP_PATTERN.opaque} if _ends_a_product_twice(node) else None
     assert node.op is not None
+    alone = node.op.opaque or _ends_a_product_twice(node)
+    marks = {"op_pattern": OP_PATTERN.opaque} if alone else None
     given = {"sizes": list(used.values())} if used else {}
     result = builder.emit_te(
         rule, *grouped, primfunc_name_hint=node.op.name, primfunc_attrs=marks, **given

@@ -79,7 +79,7 @@ def body_of(module: IRModule, target: Target) -> _Body:
             else:
                 raise TranslationError(f"{value} in the body of a loop")
     end = main.body.body
-    ends = parts[end] if end in parts and parts[end] else None
+    ends = parts[end] if parts.get(end) else None
     if ends is None:
         ends = [key(each) for each in end.fields] if isinstance(end, relax.Tuple) else [key(end)]
     body.results = ends
@@ -118,7 +118,7 @@ class Loop:
         self._body, self._layout, self._target = body, layout, target
         self._region = Region(bounds_of(module["main"]))
         self._t = tirx.Var("t", "int64")
-        # A value that is both a state and stacked, or two of them, has one place: others are copies.
+        # A value that is two states, or a state and stacked, has one place, and is copied.
         self._after: dict[Any, int] = {}
         for number, (_, after) in enumerate(layout.states):
             self._after.setdefault(after, number)

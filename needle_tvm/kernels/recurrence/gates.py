@@ -1,0 +1,455 @@
+"""A product of a state and a weight, and the elementwise work on its gates, as one kernel.
+
+The columns of a recurrent weight are the pre-activations of a cell's gates, side by side, and the
+next state of a unit needs those of all its gates. So a panel of the packed weight holds all gates
+of the same units: a tile of sums in registers turns directly into what the cell makes of it. Apart,
+the product would write all sums before the first is read, and in a loop the threads would wait for
+each other between the two.
+
+`fuse_gates` finds such products in the body of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle.body import Body, Step
+from needle.dims import bounds_of
+from needle.extents import replaced
+from needle.op import Binary, Elementwise, Op
+from needle.ops.arithmetic import Where
+from needle.ops.gru import GruGates
+from needle.ops.matmul import Matmul
+from needle.ops.recurrent import LstmGates
+from needle.ops.slicing import Slice
+from needle.ops.tuples import TupleGetItem
+from needle.spec import Spec
+from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx, tvm
+from needle_tvm.kernels.recurrence.cpu import StepsTile, steps_tile, steps_tiles
+from needle_tvm.kernels.variants import covers_best
+from needle_tvm.tir import nests
+from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
+from needle_tvm.tir.functions import NODES, simplified
+
+_LOAD = tvm.ir.Op.get("te.tensor_load")
+_MOST_GATES = 8
+_SOME = 16  # rows, where their number makes no difference
+_POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetItem)
+
+
+class _Unfit(Exception):
+    """A value of a cell is no function of the sums of its own unit."""
+
+
+@dataclass(frozen=True, eq=False)
+class PackGates(Op):
+    """(K, gates * H) -> panels (ceil(H / units), K, gates, units), zeros past the last unit."""
+
+    units: int
+    gates: int
+
+    name = "pack_gates"
+    opaque = True
+
+    def infer(self, w: Spec) -> Spec:
+        inner, width = w.shape
+        units = width // self.gates
+        return Spec((-(-units // self.units), inner, self.gates, self.units), w.dtype, w.device)
+
+    def emit_te(self, k: Any, w: Any) -> Any:
+        inner, width = map(int, w.shape)
+        hidden, units = width // self.gates, self.units
+
+        def element(panel: Any, row: Any, gate: Any, lane: Any) -> Any:
+            unit = panel * units + lane
+            value = w[row, gate * hidden + unit]
+            if hidden % units == 0:
+                return value
+            return tirx.if_then_else(unit < hidden, value, tirx.const(0, w.dtype))
+
+        shape = -(-hidden // units), inner, self.gates, units
+        return te.compute(shape, element, name="pack_gates")
+
+
+@dataclass(frozen=True, eq=False)
+class GatedProduct(Op):
+    """What a cell makes of the sums h @ w (B, gates * H) and of other values: a tuple of the cell's
+    outputs, each (B, H) or (B, gates * H). Inputs: h (B, K), the panels, and the others."""
+
+    cell: Body  # its inputs: the sums, and the others
+    gates: int
+    tiles: tuple[StepsTile, ...]
+
+    name = "gated_product"
+    opaque = True
+
+    def infer(self, h: Spec, panels: Spec, *others: Spec) -> tuple[Spec, ...]:
+        return tuple([Spec(s.shape, s.dtype, h.device) for s in self.cell.output_specs()])
+
+    def emit_te(self, k: Any, h: Any, panels: Any, *others: Any) -> tuple[Any, ...]:
+        writer = _Cell(self.cell, h, panels, others)
+
+        def body(ins: list[Any], outs: list[Any]) -> Any:
+            return TE_NAMESPACE.statements(lambda s: writer.write(s, self.tiles, ins, outs))
+
+        given = [h, panels, *others]
+        shapes = [list(each.shape) for each in writer.outputs]
+        # Buffers that begin where their memory does, so that a loop can place them in its own.
+        made = te.extern(
+            shapes,
+            given,
+            body,
+            dtype=[each.dtype for each in writer.outputs],
+            in_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in given],
+            out_buffers=[tirx.decl_buffer(x.shape, x.dtype, layout=None) for x in writer.outputs],
+            name="gated_product",
+        )
+        return tuple(made) if isinstance(made, Sequence) else (made,)
+
+
+class _Cell:
+    """Writes the kernel of a GatedProduct with TVM's statement builder."""
+
+    def __init__(self, cell: Body, h: Any, panels: Any, others: Sequence[Any]) -> None:
+        self._batch, self._inner = h.shape
+        self._gates = int(panels.shape[2])
+        width = cell.specs()[0].shape[1]
+        self._hidden = int(width) // self._gates
+        self._dtype = str(h.dtype)
+        self._sums = te.placeholder((self._batch, width), h.dtype, name="sums")
+        self._others = [te.placeholder(each.shape, each.dtype, name="other") for each in others]
+        self.outputs = cell.evaluated([self._sums, *self._others], _emitted)
+        self._kept = _kept(self.outputs, (self._batch, self._hidden))
+
+    def check(self) -> None:
+        """Raise _Unfit unless all outputs can be computed for a unit."""
+        row, unit = tirx.Var("row", "int64"), tirx.Var("unit", "int64")
+        for tensor in self.outputs:
+            for gate in range(self._per_unit(tensor)):
+                self._value(tensor, [row, gate * self._hidden + unit], unit, lambda g: row * 0.0)
+
+    def _per_unit(self, tensor: Any) -> int:
+        return int(tensor.shape[1]) // self._hidden
+
+    def write(
+        self, s: Any, tiles: Sequence[StepsTile], ins: Sequence[Any], outs: Sequence[Any]
+    ) -> None:
+        """The kernel; the code picks among `tiles`, fewest rows first, by the batch."""
+        tile, *rest = tiles
+        if not rest:
+            self._tiles(s, tile, ins, outs)
+            return
+        largest = rest[-1].rows
+        among = [each.rows for each in rest] if 2 * tile.rows >= largest else []
+        with s.If(covers_best(self._batch, tile.rows, largest, among)):
+            with s.Then():
+                self._tiles(s, tile, ins, outs)
+            with s.Else():
+                self.write(s, rest, ins, outs)
+
+    def _tiles(self, s: Any, tile: StepsTile, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+        loop = s.parallel if tile.is_parallel else s.serial
+        (blocks,) = exprs_of([tiles_in(extent_of(self._batch), tile.rows)[0]])
+        with loop(0, -(-self._hidden // tile.units)) as panel, s.serial(0, blocks) as block:
+            rows = [tirx.min(block * tile.rows + r, self._batch - 1) for r in range(tile.rows)]
+            self._tile(s, tile, panel, rows, ins, outs)
+
+    def _tile(
+        self,
+        s: Any,
+        tile: StepsTile,
+        panel: Any,
+        rows: Sequence[Any],
+        ins: Sequence[Any],
+        outs: Sequence[Any],
+    ) -> None:
+        h, panels, *others = ins
+        units, gates = tile.units, self._gates
+        sums = s.alloc_buffer((len(rows), gates, units), self._dtype, scope="local")
+        kept = [
+            (tensor, s.alloc_buffer((len(rows), units), tensor.dtype, scope="local"))
+            for tensor in self._kept
+        ]
+        with s.vectorized(0, units) as lane:
+            for r in range(len(rows)):
+                for gate in range(gates):
+                    s.buffer_store(sums, tirx.const(0, self._dtype), [r, gate, lane])
+        with s.serial(0, self._inner) as k, s.vectorized(0, units) as lane:
+            for r, row in enumerate(rows):
+                for gate in range(gates):
+                    product = h[row, k] * panels[panel, k, gate, lane]
+                    s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
+        buffers = {_key(t): b for t, b in zip(self._others, others, strict=True)}
+        whole, rest = divmod(self._hidden, units)
+
+        def cell(kind: Any, count: int) -> None:
+            known: dict[Any, Any] = {}
+            for tensor, local in kept:
+                with kind(0, count) as lane:
+                    for r, row in enumerate(rows):
+                        self._store(
+                            s,
+                            local,
+                            [r, lane],
+                            tensor,
+                            (panel, lane, units),
+                            (r, row),
+                            sums,
+                            known,
+                            buffers,
+                        )
+                known[_key(tensor)] = local
+            for tensor, out in zip(self.outputs, outs, strict=True):
+                for gate in range(self._per_unit(tensor)):
+                    with kind(0, count) as lane:
+                        for r, row in enumerate(rows):
+                            at = [row, gate * self._hidden + panel * units + lane]
+                            self._store(
+                                s,
+                                out,
+                                at,
+                                tensor,
+                                (panel, lane, units),
+                                (r, row),
+                                sums,
+                                known,
+                                buffers,
+                                gate,
+                            )
+
+        if not rest:
+            cell(s.vectorized, units)
+            return
+        with s.If(panel < whole):
+            with s.Then():
+                cell(s.vectorized, units)
+            with s.Else():
+                cell(s.serial, rest)
+
+    def _store(
+        self,
+        s: Any,
+        buffer: Any,
+        at: Any,
+        tensor: Any,
+        place: Any,
+        line: Any,
+        sums: Any,
+        known: dict[Any, Any],
+        buffers: dict[Any, Any],
+        gate: int = 0,
+    ) -> None:
+        panel, lane, units = place
+        r, row = line
+        unit = panel * units + lane
+        variable = tirx.Var("unit", "int64")
+        value = self._value(
+            tensor,
+            [row, gate * self._hidden + variable],
+            variable,
+            lambda g: sums[r, g, lane],
+            {key: local[r, lane] for key, local in known.items()},
+            buffers,
+        )
+        s.buffer_store(buffer, nests.substitute(value, {variable: unit}), at)
+
+    def _value(
+        self,
+        tensor: Any,
+        indices: Sequence[Any],
+        unit: Any,
+        sum_of: Callable[[int], Any],
+        known: dict[Any, Any] | None = None,
+        buffers: dict[Any, Any] | None = None,
+    ) -> Any:
+        """An element of a value, as an expression of sums, known values and other operands."""
+        if known and _key(tensor) in known:
+            return known[_key(tensor)]
+        if _key(tensor) == _key(self._sums):
+            gate = simplified(tirx.floordiv(simplified(indices[1] - unit), self._hidden))
+            if not isinstance(gate, tirx.IntImm) or not _is_zero(
+                simplified(indices[1] - unit - gate * self._hidden)
+            ):
+                raise _Unfit
+            return sum_of(int(gate))
+        if isinstance(tensor.op, te.PlaceholderOp):
+            return tensor(*indices) if buffers is None else _element(buffers[_key(tensor)], indices)
+        if not isinstance(tensor.op, te.ComputeOp) or tensor.op.reduce_axis:
+            raise _Unfit
+        axes = {axis.var: index for axis, index in zip(tensor.op.axis, indices, strict=True)}
+        body = nests.substitute(tensor.op.body[tensor.value_index], axes)
+
+        def load(call: Any) -> Any:
+            if call.op != _LOAD:
+                return call
+            source, *at = call.args
+            return self._value(source, at, unit, sum_of, known, buffers)
+
+        return nests.map_nodes(body, NODES.call, load)
+
+
+def _key(tensor: Any) -> Any:
+    # Tensors compare as expressions do.
+    return tensor.op, int(tensor.value_index)
+
+
+def _element(buffer: Any, indices: Sequence[Any]) -> Any:
+    return buffer[tuple(map(simplified, indices))] if len(indices) else buffer[()]
+
+
+def _is_zero(expr: Any) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) == 0
+
+
+def _emitted(op: Op, given: tuple[Any, ...]) -> Any:
+    return op.compute(*given) if op.structural else op.emit_te(TE_NAMESPACE, *given)
+
+
+def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
+    """Values of a unit that several others read: computed once, in order."""
+    order: dict[Any, Any] = {}
+    readers: dict[Any, int] = {}
+
+    def visit(tensor: Any) -> None:
+        readers[_key(tensor)] = readers.get(_key(tensor), 0) + 1
+        if _key(tensor) in order:
+            return
+        for source in tensor.op.input_tensors:
+            visit(source)
+        order[_key(tensor)] = tensor
+
+    for tensor in outputs:
+        visit(tensor)
+    return [
+        tensor
+        for key, tensor in order.items()
+        if readers[key] > 1
+        and isinstance(tensor.op, te.ComputeOp)
+        and len(tensor.shape) == 2
+        and str(tensor.shape[1]) == str(shape[1])
+        and str(tensor.shape[0]) == str(shape[0])
+    ]
+
+
+def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
+    """The body with a GatedProduct for each product that fits: of a value that is no constant,
+    with a constant input (from number `constant` on) of as many columns as a whole number of
+    gates, two or more, has; and of pointwise steps that lead from it to values of one gate's shape.
+    Others stay as they are."""
+    number = len(body.inputs)
+    while number < body.count:
+        found = _cluster(body, number, constant)
+        fused = None if found is None else _fused(body, number, *found, target)
+        if fused is None:
+            number += 1
+        else:
+            body, number = fused
+    return body
+
+
+def _cluster(body: Body, product: int, constant: int) -> tuple[set[int], int] | None:
+    """The steps that a product is fused with, and the number of gates."""
+    steps, specs = dict(body.numbered()), body.specs()
+    step = steps[product]
+    if not isinstance(step.op, Matmul):
+        return None
+    h, w = (specs[i] for i in step.inputs)
+    if len(h.shape) != 2 or len(w.shape) != 2 or not constant <= step.inputs[1] < len(body.inputs):
+        return None
+    if h.dtype != w.dtype or h.dtype not in ("float32", "float64"):
+        return None
+    if not all(isinstance(n, int) for n in w.shape):
+        return None
+    inside, outside = {product}, set()
+    for number in range(product + 1, body.count):
+        reads = steps[number].inputs
+        if outside.intersection(reads):
+            outside.add(number)
+        elif inside.intersection(reads):
+            (inside if isinstance(steps[number].op, _POINTWISE) else outside).add(number)
+    used = _leaving(body, inside)
+    widths = {specs[n].shape[-1] for n in used if n != product and _is_matrix(specs[n], h)}
+    if not widths or not all(_is_matrix(specs[n], h) for n in used):
+        return None
+    hidden = min(widths)
+    if not isinstance(hidden, int) or hidden < 1 or w.shape[1] % hidden:
+        return None
+    gates = w.shape[1] // hidden
+    if not 1 < gates <= _MOST_GATES or any(n not in (hidden, w.shape[1]) for n in widths):
+        return None
+    return inside, gates
+
+
+def _is_matrix(spec: Any, h: Spec) -> bool:
+    return (
+        isinstance(spec, Spec)
+        and len(spec.shape) == 2
+        and spec.shape[0] == h.shape[0]
+        and spec.dtype == h.dtype
+    )
+
+
+def _leaving(body: Body, inside: set[int]) -> list[int]:
+    """The values of a set of steps that others read."""
+    read = set(body.outputs)
+    for number, step in body.numbered():
+        if number not in inside:
+            read.update(step.inputs)
+    return sorted(inside & read)
+
+
+def _fused(
+    body: Body, product: int, inside: set[int], gates: int, target: Target
+) -> tuple[Body, int] | None:
+    """The body with the cluster as one step, and the number from which to look on."""
+    steps, specs = dict(body.numbered()), body.specs()
+    outputs = _leaving(body, inside)
+    h, w = steps[product].inputs
+    others = sorted({i for n in inside - {product} for i in steps[n].inputs} - inside)
+    cell = body.cut([product, *others], outputs)
+    hidden = specs[w].shape[1] // gates
+    batch, dtype = specs[h].shape[0], specs[h].dtype
+    if isinstance(batch, int):
+        tiles = [steps_tile(batch, hidden, dtype, target, gates)]
+    else:
+        least, most = bounds_of(batch)
+        tiles = steps_tiles(least, most or 1 << 20, hidden, dtype, target, gates)
+    units = tiles[0].units
+    made = GatedProduct(cell, gates, tuple(tiles))
+    if not _is_of_units(cell, (specs[h].shape[1], gates, units), dtype):
+        return None
+    # What does not depend on the cluster comes before it: all that it reads is there by then.
+    kept = [n for n, _ in body.numbered() if n not in inside]
+    place = {n: n for n in range(len(body.inputs))}
+    result: list[Step] = []
+
+    def add(step: Step) -> int:
+        result.append(step)
+        return len(body.inputs) + len(result) - 1
+
+    later = body.reached([product])
+    for n in sorted([*kept, product], key=lambda n: (n in later, n)):
+        if n == product:
+            packed = add(Step(PackGates(units, gates), (w,)))
+            whole = add(Step(made, (place[h], packed, *[place[i] for i in others])))
+            for index, value in enumerate(outputs):
+                place[value] = add(Step(TupleGetItem(index), (whole,)))
+            following = len(body.inputs) + len(result)
+        else:
+            place[n] = add(Step(steps[n].op, tuple([place[i] for i in steps[n].inputs])))
+    return Body(body.inputs, tuple(result), tuple([place[n] for n in body.outputs])), following
+
+
+def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
+    """Whether all outputs of a cell can be computed unit by unit."""
+    cell = replaced(cell, lambda extent: _SOME)  # a batch that is a number
+    inner, gates, units = sizes
+    h = te.placeholder((cell.inputs[0].shape[0], inner), dtype)
+    panels = te.placeholder((1, inner, gates, units), dtype)
+    try:
+        _Cell(cell, h, panels, [te.placeholder(s.shape, s.dtype) for s in cell.inputs[1:]]).check()
+    except _Unfit:
+        return False
+    return True
