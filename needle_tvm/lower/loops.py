@@ -240,6 +240,8 @@ class Loop:
             if key in befores:
                 early.append(copy(places[key], (buffer, at * n), n))
             elif key in self._after and places[key][0] is slots[self._after[key]]:
+                if self._stores_twice(key, (buffer, at * n), places):
+                    continue
                 number = self._after[key]
                 previous = at + 1 if layout.reverse else at - 1
                 done = copy(places[befores[number]], (buffer, previous * n), n)
@@ -285,6 +287,30 @@ class Loop:
         )
         made = made.with_body(nests.substitute(made.body, values)) if values else made
         return Plan(made, constants, own, workspaces)
+
+    def _stores_twice(self, key: Any, place: tuple[Any, Any], places: dict[Any, Any]) -> bool:
+        """Let the nests that write a value write it to another place as well, if they can."""
+        region = self._region
+        buffers = [buffer for buffer, owner in region._places if owner == key]
+        phases = [list(phase) for phase in region._phases]
+        written = False
+        for phase in phases:
+            for number, nest in enumerate(phase):
+                for buffer in buffers:
+                    _, stores = regions.buffers_in(nest) or (set(), set())
+                    if buffer not in stores:
+                        continue
+                    other = regions.new_buffer(f"{buffer.name}_too", buffer.shape, buffer.dtype)
+                    twice = regions.stored_twice(nest, buffer, other)
+                    if twice is None:
+                        return False
+                    phase[number] = nest = twice
+                    region._places.append((other, other))
+                    places[other] = place
+                    written = True
+        if written:
+            region._phases = phases
+        return written
 
     def _variables(self) -> list[Any]:
         from needle_tvm.tir.functions import variables_of

@@ -238,6 +238,21 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
     return tvm_ffi.structural_map(nest, (tirx.BufferStore, store))
 
 
+def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
+    """A nest that stores all that it stores to `buffer` to `other` as well; None if it reads
+    `buffer`, as a sum does that is kept there."""
+    if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
+        return None
+
+    def store(node: Any) -> Any:
+        if not node.buffer.same_as(buffer):
+            return node
+        again = tirx.BufferStore(other, buffer[tuple(node.indices)], list(node.indices))
+        return tirx.SeqStmt([node, again])
+
+    return tvm_ffi.structural_map(nest, (tirx.BufferStore, store))
+
+
 def region_function(
     parameters: Sequence[Any], declarations: Sequence[Any], phases: Sequence[Sequence[Any]]
 ) -> PrimFunc:

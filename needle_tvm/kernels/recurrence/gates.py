@@ -31,12 +31,16 @@ from needle_tvm.kernels.recurrence.cpu import StepsTile, steps_tile, steps_tiles
 from needle_tvm.kernels.variants import covers_best
 from needle_tvm.tir import nests
 from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
-from needle_tvm.tir.functions import NODES, simplified
+from needle_tvm.tir.functions import NODES, simplified, variables_of
 
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _MOST_GATES = 8
 _SOME = 16  # rows, where their number makes no difference
 _POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetItem)
+
+
+# An operand's element: of a buffer, at indices, in a lane of the vector of units.
+Element = Callable[[Any, list[Any], Any], Any]
 
 
 class _Unfit(Exception):
@@ -167,93 +171,109 @@ class _Cell:
     ) -> None:
         h, panels, *others = ins
         units, gates = tile.units, self._gates
-        sums = s.alloc_buffer((len(rows), gates, units), self._dtype, scope="local")
-        kept = [
-            (tensor, s.alloc_buffer((len(rows), units), tensor.dtype, scope="local"))
-            for tensor in self._kept
-        ]
+        lines = list(enumerate(rows))
+
+        def local(*shape: int) -> Any:
+            return s.alloc_buffer((len(rows), *shape, units), self._dtype, scope="local")
+
+        sums = local(gates)
+        kept = [(tensor, local()) for tensor in self._kept]
+        results = [(tensor, local(self._per_unit(tensor))) for tensor in self.outputs]
         with s.vectorized(0, units) as lane:
-            for r in range(len(rows)):
+            for r, _ in lines:
                 for gate in range(gates):
                     s.buffer_store(sums, tirx.const(0, self._dtype), [r, gate, lane])
         with s.serial(0, self._inner) as k, s.vectorized(0, units) as lane:
-            for r, row in enumerate(rows):
+            for r, row in lines:
                 for gate in range(gates):
                     product = h[row, k] * panels[panel, k, gate, lane]
                     s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
         buffers = {_key(t): b for t, b in zip(self._others, others, strict=True)}
         whole, rest = divmod(self._hidden, units)
 
-        def cell(kind: Any, count: int) -> None:
-            known: dict[Any, Any] = {}
-            for tensor, local in kept:
-                with kind(0, count) as lane:
-                    for r, row in enumerate(rows):
-                        self._store(
-                            s,
-                            local,
-                            [r, lane],
-                            tensor,
-                            (panel, lane, units),
-                            (r, row),
-                            sums,
-                            known,
-                            buffers,
-                        )
-                known[_key(tensor)] = local
-            for tensor, out in zip(self.outputs, outs, strict=True):
+        unit = tirx.Var("unit", "int64")
+
+        def value(
+            tensor: Any, r: int, row: Any, lane: Any, gate: int, known: Any, element: Element
+        ) -> Any:
+            found = self._value(
+                tensor,
+                [row, gate * self._hidden + unit],
+                unit,
+                lambda g: sums[r, g, lane],
+                {key: each[r, lane] for key, each in known.items()},
+                lambda source, indices: element(buffers[_key(source)], indices, lane),
+            )
+            return nests.substitute(found, {unit: panel * units + lane})
+
+        def staged() -> Element:
+            """Operands of a last panel that is not full, loaded one by one: what a vector would
+            read behind its last unit may not be there."""
+            slots: dict[str, tuple[Any, list[Any]]] = {}
+
+            def name(buffer: Any, indices: Sequence[Any]) -> str:
+                return f"{id(buffer)} {indices}"
+
+            def collect(buffer: Any, indices: list[Any], lane: Any) -> Any:
+                slots.setdefault(name(buffer, indices), (buffer, indices))
+                return buffer[tuple(indices)]
+
+            lane = tirx.const(0, "int64")
+            for tensor in (*self._kept, *self.outputs):
                 for gate in range(self._per_unit(tensor)):
-                    with kind(0, count) as lane:
-                        for r, row in enumerate(rows):
-                            at = [row, gate * self._hidden + panel * units + lane]
-                            self._store(
-                                s,
-                                out,
-                                at,
-                                tensor,
-                                (panel, lane, units),
-                                (r, row),
-                                sums,
-                                known,
-                                buffers,
-                                gate,
-                            )
+                    for r, row in lines:
+                        value(tensor, r, row, lane, gate, {}, collect)
+            slots = {key: slot for key, slot in slots.items() if unit in variables_of(slot[1][-1])}
+            if not slots:
+                return lambda buffer, indices, lane: buffer[tuple(indices)]
+            staging = s.alloc_buffer((len(slots), units), self._dtype, scope="local")
+            with s.serial(0, rest) as lane:
+                for number, (buffer, indices) in enumerate(slots.values()):
+                    at = [nests.substitute(i, {unit: panel * units + lane}) for i in indices]
+                    s.buffer_store(staging, buffer[tuple(at)], [number, lane])
+            places = {key: number for number, key in enumerate(slots)}
+
+            def element(buffer: Any, indices: list[Any], lane: Any) -> Any:
+                number = places.get(name(buffer, indices))
+                return buffer[tuple(indices)] if number is None else staging[number, lane]
+
+            return element
+
+        def cell(count: int, element: Element) -> None:
+            known: dict[Any, Any] = {}
+            for tensor, buffer in kept:
+                with s.vectorized(0, units) as lane:
+                    for r, row in lines:
+                        s.buffer_store(
+                            buffer, value(tensor, r, row, lane, 0, known, element), [r, lane]
+                        )
+                known[_key(tensor)] = buffer
+            for (tensor, buffer), out in zip(results, outs, strict=True):
+                for gate in range(self._per_unit(tensor)):
+                    first = gate * self._hidden + panel * units
+                    with s.vectorized(0, units) as lane:
+                        for r, row in lines:
+                            made = value(tensor, r, row, lane, gate, known, element)
+                            if count == units:
+                                s.buffer_store(out, made, [row, first + lane])
+                            else:
+                                s.buffer_store(buffer, made, [r, gate, lane])
+                    if count < units:
+                        with s.serial(0, count) as lane:
+                            for r, row in lines:
+                                s.buffer_store(out, buffer[r, gate, lane], [row, first + lane])
+
+        def direct(buffer: Any, indices: list[Any], lane: Any) -> Any:
+            return buffer[tuple(indices)]
 
         if not rest:
-            cell(s.vectorized, units)
+            cell(units, direct)
             return
         with s.If(panel < whole):
             with s.Then():
-                cell(s.vectorized, units)
+                cell(units, direct)
             with s.Else():
-                cell(s.serial, rest)
-
-    def _store(
-        self,
-        s: Any,
-        buffer: Any,
-        at: Any,
-        tensor: Any,
-        place: Any,
-        line: Any,
-        sums: Any,
-        known: dict[Any, Any],
-        buffers: dict[Any, Any],
-        gate: int = 0,
-    ) -> None:
-        panel, lane, units = place
-        r, row = line
-        unit = panel * units + lane
-        variable = tirx.Var("unit", "int64")
-        value = self._value(
-            tensor,
-            [row, gate * self._hidden + variable],
-            variable,
-            lambda g: sums[r, g, lane],
-            {key: local[r, lane] for key, local in known.items()},
-            buffers,
-        )
-        s.buffer_store(buffer, nests.substitute(value, {variable: unit}), at)
+                cell(rest, staged())
 
     def _value(
         self,
@@ -262,7 +282,7 @@ class _Cell:
         unit: Any,
         sum_of: Callable[[int], Any],
         known: dict[Any, Any] | None = None,
-        buffers: dict[Any, Any] | None = None,
+        element: Callable[[Any, list[Any]], Any] | None = None,
     ) -> Any:
         """An element of a value, as an expression of sums, known values and other operands."""
         if known and _key(tensor) in known:
@@ -275,7 +295,9 @@ class _Cell:
                 raise _Unfit
             return sum_of(int(gate))
         if isinstance(tensor.op, te.PlaceholderOp):
-            return tensor(*indices) if buffers is None else _element(buffers[_key(tensor)], indices)
+            if element is None:
+                return tensor(*indices)
+            return element(tensor, list(map(simplified, indices)))
         if not isinstance(tensor.op, te.ComputeOp) or tensor.op.reduce_axis:
             raise _Unfit
         axes = {axis.var: index for axis, index in zip(tensor.op.axis, indices, strict=True)}
@@ -285,7 +307,7 @@ class _Cell:
             if call.op != _LOAD:
                 return call
             source, *at = call.args
-            return self._value(source, at, unit, sum_of, known, buffers)
+            return self._value(source, at, unit, sum_of, known, element)
 
         return nests.map_nodes(body, NODES.call, load)
 
@@ -293,10 +315,6 @@ class _Cell:
 def _key(tensor: Any) -> Any:
     # Tensors compare as expressions do.
     return tensor.op, int(tensor.value_index)
-
-
-def _element(buffer: Any, indices: Sequence[Any]) -> Any:
-    return buffer[tuple(map(simplified, indices))] if len(indices) else buffer[()]
 
 
 def _is_zero(expr: Any) -> bool:
