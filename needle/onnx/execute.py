@@ -100,7 +100,7 @@ def _computed(
     node: Node, found: registry.Converter, inputs: Sequence[np.ndarray | None]
 ) -> tuple[np.ndarray, ...]:
     """The outputs of a node whose inputs are all known, which are computed now."""
-    with _untraced(), no_grad():
+    with untraced():
         outputs = _as_tuple(node, found.function(node, *inputs))
         return tuple([x.numpy() if isinstance(x, Tensor) else x for x in outputs])
 
@@ -109,16 +109,17 @@ def applied(function: Callable[..., Tensor], *values: Value) -> Value:
     """What a function of Tensors makes of values: computed at once if all are known."""
     if not all(isinstance(value, np.ndarray) for value in values):
         return function(*map(tensor, values))
-    with _untraced(), no_grad():
+    with untraced():
         return function(*map(tensor, values)).numpy()
 
 
 @contextlib.contextmanager
-def _untraced() -> Iterator[None]:
+def untraced() -> Iterator[None]:
     """Context in which ops compute although a trace is running: on values known to it."""
     before, state.trace = state.trace, None
     try:
-        yield
+        with no_grad():
+            yield
     finally:
         state.trace = before
 

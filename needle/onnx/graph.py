@@ -54,6 +54,11 @@ class Node(NamedNode):
         domain = f"{self.domain}." if self.domain else ""
         return f"node {self.name!r} ({domain}{self.op_type})"
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the operator draws random numbers."""
+        return self.op_type in ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")
+
     def wants(self, index: int) -> bool:
         """Whether the output at `index` is asked for."""
         return index < len(self.outputs) and self.outputs[index] != ""

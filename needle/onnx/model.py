@@ -18,7 +18,7 @@ from ..nn.parameter import Parameter
 from ..tensor import Tensor
 from . import registry
 from .execute import as_tensors, run, run_node
-from .graph import Graph, Node, used_names
+from .graph import Graph, used_names
 from .guards import without_guards
 from .ranges import whole_ranges
 from .reading import Model, read
@@ -131,7 +131,7 @@ def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str
     wanted, kept = {info.name for info in graph.outputs}, []
     for i, node in enumerate(graph.nodes):
         names = used_names(node)
-        if not names <= known.keys() or _random(node):
+        if not names <= known.keys() or node.is_random:
             kept.append(node)
             wanted |= names
             continue
@@ -146,7 +146,3 @@ def _folded(graph: Graph, known: dict[str, np.ndarray]) -> tuple[Graph, dict[str
                 del known[name], computed[name]
     rest = Graph(graph.name, graph.inputs, graph.outputs, {}, tuple(kept))
     return rest, {name: value for name, value in known.items() if name in wanted}
-
-
-def _random(node: Node) -> bool:
-    return node.op_type in ("RandomNormal", "RandomUniform", "Bernoulli", "Multinomial")

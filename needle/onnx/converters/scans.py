@@ -1,285 +1,221 @@
-"""Loops whose states are running sums, products, extremes or linear recurrences.
-
-A `Plan` finds out from a loop's body alone whether needle has an op for each of its states, and
-then computes all iterations at once. It is Unfit for any other loop, which must be unrolled.
-
-A state is followed from its value before an iteration to its value after it:
-
-- Operators that combine it with values that do not depend on it, all of one kind (Add and Sub; Mul;
-  Max; Min; Or; And), make it a cumsum, cumprod, cummax or cummin. Sums and products of a floating
-  state are a linear_scan with a step for each product, so that infinities and NaN arise where they
-  do in the body: factors are not multiplied, and terms not added, before the state has them.
-- The bodies that needle's exporter writes for logcumsumexp, cummax and cummin are known by form.
-- It may also stay what it is, or be a value that does not depend on it.
-
-A state that is found is a sequence like any other, for further states and for outputs. All values
-that are combined with a state have its dtype, and broadcast to its shape. Floating states are kept
-in float64 and rounded for each step, as these ops do.
-"""
+"""Scan: a `needle.scan` whose cell is the body; unrolled where the body is no cell."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ... import ops
-from ...backend_ndarray.dtypes import astype, is_floating
-from ...conversion.values import Value, dtype_of, tensor
-from ...errors import ModelError, ShapeError
-from ...extents import same
-from ...spec import broadcast_shapes
+from ...conversion import budget
+from ...conversion.unrolling import Room, elements, stacked
+from ...conversion.values import (
+    Carried,
+    Items,
+    Missing,
+    Value,
+    holds_dims,
+    known,
+    normal_axis,
+    tensor,
+)
+from ...errors import DimError, ModelError, ShapeError, TraceError
+from ...extents import is_symbolic, same
+from ...loops import scan as needle_scan
 from ...tensor import Tensor
-from ..emit import Value as Symbol
-from ..emit import Writer
-from ..emit.order import logaddexp, takes
-from ..execute import applied
-from ..graph import Graph
-from .terms import Terms, Unfit, in_all_steps, moved, turned
+from ..execute import Scope, untraced
+from ..graph import Graph, Node
+from ..registry import converter
 
-__all__ = ["Plan", "Unfit", "moved", "turned"]
+# What tracing a body raises that is no cell: its shapes change from step to step, it carries a
+# sequence, or it needs to know a value that only a step knows.
+NO_CELL = (DimError, ModelError, ShapeError, TraceError, TypeError)
 
-_KINDS = {"Add": "Add", "Sub": "Add", "Sum": "Add", "Mul": "Mul", "Neg": "Mul",
-          "Max": "Max", "Min": "Min", "Or": "Max", "And": "Min"}  # fmt: skip
-_RUNNING: dict[str, Callable[[Tensor], Tensor]] = {
-    "Add": lambda x: ops.cumsum(x, 0),
-    "Mul": lambda x: ops.cumprod(x, 0),
-    "Max": lambda x: ops.cummax(x, 0)[0],
-    "Min": lambda x: ops.cummin(x, 0)[0],
-    "LogAddExp": lambda x: ops.logcumsumexp(x, 0),
-}
-
-Steps = Sequence[tuple[str, int]]  # kinds, and the numbers of what a state is combined with
+# (states, slices) to (next states, outputs) of one step.
+Step = Callable[[Sequence[Any], Sequence[Any]], tuple[Sequence[Any], Sequence[Any]]]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rule:
-    """A state: its numbers before and after an iteration, its first value, and how it changes."""
+def scanned(
+    step: Step, states: Sequence[Value], xs: Sequence[Value], length: Any, reverse: bool = False
+) -> tuple[list[Tensor], list[Tensor]]:
+    """(last states, stacked outputs) of a loop over sequences with their steps on axis 0. Raises
+    one of NO_CELL for a step that is no cell."""
 
-    before: int
-    after: int
-    first: Value
-    steps: Steps
+    def cell(now: Any, slices: Any) -> Any:
+        after, outputs = step(now, slices or ())
+        return [single(x) for x in after], [single(x) for x in outputs]
 
-
-class Plan:
-    """How to compute all iterations of a loop at once."""
-
-    def __init__(
-        self,
-        body: Graph,
-        states: Mapping[str, Value],
-        slices: Mapping[str, str],
-        outer: Mapping[str, Value],
-        outputs: Sequence[str],
-    ) -> None:
-        """Of the inputs of `body`, `states` has the first values and `slices` the dtypes; `outer`
-        has other values that it sees. `outputs` are those wanted: first one for each state, its
-        next value. Raises Unfit."""
-        self.terms = Terms(body, [*states, *slices], outer)
-        self._slices = {self.terms.named(name): dtype for name, dtype in slices.items()}
-        self.terms.free |= self._slices.keys()
-        self.terms.varying |= self._slices.keys()
-        self._outputs = [self.terms.named(name) for name in outputs]
-        self._rules: dict[int, _Rule] = {}  # by the number before, in the order of computing
-        self._taken: dict[int, int] = {}  # extremes by the condition that they take a slice
-        self._places: dict[int, Tensor] = {}  # of extremes, counted from the first value
-        self._count = len(states)
-        self._solve({self.terms.named(name): first for name, first in states.items()})
-        wanted = [n for rule in self._rules.values() for kind, n in rule.steps if kind != "Place"]
-        afters = {rule.after for rule in self._rules.values()}
-        self._used = self.terms.below([*self._outputs, *wanted], afters)
-
-    def _solve(self, states: Mapping[int, Value]) -> None:
-        """Find a rule for each state, in an order in which each depends on those before it."""
-        afters, terms = dict(zip(states, self._outputs, strict=False)), self.terms
-        found = True
-        while found:
-            terms.spread()
-            found = False
-            for before in states.keys() - self._rules.keys():
-                rule = self._rule(before, afters[before], states[before])
-                if rule is not None:
-                    self._rules[before] = rule
-                    terms.free |= {before, rule.after}
-                    terms.varying |= {before, rule.after} if rule.steps else set()
-                    found = True
-        if len(self._rules) < len(states) or not terms.free.issuperset(self._outputs):
-            raise Unfit
-
-    def _rule(self, before: int, after: int, first: Value) -> _Rule | None:
-        dtype = dtype_of(first)
-        if isinstance(first, np.ndarray) and first.dtype == object:  # which dims leave open
-            return None
-        steps: Steps | None
-        if after in self.terms.free:
-            steps = [("Given", after)]
-        else:
-            steps = self._chain(before, after, dtype)
-            if steps is None:
-                steps = self._formed(before, after, dtype) or self._placed(before, after, first)
-        return None if steps is None else _Rule(before, after, first, steps)
-
-    def _chain(self, before: int, at: int, dtype: str) -> Steps | None:
-        """The steps of a state that is combined with free values only."""
-        steps: list[tuple[str, int]] = []  # from the last to the first
-        while at != before:
-            term = self.terms.terms[at]
-            if term.op not in _KINDS or not term.elementwise or term.node is None:
-                return None
-            given = [n for n in term.inputs if n is not None]
-            through = [i for i, n in enumerate(given) if n not in self.terms.free]
-            if len(through) != 1:
-                return None
-            others = [n for n in given if n in self.terms.free]
-            if term.op == "Sub" and through == [0]:
-                others = [self.terms.negative(others[0], term.node)]
-            steps += [(_KINDS[term.op], n) for n in reversed(others)]
-            if term.op == "Neg" or (term.op == "Sub" and through == [1]):
-                steps.append(("Mul", self._number(-1, dtype)))
-            at = given[through[0]]
-        steps.reverse()
-        kinds = {kind for kind, _ in steps}
-        if kinds == {"Add", "Mul"} and is_floating(dtype):
-            return self._pairs(steps, dtype)
-        return steps if len(kinds) < 2 and (dtype != "bool" or kinds <= {"Max", "Min"}) else None
-
-    def _pairs(self, steps: Steps, dtype: str) -> Steps:
-        """Sums and products as pairs of a factor and a term, 1 and -0.0 where there is none."""
-        one, none = self._number(1.0, dtype), self._number(-0.0, dtype)
-        made: list[tuple[str, int]] = []
-        for kind, number in steps:
-            if kind == "Mul":
-                made += [("Mul", number), ("Add", none)]
-            elif made and made[-1] == ("Add", none):
-                made[-1] = "Add", number
-            else:
-                made += [("Mul", one), ("Add", number)]
-        return made
-
-    def _number(self, number: float, dtype: str) -> int:
-        return self.terms.constant(astype(np.array(number), dtype))
-
-    def _formed(self, before: int, after: int, dtype: str) -> Steps | None:
-        """The step of a state and a slice that has a form of the exporter's."""
-        for x in [x for x, each in self._slices.items() if each == dtype]:
-            given = {"a": (before, dtype), "x": (x, dtype)}
-            if is_floating(dtype):
-                if self.terms.form(lambda w, a, x: [logaddexp(w, a, x)], **given) == [after]:
-                    return [("LogAddExp", x)]
-            for kind, beats in (("Cummax", "GreaterOrEqual"), ("Cummin", "LessOrEqual")):
-
-                def write(w: Writer, a: Symbol, x: Symbol, beats: str = beats) -> list[Symbol]:
-                    taken = takes(w, beats, a, x)
-                    return [taken, w.op("Where", taken, x, a)]
-
-                taken, made = self.terms.form(write, **given)
-                if made == after:
-                    self._taken[taken] = before
-                    return [(kind, x)]
-        return None
-
-    def _placed(self, before: int, after: int, first: Value) -> Steps | None:
-        """The step of the positions, from 0 on, of an extreme with the exporter's form: they are
-        those of a counter where the extreme takes a slice."""
-        term = self.terms.terms[after]
-        if term.op != "Where" or term.inputs[0] not in self._taken or term.inputs[2] != before:
-            return None
-        counter = self._rules.get(term.inputs[1])  # type: ignore[arg-type]
-        if counter is None or counter.steps != [("Add", self._number(1, "int64"))]:
-            return None
-        if not _is_zero(counter.first) or not _is_zero(first):
-            return None
-        return [("Place", self._taken[term.inputs[0]])]
-
-    def run(self, sequences: Sequence[Value], count: Any) -> list[Value]:
-        """The last states, then the other outputs of all steps along axis 0, for sequences with
-        `count` steps along axis 0, at least one. Raises Unfit where dtypes or shapes do not fit."""
-        for number, value in zip(self._slices, sequences, strict=True):
-            self.terms.give(number, value, True)
-        try:
-            for rule in self._rules.values():
-                self._compute(rule, count)
-            made = [self.terms.value(number) for number in self._outputs]
-        except ModelError:
-            raise Unfit from None  # unrolled, it has an error that names the iteration's shapes
-        lasts = [value[-1] if varies else value for value, varies in made[: self._count]]
-        others = [
-            in_all_steps(value, varies, tuple(value.shape)[varies:], count)
-            for value, varies in made[self._count :]
-        ]
-        return [*lasts, *others]
-
-    def _compute(self, rule: _Rule, count: Any) -> None:
-        """Compute a state before and after all steps."""
-        kinds = [kind for kind, _ in rule.steps]
-        if not kinds:
-            self.terms.give(rule.before, rule.first, False)
-            self.terms.give(rule.after, rule.first, False)
-            return
-        if kinds == ["Place"]:
-            after: Value = ops.maximum(self._places[rule.steps[0][1]] - 1, 0)
-        else:
-            parts = [self._operand(number, rule.first, count) for _, number in rule.steps]
-            after = self._states(rule, kinds, parts)
-        every = len(kinds) // len(set(kinds))  # of these values is a step's last
-        if rule.before in self._used:
-            before = applied(_joined, rule.first, after)[:-1]
-            self.terms.give(rule.before, before[::every], True)
-        self.terms.give(rule.after, after[every - 1 :: every], True)
-
-    def _operand(self, number: int, first: Value, count: Any) -> Value:
-        """What a state is combined with in all steps, in the state's shape."""
-        value, varies = self.terms.value(number)
-        shape, own = tuple(first.shape), tuple(value.shape)[varies:]
-        if dtype_of(value) != dtype_of(first) or len(own) > len(shape):
-            raise Unfit
-        try:
-            common = broadcast_shapes("Scan", own, shape)
-        except ShapeError:
-            raise Unfit from None
-        if not same(common, shape):
-            raise Unfit
-        return in_all_steps(value, varies, shape, count)
-
-    def _states(self, rule: _Rule, kinds: Sequence[str], parts: Sequence[Value]) -> Value:
-        """A state after each of its combinations, in all steps."""
-        if len(set(kinds)) > 1:
-            return applied(_linear, rule.first, *parts)[1:]
-        kind, flat = kinds[0], applied(_interleaved, *parts)
-        if kind == "Given":
-            return flat
-        if kind in ("Cummax", "Cummin"):
-            running = ops.cummax if kind == "Cummax" else ops.cummin
-            values, places = running(_joined(tensor(rule.first), tensor(flat)), 0)
-            self._places[rule.before] = places[1:]
-            return values[1:]
-        dtype = dtype_of(rule.first)  # that of an integer's total is int64
-        whole = lambda a, x: ops.cast(_RUNNING[kind](_joined(a, x)), dtype)  # noqa: E731
-        return applied(whole, rule.first, flat)[1:]
+    lasts, stacks = needle_scan(cell, [*map(tensor, states)], [*map(tensor, xs)], length, reverse)
+    return lasts, stacks
 
 
-def _is_zero(value: Value) -> bool:
-    """Whether a value is known and nothing but zeros."""
-    return isinstance(value, np.ndarray) and not value.any()
+def single(value: Carried) -> Tensor:
+    """A value as a Tensor. Raises TypeError for a sequence or an optional."""
+    if isinstance(value, (Items, Missing)):
+        raise TypeError("its body makes a sequence or an optional")
+    return tensor(value)
 
 
-def _joined(first: Tensor, others: Tensor) -> Tensor:
-    return ops.concat([ops.unsqueeze(first, 0), others], 0)
+def unknown_names(scope: Scope, body: Graph) -> set[str]:
+    """The outer values that a body reads and that are not known."""
+    values = scope.values
+    return {name for name in body.free_names() if not isinstance(values.get(name), np.ndarray)}
 
 
-def _interleaved(*parts: Tensor) -> Tensor:
-    """Sequences as one, in which the steps of all of them take turns."""
-    if len(parts) == 1:
-        return parts[0]
-    count, *shape = parts[0].shape
-    return ops.reshape(ops.stack(parts, 1), (count * len(parts), *shape))
+def keep(kept: Sequence[list[Value]], made: Iterable[Value]) -> None:
+    """Add what an iteration has made to the lists of all iterations, within the budget."""
+    for values, value in zip(kept, made, strict=True):
+        values.append(value)
+        budget.bounded((len(values), *value.shape))
 
 
-def _linear(first: Tensor, *parts: Tensor) -> Tensor:
-    """A state, first, and after each of its steps, which have a factor and a term each."""
-    factors, terms = _interleaved(*parts[::2]), _interleaved(*parts[1::2])
-    # Nothing comes before the first element, whose factor is never read.
-    return ops.linear_scan(_joined(first, factors), _joined(first, terms), 0)
+@converter("Scan", since=9, scoped=True)
+def scan(node: Node, scope: Scope, *inputs: Value) -> tuple[Value, ...]:
+    body, count = node.graph("body"), node.integer("num_scan_inputs")
+    states, sources = _divided(node, body, inputs, count)
+    axes = node.integers("scan_input_axes", (0,) * count)
+    backward = node.integers("scan_input_directions", (0,) * count)
+    _check_lengths(node, count, scan_input_axes=axes, scan_input_directions=backward)
+    axes = tuple(normal_axis(node, a, x.ndim) for a, x in zip(axes, sources, strict=True))
+    kept = len(body.outputs) - len(states)
+    into = node.integers("scan_output_axes", (0,) * kept)
+    reverse = node.integers("scan_output_directions", (0,) * kept)
+    _check_lengths(node, kept, scan_output_axes=into, scan_output_directions=reverse)
+    sequences = [_moved(x, axis, 0) for x, axis in zip(sources, axes, strict=True)]
+    made = _scan(node, scope, states, sequences, [bool(b) for b in backward])
+    outputs = []
+    for value, axis, back in zip(made[len(states) :], into, reverse, strict=True):
+        to = normal_axis(node, axis, value.ndim)
+        outputs.append(_moved(_turned(value, bool(back)), 0, to))
+    return *made[: len(states)], *outputs
+
+
+def _scan(
+    node: Node,
+    scope: Scope,
+    states: Sequence[Value],
+    sequences: Sequence[Value],
+    backward: Sequence[bool],
+) -> list[Value]:
+    """The last states, then the outputs of all steps in their order, of a Scan over axis 0."""
+    body, count = node.graph("body"), len(states)
+    lengths = [x.shape[0] for x in sequences]
+    if not all(same(n, lengths[0]) for n in lengths):
+        raise node.invalid(f"its sequences have different lengths: {lengths}")
+
+    def step(now: Sequence[Any], slices: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
+        made = scope.run(body, *now, *slices)
+        return made[:count], made[count:]
+
+    given = [*states, *sequences]
+    known = all(isinstance(x, np.ndarray) and not holds_dims(x) for x in given)
+    try:
+        if known and not unknown_names(scope, body):
+            with untraced():
+                return [x.numpy() for x in _whole(step, states, sequences, backward)]
+        return [*_whole(step, states, sequences, backward)]
+    except NO_CELL as error:
+        if is_symbolic(lengths):
+            raise node.unsupported(
+                f"{lengths[0]} iterations, which a Dim leaves open, of a body that must be "
+                f"unrolled ({error}); give the axis a number"
+            ) from error
+        return _unrolled(node, step, states, sequences, backward)
+
+
+def _whole(
+    step: Step, states: Sequence[Value], sequences: Sequence[Value], backward: Sequence[bool]
+) -> list[Tensor]:
+    """What `_scan` returns, by a `needle.scan`."""
+    back = all(backward)  # then that goes backward, and no sequence is turned
+    xs = [_turned(x, each is not back) for x, each in zip(sequences, backward, strict=True)]
+    lasts, stacks = scanned(step, states, xs, xs[0].shape[0], back)
+    return [*lasts, *[_turned(y, back) for y in stacks]]
+
+
+def _unrolled(
+    node: Node,
+    step: Step,
+    states: Sequence[Value],
+    sequences: Sequence[Value],
+    backward: Sequence[bool],
+) -> list[Value]:
+    steps = sequences[0].shape[0]
+    turned = [_turned(x, back) for x, back in zip(sequences, backward, strict=True)]
+    parts = [elements(node, x, 0, steps) for x in turned]
+    kept: list[list[Value]] = []
+    room = Room(node)
+    for done, slices in enumerate(zip(*parts, strict=True), 1):
+        states, made = step(states, slices)
+        room.check(done, steps)
+        kept = kept or [[] for _ in made]
+        keep(kept, made)
+    return [*states, *[stacked(values, 0) for values in kept]]
+
+
+def _divided(
+    node: Node, body: Graph, inputs: Sequence[Value], count: int
+) -> tuple[list[Value], list[Value]]:
+    """The first states and the sequences that a Scan is given."""
+    first = len(inputs) - count
+    if count < 1 or first < 0 or len(body.inputs) != len(inputs) or len(body.outputs) < first:
+        raise node.invalid(
+            f"num_scan_inputs is {count} of {len(inputs)} inputs, and its body has "
+            f"{len(body.inputs)} inputs and {len(body.outputs)} outputs"
+        )
+    return list(inputs[:first]), list(inputs[first:])
+
+
+def _check_lengths(node: Node, count: int, **attributes: tuple[int, ...]) -> None:
+    for name, values in attributes.items():
+        if len(values) != count:
+            raise node.invalid(f"{name} has {len(values)} numbers, not {count}")
+
+
+def _moved(value: Value, source: int, to: int) -> Value:
+    """A value with an axis moved."""
+    if source == to:
+        return value
+    if isinstance(value, np.ndarray):
+        return np.moveaxis(value, source, to)
+    return ops.moveaxis(value, source, to)
+
+
+def _turned(value: Any, back: bool) -> Any:
+    """A value, from the end of axis 0 if `back`."""
+    if not back:
+        return value
+    return value[::-1] if isinstance(value, np.ndarray) else ops.flip(value, 0)
+
+
+@converter("Scan", since=8, scoped=True)
+def scan_batches(
+    node: Node, scope: Scope, lengths: Value | None, *inputs: Value
+) -> tuple[Value, ...]:
+    """The first form: batches on axis 0, each with its own states, and steps on axis 1."""
+    body, count = node.graph("body"), node.integer("num_scan_inputs")
+    states, sources = _divided(node, body, inputs, count)
+    backward = node.integers("directions", (0,) * count)
+    _check_lengths(node, count, directions=backward)
+    batch, steps = sources[0].shape[:2]
+    if is_symbolic((batch,)):
+        raise node.unsupported(f"{batch} batches, which a Dim leaves open; give the axis a number")
+    taken = [steps] * batch
+    if lengths is not None:
+        taken = [int(n) for n in known(node, lengths, "the sequences' lengths").reshape(-1)]
+    columns: list[list[Value]] = []
+    for i in range(batch):
+        parts = [source[i] if lengths is None else source[i][: taken[i]] for source in sources]
+        made = _scan(node, scope, [s[i] for s in states], parts, [bool(b) for b in backward])
+        lasts, stacks = made[: len(states)], made[len(states) :]
+        row = lasts + [y if lengths is None else _padded(y, steps) for y in stacks]
+        columns = columns or [[] for _ in row]
+        keep(columns, row)
+    return tuple(stacked(column, 0) for column in columns)
+
+
+def _padded(value: Value, steps: int) -> Tensor:
+    """A sequence with zeros behind its end."""
+    x = tensor(value)
+    return ops.pad(x, [(0, steps - x.shape[0]), *[(0, 0)] * (x.ndim - 1)])

@@ -1,0 +1,218 @@
+"""Loop: a `needle.scan` where the number of iterations is known before it.
+
+What a body computes from known values alone (a counter, most conditions, shapes) is computed for
+all iterations first, so that it tells the number of iterations and is known behind the loop. A body
+that is no cell is unrolled: it carries a sequence, its shapes change from iteration to iteration,
+or it needs to know a value that only an iteration knows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ... import ops
+from ...conversion import budget
+from ...conversion.unrolling import Room, check_count, stacked
+from ...conversion.values import Carried, Value, known_integer, known_number
+from ...errors import ShapeError
+from ...extents import is_symbolic
+from ..execute import Scope
+from ..graph import Node, used_names
+from ..registry import converter
+from .scans import NO_CELL, keep, scanned, single, unknown_names
+
+_TRUE = np.array(True)
+
+
+@converter("Loop", since=1, scoped=True, known=(0, 1))
+def loop(
+    node: Node,
+    scope: Scope,
+    trips: Value | None = None,
+    condition: Value | None = None,
+    *states: Carried,
+) -> tuple[Carried, ...]:
+    body = node.graph("body")
+    count = len(states)
+    if len(body.inputs) != count + 2 or len(body.outputs) <= count:
+        raise node.invalid(
+            f"its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs; for {count} "
+            f"states it has {count + 2} inputs and at least {count + 1} outputs"
+        )
+    most = None if trips is None else known_integer(node, trips, "the trip count")
+    again = condition is None or bool(known_number(node, condition, "the condition"))
+    run = _Loop(node, scope, states, most, condition is not None)
+    if not again or (not run.is_open and most is not None and most < 1):
+        return *states, *[run.collected(i, []) for i in range(len(body.outputs) - count - 1)]
+    try:
+        made = run.scanned()
+    except NO_CELL as error:
+        if run.is_open:
+            raise node.unsupported(
+                f"the trip count {most}, which a Dim leaves open, of a body that must be unrolled "
+                f"({error})"
+            ) from error
+        made = None
+    return run.unrolled() if made is None else made
+
+
+class _Loop:
+    """A Loop that runs at least once. `fixed` has the numbers of the states that are computed from
+    known values alone; `varying` has the names of the body's values that are not."""
+
+    def __init__(
+        self, node: Node, scope: Scope, states: Sequence[Carried], most: Any, conditional: bool
+    ) -> None:
+        self._node, self._scope, self._states = node, scope, list(states)
+        self._body = body = node.graph("body")
+        self._most = most
+        self.is_open = most is not None and is_symbolic((most,))
+        number, _, *self._names = [each.name for each in body.inputs]
+        self._after, *self._outputs = [each.name for each in body.outputs]
+        self._unknown = unknown_names(scope, body)
+        self._conditional = conditional
+        if conditional and self._after not in self._reached({number, *self._names}):
+            self._ends_by_count()
+        self.fixed = [] if self.is_open else self._known_states()
+        self.varying = self._reached({self._names[i] for i in self._others()})
+
+    def _others(self) -> list[int]:
+        return [i for i in range(len(self._states)) if i not in self.fixed]
+
+    def _reached(self, names: set[str]) -> set[str]:
+        """The names of the body's values that depend on these, or on outer ones that are not
+        known."""
+        found = names | self._unknown
+        for node in self._body.nodes:
+            if node.is_random or not found.isdisjoint(used_names(node)):
+                found.update(filter(None, node.outputs))
+        return found
+
+    def _known_states(self) -> list[int]:
+        fixed = {i for i, x in enumerate(self._states) if isinstance(x, np.ndarray)}
+        while True:
+            others = {name for i, name in enumerate(self._names) if i not in fixed}
+            reached = self._reached(others)
+            less = {i for i in fixed if self._outputs[i] not in reached}
+            if less == fixed:
+                return sorted(fixed)
+            fixed = less
+
+    def _ends_by_count(self) -> None:
+        """Note what a condition that is the same after each iteration says."""
+        (again,) = self._part([self._after], 0, {})
+        self._conditional = False
+        if not known_number(self._node, again, "the condition after iteration 1"):
+            self._most, self.is_open = 1, False
+
+    def _part(self, outputs: Sequence[str], number: int, states: dict[int, Any]) -> Any:
+        """Some outputs of an iteration, which depend on the number and on these states alone."""
+        wanted, nodes = set(outputs), []
+        for node in reversed(self._body.nodes):
+            if not wanted.isdisjoint(node.outputs):
+                wanted |= used_names(node)
+                nodes.append(node)
+        infos = {each.name: each for each in self._body.outputs}
+        part = dataclasses.replace(
+            self._body, outputs=tuple([infos[n] for n in outputs]), nodes=tuple(nodes[::-1])
+        )
+        given = [states.get(i) for i in range(len(self._states))]
+        return self._scope.run(part, np.array(number, np.int64), _TRUE, *given)  # type: ignore[arg-type]
+
+    # Iterations
+
+    def scanned(self) -> tuple[Any, ...] | None:
+        """The results, by a `needle.scan`; None for a loop that ends by what only an iteration
+        knows, or whose results are all known. Raises one of NO_CELL for a body that is no cell."""
+        if self.varying.isdisjoint(self._outputs) and not self.is_open:
+            return None
+        if self._conditional and (self.is_open or self._after in self.varying):
+            return None
+        if self._most is None and not self._conditional:
+            raise self._node.unsupported("no trip count, and a condition that is always true")
+        if self.fixed or self._conditional:
+            known = self._known_iterations()
+            length: Any = len(known) - 1
+        else:
+            known, length = [], self._most
+            if not self.is_open:
+                budget.check_iterations(length)
+        others = self._others()
+        numbers, same, changing = ops.arange(length, dtype="int64"), {}, {}
+        for i in self.fixed:
+            values = [each[i] for each in known]
+            if any(x.shape != values[0].shape for x in values[:-1]):
+                raise ShapeError(f"state {self._names[i]!r} changes its shape")
+            if all(x is values[0] or np.array_equal(x, values[0]) for x in values[:-1]):
+                same[i] = values[0]
+            else:
+                changing[i] = np.stack(values[:-1])
+
+        def step(now: Sequence[Any], slices: Sequence[Any]) -> Any:
+            number, *rest = slices
+            given = {**same, **dict(zip(others, now, strict=True))}
+            given |= dict(zip(changing, rest, strict=True))
+            states = [given[i] for i in range(len(self._states))]
+            _, *made = self._scope.run(self._body, number, _TRUE, *states)
+            return [made[i] for i in others], made[len(states) :]
+
+        first = [single(self._states[i]) for i in others]
+        lasts, stacks = scanned(step, first, [numbers, *changing.values()], length)
+        for y in stacks:
+            budget.bounded(y.shape)
+        ends = dict(zip(others, lasts, strict=True))
+        if self.fixed:
+            ends |= known[-1]
+        return *[ends[i] for i in range(len(self._states))], *stacks
+
+    def _known_iterations(self) -> list[dict[int, Any]]:
+        """The known states before each iteration and behind the last."""
+        names = [self._after, *[self._outputs[i] for i in self.fixed]]
+        if not self._conditional:
+            del names[0]
+        found = [{i: self._states[i] for i in self.fixed}]
+        again = True
+        while again and (self._most is None or len(found) <= self._most):
+            made = list(self._part(names, len(found) - 1, found[-1]))
+            if self._conditional:
+                what = f"the condition after iteration {len(found)}"
+                again = bool(known_number(self._node, made.pop(0), what))
+            found.append(dict(zip(self.fixed, made, strict=True)))
+            budget.iterate()
+        return found
+
+    def unrolled(self) -> tuple[Any, ...]:
+        """The results, of as many bodies as there are iterations."""
+        node, most, states = self._node, self._most, self._states
+        kept: list[list[Value]] = [[] for _ in self._outputs[len(states) :]]
+        room = Room(node)
+        done, again = 0, True
+        while again and (most is None or done < most):
+            count = most if most is not None and not self._conditional else done + 1
+            check_count(node, count)
+            number = np.array(done, np.int64)
+            after, *made = self._scope.run(self._body, number, _TRUE, *states)
+            states = made[: len(states)]
+            keep(kept, made[len(states) :])
+            done += 1
+            room.check(done, max(count, done))
+            if self._conditional and (most is None or done < most):
+                what = f"the condition after iteration {done}"
+                again = bool(known_number(node, after, what))
+        return *states, *[self.collected(i, values) for i, values in enumerate(kept)]
+
+    def collected(self, number: int, values: list[Value]) -> Value:
+        """What is made of one of the outputs that are kept, from those of all iterations."""
+        if values:
+            return stacked(values, 0)
+        info = self._body.outputs[1 + len(self._states) + number]
+        if info.dtype is None or info.shape is None:
+            raise self._node.unsupported(
+                f"no iteration, and the shape of the body's output {info.name!r} is not declared"
+            )
+        shape = [n if isinstance(n, int) else 0 for n in info.shape]
+        return np.zeros((0, *shape), info.dtype)
