@@ -19,7 +19,7 @@ from ..graph import Graph, flatten_outputs
 from ..nn.module import Module
 from ..node import Node
 from ..trace import trace
-from .emit import Site, Value, Writer, Written, find
+from .emit import Value, Writer, Written, all_ops, find, written
 from .emit._dtypes import NUMBER
 from .loading import onnx_package
 
@@ -106,7 +106,7 @@ class _Export:
             values[leaf.node] = w.array(leaf.value.numpy())
         for node in graph.nodes:
             if node.op is not None and node not in values:  # a rule may give a reader's, too
-                values[node] = self._value(node, values)
+                values[node] = written(w, node, values, self.users)
         self.outputs = self._name_outputs(names, values)
         self.nodes = _needed(w.nodes, names)
         read = {name for node in self.nodes for name in _reads(node)}
@@ -115,30 +115,15 @@ class _Export:
     def _refuse_unknown(self) -> None:
         found: dict[str, list[Node]] = {}
         for node in self.graph.nodes:
-            if node.op is not None and find(node.op) is None:
-                found.setdefault(node.op.name, []).append(node)
+            for op in () if node.op is None else all_ops(node.op):
+                if find(op) is None:
+                    found.setdefault(op.name, []).append(node)
         if found:
             listed = ", ".join(
                 f"{name} ({len(nodes)}, first in {nodes[0].scope or 'the model itself'})"
                 for name, nodes in found.items()
             )
             raise UnsupportedError(f"export: no rule says in ONNX: {listed}")
-
-    def _value(self, node: Node, values: dict[Node, Any]) -> Any:
-        assert node.op is not None
-        self.writer.begin(node.scope or "", node.op.name)
-        if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
-            empty = [self.writer.full(0, spec.dtype, spec.shape) for spec in node.specs]
-            return tuple(empty) if type(node.spec) is tuple else empty[0]
-        site = Site(self.writer, node, values, self.users)
-        rule = find(node.op)
-        assert rule is not None
-        made = rule(site, *[values[source] for source in node.input_nodes])
-        pairs = zip(made if isinstance(made, tuple) else (made,), node.specs, strict=True)
-        for value, spec in pairs:
-            if value.shape is None:
-                value.shape = spec.shape
-        return made
 
     def _moves_once(self, node: Node) -> bool:
         """Whether a moved copy of a weight may take its place: nothing else wants it as it is."""
@@ -223,11 +208,8 @@ def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:
 
 
 def _reads(node: Written) -> list[str]:
-    """The names that a node reads, its body's included."""
-    body = node.attributes.get("body")
-    inner = []
-    if isinstance(body, Writer):
-        inner = [name for each in body.nodes for name in _reads(each)]
+    """The names that a node reads, its subgraphs' included."""
+    inner = [name for body in node.subgraphs for each in body.nodes for name in _reads(each)]
     return [*filter(None, node.inputs), *inner]
 
 
@@ -236,8 +218,7 @@ def _needed(nodes: list[Written], outputs: Sequence[str]) -> list[Written]:
     wanted, kept = set(outputs), []
     for node in reversed(nodes):
         if wanted.intersection(node.outputs):
-            body = node.attributes.get("body")
-            if isinstance(body, Writer):
+            for body in node.subgraphs:
                 body.nodes = _needed(body.nodes, [value.name for value in body.outputs])
             kept.append(node)
             wanted.update(_reads(node))
@@ -248,8 +229,7 @@ def _rename(nodes: list[Written], names: Mapping[str, str]) -> None:
     for node in nodes:
         node.inputs = [names.get(name, name) for name in node.inputs]
         node.outputs = [names.get(name, name) for name in node.outputs]
-        body = node.attributes.get("body")
-        if isinstance(body, Writer):
+        for body in node.subgraphs:
             _rename(body.nodes, names)
 
 

@@ -133,7 +133,7 @@ class _Loop:
         if self._conditional and (self.is_open or self._after in self.varying):
             return None
         if self._most is None and not self._conditional:
-            raise self._node.unsupported("no trip count, and a condition that is always true")
+            return None  # it has no end, which counting says
         if self.fixed or self._conditional:
             known = self._known_iterations()
             length: Any = len(known) - 1
@@ -158,12 +158,12 @@ class _Loop:
             given |= dict(zip(changing, rest, strict=True))
             states = [given[i] for i in range(len(self._states))]
             _, *made = self._scope.run(self._body, number, _TRUE, *states)
+            for y in made[len(states) :]:
+                budget.bounded((length, *y.shape))
             return [made[i] for i in others], made[len(states) :]
 
         first = [single(self._states[i]) for i in others]
         lasts, stacks = scanned(step, first, [numbers, *changing.values()], length)
-        for y in stacks:
-            budget.bounded(y.shape)
         ends = dict(zip(others, lasts, strict=True))
         if self.fixed:
             ends |= known[-1]
@@ -187,7 +187,8 @@ class _Loop:
 
     def unrolled(self) -> tuple[Any, ...]:
         """The results, of as many bodies as there are iterations."""
-        node, most, states = self._node, self._most, self._states
+        node, most = self._node, self._most
+        states: Sequence[Any] = self._states
         kept: list[list[Value]] = [[] for _ in self._outputs[len(states) :]]
         room = Room(node)
         done, again = 0, True

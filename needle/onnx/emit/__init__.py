@@ -5,10 +5,21 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from ._rules import RULES, Rule, Site, find, rule
+from ._rules import RULES, Rule, Site, all_ops, find, rule, written
 from ._writer import Value, Writer, Written
 
-__all__ = ["RULES", "Rule", "Site", "Value", "Writer", "Written", "find", "rule"]
+__all__ = [
+    "RULES",
+    "Rule",
+    "Site",
+    "Value",
+    "Writer",
+    "Written",
+    "all_ops",
+    "find",
+    "rule",
+    "written",
+]
 
 for _file in pkgutil.iter_modules(__path__):
     if _file.name[0] != "_":

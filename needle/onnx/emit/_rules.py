@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...body import Body
+from ...extents import same
 from ...node import Node
 from ...op import Op
 from ._writer import Writer
@@ -54,3 +56,33 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
 def find(op: Op) -> Rule | None:
     """The rule of an op: that of the table, or its own method `emit_onnx`."""
     return RULES.get(type(op)) or op.emit_onnx
+
+
+def written(
+    w: Writer, node: Node, values: dict[Node, Any], users: dict[Node, list[Node | None]]
+) -> Any:
+    """The Value of a node, or a tuple of them, by the rule of its op."""
+    op, rule = node.op, None if node.op is None else find(node.op)
+    if op is None or rule is None:
+        raise RuntimeError(f"no rule for {op}")  # such ops were refused before
+    w.begin(node.scope or "", op.name)
+    if all(any(same(n, 0) for n in spec.shape) for spec in node.specs):  # no elements
+        empty = [w.full(0, spec.dtype, spec.shape) for spec in node.specs]
+        return tuple(empty) if type(node.spec) is tuple else empty[0]
+    made = rule(Site(w, node, values, users), *[values[source] for source in node.input_nodes])
+    pairs = zip(made if isinstance(made, tuple) else (made,), node.specs, strict=True)
+    for value, spec in pairs:
+        if value.shape is None:
+            value.shape = spec.shape
+    return made
+
+
+def all_ops(op: Op) -> Iterator[Op]:
+    """An op, and those in its bodies."""
+    yield op
+    if op.has_bodies:
+        for field in dataclasses.fields(op):  # type: ignore[arg-type]
+            body = getattr(op, field.name)
+            if isinstance(body, Body):
+                for step in body.steps:
+                    yield from all_ops(step.op)

@@ -19,9 +19,8 @@ from ...dims import Expression
 from ...extents import is_symbolic, same
 from ...spec import broadcast_shapes
 from ._dtypes import NUMBER, computed_in
+from ._shapes import Shape, reshape_target, unit_axis, with_ones
 from ._sizes import Sizes
-
-Shape = tuple[Any, ...]
 
 
 class Value:
@@ -56,7 +55,7 @@ class Value:
 
 @dataclasses.dataclass
 class Written:
-    """One node: names of tensors, and attributes as Python values (a Writer for a body)."""
+    """One node: names of tensors, and attributes as Python values (a Writer for a subgraph)."""
 
     op_type: str
     name: str
@@ -64,9 +63,14 @@ class Written:
     outputs: list[str]
     attributes: dict[str, Any]
 
+    @property
+    def subgraphs(self) -> list[Writer]:
+        """The subgraphs among its attributes."""
+        return [value for value in self.attributes.values() if isinstance(value, Writer)]
+
 
 class Writer:
-    """The nodes of a graph, or of the body of a Scan; `opset` is what they must be valid in."""
+    """The nodes of a graph, or of a subgraph; `opset` is what they must be valid in."""
 
     def __init__(self, opset: int, outer: Writer | None = None) -> None:
         self.opset = opset
@@ -79,14 +83,14 @@ class Writer:
         self._constants: dict[Any, Value] = {}
         self._source: dict[str, tuple[Value, tuple[int, ...]]] = {}  # of transposes
         self._taken: set[str] = set()
-        self._prefix = ""
+        self._base = self._prefix = ""
         self._numbers: dict[str, itertools.count[int]] = {}
 
     # Names
 
     def begin(self, path: str, name: str) -> None:
         """Name what follows after an op in the module at `path`."""
-        self._prefix = self.unique("/".join(["", *filter(None, path.split(".")), name]))
+        self._prefix = self.unique("/".join([self._base, *filter(None, path.split(".")), name]))
 
     def unique(self, name: str) -> str:
         """`name`, or with a number if it is taken; taken from now on."""
@@ -234,7 +238,7 @@ class Writer:
         if x.array is not None and x.folds:
             return self.array(x.array.reshape(shape), x.name)
         source, order = self._source.get(x.name, (x, ()))
-        unit = _unit_axis(x.shape, shape) if order and x.shape is not None else None
+        unit = unit_axis(x.shape, shape) if order and x.shape is not None else None
         if unit is not None:  # before the transpose, which may then meet its opposite
             at, extents = order[unit], list(source.extents)
             if len(shape) > len(order):
@@ -245,14 +249,14 @@ class Writer:
                 del extents[at]
                 moved = [a - (a > at) for a in order if a != at]
             return self.transpose(self.reshape(source, extents), moved)
-        target, zero = _reshape_target(x.shape, shape)
+        target, zero = reshape_target(x.shape, shape)
         attributes = {"allowzero": 1} if zero else {}
         made: Value = self.node("Reshape", x, self.ints(target), shape=shape, **attributes)
         return made
 
     def unsqueeze(self, x: Value, *axes: int) -> Value:
         """x with new axes of extent 1 at `axes` of the result."""
-        return self.reshape(x, _with_ones(x.extents, axes))
+        return self.reshape(x, with_ones(x.extents, axes))
 
     def squeeze(self, x: Value, *axes: int) -> Value:
         """x without `axes`, which have extent 1."""
@@ -315,7 +319,15 @@ class Writer:
         made: Value = self.node(op_type, x, self.ints(axes), shape=shape, keepdims=int(keepdims))
         return made
 
-    # Loops
+    # Subgraphs
+
+    def subgraph(self, name: str, inputs: Sequence[tuple[str, str, Shape | None]]) -> Writer:
+        """The writer of a subgraph with inputs of these names, dtypes and shapes."""
+        body = Writer(self.opset, self)
+        body._base = body._prefix = self.unique(f"{self._prefix}/{name}")
+        for each, dtype, shape in inputs:
+            body.inputs.append(Value(body.unique(f"{body._base}/{each}"), dtype, shape))
+        return body
 
     def scan(
         self,
@@ -324,17 +336,18 @@ class Writer:
         step: Callable[..., tuple[Sequence[Value], Sequence[Value]]],
         axis: int = 0,
         reverse: bool = False,
-    ) -> list[Value]:
-        """The stacked outputs of `step(w, *states, *slices) -> (states, outputs)`, which is written
-        once and run for each slice of `xs` along `axis`, from the end if `reverse`."""
-        body = Writer(self.opset, self)
-        body._prefix = self.unique(f"{self._prefix}/step")
-        given = [Value(body.unique(f"{body._prefix}/state"), s.dtype, s.shape) for s in states]
-        for x in xs:
-            rest = tuple(n for a, n in enumerate(x.extents) if a != axis)
-            given.append(Value(body.unique(f"{body._prefix}/slice"), x.dtype, rest))
-        after, outputs = step(body, *given)
-        body.inputs, body.outputs = given, [body.own(v) for v in (*after, *outputs)]
+    ) -> tuple[list[Value], list[Value]]:
+        """The last states and the stacked outputs of `step(w, *states, *slices) -> (states,
+        outputs)`, which is written once and run for each slice of `xs` along `axis`, from the end
+        if `reverse`."""
+        slices = [tuple(n for a, n in enumerate(x.extents) if a != axis) for x in xs]
+        body = self.subgraph(
+            "step",
+            [("state", x.dtype, x.shape) for x in states]
+            + [("slice", x.dtype, shape) for x, shape in zip(xs, slices, strict=True)],
+        )
+        after, outputs = step(body, *body.inputs)
+        body.outputs = [body.own(v) for v in (*after, *outputs)]
         made: tuple[Value, ...] = self.node(
             "Scan",
             *states,
@@ -347,12 +360,14 @@ class Writer:
             scan_output_axes=[axis] * len(outputs),
             scan_output_directions=[int(reverse)] * len(outputs),
         )
-        stacked = list(made[len(states) :])
+        lasts, stacked = list(made[: len(states)]), list(made[len(states) :])
+        for value, first in zip(lasts, states, strict=True):
+            value.shape = first.shape
         for value, out in zip(stacked, outputs, strict=True):
             whole = list(out.extents)
             whole.insert(axis, xs[0].extents[axis])
             value.shape = tuple(whole)
-        return stacked
+        return lasts, stacked
 
     def own(self, value: Value) -> Value:
         """A copy of the value under a name of its own, as every output of a graph has."""
@@ -365,36 +380,3 @@ def _is_same_array(a: Any, b: Any) -> bool:
         (a.shape, a.strides, a.dtype) == (b.shape, b.strides, b.dtype)
         and a.__array_interface__["data"] == b.__array_interface__["data"]
     )
-
-
-def _with_ones(shape: Shape, axes: Sequence[int]) -> list[Any]:
-    rest = iter(shape)
-    return [1 if a in axes else next(rest) for a in range(len(shape) + len(axes))]
-
-
-def _unit_axis(before: Sequence[Any], after: Sequence[Any]) -> int | None:
-    """The axis of extent 1 that alone is new in `after`, before another one, or that is gone from
-    it; None if they differ in another way."""
-    longer, shorter = (after, before) if len(after) > len(before) else (before, after)
-    if len(longer) != len(shorter) + 1:
-        return None
-    for axis in range(len(before)):
-        rest = (*longer[:axis], *longer[axis + 1 :])
-        if same(longer[axis], 1) and same(rest, tuple(shorter)):
-            return axis
-    return None
-
-
-def _reshape_target(old: Shape | None, new: Shape) -> tuple[list[Any], bool]:
-    """What Reshape is given, with 0 for an extent that stays and -1 for one that follows, so that
-    few sizes need be computed; and whether a 0 means no elements."""
-    if any(same(n, 0) for n in new):
-        return list(new), True
-    target = list(new)
-    for i, n in enumerate(new):
-        if isinstance(n, Expression) and old is not None and i < len(old) and same(old[i], n):
-            target[i] = 0
-    left = [i for i, n in enumerate(target) if isinstance(n, Expression)]
-    if len(left) == 1:
-        target[left[0]] = -1
-    return target, False

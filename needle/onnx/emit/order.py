@@ -103,7 +103,8 @@ def _running(s: Site, start: float, xs: list[Value], step: Any) -> Value:
         after = step(body, state, *slices)
         return [after], [after]
 
-    return w.scan([begin], xs, once, axis, s.op.reverse)[0]
+    _, (states,) = w.scan([begin], xs, once, axis, s.op.reverse)
+    return states
 
 
 def _wide(s: Site, x: Value) -> Value:
@@ -118,10 +119,10 @@ def cumprod(s: Site, x: Value) -> Value:
 
 @rule(ops.LogCumSumExp)
 def logcumsumexp(s: Site, x: Value) -> Value:
-    return rounded(s, _running(s, -np.inf, [_wide(s, x)], logaddexp))
+    return rounded(s, _running(s, -np.inf, [_wide(s, x)], _logaddexp))
 
 
-def logaddexp(w: Writer, a: Value, b: Value) -> Value:
+def _logaddexp(w: Writer, a: Value, b: Value) -> Value:
     """log(exp(a) + exp(b)): a step of logcumsumexp."""
     top, low = w.op("Max", a, b), w.op("Min", a, b)
     small = w.op("Exp", w.op("Sub", low, top))
@@ -156,14 +157,6 @@ def cummin(s: Site, x: Value) -> tuple[Value, Value]:
     return _extremes(s, x, "LessOrEqual")
 
 
-def takes(w: Writer, beats: str, best: Value, x: Value) -> Value:
-    """Whether x is the best from its place on: a step of cummax and cummin."""
-    taken = w.op(beats, x, best, dtype="bool")
-    if is_floating(x.dtype):
-        taken = w.op("Or", taken, w.op("IsNaN", x, dtype="bool"))
-    return taken
-
-
 def _extremes(s: Site, x: Value, beats: str) -> tuple[Value, Value]:
     w, axis, shape = s.w, s.op.axis % x.ndim, x.extents
     rest = [n for a, n in enumerate(shape) if a != axis]
@@ -174,9 +167,11 @@ def _extremes(s: Site, x: Value, beats: str) -> tuple[Value, Value]:
     def step(
         w: Writer, best: Value, place: Value, at: Value, x: Value
     ) -> tuple[list[Value], list[Value]]:
-        taken = takes(w, beats, best, x)
+        taken = w.op(beats, x, best, dtype="bool")
+        if is_floating(x.dtype):
+            taken = w.op("Or", taken, w.op("IsNaN", x, dtype="bool"))
         best, place = w.op("Where", taken, x, best), w.op("Where", taken, at, place)
         return [best, place, w.op("Add", at, like(w, at, 1))], [best, place]
 
-    values, places = w.scan([best, place, at], [x], step, axis)
+    _, (values, places) = w.scan([best, place, at], [x], step, axis)
     return values, places

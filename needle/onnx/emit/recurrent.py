@@ -258,7 +258,7 @@ def _lstm_steps(s: Site, projected: Value, h: Value, c: Value, weight: Value) ->
         h, c = _lstm_step(w, sums, c)
         return [h, c], [h, c, sums]
 
-    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h, c], [projected], step))
+    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h, c], [projected], step)[1])
 
 
 def _gru_steps(
@@ -273,7 +273,7 @@ def _gru_steps(
         h = _gru_step(w, share, sums, h)
         return [h], [h, sums]
 
-    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step))
+    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step)[1])
 
 
 def _gru_reset_steps(s: Site, projected: Value, h: Value, weight: Value) -> tuple[Value, ...]:
@@ -291,7 +291,7 @@ def _gru_reset_steps(s: Site, projected: Value, h: Value, weight: Value) -> tupl
         h = w.op("Add", n, w.op("Mul", z, w.op("Sub", h, n)))
         return [h], [h, gates]
 
-    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step))
+    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step)[1])
 
 
 def _columns(w: Writer, x: Value, first: int) -> tuple[Value, Value]:
@@ -313,7 +313,7 @@ def _rnn_steps(s: Site, projected: Value, h: Value, weight: Value, function: str
         h = w.op(function, w.op("Add", share, own))
         return [h], [h]
 
-    (states,) = s.w.scan([h], [projected], step)
+    _, (states,) = s.w.scan([h], [projected], step)
     return s.w.cast(states, dtype)
 
 
