@@ -41,9 +41,13 @@ class Body:
 
     def __repr__(self) -> str:
         """A short text that is the same for equal bodies, and differs for others."""
-        specs = [(spec.shape, spec.dtype) for spec in self.inputs]
-        digest = hashlib.sha256(repr((specs, self.steps, self.outputs)).encode()).hexdigest()
-        return f"Body({len(self.inputs)} inputs, {len(self.steps)} steps, {digest[:16]})"
+        text: str | None = self.__dict__.get("_text")
+        if text is None:
+            specs = [(spec.shape, spec.dtype) for spec in self.inputs]
+            digest = hashlib.sha256(repr((specs, self.steps, self.outputs)).encode()).hexdigest()
+            text = f"Body({len(self.inputs)} inputs, {len(self.steps)} steps, {digest[:16]})"
+            self.__dict__["_text"] = text
+        return text
 
     @property
     def count(self) -> int:

@@ -200,7 +200,7 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
     if op.backward is not None and not state.grad and state.trace is None:
         grads = _by_arrays(node, grad)
     if grads is NotImplemented:
-        if type(node.spec) is tuple:
+        if type(node.spec) is tuple and not op.partial_gradients:
             grad = _whole(node, grad)
         grads = op.gradient_as_tuple(grad, handle(node, node.output))
     del grad

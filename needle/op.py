@@ -86,6 +86,8 @@ class Op:
     structural: ClassVar[bool] = False
     # True if the op moves or repeats elements and computes none: halves need not be widened for it.
     moves: ClassVar[bool] = False
+    # True if `gradient` of a tuple-valued op takes None for parts that no gradient reaches.
+    partial_gradients: ClassVar[bool] = False
     # True if compiled code never fuses its kernel with others.
     opaque: ClassVar[bool] = False
     # True if the op runs bodies, which compiled code has kernels of (needle_tvm.frontend.loops): it

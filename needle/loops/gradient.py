@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from math import prod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import ops
@@ -15,6 +16,7 @@ from ..dims import bounds_of
 from ..engine import _filled
 from ..node import Node
 from ..op_types import Gradients
+from ..ops.arithmetic import Add
 from ..ops.matmul import Matmul
 from ..ops.reduce import Summation
 from ..ops.shape import Reshape
@@ -30,157 +32,169 @@ def wanted(op: Scan) -> list[int]:
     """The values of the body that the gradient reads: states before each step, and products, which
     take long to compute again. The rest is computed again from these."""
     body = op.body
-    stateful = body.reached(range(op.states))
+    stateful, needed = body.reached(range(op.states)), body.needed(body.outputs)
+    readers: dict[int, list[int]] = {}
+    for number, step in body.numbered():
+        for source in step.inputs:
+            readers.setdefault(source, []).append(number)
+    steps = dict(body.numbered())
+
+    def kept(number: int) -> int:
+        """A sum that alone reads a product is kept in its place: its gradient reads no product."""
+        users = readers.get(number, [])
+        is_added = len(users) == 1 and isinstance(steps[users[0]].op, Add)
+        return kept(users[0]) if is_added and number not in body.outputs else number
+
     products = [
-        number
-        for number, step in body.numbered()
-        if number in stateful and isinstance(step.op, Matmul)
+        kept(number)
+        for number, step in steps.items()
+        if number in stateful and number in needed and isinstance(step.op, Matmul)
     ]
-    needed = body.needed(body.outputs)
-    return [*range(op.states), *[number for number in products if number in needed]]
+    return [*range(op.states), *dict.fromkeys(products)]
 
 
-def gradient(op: Scan, out_grads: Sequence[Tensor], node: Any) -> Gradients:
-    """The gradients of a scan's inputs from those of all its results."""
-    inputs = node.inputs
-    outputs = list(node)
+def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradients:
+    """The gradients of a scan's inputs from those of its results, None where there is none."""
+    from .scan import run
+
+    inputs, outputs = node.inputs, list(node)
     op = op.fitted([x.spec for x in inputs])
     full = op.recording()
     if full.outputs > op.outputs:  # it was not recorded for a gradient: run it once more
         outputs = list(apply(full, tuple(inputs)))
-        out_grads = [*out_grads, *[_filled(x.shape, 0, x) for x in outputs[op.outputs :]]]
-    return _Backward(full, inputs, outputs, out_grads).gradients()
+        out_grads = [*out_grads, *[None] * (full.outputs - op.outputs)]
+    op, states, last = full, full.states, full.states + full.sequences
+    requires = [x.requires_grad and is_floating(x.dtype) for x in inputs]
+    for number in range(states):  # a gradient may come through any state
+        requires[number] = is_floating(inputs[number].dtype)
+    given = tuple([n for n in range(states, op.outputs) if out_grads[n] is not None])
+    back = _backward(op, tuple(requires), given, inputs[0].device)
+    of_states = [
+        _filled(inputs[n].shape, 0, inputs[n]) if out_grads[n] is None else out_grads[n]
+        for n in back.carried
+    ]
+    sums = [_filled(spec.shape, 0, spec) for spec in back.sums]
+    stacked = {n: outputs[states + at] for at, n in enumerate(op.body.outputs[states:])}
+    stacked |= {n: inputs[n] for n in range(states, last)}
+    sequences = [stacked[n] for n in back.known] + [out_grads[n] for n in given]
+    constants = [inputs[n] for n in back.constants]
+    first = [*of_states, *sums]
+    found = run(
+        back.body,
+        [*first, *sequences, *constants, *back.captured],  # type: ignore[list-item]
+        len(first),
+        len(sequences),
+        op.length,
+        not op.reverse,
+    )
+    result: list[Any] = [None] * len(inputs)
+    for number, value in back.results(found, op.length):
+        if inputs[number].requires_grad:
+            result[number] = value
+    return tuple(result)
 
 
+@dataclass(frozen=True)
 class _Backward:
-    """A scan's inputs and results, by the numbers of its body's values."""
+    """The loop of a scan's gradient. Its body takes the gradients of the next states `carried` and
+    sums over steps (`sums`), the values `known` and the gradients of stacked results of a step, and
+    then `constants` and what the gradient rules have `captured`."""
 
-    def __init__(
-        self,
-        op: Scan,
-        inputs: Sequence[Tensor],
-        outputs: Sequence[Tensor],
-        out_grads: Sequence[Tensor],
-    ) -> None:
-        self._op, self._inputs, self._out_grads = op, inputs, out_grads
-        body, states = op.body, op.states
-        last = states + op.sequences
-        self._requires = [x.requires_grad and is_floating(x.dtype) for x in inputs]
-        for number in range(states):  # a gradient may come through any state
-            self._requires[number] = is_floating(inputs[number].dtype)
-        # Values of all steps that are known: by number, the stacked tensor.
-        self._known: dict[int, Tensor] = {}
-        for number, value in zip(body.outputs[states:], outputs[states:], strict=True):
-            self._known.setdefault(number, value)
-        for number in range(states, last):
-            self._known[number] = inputs[number]
+    body: Body
+    carried: Sequence[int]
+    known: Sequence[int]
+    constants: Sequence[int]
+    captured: Sequence[Tensor]
+    sums: Sequence[Spec]
+    slices: Sequence[int]  # the inputs whose gradients are its first stacked results
+    rules: Sequence[tuple[int, Any]]  # by constant input, what makes its gradient; None: a sum
 
-    def gradients(self) -> Gradients:
-        from .scan import run
+    def results(self, found: Sequence[Tensor], length: Any) -> list[tuple[int, Tensor]]:
+        """The gradients of inputs, by number, from the results of the loop."""
+        first = len(self.carried)
+        count = first + len(self.sums)
+        totals, whole = iter(found[first:count]), found[count:]
+        made = [*zip(self.carried, found, strict=False), *zip(self.slices, whole, strict=False)]
+        for number, rule in self.rules:
+            made.append((number, next(totals) if rule is None else rule(whole, length)))
+        return made
 
-        op, body = self._op, self._op.body
-        states, last = op.states, op.states + op.sequences
-        carried = [n for n in range(states) if self._requires[n]]
-        ys = [
-            (number, grad)
-            for number, grad in zip(body.outputs[states:], self._out_grads[states:], strict=True)
-            if is_floating(grad.dtype)
-        ]
-        known = list(self._known)
-        slices = [self._known[n] for n in known] + [grad for _, grad in ys]
-        traced, captured = self._step(carried, known, [n for n, _ in ys])
-        # The step returns the gradients of states, then of slices, then one for each constant.
-        of_slices = [n for n in range(states, last) if self._requires[n]]
-        of_constants = [n for n in range(last, len(body.inputs)) if self._requires[n]]
-        first = [self._out_grads[n] for n in carried]
-        traced, first, finish = _accumulated(
-            traced, first, len(carried), len(slices), len(of_constants), self._inputs[last:]
-        )
-        found = run(
-            traced, [*first, *slices, *captured], len(first), len(slices), op.length, not op.reverse
-        )
-        ends, constants = finish(found, len(carried), len(of_slices), op.length)
-        result: list[Any] = [None] * len(self._inputs)
-        for number, value in zip(
-            (*carried, *of_slices, *of_constants), (*ends, *constants), strict=True
-        ):
-            result[number] = value if self._inputs[number].requires_grad else None
-        return tuple(result)
 
-    def _step(
-        self, carried: Sequence[int], known: Sequence[int], ys: Sequence[int]
-    ) -> tuple[Body, list[Tensor]]:
-        """The body of a step backward. Inputs: the gradients of next states, known values and the
-        gradients of stacked outputs, and then what is captured; outputs: those of `gradients`."""
-        body, op = self._op.body, self._op
-        states, last = op.states, op.states + op.sequences
-        specs = body.specs()
-        run = InnerTrace(state.trace)
-        given = (
-            [body.inputs[n] for n in carried] + [specs[n] for n in known] + [specs[n] for n in ys]
-        )
-        nodes = [run.own(Node(self._here(spec), is_floating(spec.dtype), "")) for spec in given]
-        handles = [handle(node, None) for node in nodes]
-        of_next = dict(zip(carried, handles, strict=False))
-        values = dict(zip(known, handles[len(carried) :], strict=False))
-        of_ys = handles[len(carried) + len(known) :]
-        alias: dict[Node, Node] = {}
+@functools.lru_cache(maxsize=256)
+def _backward(
+    op: Scan, requires: tuple[bool, ...], given: tuple[int, ...], device: Any
+) -> _Backward:
+    """The loop for results whose gradients are `given`, and inputs that require one."""
+    states, last, count = op.states, op.states + op.sequences, len(op.body.inputs)
+    carried = [n for n in range(states) if requires[n]]
+    known = list(dict.fromkeys([*op.body.outputs[states:], *range(states, last)]))
+    constants = range(last, count)
+    step, captured = _step(op, requires, carried, known, given, device)
+    wanted = [n for n in constants if requires[n]]
+    body, sums, rules = _accumulated(step, len(carried), len(known) + len(given), len(wanted))
+    return _Backward(
+        body,
+        carried,
+        known,
+        constants,
+        captured,
+        [Spec(spec.shape, spec.dtype, device) for spec in sums],
+        [n for n in range(states, last) if requires[n]],
+        list(zip(wanted, rules, strict=True)),
+    )
 
-        def computed() -> list[Tensor]:
-            for number in range(len(body.inputs)):
-                if number not in values:  # a constant
-                    values[number] = run.local(self._inputs[number])
-            rules = self._forward(run, values, alias)
-            grads: dict[int, Any] = {}
-            for number, grad in (
-                *((body.outputs[n], of_next[n]) for n in carried),
-                *zip(ys, of_ys, strict=True),
-            ):
-                _add(grads, number, grad)
-            _pull_back(body, rules, grads, self._needs_gradient())
-            wanted = [
-                *carried,
-                *[n for n in range(states, len(body.inputs)) if self._requires[n]],
-            ]
-            return [run.local(grads[n] if n in grads else self._zeros(specs[n])) for n in wanted]
 
-        del last
-        with run.running():
-            ends = [x._node for x in call_recording(False, computed)]
-        return recorded(run, nodes, ends, alias)
+def _step(
+    op: Scan,
+    requires: Sequence[bool],
+    carried: Sequence[int],
+    known: Sequence[int],
+    given: Sequence[int],
+    device: Any,
+) -> tuple[Body, list[Tensor]]:
+    """The body of a step backward, and what it captures. Inputs: the gradients of next states,
+    known values, the gradients of stacked outputs, and constants; outputs: the gradients of the
+    inputs that require one."""
+    body, states = op.body, op.states
+    last, count = states + op.sequences, len(op.body.inputs)
+    specs = body.specs()
+    needs = body.reached([n for n in range(count) if requires[n]])
+    ys = [body.outputs[n] for n in given]
+    run = InnerTrace(state.trace)
+    nodes = []
+    for number in (*carried, *known, *ys, *range(last, count)):
+        spec = Spec(specs[number].shape, specs[number].dtype, device)
+        nodes.append(run.own(Node(spec, is_floating(spec.dtype), "")))
+    handles = iter([handle(node, None) for node in nodes])
+    of_next = [next(handles) for _ in carried]
+    values: dict[int, Any] = {n: next(handles) for n in known}
+    of_ys = [next(handles) for _ in ys]
+    values |= {n: next(handles) for n in range(last, count)}
+    alias: dict[Node, Node] = {}
 
-    def _zeros(self, spec: Spec) -> Tensor:
-        return _filled(spec.shape, 0, self._here(spec))
-
-    def _here(self, spec: Spec) -> Spec:
-        return Spec(spec.shape, spec.dtype, self._inputs[0].device)
-
-    def _needs_gradient(self) -> set[int]:
-        body = self._op.body
-        return body.reached([n for n, requires in enumerate(self._requires) if requires])
-
-    def _forward(
-        self, run: InnerTrace, values: dict[int, Any], alias: dict[Node, Node]
-    ) -> dict[int, Any]:
-        """Compute the values of a step, but for those that are known; return what each step's
-        gradient rule takes for its result."""
-        needs = self._needs_gradient()
-        rules: dict[int, Any] = {}
-        for number, step in self._op.body.numbered():
-            given = tuple([values[i] for i in step.inputs])
-            made = apply(step.op, given)
-            node = made._node
-            node.requires_grad = number in needs
-            rules[number] = made
+    def computed() -> list[Tensor]:
+        made: dict[int, Any] = {}  # what each step's gradient rule takes for its result
+        for number, each in body.numbered():
+            made[number] = apply(each.op, tuple([values[i] for i in each.inputs]))
+            made[number]._node.requires_grad = number in needs
             if number in values:
-                alias[node] = values[number]._node
+                alias[made[number]._node] = values[number]._node
             else:
-                values[number] = made
-        return rules
+                values[number] = made[number]
+        grads: dict[int, Any] = {}
+        ends = [body.outputs[n] for n in carried]
+        for number, grad in zip((*ends, *ys), (*of_next, *of_ys), strict=True):
+            _add(grads, number, grad)
+        _pull_back(body, made, grads, needs)
+        found = []
+        for number in [n for n in range(count) if requires[n]]:
+            spec = Spec(specs[number].shape, specs[number].dtype, device)
+            found.append(grads[number] if number in grads else _filled(spec.shape, 0, spec))
+        return found
 
-
-def _anywhere(spec: Spec) -> Spec:
-    return Spec(spec.shape, spec.dtype, None)
+    with run.running():
+        ends = [run.local(x)._node for x in call_recording(False, computed)]
+    return recorded(run, nodes, ends, alias)
 
 
 def _add(grads: dict[int, Any], number: int, grad: Any) -> None:
@@ -213,23 +227,19 @@ def _pull_back(body: Body, rules: dict[int, Any], grads: dict[int, Any], needs: 
 
 
 def _accumulated(
-    step: Body,
-    first: list[Tensor],
-    carried: int,
-    slices: int,
-    constants: int,
-    of: Sequence[Tensor],
-) -> tuple[Body, list[Tensor], Any]:
-    """The body with the gradients of constants summed over steps, the loop's first states, and a
-    function that takes what the loop makes apart.
+    step: Body, carried: int, slices: int, constants: int
+) -> tuple[Body, list[Spec], list[Any]]:
+    """The body with the gradients of constants, its last outputs, summed over steps: (the body, the
+    specs of sums that are states, and for each constant the rule that makes its gradient of what is
+    stacked, None for a sum).
 
     A sum of outer products is one product behind the loop, of what its operands are stacked to. A
     sum over axes of a value that is stacked anyway is taken there too. All others are states.
     """
-    number_of = dict(step.numbered())
-    outputs = list(step.outputs)
-    slices_out = outputs[carried : len(outputs) - constants]
-    stacked: list[int] = list(slices_out)  # what the loop stacks
+    steps, specs = dict(step.numbered()), step.specs()
+    first, last = step.outputs[:carried], len(step.outputs) - constants
+    stacked = list(step.outputs[carried:last])
+    ends = step.outputs[last:]
 
     def place(number: int) -> int:
         if number not in stacked:
@@ -237,50 +247,21 @@ def _accumulated(
         return stacked.index(number)
 
     varying = step.reached(range(carried + slices))
-    rules: list[Any] = []
-    specs = step.specs()
-    ends = outputs[len(outputs) - constants :]
-    for number in ends:
-        rules.append(_product(number, number_of, specs, place, varying))
+    rules = [_product(number, steps, specs, place, varying) for number in ends]
     for at, number in enumerate(ends):
-        if rules[at] is None:
-            rules[at] = _total(number, number_of, specs, stacked)
+        rules[at] = rules[at] or _total(number, steps, specs, stacked)
     summed = [number for number, rule in zip(ends, rules, strict=True) if rule is None]
-    count = len(first) + len(summed)
-    base = len(first)
-    # New inputs for the sums come behind the states.
-    moved = {n: n if n < base else n + len(summed) for n in range(step.count)}
-    inputs = (
-        *step.inputs[:base],
-        *[_anywhere(specs[n]) for n in summed],
-        *step.inputs[base:],
-    )
-    steps = [Step(s.op, tuple([moved[i] for i in s.inputs])) for s in step.steps]
-    sums = []
+    # The inputs of sums come behind the states.
+    moved = [n if n < carried else n + len(summed) for n in range(step.count)]
+    sums = [Spec(specs[n].shape, specs[n].dtype, None) for n in summed]
+    inputs = (*step.inputs[:carried], *sums, *step.inputs[carried:])
+    made = [Step(each.op, tuple([moved[i] for i in each.inputs])) for each in step.steps]
+    totals = []
     for at, number in enumerate(summed):
-        steps.append(Step(ops.Add(), (base + at, moved[number])))
-        sums.append(len(inputs) + len(steps) - 1)
-    made = Body(
-        inputs,
-        tuple(steps),
-        (*[moved[n] for n in outputs[:carried]], *sums, *[moved[n] for n in stacked]),
-    )
-    zeros = [_zeros(specs[n], first, of) for n in summed]
-
-    def finish(
-        found: Sequence[Tensor], carried: int, of_slices: int, length: Any
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        whole = found[count:]
-        totals = iter(found[carried:count])
-        result = [next(totals) if rule is None else rule(whole, length) for rule in rules]
-        return [*found[:carried], *whole[:of_slices]], result
-
-    return made, [*first, *zeros], finish
-
-
-def _zeros(spec: Spec, first: Sequence[Tensor], of: Sequence[Tensor]) -> Tensor:
-    device = (*first, *of)[0].device
-    return _filled(spec.shape, 0, Spec(spec.shape, spec.dtype, device))
+        made.append(Step(Add(), (carried + at, moved[number])))
+        totals.append(len(inputs) + len(made) - 1)
+    outputs = (*[moved[n] for n in first], *totals, *[moved[n] for n in stacked])
+    return Body(inputs, tuple(made), outputs), sums, rules
 
 
 def _product(number: int, steps: dict[int, Step], specs: Any, place: Any, varying: set[int]) -> Any:
@@ -332,6 +313,3 @@ def _total(number: int, steps: dict[int, Step], specs: Any, stacked: Sequence[in
         return ops.reshape(ops.summation(found[at], over), shape)
 
     return whole
-
-
-__all__ = ["gradient", "prod", "wanted"]

@@ -9,6 +9,7 @@ step's reads it for a few rows. Elementwise work stays in the loop, where its op
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -27,10 +28,10 @@ Finish = Callable[[Sequence[Tensor]], list[Tensor]]
 
 
 class Parts:
-    """A body taken apart. `sequences` is the number of sequences that its loop reads."""
+    """A body taken apart: `core` is what runs step by step, and reads `sequences` of them."""
 
     def __init__(self, body: Body, states: int, sequences: int) -> None:
-        self._body, self._states, self.sequences = body, states, sequences
+        self._body, self._states = body, states
         last = states + sequences
         self._specs = body.specs()
         self._steps = dict(body.numbered())
@@ -45,6 +46,24 @@ class Parts:
                 batched.add(number)
         self._before = {n for n in batched if n >= count and isinstance(self._steps[n].op, Matmul)}
         self._behind = self._outputs_alone(varying, stateful)
+        self._stacked = body.outputs[states:]
+        # What the steps behind the loop read is stacked, unless it is there already.
+        read = dict.fromkeys(i for n in sorted(self._behind) for i in self._steps[n].inputs)
+        more = without(read, self._behind | self._constant)
+        self._inner = [
+            n
+            for n in dict.fromkeys([*without(self._stacked, self._behind), *more])
+            if not states <= n < last and n not in self._constant
+        ]
+        roots = [*body.outputs[:states], *self._inner]
+        reads = self._reads(roots)
+        self._same = sorted(n for n in reads if n in self._constant)
+        self._slices = sorted(n for n in reads if states <= n < last or n in self._before)
+        self.sequences = len(self._slices)
+        self.core = body.cut([*range(states), *self._slices, *self._same], roots)
+        fixed = [n for n in (*read, *self._stacked) if n in self._constant]
+        needed = body.needed([*self._same, *self._slices, *fixed])
+        self._ahead = sorted(n for n in needed if n >= count)
 
     def _fits(self, step: Step, batched: set[int]) -> bool:
         """Whether a step can be computed for all steps at once."""
@@ -66,48 +85,23 @@ class Parts:
                 found |= after
         return found
 
-    def divided(self, inputs: Sequence[Tensor], length: Any) -> tuple[Body, list[Tensor], Finish]:
-        """The body that runs step by step, the inputs of its loop, and what makes the whole
-        loop's results of that loop's. Sets `sequences`."""
-        body, states = self._body, self._states
-        last = states + self.sequences
-        count = len(body.inputs)
-        stacked = body.outputs[states:]
-        behind = self._behind
-        # What the steps behind the loop read is stacked, unless it is there already.
-        read = dict.fromkeys(i for n in sorted(behind) for i in self._steps[n].inputs)
-        more = [i for i in read if i not in behind and i not in self._constant]
-        inner = [
-            n
-            for n in dict.fromkeys([*without(stacked, behind), *more])
-            if not states <= n < last and n not in self._constant
-        ]
-        wanted = body.needed([*body.outputs[:states], *inner])
-        # Only what the loop reads of them: what lies between is computed within.
-        loop_reads = self._reads([*body.outputs[:states], *inner])
-        same = sorted(n for n in loop_reads if n in self._constant)
-        slices = sorted(n for n in loop_reads if states <= n < last or n in self._before)
-        del wanted
-        core = body.cut([*range(states), *slices, *same], [*body.outputs[:states], *inner])
-        values: dict[int, Tensor] = {}  # constants as they are, others for all steps
-        values.update(enumerate(inputs))
-        for number in [n for n in self._order([*same, *slices, *self._constant_reads(read)])]:
+    def divided(self, inputs: Sequence[Tensor], length: Any) -> tuple[list[Tensor], Finish]:
+        """The inputs of the loop whose body is `core`, and what makes the whole loop's results of
+        that loop's."""
+        values: dict[int, Tensor] = dict(enumerate(inputs))
+        for number in self._ahead:
             self._compute(number, values, length)
-        self.sequences = len(slices)
-        given = [*inputs[:states], *[values[n] for n in (*slices, *same)]]
+        states = self._states
+        given = [*inputs[:states], *[values[n] for n in (*self._slices, *self._same)]]
 
         def finish(made: Sequence[Tensor]) -> list[Tensor]:
-            values.update(zip(inner, made[states:], strict=True))
-            for number in sorted(behind):
+            values.update(zip(self._inner, made[states:], strict=True))
+            for number in sorted(self._behind):
                 self._compute(number, values, length)
-            return [*made[:states], *[self._whole(n, values, length) for n in stacked]]
+            whole = [self._whole(n, values, length) for n in self._stacked]
+            return [*made[:states], *whole]
 
-        del count
-        return core, given, finish
-
-    def _constant_reads(self, read: Any) -> list[int]:
-        outputs = self._body.outputs[self._states :]
-        return [n for n in (*read, *outputs) if n in self._constant]
+        return given, finish
 
     def _reads(self, roots: Sequence[int]) -> set[int]:
         """What a loop that computes these values reads from outside."""
@@ -126,11 +120,6 @@ class Parts:
             else:
                 pending += self._steps[number].inputs
         return found
-
-    def _order(self, wanted: Sequence[int]) -> list[int]:
-        """The steps before the loop that these depend on, in order."""
-        needed = self._body.needed(wanted)
-        return sorted(n for n in needed if n >= len(self._body.inputs))
 
     def _compute(self, number: int, values: dict[int, Tensor], length: Any) -> None:
         """Compute a value for all steps at once, or once."""
@@ -179,6 +168,12 @@ class Parts:
         if isinstance(op, (Permute, Transpose)):
             return lambda given, length: ops.permute(given[0], _moved_axes(op, ndims[0]))
         return None
+
+
+@functools.lru_cache(maxsize=256)
+def parts(body: Body, states: int, sequences: int) -> Parts:
+    """`Parts`, kept: eager code runs the same loops again and again."""
+    return Parts(body, states, sequences)
 
 
 def _moved_axes(op: Any, ndim: int) -> tuple[int, ...]:

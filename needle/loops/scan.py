@@ -17,7 +17,7 @@ from ..extents import same
 from ..ops.scan_loop import Scan
 from ..spec import Spec
 from ..tensor import Tensor
-from .parts import Parts
+from .parts import parts
 from .tracing import flattened, traced
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
@@ -79,12 +79,10 @@ def run(
 ) -> list[Tensor]:
     """The last states and the stacked outputs of a loop whose body takes these inputs: states,
     slices of sequences and what is the same in all steps."""
-    parts = Parts(body, states, sequences)
-    core, given, finish = parts.divided(inputs, length)
-    op = Scan(core, states, parts.sequences, length, reverse)
+    found = parts(body, states, sequences)
+    given, finish = found.divided(inputs, length)
+    op = Scan(found.core, states, found.sequences, length, reverse)
     wanted = op.outputs
-    if not wanted:  # all of it is computed for all steps at once
-        return finish([])
     if _may_be_differentiated(given):
         op = op.recording()
     made = apply(op, tuple(given))

@@ -67,6 +67,7 @@ class Scan(Op):
     reverse: bool = False
 
     has_bodies = True
+    partial_gradients = True
     infer_first = True
     reads = frozenset({"inputs", "output"})
     samples = (
@@ -184,7 +185,7 @@ class Scan(Op):
         body = self.body.cut(range(len(self.body.inputs)), kept)
         return replace(self, body=body)
 
-    def gradient(self, out_grad: TensorTuple, node: TensorTuple) -> Gradients:
+    def gradient(self, out_grad: Any, node: TensorTuple) -> Gradients:
         from ..loops.gradient import gradient
 
         return gradient(self, tuple(out_grad), node)
