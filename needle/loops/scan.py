@@ -81,6 +81,8 @@ def run(
     slices of sequences and what is the same in all steps."""
     found = parts(body, states, sequences)
     given, finish = found.divided(inputs, length)
+    if not found.core.outputs:  # nothing depends on a step before
+        return finish([])
     op = Scan(found.core, states, found.sequences, length, reverse)
     wanted = op.outputs
     if _may_be_differentiated(given):
