@@ -20,7 +20,7 @@ from ..ops.cond import Cond
 from ..tensor import Tensor
 from ..trace import as_tensor
 from .gradient import _add, _pull_back
-from .tracing import flattened, traced
+from .tracing import flattened, rebuilt, traced
 
 if TYPE_CHECKING:
     pass
@@ -49,12 +49,12 @@ def cond(
     >>> ndl.cond(x.sum() > 4, lambda: x.sqrt(), lambda: -x).numpy().tolist()
     [1.0, 2.0]
     """
-    given, leaves = flattened(list(operands), "operand")
+    _, leaves = flattened(operands, "operand")
     tensors = [x for _, x in leaves]
     if isinstance(predicate, (bool, np.bool_)):
         function = true_function if predicate else false_function
-        found, results = flattened(function(*tree.unflatten(given, iter(tensors))), "result")
-        return tree.unflatten(found, iter([x for _, x in results]))
+        result = function(*rebuilt(operands, iter(tensors)))
+        return rebuilt(result, iter([x for _, x in flattened(result, "result")[1]]))
     if not is_tensor(predicate):
         raise TypeError(
             f"cond: the predicate is a {type(predicate).__name__}; it must be a bool, or a bool "
@@ -65,10 +65,8 @@ def cond(
     structure: list[Any] = []
 
     def call(*inputs: Tensor) -> list[list[Tensor]]:
-        (one, a), (other, b) = (
-            flattened(function(*tree.unflatten(given, iter(inputs))), "result")
-            for function in (true_function, false_function)
-        )
+        results = [f(*rebuilt(operands, iter(inputs))) for f in (true_function, false_function)]
+        (one, a), (other, b) = (flattened(each, "result") for each in results)
         wrong = tree.difference(one, other, "the result of the second function")
         if wrong:
             raise TypeError(
@@ -81,11 +79,11 @@ def cond(
                     f"cond: {name} is {x.spec} if the predicate is true, and {y.spec} if it is "
                     "false; both functions must return the same shapes and dtypes"
                 )
-        structure.append(one)
+        structure.append(results[0])
         return [[x for _, x in a], [x for _, x in b]]
 
     made = _either(chosen, call, tensors)
-    return tree.unflatten(structure[0], iter(made))
+    return rebuilt(structure[0], iter(made))
 
 
 def _either(

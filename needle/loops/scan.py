@@ -18,7 +18,7 @@ from ..ops.scan_loop import Scan
 from ..spec import Spec
 from ..tensor import Tensor
 from .parts import parts
-from .tracing import flattened, traced
+from .tracing import flattened, rebuilt, traced
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
 
@@ -30,9 +30,9 @@ def scan(
     of each of them, stacked along axis 0; as `jax.lax.scan`.
 
     `cell(state, x)` returns (the next state, y). States, `xs` and y are tensors, or lists, tuples
-    and dicts of them; y may be None. The next state has the structure, shapes and dtypes of the
-    first one, `state`. Without `xs`, there are `length` steps and x is None. `reverse` runs from
-    the last element to the first; y keeps the places of its elements.
+    and dicts of them; numbers become tensors, and y may be None. The next state has the structure,
+    shapes and dtypes of the first one, `state`. Without `xs`, there are `length` steps and x is
+    None. `reverse` runs from the last element to the first; y keeps the places of its elements.
 
     The cell is traced once, for all steps: it reads no values and draws no random numbers. Tensors
     that it finds around it are inputs of the loop, and have gradients, of any order. Products that
@@ -48,30 +48,33 @@ def scan(
     (3.0, [1.0, 3.0])
     """
     before, first = flattened(state, "state")
-    sequence, slices = flattened(xs, "xs")
+    _, slices = flattened(xs, "xs")
     steps = _steps(slices, length)
     tensors = [x for _, x in (*first, *slices)]
     specs = [x.spec for _, x in first] + [Spec(x.shape[1:], x.dtype, x.device) for _, x in slices]
 
+    ys: list[Any] = []
+
     def call(*given: Tensor) -> Any:
         found = iter(given)
-        now = tree.unflatten(before, found)
-        made = cell(now, tree.unflatten(sequence, found))
+        now = rebuilt(state, found)
+        made = cell(now, rebuilt(xs, found))
         if not isinstance(made, (tuple, list)) or len(made) != 2:
             raise TypeError(
                 f"scan: the cell returns {type(made).__name__}; it must return the next state and y"
             )
+        ys.append(made[1])
         return tuple(made)
 
     results, body, captured = traced(call, specs)
-    after, ys = results["tuple"]
+    after, _ = results["tuple"]
     wrong = tree.difference(before, after, "state")
     if wrong:
         raise TypeError(f"scan: the next state differs from the first: {wrong}")
     _check_state(body, [name for name, _ in first])
     found = run(body, [*tensors, *captured], len(first), len(slices), steps, bool(reverse))
     values = iter(found)
-    return tree.unflatten(before, values), tree.unflatten(ys, values)
+    return rebuilt(state, values), rebuilt(ys[0], values)
 
 
 def run(

@@ -121,10 +121,28 @@ def recorded(
 
 
 def flattened(value: Any, name: str) -> tuple[Any, list[tuple[str, Tensor]]]:
-    """(tree, named tensors) of nested values. Numbers are tensors without axes; a TensorTuple is a
-    tuple."""
+    """(tree, named tensors) of nested values. Numbers are tensors without axes; TensorTuples and
+    named tuples are tuples. Dicts have the order of their keys' texts, so that two of the same
+    keys are alike."""
     found, leaves = tree.flatten(_plain(value), name, _is_value)
     return found, [(at, as_tensor(each)) for at, each in leaves]
+
+
+def rebuilt(like: Any, leaves: Iterator[Any]) -> Any:
+    """Nested values like these with others, in the order of `flattened`, as their tensors."""
+    if isinstance(like, TensorTuple):
+        return tuple([next(leaves) for _ in like.tuple()])
+    if _is_value(like):
+        return next(leaves)
+    if isinstance(like, dict):
+        items = {key: rebuilt(like[key], leaves) for key in sorted(like, key=repr)}
+        return {key: items[key] for key in like}
+    if isinstance(like, (tuple, list)):
+        parts = [rebuilt(item, leaves) for item in like]
+        if hasattr(like, "_fields"):
+            return type(like)(*parts)
+        return tuple(parts) if isinstance(like, tuple) else parts
+    return like
 
 
 def _is_value(value: Any) -> bool:
@@ -136,7 +154,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, TensorTuple):
         return value.tuple()
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _plain(value[key]) for key in sorted(value, key=repr)}
     if isinstance(value, (tuple, list)):
         return (tuple if isinstance(value, tuple) else list)(_plain(item) for item in value)
     return value

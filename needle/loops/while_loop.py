@@ -12,7 +12,7 @@ from ..errors import ShapeError
 from ..ops._predicates import check_predicate
 from ..ops.while_loop import WhileLoop
 from ..tensor import Tensor
-from .tracing import flattened, traced
+from .tracing import flattened, rebuilt, traced
 
 
 def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
@@ -43,14 +43,14 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
     after: list[Any] = []
 
     def call(*given: Tensor) -> Any:
-        kept, condition = flattened(cond(tree.unflatten(before, iter(given))), "condition")
+        kept, condition = flattened(cond(rebuilt(state, iter(given))), "condition")
         if kept != tree.LEAF:
             raise TypeError(
                 f"while_loop: cond returns {tree.text(kept)}; it must return one bool tensor"
             )
         ((_, keep),) = condition
         check_predicate("while_loop", "the condition", keep.spec)
-        found, values = flattened(body(tree.unflatten(before, iter(given))), "state")
+        found, values = flattened(body(rebuilt(state, iter(given))), "state")
         wrong = tree.difference(before, found, "state")
         if wrong:
             raise TypeError(f"while_loop: the next state differs from the first: {wrong}")
@@ -69,4 +69,4 @@ def while_loop(cond: Callable[[Any], Any], body: Callable[[Any], Any], state: An
     inputs = range(len(whole.inputs))
     test, step = whole.cut(inputs, whole.outputs[:1]), whole.cut(inputs, whole.outputs[1:])
     made = apply(WhileLoop(test, step, len(tensors)), (*tensors, *captured))
-    return tree.unflatten(before, iter(made))
+    return rebuilt(state, iter(made))
