@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .apply import apply
+from .backend_ndarray.dtypes import is_floating
 from .extents import same
 from .op import Op
 from .spec import Spec
@@ -144,20 +145,37 @@ class Body:
 
 
 def body_of(
-    inputs: Sequence[Any], outputs: Sequence[Any], order: Sequence[Any], alias: Mapping[Any, Any]
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    order: Sequence[Any],
+    alias: Mapping[Any, Any],
+    detach: Op | None = None,
 ) -> Body:
     """The body of traced nodes: `order` has those between inputs and outputs, in order of
-    computing; a node in `alias` stands for another."""
+    computing; a node in `alias` stands for another. `detach` comes behind what was computed without
+    a gradient from values that have one."""
     place = {node: number for number, node in enumerate(inputs)}
     steps: list[Step] = []
+    reached = {node for node in inputs if node.requires_grad}  # by the gradients of steps
 
     def number(node: Any) -> int:
         return place[alias.get(node, node)]
 
+    def add(op: Op, given: tuple[int, ...]) -> int:
+        steps.append(Step(op, given))
+        return len(inputs) + len(steps) - 1
+
     for node in order:
-        if node not in place and node not in alias:
-            steps.append(Step(node.op, tuple([number(each) for each in node.input_nodes])))
-            place[node] = len(inputs) + len(steps) - 1
+        if node in place or node in alias:
+            continue
+        place[node] = add(node.op, tuple([number(each) for each in node.input_nodes]))
+        if reached.isdisjoint(node.input_nodes) or node.op == detach:
+            continue
+        if any(is_floating(spec.dtype) for spec in node.specs):
+            if node.requires_grad or detach is None or type(node.spec) is tuple:
+                reached.add(node)
+            else:
+                place[node] = add(detach, (place[node],))
     specs = tuple([Spec(node.spec.shape, node.spec.dtype, None) for node in inputs])
     return Body(specs, tuple(steps), tuple([number(node) for node in outputs]))
 

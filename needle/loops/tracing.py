@@ -15,6 +15,8 @@ from ..body import Body, body_of
 from ..engine import topological_order
 from ..graph import is_tensor
 from ..node import Node
+from ..op import Op
+from ..ops.elementwise import DETACH
 from ..ops.tuples import MakeTuple
 from ..spec import Spec
 from ..tensor import Tensor, TensorTuple, Value, handle
@@ -103,17 +105,21 @@ def traced(
     with run.running():
         results, leaves = flattened(call(*[handle(node, None) for node in nodes]), "result")
         ends = [run.local(each)._node for _, each in leaves]
-    return results, *recorded(run, nodes, ends, {})
+    return results, *recorded(run, nodes, ends, {}, DETACH if state.grad else None)
 
 
 def recorded(
-    run: InnerTrace, inputs: Sequence[Node], ends: Sequence[Node], alias: Mapping[Node, Node]
+    run: InnerTrace,
+    inputs: Sequence[Node],
+    ends: Sequence[Node],
+    alias: Mapping[Node, Node],
+    detach: Op | None = None,
 ) -> tuple[Body, list[Tensor]]:
     """The body that computes `ends` from `inputs`, and the captured tensors, its further inputs.
-    Wherever a node in `alias` is read, another is."""
+    Wherever a node in `alias` is read, another is. `detach` is as in `body_of`."""
     order = topological_order(ends)
     own = [*inputs, *(node for node, _ in run.captured)]
-    whole = body_of(own, ends, order, alias)
+    whole = body_of(own, ends, order, alias, detach)
     needed = whole.needed(whole.outputs)
     kept = [number for number in range(len(own)) if number < len(inputs) or number in needed]
     captured = [run.captured[number - len(inputs)][1] for number in kept[len(inputs) :]]
