@@ -66,7 +66,8 @@ def body_of(module: IRModule, target: Target) -> _Body:
             elif is_op(value, "relax.call_tir"):
                 function = module[value.args[0]]
                 if value.args[0] not in lowered:
-                    lowered[value.args[0]] = regions.lowered(function, target)
+                    alone = regions.lowered(function, target)
+                    lowered[value.args[0]] = regions.from_the_start(alone)
                 kernel = Kernel.of(function, lowered[value.args[0]], value)
                 if kernel is None:
                     raise TranslationError(f"kernel {value.args[0].name_hint} of a loop")

@@ -27,6 +27,21 @@ def lowered(function: PrimFunc, target: Target) -> PrimFunc:
         return lowered_loops(module, select_branches=False)["main"]
 
 
+def from_the_start(function: PrimFunc) -> PrimFunc:
+    """A lowered function whose arguments begin where their memory does, in one that places them
+    itself: those of statements that an op wrote may begin anywhere."""
+    values: dict[Any, Any] = {}
+    for buffer in filter(tirx.is_buffer_var, function.params):
+        if isinstance(buffer.elem_offset, tirx.Var):
+            values[buffer.elem_offset] = tirx.const(0, "int64")
+            values[buffer] = new_buffer(buffer.name, buffer.shape, buffer.dtype)
+    if not values:
+        return function
+    parameters = [values.get(each, each) for each in function.params]
+    body = nests.substitute(function.body, values)
+    return PrimFunc(parameters, body, function.ret_type, function.attrs)
+
+
 def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
     """A copy of a lowered function, and its body's statements.
 
