@@ -50,7 +50,11 @@ def difference(expected: Any, got: Any, at: str) -> str | None:
     kind, inside = _parts(expected)
     other, found = _parts(got)
     if kind != other:
-        return f"{at} is a {other}, expected a {kind}"
+        one, two = (
+            repr(value) if name == "static" else f"a {name}"
+            for name, value in ((other, found), (kind, inside))
+        )
+        return f"{at} is {one}, expected {two}"
     if kind == "static":
         return None if _same(inside, found) else f"{at} is {found!r}, traced with {inside!r}"
     pairs: Iterable[tuple[str, Any, Any]] = ()
