@@ -13,10 +13,27 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .apply import apply
+from .backend_ndarray import NDArray, cpu_numpy
 from .backend_ndarray.dtypes import is_floating
 from .extents import same
 from .op import Op
 from .spec import Spec
+
+Run = Callable[[Op, tuple[Any, ...]], Any]  # an op's result from values
+
+
+def reference_of(op: Op, given: tuple[Any, ...]) -> Any:
+    """The result of an op's NumPy twin, or of `compute` on the NumPy device if it has none."""
+    if op.reference is not None:
+        return op.reference(*given)
+    made = op.compute(*_mapped(lambda x: NDArray(x, device=cpu_numpy()), given))
+    return _mapped(lambda x: x.numpy(), made)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_mapped(change, part) for part in value])
+    return change(value)
 
 
 class Step(NamedTuple):
@@ -77,7 +94,7 @@ class Body:
         terms = [s.op.reduction_length(*[found[i] for i in s.inputs]) for s in self.steps]
         return max(1, sum(terms))
 
-    def evaluated(self, inputs: Sequence[Any], run: Callable[[Op, tuple[Any, ...]], Any]) -> Any:
+    def evaluated(self, inputs: Sequence[Any], run: Run) -> Any:
         """The outputs, each step's result being run(op, inputs). A value is dropped when no later
         step reads it."""
         values: list[Any] = list(inputs)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..backend_ndarray import NDArray
-from ..body import Body, Step, same_spec
+from ..body import Body, Run, Step, reference_of, same_spec
 from ..errors import ShapeError
 from ..op import Op, register
 from ..op_types import Gradients
@@ -82,8 +82,13 @@ class Cond(Op):
         return max(body.reduction_length(given) for body in (self.true, self.false))
 
     def reference(self, predicate: np.ndarray, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        body = self.true if predicate.item() else self.false
-        return tuple(body.evaluated(inputs, lambda op, given: op.reference(*given)))
+        return self.reference_by(reference_of, predicate, *inputs)
+
+    def reference_by(
+        self, run: Run, predicate: np.ndarray, *inputs: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        """`reference`, where `run` computes the steps of the body."""
+        return tuple((self.true if predicate.item() else self.false).evaluated(inputs, run))
 
     def compute(self, predicate: NDArray, *inputs: NDArray) -> tuple[NDArray, ...]:
         return tuple((self.true if predicate.item() else self.false).compute(inputs))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray.ndarray import wrap
-from ..body import Body, Step, same_spec
+from ..body import Body, Run, Step, reference_of, same_spec
 from ..errors import ShapeError
 from ..extents import same
 from ..op import Op, register
@@ -127,9 +127,10 @@ class Scan(Op):
         return max(1, int(self.length)) * self.body.reduction_length(self.of_a_step(given))
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        def run(op: Op, given: Any) -> Any:
-            return op.reference(*given)
+        return self.reference_by(reference_of, *inputs)
 
+    def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        """`reference`, where `run` computes the steps of the body."""
         return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ..backend_ndarray import NDArray
-from ..body import Body, Step, same_spec
+from ..body import Body, Run, Step, reference_of, same_spec
 from ..errors import ShapeError, UnsupportedError
 from ..op import Op, register
 from ..samples import Arg, ErrorSample, Sample
@@ -86,10 +86,11 @@ class WhileLoop(Op):
         return replace(self, test=test, body=body)
 
     def reference(self, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        def run(body: Body) -> Callable[[Sequence[Any]], list[Any]]:
-            return lambda given: body.evaluated(given, lambda op, values: op.reference(*values))
+        return self.reference_by(reference_of, *inputs)
 
-        return self._run(inputs, run)
+    def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
+        """`reference`, where `run` computes the steps of the bodies."""
+        return self._run(inputs, lambda body: lambda given: body.evaluated(given, run))
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
         return self._run(inputs, lambda body: body.compute)

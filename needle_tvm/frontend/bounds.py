@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle.backend_ndarray import NDArray, cpu_numpy
 from needle.backend_ndarray.dtypes import astype, compute_dtype, finfo, is_floating
+from needle.body import Body, reference_of
 from needle.ops.conv import Conv, ConvInput, ConvWeight
 from needle.ops.matmul import Matmul
+from needle.spec import Spec
 from needle.testing import tolerance
 from needle_tvm.artifact.tolerance import operand_tolerance
 from needle_tvm.errors import MismatchError
@@ -30,6 +31,7 @@ from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
     from needle.autograd import Node
+    from needle.op import Op
     from needle.trace import Graph
 
 Array = np.ndarray[Any, Any]
@@ -137,7 +139,8 @@ class Evaluation:
                 if node.op.structural:
                     values[node] = node.op.reference(*operands)
                     continue
-                parts = _twin(node, operands)
+                within = disturbed and node.op.has_bodies
+                parts = _twin(node, operands, self._disturbing(node) if within else None)
                 if not disturbed:
                     self._amplitudes[node] = _amplitudes(node, operands, self._precision)
                 parts = tuple(
@@ -150,6 +153,29 @@ class Evaluation:
                     parts = tuple(self._rng.choice(ANYTHING, part.shape) for part in parts)
                 values[node] = parts if type(node.spec) is tuple else parts[0]
             return [np.array(part) for node in self._graph.outputs for part in _parts(values[node])]
+
+    def _disturbing(self, node: Node) -> Any:
+        """What computes the steps of an op's bodies, each disturbed by its rounding."""
+        bodies = [value for value in vars(node.op).values() if isinstance(value, Body)]
+        specs = [spec for body in bodies for spec in body.specs() if isinstance(spec, Spec)]
+        dtypes = {spec.dtype for spec in specs if is_floating(spec.dtype)}
+        relative = max((float(finfo(dtype).eps) for dtype in dtypes), default=0.0)
+
+        def disturbed(value: Any) -> Any:
+            if isinstance(value, (tuple, list)):
+                return tuple(map(disturbed, value))
+            value = np.asarray(value)
+            if value.dtype.kind != "f":
+                return value
+            return value * (1 + self._rng.choice([-relative, relative], value.shape))
+
+        def run(op: Op, given: tuple[Any, ...]) -> Any:
+            if op.has_bodies:
+                return op.reference_by(run, *given)  # type: ignore[attr-defined]
+            value = reference_of(op, given)
+            return value if op.structural or op.moves else disturbed(value)
+
+        return run
 
     def _rounded(self, value: Any, dtype: str, amplitude: tuple[float, float]) -> Array:
         """A result rounded to its dtype, after a disturbance of (relative, absolute) amplitude."""
@@ -177,20 +203,18 @@ def _parts(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
-def _twin(node: Node, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The parts of a node's value by its op's NumPy `reference`, or by `compute` on the NumPy
-    device if it has none. Raises MismatchError naming an op whose rule fails or gives other shapes
-    than `infer`."""
+def _twin(node: Node, operands: Sequence[Any], within: Any = None) -> tuple[Any, ...]:
+    """The parts of a node's value by its op's NumPy `reference`, in which `within` computes the
+    steps of bodies, or by `compute` on the NumPy device if it has none. Raises MismatchError naming
+    an op whose rule fails or gives other shapes than `infer`."""
     op = node.op
     assert op is not None
     rule = "compute" if op.reference is None else "reference"
     try:
-        if op.reference is None:
-            device = cpu_numpy()
-            arrays = [_map(lambda x: NDArray(x, device=device), each) for each in operands]
-            parts = tuple(part.numpy() for part in _parts(op.compute(*arrays)))
+        if within is None:
+            parts = _parts(reference_of(op, tuple(operands)))
         else:
-            parts = _parts(op.reference(*operands))
+            parts = op.reference_by(within, *operands)  # type: ignore[attr-defined]
     except Exception as error:  # a user's rule may raise anything
         raise MismatchError(f"{named(node)}: {rule} raises {sentence(error)}") from error
     shapes, wanted = [np.shape(part) for part in parts], [spec.shape for spec in node.specs]
