@@ -8,7 +8,7 @@ from typing import Any
 
 from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
-from needle_tvm.check.campaign import elements, scans
+from needle_tvm.check.campaign import elements, loops, scans
 from needle_tvm.check.campaign.drawer import Drawer, Made
 from needle_tvm.check.campaign.sizes import Extent
 
@@ -467,6 +467,7 @@ BUILDERS: dict[str, Builder] = {
     "lstm_sequence": _lstm,
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),
     "linear_scan": scans.linear,
+    "scan": loops.scan,
     **dict.fromkeys(("cummax", "cummin", "sort", "topk"), scans.ordered),
     "searchsorted": scans.searchsorted,
     "resample": scans.resample,
