@@ -11,7 +11,7 @@ from .. import ops
 from .._state import call_recording, state
 from ..apply import apply
 from ..backend_ndarray.dtypes import is_floating
-from ..body import Body, Step
+from ..body import Body, Step, without
 from ..dims import bounds_of
 from ..engine import _filled
 from ..node import Node
@@ -127,7 +127,9 @@ def _backward(
     """The loop for results whose gradients are `given`, and inputs that require one."""
     states, last, count = op.states, op.states + op.sequences, len(op.body.inputs)
     carried = [n for n in range(states) if requires[n]]
-    known = list(dict.fromkeys([*op.body.outputs[states:], *range(states, last)]))
+    compare = {number for number, step in op.body.numbered() if step.op.compares}
+    results = without(op.body.outputs[states:], compare)
+    known = list(dict.fromkeys([*results, *range(states, last)]))
     constants = range(last, count)
     step, captured = _step(op, requires, carried, known, given, device)
     wanted = [n for n in constants if requires[n]]

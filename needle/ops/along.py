@@ -84,6 +84,7 @@ class _Put(Index):
     how: str
 
     reads = frozenset({"inputs", "output"})
+    compares = True
 
     def infer(self, x: Spec, index: Spec, source: Spec) -> Spec:
         if self.how not in HOW:

@@ -192,6 +192,7 @@ class Var(_Reduce):
 
 class _Extreme(_Reduce):
     reads = frozenset({"inputs", "output"})
+    compares = True
     samples = _samples(empty=False)
     error_samples = (*_ERRORS, error(ShapeError, "no elements", (2, 0), axes=1))
 

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from needle.dims import dims_of
 from needle.graph import Graph, Leaf
 from needle.node import Node
 from needle.ops import Scan
+from needle.spec import Spec
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
@@ -144,7 +146,8 @@ def _type(spec: Any, extents: Extents) -> Any:
 
 def _graph_of(op: Scan) -> tuple[Graph, list[Node]]:
     """The graph of a body: states and slices are inputs, constants parameters. And its nodes: those
-    of the body's inputs, then those of its outputs."""
+    of the body's inputs, then those of its outputs. Each dim is the size of a further input, which
+    nothing reads: the axes of the others may be expressions of it."""
     body, last = op.body, op.states + op.sequences
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
     for (_, step), spec in zip(body.numbered(), body.specs()[len(nodes) :], strict=True):
@@ -154,7 +157,12 @@ def _graph_of(op: Scan) -> tuple[Graph, list[Node]]:
     leaves = [Leaf(f"v{n}", node, None) for n, node in enumerate(nodes[: len(body.inputs)])]
     outputs = list(dict.fromkeys(nodes[n] for n in body.outputs if n >= len(body.inputs)))
     tree = {"args": [], "kwargs": {}}
-    graph = Graph(leaves[:last], leaves[last:], [], outputs, tree, None, None)
+    extents = [n for node in nodes for spec in node.specs for n in spec.shape]
+    sizes = [
+        Leaf(dim.name, Node(Spec((dim,), "float32"), False, ""), None)
+        for dim in sorted(dims_of(extents), key=lambda dim: dim.name)
+    ]
+    graph = Graph([*leaves[:last], *sizes], leaves[last:], [], outputs, tree, None, None)
     return graph, [*nodes[: len(body.inputs)], *[nodes[n] for n in body.outputs]]
 
 
