@@ -1,8 +1,7 @@
 """Converters of recurrent layers: RNN, GRU and LSTM.
 
 A layer of the usual form is one operation over all steps (`ops.lstm_sequence`, `gru_sequence`,
-`gru_reset_first`, `rnn_sequence`), whose compiled code is a loop. Another form runs step by step
-while tracing.
+`gru_reset_first`, `rnn_sequence`), whose compiled code is a loop. Another form is a `needle.scan`.
 Sequences of different lengths run to the end all the same: steps behind the end of one change
 nothing before it, and what they give is masked. Their own ends are read by index.
 """
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ... import init, ops
 from ...conversion.values import Value, tensor
-from ...extents import is_symbolic
+from ...loops import scan
 from ...ops.rnn_sequence import NONLINEARITIES
 from ...tensor import Tensor
 from ..graph import Node
@@ -229,19 +228,16 @@ def _last(state: Tensor, first: Tensor, place: _Places | None) -> Tensor:
 
 
 def _by_step(
-    node: Node, projected: Tensor, states: Sequence[Tensor], step: Callable[..., Sequence[Tensor]]
+    projected: Tensor, states: Sequence[Tensor], step: Callable[..., Sequence[Tensor]]
 ) -> list[Tensor]:
     """Each state after every step, where `step` has no operation over all steps."""
-    if is_symbolic(projected.shape[:1]):
-        raise node.unsupported(
-            f"{projected.shape[0]} steps, which a Dim leaves open: this form of the layer is "
-            "unrolled; give the axis of steps a number"
-        )
-    made = []
-    for sums in ops.split(projected, 0):
-        states = step(sums, *states)
-        made.append(states)
-    return [ops.stack(list(parts), 0) for parts in zip(*made, strict=True)]
+
+    def cell(now: list[Tensor], sums: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        after = list(step(sums, *now))
+        return after, after
+
+    stacked: list[Tensor] = scan(cell, list(states), projected)[1]
+    return stacked
 
 
 def _clipper(node: Node) -> Function:
@@ -285,7 +281,7 @@ def rnn(
             total = ops.add(ops.add(sums, ops.matmul(h, given.recurrent[d])), given.state_bias[d])
             return (function(clipped(total)),)
 
-        return _by_step(node, projected, states, step)
+        return _by_step(projected, states, step)
 
     return _run(node, given, layer)
 
@@ -328,7 +324,7 @@ def gru(
             n = new(clipped(ops.add(sums[:, 2 * width :], own)))
             return (ops.add(n, ops.multiply(z, ops.subtract(h, n))),)
 
-        return _by_step(node, projected, states, step)
+        return _by_step(projected, states, step)
 
     return _run(node, given, layer)
 
@@ -378,6 +374,6 @@ def lstm(
             after = ops.add(ops.multiply(f, cell), ops.multiply(i, new(clipped(g))))
             return ops.multiply(opened(o, after, seen[1]), out(after)), after
 
-        return _by_step(node, projected, states, step)
+        return _by_step(projected, states, step)
 
     return _run(node, given, layer)

@@ -151,10 +151,30 @@ def test_faults_are_named() -> None:
     node, inputs, weights = layer("GRU", activations=["Sigmoid", "Cosine"])
     with pytest.raises(UnsupportedError, match="the activation 'Cosine'"):
         by_needle(model_of([node], inputs, node.output, weights), inputs)
-    node, inputs, weights = layer("GRU", clip=1.0)
-    module = needle.onnx.load(model_of([node], inputs, node.output, weights))
-    with pytest.raises(UnsupportedError, match="which a Dim leaves open"):
-        trace(module, ndl.Tensor(inputs["X"]), dims={0: {0: ndl.Dim("t", min=2, max=9)}})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "form"),
+    [
+        ("RNN", {"activations": ["Softsign"]}),
+        ("GRU", {"clip": 1.0}),
+        ("LSTM", {"peepholes": True, "input_forget": 1}),
+    ],
+)
+def test_other_forms_are_one_scan(kind: str, form: dict[str, Any]) -> None:
+    """Of any number of steps."""
+    tvm = pytest.importorskip("needle_tvm")
+    node, inputs, weights = layer(kind, steps=9, **form)
+    model = model_of([node], inputs, node.output, weights, free=True)
+    dims = {"X": {0: ndl.Dim("t", min=1, max=9)}}
+    graph = trace(needle.onnx.load(model), ndl.Tensor(inputs["X"]), dims=dims)
+    assert [type(node.op).__name__ for node in graph.nodes].count("Scan") == 1
+    run = tvm.compile_onnx(model, inputs["X"], dims=dims, stage="fused", progress=False)
+    for steps in (1, 4, 9):
+        given = {"X": inputs["X"][:steps]}
+        found = [each.numpy() for each in run(given["X"])]
+        assert_same(found, by_runtime(model, given), 3e-5)
 
 
 @pytest.mark.slow
