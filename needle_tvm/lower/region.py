@@ -75,7 +75,9 @@ class Kernel:
             elif regions.is_shared_allocation(statement):
                 scratch.append(statement.buffer)
                 owners.add(statement.buffer)
-            elif isinstance(statement, tirx.IfThenElse) and not symbols:
+            elif isinstance(statement, tirx.IfThenElse) and not (
+                symbols or regions.is_serial(statement)
+            ):
                 return None
             elif regions.is_parallel(statement) or regions.is_serial_loop(statement):
                 nests.append(statement)
