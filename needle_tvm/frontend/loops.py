@@ -73,6 +73,9 @@ class Loops:
         )
         fixed = _transformed(builder, module, list(given.values()))
         of_parameter = dict(zip(body.parameters[len(graph.inputs) :], fixed, strict=True))
+        for leaf, parameter in zip(graph.inputs[last:], body.parameters[last:], strict=False):
+            if leaf.name in _names(op):
+                of_parameter[parameter] = operands[_names(op)[leaf.name]]
         for number in range(last, len(op.body.inputs)):  # constants that are results themselves
             leaf = ends[number]
             if leaf in ends[len(op.body.inputs) :] and leaf not in keys:
@@ -145,16 +148,16 @@ def _type(spec: Any, extents: Extents) -> Any:
 
 
 def _graph_of(op: Scan) -> tuple[Graph, list[Node]]:
-    """The graph of a body: states and slices are inputs, constants parameters. And its nodes: those
-    of the body's inputs, then those of its outputs. Each dim is the size of a further input, which
-    nothing reads: the axes of the others may be expressions of it."""
+    """The graph of a body: states and slices are inputs, constants parameters, unless their sizes
+    depend on dims. And its nodes: those of the body's inputs, then those of its outputs. Each dim
+    is the size of a further input, which nothing reads: others' axes may be expressions of it."""
     body, last = op.body, op.states + op.sequences
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
     for (_, step), spec in zip(body.numbered(), body.specs()[len(nodes) :], strict=True):
         node = Node(spec, False, "")
         node.op, node.input_nodes = step.op, tuple([nodes[i] for i in step.inputs])
         nodes.append(node)
-    leaves = [Leaf(f"v{n}", node, None) for n, node in enumerate(nodes[: len(body.inputs)])]
+    leaves = [Leaf(name, nodes[n], None) for name, n in _names(op).items()]
     outputs = list(dict.fromkeys(nodes[n] for n in body.outputs if n >= len(body.inputs)))
     tree = {"args": [], "kwargs": {}}
     extents = [n for node in nodes for spec in node.specs for n in spec.shape]
@@ -162,13 +165,21 @@ def _graph_of(op: Scan) -> tuple[Graph, list[Node]]:
         Leaf(dim.name, Node(Spec((dim,), "float32"), False, ""), None)
         for dim in sorted(dims_of(extents), key=lambda dim: dim.name)
     ]
-    graph = Graph([*leaves[:last], *sizes], leaves[last:], [], outputs, tree, None, None)
+    of_one_size = [leaf for leaf in leaves[last:] if not dims_of(leaf.spec.shape)]
+    others = [leaf for leaf in leaves[last:] if dims_of(leaf.spec.shape)]
+    inputs = [*leaves[:last], *others, *sizes]
+    graph = Graph(inputs, of_one_size, [], outputs, tree, None, None)
     return graph, [*nodes[: len(body.inputs)], *[nodes[n] for n in body.outputs]]
 
 
 def _constants(op: Scan, operands: Sequence[Any], graph: Graph) -> list[Any]:
-    """The operands of the constants that the body's steps read."""
-    return [operands[int(leaf.name[1:])] for leaf in graph.params]
+    """The operands of a graph's parameters."""
+    return [operands[_names(op)[leaf.name]] for leaf in graph.params]
+
+
+def _names(op: Scan) -> dict[str, int]:
+    """The names that a body's inputs have in its graph."""
+    return {f"v{n}": n for n in range(len(op.body.inputs))}
 
 
 def _transformed(builder: relax.BlockBuilder, module: IRModule, given: Sequence[Any]) -> list[Any]:

@@ -131,7 +131,15 @@ class Loop:
         on one thread."""
         layout, region = self._layout, self._region
         t = self._t
-        own = {v: tirx.Var(v.name, "int64") for v in self._variables()}
+        befores = [before for before, _ in layout.states]
+        is_known = {*befores, *layout.slices}
+        used = [key for _, operands in self._body.kernels for key in operands]
+        used += [*(after for _, after in layout.states), *layout.stacked]
+        constants = [
+            key for key in dict.fromkeys(used) if key not in is_known and key not in self._body.made
+        ]
+        # Scratch of a kernel is no value of the body.
+        own = {v: tirx.Var(v.name, "int64") for v in self._variables(constants)}
 
         def put(expr: Any) -> Any:
             if isinstance(expr, int):
@@ -147,14 +155,6 @@ class Loop:
 
         length = put(layout.length)
         at = length - 1 - t if layout.reverse else t
-        befores = [before for before, _ in layout.states]
-        is_known = {*befores, *layout.slices}
-        used = [key for _, operands in self._body.kernels for key in operands]
-        used += [*(after for _, after in layout.states), *layout.stacked]
-        constants = [
-            key for key in dict.fromkeys(used) if key not in is_known and key not in self._body.made
-        ]
-        # Scratch of a kernel is no value of the body.
 
         def tensor(name: str, shape: Sequence[Any], dtype: str) -> Any:
             return tirx.decl_buffer([put(n) for n in shape], dtype, name, layout=None)
@@ -313,12 +313,12 @@ class Loop:
             region._phases = phases
         return written
 
-    def _variables(self) -> list[Any]:
+    def _variables(self, constants: Sequence[Any]) -> list[Any]:
         from needle_tvm.tir.functions import variables_of
 
         found: dict[Any, None] = dict.fromkeys(self._region._callers())
         layout = self._layout
-        for shape, _ in layout.specs.values():
+        for shape, _ in (*layout.specs.values(), *map(_spec_of, constants)):
             for extent in shape:
                 if not isinstance(extent, int):
                     found |= dict.fromkeys(variables_of(extent))
