@@ -95,6 +95,8 @@ class Op:
     # True if the op runs bodies, which compiled code has kernels of (needle_tvm.frontend.loops): it
     # has no `emit_te`.
     has_bodies: ClassVar[bool] = False
+    # False if `gradient` always raises an UnsupportedError.
+    has_gradient: ClassVar[bool] = True
     # Number of inputs, which `register` reads from the signature of `infer`; None for any.
     arity: ClassVar[int | None] = None
     samples: ClassVar[Sequence[Sample]] = ()

@@ -57,6 +57,7 @@ class WhileLoop(Op):
     states: int
 
     has_bodies = True
+    has_gradient = False
     infer_first = True
     samples = (
         Sample(_inputs(0, 3, 3), _LOOP, gradient=False),

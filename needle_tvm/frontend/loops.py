@@ -1,4 +1,5 @@
-"""Translation of loops: each becomes one kernel, its body lowered like a model of its own."""
+"""Translation of loops and choices: each becomes one kernel, its bodies lowered like models of
+their own."""
 
 from __future__ import annotations
 
@@ -9,30 +10,44 @@ from typing import TYPE_CHECKING, Any
 from needle.dims import dims_of
 from needle.graph import Graph, Leaf
 from needle.node import Node
-from needle.ops import Scan
+from needle.ops import Cond, Scan, WhileLoop
 from needle.spec import Spec
-from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, relax
+from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence.gates import fuse_gates
 from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
-from needle_tvm.lower import build, pipeline
-from needle_tvm.lower.loops import Layout, Loop, body_of
+from needle_tvm.lower import bodies, build, pipeline
+from needle_tvm.lower.choices import choice_function
+from needle_tvm.lower.frame import Plan
+from needle_tvm.lower.loops import Layout, scan_function
 from needle_tvm.lower.variant import Variant
+from needle_tvm.lower.while_loops import while_function
 from needle_tvm.tir import nests
 
 if TYPE_CHECKING:
-    pass
+    from needle.body import Body
 
 
 MERGE = "merge_kernels"
 
 
+@dataclass(frozen=True)
+class _Lowered:
+    """A body's kernels, the keys of its inputs that are no constants, the keys of its results, and
+    what its caller gives for keys that stand for constants."""
+
+    body: bodies.Body
+    inputs: list[Any]
+    results: list[Any]
+    constants: dict[Any, Any]
+
+
 @dataclass
 class Loops:
-    """Translates the loops of a graph for a target and a variant. `lower(graph, target, variant)`
-    gives the module of a body."""
+    """Translates the loops and choices of a graph for a target and a variant. `lower(graph, target,
+    variant)` gives the module of a body."""
 
     target: Target
     variant: Variant
@@ -45,141 +60,199 @@ class Loops:
         node: Node,
         operands: Sequence[Any],
         used: Collection[int],
+        fixed: Collection[Node],
         extents: Extents,
     ) -> tuple[Any, ...]:
-        """The results of a Scan; those of its stacked results that are not `used` are None."""
-        whole = node.op
-        assert isinstance(whole, Scan)
-        op = whole.fitted([s for i in node.input_nodes for s in i.specs]).only(used)
-        states, last = op.states, op.states + op.sequences
-        if (
-            pack_recurrence in pipeline.of(self.target, self.variant.stage).graph
-            and str(self.target.kind) == "llvm"
-        ):
-            body = fuse_gates(op.body, states, last, self.target)
-            op = replace(op, body=body)
-        graph, ends = _graph_of(op)
+        """The results of a node whose op has bodies; those that are not `used` may be None. Nodes
+        that are `fixed` depend on parameters alone."""
+        site = _Site(self, builder, node, list(operands), extents)
+        if isinstance(node.op, Scan):
+            return site.scan(node.op, used)
+        if isinstance(node.op, WhileLoop):
+            return site.while_loop(node.op)
+        assert isinstance(node.op, Cond)
+        return site.cond(node.op, [n for n, x in enumerate(node.input_nodes) if x not in fixed])
+
+    def inside(self) -> tuple[Variant, Loops]:
+        """How a body is lowered, whose kernels the loop's function merges."""
         variant = self.variant
-        if MERGE in pipeline.switches(variant.stage):  # the loop's function merges them
+        if MERGE in pipeline.switches(variant.stage):
             variant = replace(variant, disable=(*variant.disable, MERGE))
-        inside = replace(self, depth=self.depth + 1)
-        module = self.lower(graph, self.target, variant, inside)
-        module = build.schedule(module, self.target, variant.stage, variant.disable)
-        body = body_of(module, self.target)
-        keys = dict(zip([leaf.node for leaf in graph.inputs], body.parameters, strict=False))
-        results = dict(zip(graph.outputs, body.results, strict=True))
-        given = dict(
-            zip([leaf.name for leaf in graph.params], _constants(op, operands, graph), strict=True)
-        )
-        fixed = _transformed(builder, module, list(given.values()))
-        of_parameter = dict(zip(body.parameters[len(graph.inputs) :], fixed, strict=True))
-        for leaf, parameter in zip(graph.inputs[last:], body.parameters[last:], strict=False):
-            if leaf.name in _names(op):
-                of_parameter[parameter] = operands[_names(op)[leaf.name]]
-        for number in range(last, len(op.body.inputs)):  # constants that are results themselves
-            leaf = ends[number]
-            if leaf in ends[len(op.body.inputs) :] and leaf not in keys:
-                keys[leaf] = operands[number]
-        found = [results.get(end, keys.get(end)) for end in ends[len(op.body.inputs) :]]
+        return variant, replace(self, depth=self.depth + 1)
+
+
+class _Site:
+    """Where a loop or a choice stands: its node, and the values of its inputs."""
+
+    def __init__(
+        self,
+        loops: Loops,
+        builder: relax.BlockBuilder,
+        node: Node,
+        operands: list[Any],
+        extents: Extents,
+    ) -> None:
+        self._loops, self._builder, self._node = loops, builder, node
+        self._operands, self._extents = operands, extents
+        self._specs = [spec for each in node.input_nodes for spec in each.specs]
+        self._alone = loops.depth > 0
+
+    def scan(self, whole: Scan, used: Collection[int]) -> tuple[Any, ...]:
+        op = whole.fitted(self._specs).only(sorted(used))
+        states, last = op.states, op.states + op.sequences
+        target, stage = self._loops.target, self._loops.variant.stage
+        if pack_recurrence in pipeline.of(target, stage).graph and str(target.kind) == "llvm":
+            op = replace(op, body=fuse_gates(op.body, states, last, target))
+        lowered = self._lowered(op.body, range(last), self._operands)
+        befores, afters = lowered.inputs[:states], lowered.results[:states]
+        found = lowered.results[states:]
+        stacked = list(dict.fromkeys(found))
+        described = {
+            **dict(zip(lowered.inputs, map(self._shaped, op.body.inputs), strict=False)),
+            **dict(zip(lowered.results, map(self._shaped, op.body.output_specs()), strict=True)),
+        }
         layout = Layout(
-            states=[*zip([keys[n] for n in ends[:states]], found[:states], strict=True)],
-            slices=[keys[n] for n in ends[states:last]],
-            stacked=list(dict.fromkeys(found[states:])),
-            specs=self._specs(op, ends, keys, found, extents),
-            length=extents.expressed(op.length),
+            states=list(zip(befores, afters, strict=True)),
+            slices=lowered.inputs[states:],
+            stacked=stacked,
+            specs=described,
+            length=self._extents.expressed(op.length),
             reverse=op.reverse,
         )
-        loop = Loop(body, layout, module, self.target)
-        plan = loop.plan(lambda task: builder.add_func(task, "task"), self.depth > 0)
-        function = builder.add_func(
-            plan.function.with_attrs({"op_pattern": OP_PATTERN.opaque, SCHEDULED: True}), "loop"
-        )
-        constants = [of_parameter.get(key, key) for key in plan.constants]
-        specs = [
-            spec
-            for number, spec in enumerate(
-                whole.infer(*[s for i in node.input_nodes for s in i.specs])
-            )
-        ]
-        dims = {str(v.name): v for v in extents._variables.values()}
-        types = [_type(spec, extents) for spec in specs[:states]]
-        order = [
-            next(i for i, f in enumerate(found[states:]) if f is key) for key in layout.stacked
-        ]
+        plan = scan_function(lowered.body, layout, target, self._add, self._alone)
         kept = [n for n in range(len(whole.body.outputs)) if n < states or n in used]
-        types += [_type(specs[kept[states + i]], extents) for i in order]
-        symbols = [dims[str(v.name)] for v in plan.symbols]
-        outer = dict(zip(plan.symbols.values(), symbols, strict=True))
+        specs = whole.infer(*self._specs)
+        types = [specs[n] for n in kept[:states]]
+        types += [specs[kept[states + found.index(key)]] for key in stacked]
+        parts = self._called("loop", plan, range(last), [lowered], types)
+        values: list[Any] = [None] * len(whole.body.outputs)
+        for at, n in enumerate(kept):
+            values[n] = parts[at if at < states else states + stacked.index(found[at - states])]
+        return tuple(values)
+
+    def while_loop(self, whole: WhileLoop) -> tuple[Any, ...]:
+        op = whole.fitted(self._specs)
+        states = range(op.states)
+        test = self._lowered(op.test, states, self._operands)
+        step = self._lowered(op.body, states, self._operands)
+        plan = while_function(
+            (test.body, test.inputs, test.results[0]),
+            (step.body, step.inputs, step.results),
+            [self._shaped(spec) for spec in self._specs[: op.states]],
+            self._loops.target,
+            self._add,
+            self._alone,
+        )
+        return self._called("loop", plan, states, [test, step], self._specs[: op.states])
+
+    def cond(self, whole: Cond, varying: Sequence[int]) -> tuple[Any, ...]:
+        op = whole.fitted(self._specs)
+        operands = self._operands[1:]
+        inputs = [n - 1 for n in varying if n > 0]
+        true, false = (self._lowered(body, inputs, operands) for body in (op.true, op.false))
+        specs = op.infer(*self._specs)
+        given = [0, *[n + 1 for n in inputs]]
+        plan = choice_function(
+            (
+                (true.body, true.inputs, true.results),
+                (false.body, false.inputs, false.results),
+            ),
+            [self._shaped(self._specs[n]) for n in given],
+            list(map(self._shaped, specs)),
+            self._loops.target,
+            self._add,
+            self._alone,
+        )
+        return self._called("choice", plan, given, [true, false], specs)
+
+    def _lowered(self, body: Body, inputs: Sequence[int], operands: Sequence[Any]) -> _Lowered:
+        """A body whose `inputs`, by number, are no constants; the operands are those of all its
+        inputs."""
+        loops = self._loops
+        graph, nodes, ends = _graph_of(body, inputs)
+        variant, inner = loops.inside()
+        module = loops.lower(graph, loops.target, variant, inner)
+        module = build.schedule(module, loops.target, variant.stage, variant.disable)
+        found = bodies.body_of(module, loops.target)
+        keys = dict(zip([leaf.node for leaf in graph.inputs], found.parameters, strict=False))
+        given = [operands[nodes.index(leaf.node)] for leaf in graph.params]
+        made = _transformed(self._builder, module, given)
+        fixed = dict(zip(found.parameters[len(graph.inputs) :], made, strict=True))
+        fixed |= {
+            keys[x]: operands[n] for n, x in enumerate(nodes) if x in keys and n not in inputs
+        }
+        results = dict(zip(graph.outputs, found.results, strict=True))
+        for end in ends:  # inputs that are results themselves
+            if end not in results:
+                results[end] = keys[end] if end in keys else operands[nodes.index(end)]
+        return _Lowered(
+            found, [keys[nodes[n]] for n in inputs], [results[end] for end in ends], fixed
+        )
+
+    def _called(
+        self,
+        name: str,
+        plan: Plan,
+        inputs: Sequence[int],
+        lowered: Sequence[_Lowered],
+        specs: Sequence[Any],
+    ) -> tuple[Any, ...]:
+        """The results of a planned function, which have these specs."""
+        builder = self._builder
+        function = builder.add_func(
+            plan.function.with_attrs({"op_pattern": OP_PATTERN.opaque, SCHEDULED: True}), name
+        )
+        fixed = {key: value for each in lowered for key, value in each.constants.items()}
+        dims = {str(v.name): v for v in self._extents._variables.values()}
+        outer = {own: dims[str(own.name)] for own in plan.numbers}
+        types = [
+            relax.TensorType(self._extents.expressed(spec.shape), str(spec.dtype)) for spec in specs
+        ]
         types += [
             relax.TensorType((nests.substitute(size, outer) if outer else size,), dtype)
             for dtype, size in plan.workspaces
         ]
-        arguments = [*operands[:last], *constants, *symbols]
+        arguments = [
+            *[self._operands[n] for n in inputs],
+            *[fixed.get(key, key) for key in plan.constants],
+            *outer.values(),
+        ]
         arguments = [builder.emit(a) if isinstance(a, relax.Call) else a for a in arguments]
         made = builder.emit(relax.call_tir(function, arguments, out_ty=types))
-        count = states + len(layout.stacked)
-        parts = [made]
-        if len(types) > 1:  # one result is no tuple
-            parts = [builder.emit(relax.TupleGetItem(made, n)) for n in range(count)]
-        place = {key: parts[states + i] for i, key in enumerate(layout.stacked)}
-        values: list[Any] = [None] * len(whole.body.outputs)
-        for n, at in enumerate(kept):
-            values[at] = parts[n] if n < states else place[found[n]]
-        return tuple(values)
+        if len(types) == 1:
+            return (made,)
+        return tuple([builder.emit(relax.TupleGetItem(made, n)) for n in range(len(specs))])
 
-    def _specs(
-        self, op: Scan, ends: Sequence[Node], keys: Any, found: Sequence[Any], extents: Extents
-    ) -> dict[Any, tuple[Sequence[Any], str]]:
-        specs: dict[Any, tuple[Sequence[Any], str]] = {}
-        count = len(op.body.inputs)
-        for node in ends[: op.states + op.sequences]:
-            specs[keys[node]] = _shape(node.specs[0], extents)
-        for node, key in zip(ends[count:], found, strict=True):
-            specs[key] = _shape(node.specs[0], extents)
-        return specs
+    def _add(self, task: PrimFunc) -> Any:
+        return self._builder.add_func(task, "task")
+
+    def _shaped(self, spec: Any) -> tuple[Sequence[Any], str]:
+        return list(self._extents.expressed(spec.shape)), str(spec.dtype)
 
 
-def _shape(spec: Any, extents: Extents) -> tuple[Sequence[Any], str]:
-    return list(extents.expressed(spec.shape)), str(spec.dtype)
-
-
-def _type(spec: Any, extents: Extents) -> Any:
-    return relax.TensorType(extents.expressed(spec.shape), str(spec.dtype))
-
-
-def _graph_of(op: Scan) -> tuple[Graph, list[Node]]:
-    """The graph of a body: states and slices are inputs, constants parameters, unless their sizes
-    depend on dims. And its nodes: those of the body's inputs, then those of its outputs. Each dim
-    is the size of a further input, which nothing reads: others' axes may be expressions of it."""
-    body, last = op.body, op.states + op.sequences
+def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], list[Node]]:
+    """The graph of a body, whose inputs are these, and those whose sizes depend on dims; others are
+    parameters. And the nodes of the body's inputs, and of its outputs. Each dim is the size of a
+    further input, which nothing reads: others' axes may be expressions of it."""
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
-    for (_, step), spec in zip(body.numbered(), body.specs()[len(nodes) :], strict=True):
+    count = len(nodes)
+    for (_, step), spec in zip(body.numbered(), body.specs()[count:], strict=True):
         node = Node(spec, False, "")
         node.op, node.input_nodes = step.op, tuple([nodes[i] for i in step.inputs])
         nodes.append(node)
-    leaves = [Leaf(name, nodes[n], None) for name, n in _names(op).items()]
-    outputs = list(dict.fromkeys(nodes[n] for n in body.outputs if n >= len(body.inputs)))
-    tree = {"args": [], "kwargs": {}}
+    leaves = [Leaf(f"v{n}", node, None) for n, node in enumerate(nodes[:count])]  # type: ignore
+    outputs = list(dict.fromkeys(nodes[n] for n in body.outputs if n >= count))
+    tree: dict[str, Any] = {"args": [], "kwargs": {}}
+    others = [leaf for n, leaf in enumerate(leaves) if n not in inputs]
+    params = [leaf for leaf in others if not dims_of(leaf.spec.shape)]
+    given = [*[leaves[n] for n in inputs], *[leaf for leaf in others if leaf not in params]]
     extents = [n for node in nodes for spec in node.specs for n in spec.shape]
     sizes = [
-        Leaf(dim.name, Node(Spec((dim,), "float32"), False, ""), None)
+        Leaf(dim.name, Node(Spec((dim,), "float32"), False, ""), None)  # type: ignore
         for dim in sorted(dims_of(extents), key=lambda dim: dim.name)
     ]
-    of_one_size = [leaf for leaf in leaves[last:] if not dims_of(leaf.spec.shape)]
-    others = [leaf for leaf in leaves[last:] if dims_of(leaf.spec.shape)]
-    inputs = [*leaves[:last], *others, *sizes]
-    graph = Graph(inputs, of_one_size, [], outputs, tree, None, None)
-    return graph, [*nodes[: len(body.inputs)], *[nodes[n] for n in body.outputs]]
-
-
-def _constants(op: Scan, operands: Sequence[Any], graph: Graph) -> list[Any]:
-    """The operands of a graph's parameters."""
-    return [operands[_names(op)[leaf.name]] for leaf in graph.params]
-
-
-def _names(op: Scan) -> dict[str, int]:
-    """The names that a body's inputs have in its graph."""
-    return {f"v{n}": n for n in range(len(op.body.inputs))}
+    graph = Graph([*given, *sizes], params, [], outputs, tree, None, None)
+    return graph, nodes[:count], [nodes[n] for n in body.outputs]
 
 
 def _transformed(builder: relax.BlockBuilder, module: IRModule, given: Sequence[Any]) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import SMALL_INTEGER, compute_dtype, is_floating, is_narrow
 from needle.dims import bounds_of
-from needle.ops import Scan, TupleGetItem, _te
+from needle.ops import TupleGetItem, _te
 from needle_tvm._tvm.names import (
     OP_PATTERN,
     TE_NAMESPACE,
@@ -62,9 +62,9 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
                 for node in graph.nodes:
                     if node.op is not None:
                         operands = [values[operand] for operand in node.input_nodes]
-                        if loops is not None and isinstance(node.op, Scan):
-                            used = _parts_read(graph, node)
-                            made = loops.emit(builder, node, operands, used, extents)
+                        if loops is not None and node.op.has_bodies:
+                            used, fixed = _parts_read(graph, node), _fixed(graph)
+                            made = loops.emit(builder, node, operands, used, fixed, extents)
                         else:
                             made = _emit(builder, node, operands, prefer_emit, extents)
                         values[node] = made
@@ -82,6 +82,15 @@ def _parts_read(graph: Graph, node: Node) -> set[int]:
     if node in graph.outputs or not all(isinstance(r.op, TupleGetItem) for r in readers):
         return set(range(len(node.specs)))
     return {each.op.index % len(node.specs) for each in readers}  # type: ignore[union-attr]
+
+
+def _fixed(graph: Graph) -> set[Node]:
+    """The nodes that depend on parameters and constants alone."""
+    found = {leaf.node for leaf in (*graph.params, *graph.constants)}
+    for node in graph.nodes:
+        if node.op is not None and found.issuperset(node.input_nodes):
+            found.add(node)
+    return found
 
 
 def _variable(leaf: Leaf, extents: Extents) -> relax.Var:

@@ -172,9 +172,44 @@ class Region:
             value.first = value.last if value.first < 0 else value.first
             value.written |= key in written
 
+    def symbols(self) -> Mapping[Any, Any]:
+        """The variables of kernels' extents, and what they are in the caller's variables."""
+        return self._symbols
+
+    def values(self) -> list[_Value]:
+        """All values, each of which lives in some phase."""
+        for value in self._values.values():
+            value.first = max(value.first, 0)
+        return list(self._values.values())
+
+    def buffers(self) -> list[tuple[Any, Hashable]]:
+        """The buffers of kernels, each with the key of its value."""
+        return self._places
+
+    def store_twice(self, key: Any) -> list[Any]:
+        """Let the nests that write a value write it to other buffers as well, one for each buffer
+        of the value: returns these, each of which is a key of its own. None if a nest cannot."""
+        buffers = [buffer for buffer, owner in self._places if owner == key]
+        phases, added = [list(phase) for phase in self._phases], []
+        for phase in phases:
+            for number, nest in enumerate(phase):
+                for buffer in buffers:
+                    _, stores = regions.buffers_in(nest) or (set(), set())
+                    if buffer not in stores:
+                        continue
+                    other = regions.new_buffer(f"{buffer.name}_too", buffer.shape, buffer.dtype)
+                    twice = regions.stored_twice(nest, buffer, other)
+                    if twice is None:
+                        return []
+                    phase[number] = nest = twice
+                    added.append(other)
+        self._phases = phases
+        self._places += [(other, other) for other in added]
+        return added
+
     def phases(self, target: Target) -> list[list[Any]]:
         """The steps by phase, or all of them on one thread if that is never slower."""
-        return self._phases if self.threads_from(target) is not None else self._on_one_thread()
+        return self._phases if self.threads_from(target) is not None else self.on_one_thread()
 
     def takes_threads_back(self, target: Target) -> bool:
         """Whether steps run on one thread, at some sizes or all, that a rule has parallelised."""
@@ -200,13 +235,13 @@ class Region:
         """Sizes of the caller's variables in use, between their least (0) and most (1), by
         ratios."""
         found = {}
-        for variable in self._callers():
+        for variable in self.callers():
             low, high = self.bounds[variable]
             least, most = max(1, low), extents.UNBOUNDED if high is None else max(1, high)
             found[variable] = round(least * (most / least) ** place)
         return found
 
-    def _callers(self) -> list[Any]:
+    def callers(self) -> list[Any]:
         """The caller's variables that a kernel's sizes depend on."""
         return list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
 
@@ -219,7 +254,8 @@ class Region:
         work = sum(regions.instructions(nest, lanes, own) for nest in shared)
         return work * (threads - 1) // threads > _WAKING + _WAITING * (len(self._phases) - 1)
 
-    def _on_one_thread(self) -> list[list[Any]]:
+    def on_one_thread(self) -> list[list[Any]]:
+        """All steps as one phase of serial nests."""
         return [[regions.serial(nest) for phase in self._phases for nest in phase]]
 
     def plan(self, results: Sequence[Any], target: Target, add: Callable[[PrimFunc], Any]) -> Plan:
@@ -227,7 +263,7 @@ class Region:
         that it calls into the module (`tasks.shared`)."""
         inputs = [value for value in self._values.values() if not value.written]
         outside = [*inputs, *(self._values[key] for key in results)]
-        callers = self._callers()
+        callers = self.callers()
         own = {variable: tirx.Var(variable.name, str(variable.ty)) for variable in callers}
         buffers = {value.key: _like(value, f"p{n}", own) for n, value in enumerate(outside)}
         parameters = list(buffers.values())
@@ -237,7 +273,7 @@ class Region:
         workspaces = []
         for dtype in sorted({value.dtype for value in inner}):
             values = [value for value in inner if value.dtype == dtype]
-            offsets, size = _place(values, item_bytes(dtype), self.bounds)
+            offsets, size = place_values(values, item_bytes(dtype), self.bounds)
             workspaces.append((dtype, size))
             workspace = regions.new_buffer(f"workspace_{dtype}", [_substituted(size, own)], dtype)
             parameters.append(workspace)
@@ -254,7 +290,7 @@ class Region:
                 [regions.placed_in(tasks.shared(nest, placed, add), placed) for nest in phase]
                 for phase in phases
             ]
-            made = regions.region_function(parameters, declared, steps)
+            made = regions.function_of(parameters, [*declared, *regions.region(steps)])
             # TVM allocates buffers before the first statement, which thus cannot give their sizes.
             return made.with_body(nests.substitute(made.body, sizes))
 
@@ -264,9 +300,7 @@ class Region:
             least = math.prod(many.values())
             enough = math.prod(own[each] for each in many) >= least
             phases = [[self._chosen(nest, least, None) for nest in p] for p in self._phases]
-            alone = [
-                [self._chosen(nest, 0, least - 1) for nest in p] for p in self._on_one_thread()
-            ]
+            alone = [[self._chosen(nest, 0, least - 1) for nest in p] for p in self.on_one_thread()]
             merged = either(merged, [(enough, function(phases)), (None, function(alone))])
         return Plan(merged, [value.key for value in inputs], callers, workspaces)
 
@@ -311,7 +345,7 @@ def _size(value: _Value) -> Any:
     return simplified(math.prod(value.shape))
 
 
-def _place(
+def place_values(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
     """The offset of each value in a workspace, in elements, and the workspace's size."""
@@ -350,8 +384,8 @@ class _Placed:
 def _place_symbolic(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
-    """Like `_place`, of symbolic sizes: a value lies at the beginning or behind another one, at the
-    first place where nothing that lives at the same time is known to overlap it.
+    """Like `place_values`, of symbolic sizes: a value lies at the beginning or behind another one,
+    at the first place where nothing that lives at the same time is known to overlap it.
 
     Which place is first, and which value is largest, is decided at the most that sizes may be.
     """

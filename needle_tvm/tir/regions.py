@@ -268,57 +268,51 @@ def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
     return tvm_ffi.structural_map(nest, (tirx.BufferStore, store))
 
 
-def region_function(
-    parameters: Sequence[Any], declarations: Sequence[Any], phases: Sequence[Sequence[Any]]
-) -> PrimFunc:
-    """A function of one parallel region, with a barrier between phases.
+def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFunc:
+    """A function of statements, as TVM's scheduled functions are."""
+    # TVM's graph passes look into functions, and expect the root block that all begin with.
+    body = in_sequence(statements) if statements else tirx.Evaluate(0)
+    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
+    function = PrimFunc(list(parameters), root)
+    return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
+
+
+def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
+    """The statements of one parallel region, with a barrier between phases.
 
     A phase is a list of nests. A nest that is not parallel runs on one thread. Leading and trailing
     phases of only such nests run before the other threads are woken, and after they are done.
     """
     shared = [n for n, phase in enumerate(phases) if any(is_parallel(nest) for nest in phase)]
     first, end = (shared[0], shared[-1] + 1) if shared else (len(phases), len(phases))
-    body = list(declarations)
+    body: list[Any] = []
     for phase in phases[:first]:
         body += phase
     if shared:
-        region = [
+        steps = [
             _phase(phase, waits=number + 1 < end)
             for number, phase in enumerate(phases[:end])
             if number >= first
         ]
-        body.append(_pragma(_LAUNCH, in_sequence(region)))
+        body.append(_pragma(_LAUNCH, in_sequence(steps)))
     for phase in phases[end:]:
         body += phase
-    # TVM's graph passes look into functions, and expect the root block that all begin with.
-    root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(body)))
-    function = PrimFunc(list(parameters), root)
-    return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
+    return body
 
 
-def loop_function(
-    parameters: Sequence[Any],
-    declarations: Sequence[Any],
-    before: Sequence[Any],
-    loop: tuple[Any, Any, Sequence[Sequence[Any]]],
-    behind: Sequence[Any],
-    several: bool,
-) -> PrimFunc:
-    """A function of a loop: what comes before it, (its variable, its length, the phases of a step),
-    and what comes behind. With `several` threads the loop is one parallel region, in which they
-    wait for each other after each phase."""
-    variable, length, phases = loop
+def steps_of(phases: Sequence[Sequence[Any]], several: bool) -> list[Any]:
+    """The statements of a step of a loop. With `several` threads, they wait for each other after
+    each phase."""
+    return [_phase(p, True) if several else in_sequence(list(p)) for p in phases]
+
+
+def loop(variable: Any, length: Any, steps: Sequence[Any], several: bool) -> list[Any]:
+    """A loop over steps, those of `steps_of`: with `several` threads, one parallel region."""
+    if not steps:
+        return []
     zero = tirx.const(0, "int64")
-    steps = [_phase(p, True) if several else in_sequence(list(p)) for p in phases]
-    body = [*declarations, *before]
-    if steps:
-        whole = tirx.For(variable, zero, length, tirx.ForKind.SERIAL, in_sequence(steps))
-        body.append(_pragma(_LAUNCH, whole) if several else whole)
-    root = s_tir.SBlockRealize(
-        [], True, s_tir.SBlock([], [], [], "root", in_sequence([*body, *behind]))
-    )
-    function = PrimFunc(list(parameters), root)
-    return function.with_attrs({"tirx.noalias": True, "tirx.is_scheduled": True, "s_tir": True})
+    whole = tirx.For(variable, zero, length, tirx.ForKind.SERIAL, in_sequence(steps))
+    return [_pragma(_LAUNCH, whole) if several else whole]
 
 
 def _phase(nests: Sequence[Any], waits: bool) -> Any:

@@ -36,6 +36,8 @@ def gradients(op, arrays, dtype):
 def test_gradients(name, dtype):
     """Gradients have the half's dtype and are within a few roundings of float64's."""
     op_class = REGISTRY[name]
+    if not op_class.has_gradient:
+        return
     for number, sample in enumerate(op_class.samples):
         op = op_class(**sample.attributes)
         rng = np.random.default_rng(zlib.crc32(f"{name} {number}".encode()))

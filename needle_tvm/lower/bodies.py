@@ -1,0 +1,80 @@
+"""The kernels of a body, taken from its scheduled module."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from needle_tvm._tvm.names import Constant, IRModule, PrimFunc, Target, relax
+from needle_tvm.errors import TranslationError
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.lower.region import Kernel, Region
+from needle_tvm.tir import regions
+from needle_tvm.tir.extents import bounds_of
+
+
+@dataclass
+class Body:
+    """The calls of a lowered body's `main`, with the values that they read and write by key."""
+
+    parameters: list[Any]
+    region: Region
+    results: list[Any] = field(default_factory=list)  # keys
+    operands: list[Any] = field(default_factory=list)  # keys that kernels read or write
+    made: set[Any] = field(default_factory=set)  # keys of what kernels write
+
+    def constants(self, known: Collection[Any], ends: Iterable[Any]) -> list[Any]:
+        """The keys that kernels read or that are among `ends`, but for those that kernels write and
+        those that are `known`."""
+        used = dict.fromkeys([*self.operands, *ends])
+        return [key for key in used if key not in known and key not in self.made]
+
+
+def body_of(module: IRModule, target: Target) -> Body:
+    """Take the scheduled module of a body apart. Raises TranslationError for what is no plain list
+    of kernels."""
+    main = module["main"]
+    body = Body(list(main.params), Region(bounds_of(main)))
+    source: dict[Any, Any] = {}  # a variable -> the key of the value that it names or views
+    parts: dict[Any, list[Any]] = {}  # the keys of a tuple's parts
+    lowered: dict[Any, PrimFunc] = {}
+
+    def key(value: Any) -> Any:
+        return source.get(value, value)
+
+    for block in main.body.blocks:
+        for binding in block.bindings:
+            value, var = binding.value, binding.var
+            if is_op(value, "relax.reshape"):
+                source[var] = key(value.args[0])
+            elif isinstance(value, (relax.Var, Constant)):
+                source[var] = key(value)
+                parts[var] = parts.get(value, [])
+            elif isinstance(value, relax.Tuple):
+                parts[var] = [key(each) for each in value.fields]
+            elif isinstance(value, relax.TupleGetItem):
+                source[var] = parts[value.tuple_value][value.index]
+            elif is_op(value, "relax.call_tir"):
+                function = module[value.args[0]]
+                if value.args[0] not in lowered:
+                    alone = regions.lowered(function, target)
+                    lowered[value.args[0]] = regions.from_the_start(alone)
+                kernel = Kernel.of(function, lowered[value.args[0]], value)
+                if kernel is None:
+                    raise TranslationError(f"kernel {value.args[0].name_hint} of a loop")
+                results = [var]
+                if isinstance(var.ty, relax.TupleType):
+                    results = parts[var] = [(var, n) for n in range(len(var.ty.fields))]
+                operands = [*[key(each) for each in kernel.arguments], *results]
+                body.region.add(kernel, operands)
+                body.operands += operands
+                body.made.update(results)
+            else:
+                raise TranslationError(f"{value} in the body of a loop")
+    end = main.body.body
+    ends = parts[end] if parts.get(end) else None
+    if ends is None:
+        ends = [key(each) for each in end.fields] if isinstance(end, relax.Tuple) else [key(end)]
+    body.results = ends
+    return body

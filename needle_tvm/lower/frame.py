@@ -1,0 +1,142 @@
+"""A function that holds the kernels of bodies: its parameters, and where each value lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import PrimFunc, Target, tirx
+from needle_tvm.kernels.blocks import item_bytes
+from needle_tvm.lower.bodies import Body
+from needle_tvm.lower.region import place_values
+from needle_tvm.tir import nests, regions, tasks
+from needle_tvm.tir.functions import simplified, variables_of
+
+Place = tuple[Any, Any]  # a flat buffer, and the first element there
+Shaped = tuple[Sequence[Any], str]  # the shape of a value, in the caller's variables, and its dtype
+ZERO = tirx.const(0, "int64")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The function of a loop or a choice. It takes values, `constants` of bodies and `numbers`;
+    it returns its results and `workspaces` (dtype and number of elements)."""
+
+    function: PrimFunc
+    constants: list[Any]
+    numbers: list[Any]  # variables, which have the names of the caller's
+    workspaces: list[tuple[str, Any]]
+
+
+class Frame:
+    """Builds such a function. `shapes` are those of all its values; `add` enters functions that it
+    calls into the module."""
+
+    def __init__(
+        self, bodies: Sequence[Body], shapes: Iterable[Any], add: Callable[[PrimFunc], Any]
+    ) -> None:
+        self._bodies, self._add = bodies, add
+        self._own: dict[Any, Any] = {}  # variables of callers -> the function's
+        by_name: dict[str, Any] = {}
+        variables = [v for body in bodies for v in body.region.callers()]
+        extents = [extent for shape in shapes for extent in shape if not isinstance(extent, int)]
+        for variable in [*variables, *[v for each in extents for v in variables_of(each)]]:
+            name = str(variable.name)
+            by_name.setdefault(name, tirx.Var(name, "int64"))
+            self._own[variable] = by_name[name]
+        self.numbers = list(by_name.values())
+        self.places: dict[Any, Place] = {}
+        self.memories: list[Any] = []
+        self._declared: list[Any] = []
+        self._workspaces: list[tuple[str, Any]] = []
+
+    def put(self, expr: Any) -> Any:
+        """An extent in the function's own variables."""
+        if isinstance(expr, int):
+            return tirx.const(expr, "int64")
+        return simplified(nests.substitute(expr, self._own)) if self._own else expr
+
+    def size(self, shape: Sequence[Any]) -> Any:
+        """The number of elements."""
+        total = tirx.const(1, "int64")
+        for extent in shape:
+            total = total * self.put(extent)
+        return simplified(total)
+
+    def parameter(self, name: str, of: Shaped) -> Any:
+        shape, dtype = of
+        return regions.new_buffer(name, [self.put(n) for n in shape], dtype)
+
+    def flat(self, parameter: Any) -> Any:
+        """A view of a parameter's memory with one axis."""
+        view = regions.new_buffer(
+            f"{parameter.name}_flat", [self.size(parameter.shape)], parameter.dtype
+        )
+        self._declared.append(regions.declared_over(view, parameter))
+        return view
+
+    def workspace(self, name: str, dtype: str, elements: Any) -> Any:
+        """Memory that the caller gives, of a number of elements in the function's variables."""
+        self._workspaces.append((dtype, elements))
+        self.memories.append(regions.new_buffer(name, [elements], dtype))
+        return self.memories[-1]
+
+    def place_others(self) -> None:
+        """Give the values of bodies that have no place yet one in a workspace: values of different
+        bodies may share it."""
+        parts: dict[str, list[Any]] = {}
+        for body in self._bodies:
+            values = [v for v in body.region.values() if v.key not in self.places]
+            for dtype in sorted({value.dtype for value in values}):
+                chosen = [value for value in values if value.dtype == dtype]
+                offsets, total = place_values(chosen, item_bytes(dtype), body.region.bounds)
+                parts.setdefault(dtype, []).append((offsets, self.put(total)))
+        for dtype in sorted(parts):
+            total = parts[dtype][0][1]
+            for _, other in parts[dtype][1:]:
+                total = simplified(tirx.max(total, other))
+            memory = self.workspace(f"workspace_{dtype}", dtype, total)
+            for offsets, _ in parts[dtype]:
+                self.places.update({k: (memory, self.put(n)) for k, n in offsets.items()})
+
+    def phases(self, body: Body, target: Target, alone: bool) -> tuple[list[list[Any]], bool]:
+        """The phases of a body's kernels, and whether several threads run them."""
+        region = body.region
+        several = not alone and region.threads_from(target) is not None
+        places = {buffer: self.places[key] for buffer, key in region.buffers()}
+        phases = region.phases(target) if several else region.on_one_thread()
+        made = [
+            [regions.placed_in(tasks.shared(nest, places, self._add), places) for nest in phase]
+            for phase in phases
+        ]
+        return [phase for phase in made if phase], several
+
+    def function(
+        self, before: Sequence[Any], results: Sequence[Any], statements: Sequence[Any]
+    ) -> PrimFunc:
+        """The function of these parameters, results and statements."""
+        parameters = [*before, *self.numbers, *results, *self.memories]
+        made = regions.function_of(parameters, [*self._declared, *statements])
+        values: dict[Any, Any] = {}
+        for body in self._bodies:
+            values |= {v: self.put(value) for v, value in body.region.symbols().items()}
+        return made.with_body(nests.substitute(made.body, values)) if values else made
+
+    def plan(self, function: PrimFunc, constants: list[Any]) -> Plan:
+        return Plan(function, constants, self.numbers, self._workspaces)
+
+
+def copied(source: Place, to: Place, elements: Any) -> Any:
+    """A loop that copies elements."""
+    i = tirx.Var("i", "int64")
+    store = tirx.BufferStore(to[0], source[0][source[1] + i], [to[1] + i])
+    return tirx.For(i, ZERO, elements, tirx.ForKind.SERIAL, store)
+
+
+def spec_of(key: Any) -> Shaped:
+    """Shape and dtype of a value of Relax."""
+    return list(key.ty.shape.values), str(key.ty.dtype)
+
+
+Specs = Mapping[Any, Shaped]
