@@ -17,7 +17,7 @@ from needle_tvm.kernels import cpu
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import build_executable, for_llvm, generated_source
 from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
-from needle_tvm.lower.region import _place, _Value
+from needle_tvm.lower.region import place_values, _Value
 from needle_tvm.runtime import profile
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of, prim_funcs, simplified
@@ -174,10 +174,10 @@ def test_slots_of_a_workspace_are_used_again_but_not_while_they_live(third):
         return _Value(name, [size], "float32", first, last)
 
     values = [value("a", 0, 1, 100), value("b", 1, 2, 100), value("c", 2, 3, third)]
-    offsets, size = _place(values, 4, {})
+    offsets, size = place_values(values, 4, {})
     assert offsets["a"] == offsets["c"] != offsets["b"]
     assert size == 2 * 112  # slots begin at multiples of a cache line
-    assert _place([], 4, {}) == ({}, 0)
+    assert place_values([], 4, {}) == ({}, 0)
 
 
 def test_slots_of_symbolic_sizes_do_not_overlap_at_any_size():
@@ -188,7 +188,7 @@ def test_slots_of_symbolic_sizes_do_not_overlap_at_any_size():
         _Value(number, shape, "float32", *life)
         for number, (shape, life) in enumerate(zip(shapes, lives, strict=True))
     ]
-    offsets, size = _place(values, 4, {n: (1, None), m: (0, 64)})
+    offsets, size = place_values(values, 4, {n: (1, None), m: (0, 64)})
     for sizes in ({n: 1, m: 0}, {n: 1, m: 64}, {n: 7, m: 9}, {n: 1000, m: 1}):
 
         def number(expr, sizes=sizes):

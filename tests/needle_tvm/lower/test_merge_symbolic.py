@@ -64,7 +64,7 @@ def test_values_of_several_sizes_do_not_overlap_in_the_workspace(tmp_path):
 
 def test_many_values_that_live_together_do_not_overlap():
     values = [region._Value(i, [N, 16 * (1 + i % 3)], "float32", 0, 200) for i in range(150)]
-    offsets, size = region._place(values, 4, {N: (1, 64)})
+    offsets, size = region.place_values(values, 4, {N: (1, 64)})
     for n in (1, 5, 64):
         at = {key: region._at_sizes(each, {N: n}) for key, each in offsets.items()}
         spans = sorted((at[v.key], at[v.key] + n * int(v.shape[1])) for v in values)
