@@ -87,8 +87,9 @@ class Cond(Op):
     def reference_by(
         self, run: Run, predicate: np.ndarray, *inputs: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the body."""
-        return tuple((self.true if predicate.item() else self.false).evaluated(inputs, run))
+        """`reference`, where `run` computes the steps of the bodies."""
+        body = self.true if predicate.item() else self.false
+        return tuple(body.evaluated(inputs, run))
 
     def compute(self, predicate: NDArray, *inputs: NDArray) -> tuple[NDArray, ...]:
         return tuple((self.true if predicate.item() else self.false).compute(inputs))

@@ -41,6 +41,7 @@ def _inputs(first: int, last: int, *shape: int) -> tuple[Arg, ...]:
     )
 
 
+_Call = Callable[[Sequence[Any]], list[Any]]
 _LOOP = {"test": _TEST, "body": _STEP, "states": 2}
 
 
@@ -90,17 +91,18 @@ class WhileLoop(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the bodies."""
-        return self._run(inputs, lambda body: lambda given: body.evaluated(given, run))
+        """`reference`, where `run` computes the steps of the body: the test has no errors."""
+        return self._run(
+            inputs,
+            lambda given: self.test.evaluated(given, reference_of),
+            lambda given: self.body.evaluated(given, run),
+        )
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
-        return self._run(inputs, lambda body: body.compute)
+        return self._run(inputs, self.test.compute, self.body.compute)
 
-    def _run(
-        self, inputs: Sequence[Any], runner: Callable[[Body], Callable[[Sequence[Any]], list[Any]]]
-    ) -> tuple[Any, ...]:
+    def _run(self, inputs: Sequence[Any], test: _Call, body: _Call) -> tuple[Any, ...]:
         now, same_in_all = list(inputs[: self.states]), inputs[self.states :]
-        test, body = runner(self.test), runner(self.body)
         while test([*now, *same_in_all])[0].item():
             now = body([*now, *same_in_all])
         return tuple(now)

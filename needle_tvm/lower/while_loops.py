@@ -30,8 +30,9 @@ def while_function(
     add: Callable[[PrimFunc], Any],
     alone: bool,
 ) -> Plan:
-    """The function of a loop whose states have these `specs`. A body is given with the keys of the states that it reads, and of its results. `add` enters functions
-    that it calls into the module. With `alone`, it runs on one thread."""
+    """The function of a loop whose states have these `specs`. A body is given with the keys of the
+    states that it reads, and of its results. `add` enters functions that it calls into the module.
+    With `alone`, it runs on one thread."""
     of_test, tested, keep = test
     of_step, befores, afters = step
     frame = Frame([of_test, of_step], [shape for shape, _ in specs], add)

@@ -17,7 +17,7 @@ from needle_tvm.kernels import cpu
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import build_executable, for_llvm, generated_source
 from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
-from needle_tvm.lower.region import place_values, _Value
+from needle_tvm.lower.region import _Value, place_values
 from needle_tvm.runtime import profile
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of, prim_funcs, simplified
