@@ -28,13 +28,13 @@ def choice_function(
     """The function of a choice, which takes a predicate, `inputs` and constants. A branch is given
     with the keys of the inputs that it reads, and of its results. `add` enters functions that it
     calls into the module. With `alone`, it runs on one thread."""
-    shapes = [shape for shape, _ in (*inputs, *results)]
+    constants = [key for body, known, ends in branches for key in body.constants(known, ends)]
+    constants = list(dict.fromkeys(constants))
+    shapes = [shape for shape, _ in (*inputs, *results, *map(spec_of, constants))]
     frame = Frame([body for body, _, _ in branches], shapes, add)
     predicate, *given = (frame.parameter(f"x{n}", spec) for n, spec in enumerate(inputs))
     out = [frame.parameter(f"y{n}", spec) for n, spec in enumerate(results)]
     places = frame.places
-    constants = [key for body, known, ends in branches for key in body.constants(known, ends)]
-    constants = list(dict.fromkeys(constants))
     fixed = [frame.parameter(f"c{n}", spec_of(key)) for n, key in enumerate(constants)]
     places.update({key: (frame.flat(b), ZERO) for key, b in zip(constants, fixed, strict=True)})
     flat = list(map(frame.flat, given))

@@ -35,7 +35,11 @@ def while_function(
     With `alone`, it runs on one thread."""
     of_test, tested, keep = test
     of_step, befores, afters = step
-    frame = Frame([of_test, of_step], [shape for shape, _ in specs], add)
+    constants = list(
+        dict.fromkeys([*of_test.constants(tested, [keep]), *of_step.constants(befores, afters)])
+    )
+    shapes = [shape for shape, _ in (*specs, *map(spec_of, constants))]
+    frame = Frame([of_test, of_step], shapes, add)
     t = tirx.Var("t", "int64")
     first = [frame.parameter(f"s{n}", spec) for n, spec in enumerate(specs)]
     last = [frame.parameter(f"e{n}", spec) for n, spec in enumerate(specs)]
@@ -43,11 +47,6 @@ def while_function(
     places = frame.places
     for befores_of in (tested, befores):
         places.update({before: slots.before(n) for n, before in enumerate(befores_of)})
-    constants = [
-        *of_test.constants(tested, [keep]),
-        *of_step.constants(befores, afters),
-    ]
-    constants = list(dict.fromkeys(constants))
     fixed = [frame.parameter(f"c{n}", spec_of(key)) for n, key in enumerate(constants)]
     places.update({key: (frame.flat(b), ZERO) for key, b in zip(constants, fixed, strict=True)})
     _, others = place_next(frame, slots, befores, afters, of_step.made)
