@@ -47,8 +47,8 @@ def scan(
     >>> total.item(), sums.numpy().tolist()
     (3.0, [1.0, 3.0])
     """
-    before, first = flattened(state, "state")
     _, slices = flattened(xs, "xs")
+    before, first = flattened(state, "state", next((x.device for _, x in slices), None))
     steps = _steps(slices, length)
     tensors = [x for _, x in (*first, *slices)]
     specs = [x.spec for _, x in first] + [Spec(x.shape[1:], x.dtype, x.device) for _, x in slices]

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import tree
 from .._state import state
+from ..backend_ndarray import Device
 from ..backend_ndarray.dtypes import is_floating
 from ..body import Body, body_of
 from ..engine import topological_order
@@ -126,12 +127,18 @@ def recorded(
     return whole.cut(kept, whole.outputs), captured
 
 
-def flattened(value: Any, name: str) -> tuple[Any, list[tuple[str, Tensor]]]:
-    """(tree, named tensors) of nested values. Numbers are tensors without axes; TensorTuples and
-    named tuples are tuples. Dicts have the order of their keys' texts, so that two of the same
-    keys are alike."""
+def flattened(
+    value: Any, name: str, device: Device | None = None
+) -> tuple[Any, list[tuple[str, Tensor]]]:
+    """(tree, named tensors) of nested values. Numbers are tensors without axes on `device`, or that
+    of the first tensor; TensorTuples and named tuples are tuples. Dicts have the order of their
+    keys' texts, so that two of the same keys are alike."""
     found, leaves = tree.flatten(_plain(value), name, _is_value)
-    return found, [(at, as_tensor(each)) for at, each in leaves]
+    device = device or next((x.device for _, x in leaves if isinstance(x, Tensor)), None)
+    return found, [
+        (at, as_tensor(x) if is_tensor(x) else Tensor(x, device=device, requires_grad=False))
+        for at, x in leaves
+    ]
 
 
 def rebuilt(like: Any, leaves: Iterator[Any]) -> Any:

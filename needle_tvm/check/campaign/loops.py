@@ -15,6 +15,8 @@ _LINES = (
     "ops.transpose(ops.transpose({a}))",
     "ops.logsumexp({a}, -1, True) * {b}", "{a}[::-1] + {b}", "ops.layer_norm({a}, {v}, {v})",
     "ops.detach({a}) + {b}", "ops.broadcast_to({v}, {a}.shape) + {a}", "{a}",
+    "ops.cumsum({a}, -1) * 0.3", "ops.sort({a})[0]",
+    "ndl.scan(lambda q, z: (ops.tanh(q + z * {v}), q), {a}, ops.stack([{a}, {b}]))[0]",
 )  # fmt: skip
 _RESULTS = (*_LINES, "{a}.sum()", "{a}.sum(-1)", "{a}[0]", "ops.amax({a}, 0)", "{v}", "{a}[:, :1]")
 
@@ -60,3 +62,33 @@ def scan(d: Drawer, cls: type[Op]) -> bool:
 def _sequence(d: Drawer, shape: list[int], dtype: str) -> Made:
     found = d.pick(lambda value: value.shape == tuple(shape) and value.dtype == dtype)
     return found or d.leaf(shape, dtype, -1, 1)
+
+
+def cond(d: Drawer, cls: type[Op]) -> bool:
+    """Draw a choice by a bool between two lines."""
+    predicate, leaves = d.leaf([], "bool"), _square(d)
+    one, other = (_line(d) for _ in "ab")
+    text = f"ndl.cond({{4}}, lambda: ({one}), lambda: ({other}))"
+    return d.add(text, *leaves, predicate) is not None
+
+
+def while_loop(d: Drawer, cls: type[Op]) -> bool:
+    """Draw a line that runs as often as an input says, without a gradient."""
+    times, leaves = d.leaf([], "int32", 0, 5), _square(d)
+    line = _line(d, "s[1]")
+    loop = f"ndl.while_loop(lambda s: s[0] < {{4}}, lambda s: (s[0] + 1, {line}), ({{4}} * 0, {{0}}))[1]"
+    names = [*"abwvn"]
+    given = ", ".join(f"ops.detach({{{number}}})" for number in range(len(names)))
+    text = f"(lambda {', '.join(names)}: {loop.format(*names)})({given})"
+    return d.add(text, *leaves, times) is not None
+
+
+def _square(d: Drawer) -> list[Made]:
+    """Two values (rows, n), a matrix (n, n) and a vector (n,)."""
+    rows, n, dtype = d.extent([1, 2, 3, 5]), d.rng.choice([1, 2, 3, 7, 16]), d.float_dtype()
+    shapes = ([rows, n], [rows, n], [n, n], [n])
+    return [d.leaf(shape, dtype, -(n**-0.5), n**-0.5) for shape in shapes]
+
+
+def _line(d: Drawer, a: str = "{0}") -> str:
+    return d.rng.choice(_LINES).format(a=a, b="{1}", w="{2}", v="{3}")

@@ -468,6 +468,8 @@ BUILDERS: dict[str, Builder] = {
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),
     "linear_scan": scans.linear,
     "scan": loops.scan,
+    "cond": loops.cond,
+    "while_loop": loops.while_loop,
     **dict.fromkeys(("cummax", "cummin", "sort", "topk"), scans.ordered),
     "searchsorted": scans.searchsorted,
     "resample": scans.resample,

@@ -188,6 +188,15 @@ def test_numbers_are_states(state, dtype, x):
     assert (last.dtype, last.shape, ys.dtype, ys.shape) == (dtype, (), dtype, (5,))
 
 
+def test_numbers_are_on_the_device_of_the_slices(x):
+    xs = ndl.Tensor(x.numpy(), device=ndl.cpu_numpy())
+    count, last = ndl.scan(lambda s, x: ((s[0] + 1, s[1] + x.sum()), None), (0, np.float64(1)), xs)[
+        0
+    ]
+    assert (count.item(), count.device) == (5, last.device)
+    assert last.device == xs.device
+
+
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int32", "float16", "bfloat16"])
 def test_dtypes_of_states(dtype):
     """Small integers wrap around, and halves are rounded, in each step."""
@@ -218,6 +227,14 @@ def test_arrays_of_others(h):
     torch = pytest.importorskip("torch")
     for xs in (np.ones((2, 3)), torch.ones(2, 3, dtype=torch.float64)):
         same(ndl.scan(lambda s, x: (s + x, None), h, xs)[0], h.numpy() + 2)
+
+
+def test_gradients_of_maxima():
+    """The largest element is found among the values that it was found in."""
+    x = ndl.Tensor(np.array([[0.3, 0.1], [0.1, 0.2]]))
+    _, ys = ndl.scan(lambda s, x: (s, ndl.amax(ndl.tanh(x + s), 0)), ndl.zeros(2), x)
+    ys.sum().backward()
+    same(x.grad, np.where(x.numpy() > 0.15, 1 - np.tanh(x.numpy()) ** 2, 0))
 
 
 def test_inputs_that_require_no_gradient(h, x):
