@@ -27,17 +27,34 @@ def run_body(body: Program, operands: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(outputs)
 
 
+@dataclasses.dataclass(frozen=True)
+class Fixed:
+    """A result that is no tensor: None, or a size."""
+
+    value: Any
+
+
 def as_tree(values: Iterable[Any]) -> tuple[Any, ...]:
-    """Tensors of a program as needle's loops take them: a complex one as a list of its parts."""
-    return tuple(
-        [*value.parts] if isinstance(value, Complex) else None if value is None else tensor(value)
-        for value in values
-    )
+    """A program's values as needle's loops take them: a complex tensor as a list of its parts."""
+    return tuple(map(_opened, values))
+
+
+def _opened(value: Any) -> Any:
+    if isinstance(value, Complex):
+        return [*value.parts]
+    return tensor(value) if isinstance(value, (Tensor, np.ndarray)) else Fixed(value)
 
 
 def of_tree(values: Iterable[Any]) -> tuple[Any, ...]:
-    """The tensors of a program that `as_tree` made these of."""
-    return tuple(Complex(*value) if isinstance(value, list) else value for value in values)
+    """A program's values that `as_tree` made these of."""
+    return tuple(
+        Complex(*value)
+        if isinstance(value, list)
+        else value.value
+        if isinstance(value, Fixed)
+        else value
+        for value in values
+    )
 
 
 def known_trips(condition: Program, body: Program, operands: Sequence[Any]) -> int | None:

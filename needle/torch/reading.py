@@ -206,11 +206,17 @@ class _Reader:
         inputs = [
             (each.name, result)
             for each in self._graph.nodes
-            if each.op == "placeholder" and (result := self._result(each.meta["val"])) is not None
+            if each.op == "placeholder" and (result := self._input(each)) is not None
         ]
         constants = {name: array_of(value) for name, value in self._known.items()}
         outputs = tuple(map(self._argument, returned))
         return Program(tuple(inputs), {}, constants, tuple(self._nodes), outputs).live
+
+    def _input(self, node: Any) -> Result | None:
+        """What a body's placeholder is: also a number that a loop carries, which is a tensor."""
+        if is_number(node) and not self._is_size(node):
+            return Result((), number_dtype(node.meta["val"]))
+        return self._result(node.meta["val"])
 
     def _check_operators(self) -> None:
         missing = dict.fromkeys(
@@ -328,8 +334,8 @@ class _Reader:
     def _is_size(self, node: Any) -> bool:
         """Whether a node computes a number from sizes alone. One that is computed from values is a
         tensor of no axis here."""
-        if not is_number(node) or node.op == "placeholder":
-            return is_number(node)
+        if not is_number(node):
+            return False
         value = node.meta["val"]
         return not hasattr(value, "node") or self._symbols.knows(value)
 

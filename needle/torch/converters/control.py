@@ -1,19 +1,21 @@
 """Converters of control flow: conditions, loops, scans and maps.
 
-Tracing computes both branches of a condition, and unrolls loops.
+Traced, they are needle's `cond`, `while_loop` and `scan`. An eager call runs
+the branch that its values choose, and a loop until they end it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ... import loops, ops
+import numpy as np
+
+from ... import loops
 from ..._state import state
 from ...conversion import budget
-from ...conversion.values import known_number, shape_of, tensor
-from ...extents import same
+from ...conversion.values import known_number
 from ...tensor import Tensor
-from ..complexes import Complex
 from ..loops import WHILE_LOOP, as_tree, of_tree, run_body
 from ..operands import is_tensor
 from ..program import Node, Program
@@ -31,25 +33,11 @@ def cond(
     if state.trace is None or not isinstance(predicate, Tensor):
         chosen = taken if known_number(node, predicate, "the condition") else other
         return run_body(chosen, operands)
-    scalar = ops.reshape(predicate, ())
-    results = [run_body(branch, operands) for branch in (taken, other)]
-    return tuple(_chosen(node, scalar, a, b) for a, b in zip(*results, strict=True))
 
+    def branch(body: Program) -> Callable[[], Any]:
+        return lambda: as_tree(run_body(body, operands))
 
-def _chosen(node: Node, scalar: Tensor, a: Any, b: Any) -> Any:
-    if isinstance(a, Complex):
-        return Complex(*(ops.where(scalar, *each) for each in zip(a.parts, b.parts, strict=True)))
-    if not is_tensor(a):
-        if a is None or same(a, b):
-            return a
-        raise node.unsupported(f"its branches return {a} and {b}, which are no tensors")
-    first, second = tensor(a), tensor(b)
-    if not same(shape_of(first), shape_of(second)):
-        raise node.unsupported(
-            f"its branches return the shapes {first.shape} and {second.shape}, and compiled code "
-            "computes both: give them one shape"
-        )
-    return ops.where(scalar, first, second)
+    return of_tree(loops.cond(predicate, branch(taken), branch(other)))
 
 
 @converter(WHILE_LOOP)
@@ -63,17 +51,25 @@ def while_loop(
     trips: int | None,
 ) -> tuple[Any, ...]:
     """What a body carries in the end. `trips` is the number of its iterations, if that is known."""
+    carried = tuple(np.array(each) if type(each) is int else each for each in carried)
     if trips is not None:
         return _scanned(body, carried, None, extra, trips)
-    if state.trace is not None:
-        raise node.unsupported(
-            "its number of iterations depends on values that only a call knows: a compiled loop "
-            "has as many as constants of the model say"
-        )
-    while _again(node, condition, (*carried, *extra)):
-        budget.iterate()
-        carried = run_body(body, (*carried, *extra))
-    return tuple(tensor(each) if is_tensor(each) else each for each in carried)
+    if state.trace is None:
+        count = 0
+        while _again(node, condition, (*carried, *extra)):
+            count += 1
+            budget.check_iterations(count)
+            carried = run_body(body, (*carried, *extra))
+        return carried
+
+    def again(now: Any) -> Any:
+        (found,) = as_tree(run_body(condition, (*of_tree(now), *extra)))
+        return found
+
+    def step(now: Any) -> Any:
+        return as_tree(run_body(body, (*of_tree(now), *extra)))
+
+    return of_tree(loops.while_loop(again, step, as_tree(carried)))
 
 
 def _again(node: Node, condition: Program, operands: tuple[Any, ...]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from ... import ops
 from ...conversion.values import Value, tensor
 from ...tensor import Tensor
-from ..operands import cast
+from ..operands import cast, promoted_dtype
 from ..program import Node
 from ..registry import converter
 
@@ -44,3 +44,15 @@ _OPS = {
 def arithmetic(node: Node, a: Any, b: Any) -> Tensor:
     compute = _OPS[node.operator.split(".")[1]]
     return compute(cast(a, node.dtype), cast(b, node.dtype))
+
+
+_COMPARISONS = {
+    **{"lt": ops.less, "le": ops.less_equal, "gt": ops.greater},
+    **{"ge": ops.greater_equal, "eq": ops.equal, "ne": ops.not_equal},
+}
+
+
+@converter(*(f"operator.{name}" for name in _COMPARISONS))
+def compared(node: Node, a: Any, b: Any) -> Tensor:
+    dtype = promoted_dtype(a, b)
+    return _COMPARISONS[node.operator.split(".")[1]](cast(a, dtype), cast(b, dtype))
