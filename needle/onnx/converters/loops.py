@@ -1,4 +1,5 @@
-"""Loop: a `needle.scan` where the number of iterations is known before it.
+"""Loop: a `needle.scan` where the number of iterations is known before it, and a
+`needle.while_loop` where only a call knows it; then there is no output of all iterations.
 
 What a body computes from known values alone (a counter, most conditions, shapes) is computed for
 all iterations first, so that it tells the number of iterations and is known behind the loop. A body
@@ -15,11 +16,14 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ..._state import state
 from ...conversion import budget
 from ...conversion.unrolling import Room, check_count, stacked
-from ...conversion.values import Carried, Value, known_integer, known_number
+from ...conversion.values import Carried, Value, known_integer, known_number, tensor
 from ...errors import ShapeError
 from ...extents import is_symbolic
+from ...loops import while_loop
+from ...tensor import Tensor
 from ..execute import Scope
 from ..graph import Node, used_names
 from ..registry import converter
@@ -43,11 +47,17 @@ def loop(
             f"its body has {len(body.inputs)} inputs and {len(body.outputs)} outputs; for {count} "
             f"states it has {count + 2} inputs and at least {count + 1} outputs"
         )
+    if state.trace is not None and (isinstance(trips, Tensor) or isinstance(condition, Tensor)):
+        what = "the trip count" if isinstance(trips, Tensor) else "the condition"
+        return _while(node, scope, what, trips, condition, states)
     most = None if trips is None else known_integer(node, trips, "the trip count")
     again = condition is None or bool(known_number(node, condition, "the condition"))
     run = _Loop(node, scope, states, most, condition is not None)
     if not again or (not run.is_open and most is not None and most < 1):
         return *states, *[run.collected(i, []) for i in range(len(body.outputs) - count - 1)]
+    if run.ends_in_a_call and state.trace is not None:
+        what = "the condition after iteration 1"
+        return _while(node, scope, what, trips, condition, states)
     try:
         made = run.scanned()
     except NO_CELL as error:
@@ -58,6 +68,43 @@ def loop(
             ) from error
         made = None
     return run.unrolled() if made is None else made
+
+
+def _while(
+    node: Node,
+    scope: Scope,
+    what: str,
+    trips: Value | None,
+    condition: Value | None,
+    states: Sequence[Carried],
+) -> tuple[Any, ...]:
+    """The last states of a loop that ends by what only a call knows, which `what` is."""
+    body, count = node.graph("body"), len(states)
+    try:
+        if len(body.outputs) > count + 1:
+            name = body.outputs[count + 1].name
+            raise ShapeError(f"its output {name!r} has as many elements as there are iterations")
+        most = None if trips is None else ops.reshape(tensor(trips), ())
+        again = tensor(_TRUE if condition is None else condition)
+
+        def test(now: Any) -> Tensor:
+            number, again, _ = now
+            return again if most is None else ops.logical_and(again, number < most)
+
+        def step(now: Any) -> Any:
+            number, again, states = now
+            after, *made = scope.run(body, number, _TRUE, *states)
+            goes_on = again if condition is None else ops.reshape(single(after), ())
+            return number + 1, goes_on, [single(x) for x in made]
+
+        first = tensor(np.array(0, np.int64)), ops.reshape(again, ()), [*map(single, states)]
+        return tuple(while_loop(test, step, first)[2])
+    except NO_CELL as error:
+        raise node.unsupported(
+            f"{what} depends on values that only a call knows, and the loop is no "
+            f"needle.while_loop ({error}); if they come from an input of the model, give that a "
+            "value with fixed={...}"
+        ) from error
 
 
 class _Loop:
@@ -79,6 +126,9 @@ class _Loop:
             self._ends_by_count()
         self.fixed = [] if self.is_open else self._known_states()
         self.varying = self._reached({self._names[i] for i in self._others()})
+        self.ends_in_a_call = (
+            self._conditional and self._most != 1 and (self.is_open or self._after in self.varying)
+        )
 
     def _others(self) -> list[int]:
         return [i for i in range(len(self._states)) if i not in self.fixed]
@@ -130,7 +180,7 @@ class _Loop:
         knows, or whose results are all known. Raises one of NO_CELL for a body that is no cell."""
         if self.varying.isdisjoint(self._outputs) and not self.is_open:
             return None
-        if self._conditional and (self.is_open or self._after in self.varying):
+        if self.ends_in_a_call:
             return None
         if self._most is None and not self._conditional:
             return None  # it has no end, which counting says

@@ -71,7 +71,19 @@ def _choice(other: str = "Neg") -> list[Any]:
 def test_if_of_known_and_unknown_conditions(taken: bool) -> None:
     condition = np.array(taken)
     same(_choice(), "y", {"x": X}, c=condition)
-    same(_choice(), "y", {"x": X, "c": condition})  # both branches, and a choice
+    same(_choice(), "y", {"x": X, "c": condition})
+
+
+def test_if_runs_one_branch() -> None:
+    """Traced and compiled."""
+    needle_tvm = pytest.importorskip("needle_tvm")
+    model = model_of(_choice(), {"x": X, "c": np.array(True)}, ["y"])
+    graph = traced(model, X, np.array(True))
+    assert [n.op.name for n in graph.nodes if n.op is not None].count("cond") == 1
+    run = needle_tvm.compile_onnx(model, X, np.array(True), stage="noopt", progress=False)
+    for taken in (True, False):
+        expected = by_runtime(model, {"x": X, "c": np.array(taken)})
+        assert_same([run(X, np.array(taken)).numpy()], expected)
 
 
 def test_if_of_other_shapes_needs_a_known_condition() -> None:
@@ -144,20 +156,53 @@ def test_loops_that_cannot_be_unrolled_are_named() -> None:
         traced(model, X[0, 0], most=np.array(20000))
     with pytest.raises(UnsupportedError, match=r"3000 iterations of \d operations.* at most "):
         traced(model, X[0, 0], most=np.array(3000))
-    going = body(
-        [
-            node("ReduceSum", "s", "total", keepdims=0),
-            node("Less", "total total", "again"),
-            node("Identity", "s", "next"),
-        ],
-        "i:int64:0 keep:bool:0 s:float32:2",
-        "again:bool:0 next:float32:2",
-    )
-    model = model_of(
-        [number("go", True, "bool"), node("Loop", "- go x", "y", body=going)], {"x": X}, ["y"]
-    )
-    with pytest.raises(UnsupportedError, match="the condition after iteration 1 depends on values"):
-        traced(model, X)
+
+
+def _halving(name: str = "again") -> Any:
+    """s = s * w, while its sum is above a limit."""
+    nodes = [
+        node("Mul", "s w", "next"),
+        node("ReduceSum", "next", "total", keepdims=0),
+        node("Greater", "total limit", "above"),
+        node("Identity", "above" if name == "again" else "keep", "again"),
+    ]
+    return body(nodes, "i:int64:0 keep:bool:0 s:float32:2", "again:bool:0 next:float32:2")
+
+
+ENDS: dict[str, tuple[list[tuple[str, bool]], str, str]] = {
+    "a condition": ([("go", True)], "- go x", "again"),
+    "a count": ([], "most - x", "keep"),
+    "both": ([("go", True)], "most go x", "again"),
+    "a first condition": ([], "most start x", "again"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_loops_that_only_a_call_ends(name: str) -> None:
+    """Eager, traced and compiled, as often as the inputs say."""
+    needle_tvm = pytest.importorskip("needle_tvm")
+    before, ins, ends = ENDS[name]
+    nodes = [
+        *(number(*each, "bool") for each in before),
+        node("Loop", ins, "y", body=_halving(ends)),
+    ]
+    inputs: dict[str, Any] = {"x": np.abs(X), "w": X[0] * 0 + 0.5}
+    if "most" in ins:
+        inputs["most"] = np.array(3)
+    if "start" in ins:
+        inputs["start"] = np.array(True)
+    inputs["limit"] = np.array(0.3, "float32")
+    model = model_of(nodes, inputs, ["y"])
+    same(nodes, "y", inputs)
+    graph = traced(model, *inputs.values())
+    assert [n.op.name for n in graph.nodes if n.op is not None].count("while_loop") == 1
+    run = needle_tvm.compile_onnx(model, *inputs.values(), stage="noopt", progress=False)
+    others = [{"limit": np.array(1e-9, "float32")}]
+    others += [{"most": np.array(n)} for n in (0, 1, 9) if "most" in ins]
+    others += [{"start": np.array(False)}] if "start" in ins else []
+    for other in others:
+        given = {**inputs, **other}
+        assert_same([run(*given.values()).numpy()], by_runtime(model, given))
 
 
 def test_iterations_of_loops_in_loops_count_in_all() -> None:
