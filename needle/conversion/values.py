@@ -5,6 +5,7 @@ Sizes that dims leave open are known too: an array of dtype object holds express
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,10 +26,29 @@ PACKED = {
 }
 
 
+class Rows(Sequence[Value]):
+    """The elements of a tensor along axis 0, each of which is taken when it is read."""
+
+    def __init__(self, whole: Tensor) -> None:
+        self.whole = whole
+
+    def __len__(self) -> int:
+        count = self.whole.shape[0]
+        if isinstance(count, Expression):
+            raise UnsupportedError(f"a sequence of {count} values, which a Dim leaves open")
+        return int(count)
+
+    def __getitem__(self, index: Any) -> Any:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return [self.whole[i] for i in places]
+        return self.whole[places]
+
+
 class Items(NamedTuple):
     """A sequence of values."""
 
-    values: tuple[Value, ...]
+    values: Sequence[Value]
 
 
 class Missing(NamedTuple):

@@ -19,7 +19,15 @@ from ... import ops
 from ..._state import state
 from ...conversion import budget
 from ...conversion.unrolling import Room, check_count, stacked
-from ...conversion.values import Carried, Value, known_integer, known_number, tensor
+from ...conversion.values import (
+    Carried,
+    Items,
+    Rows,
+    Value,
+    known_integer,
+    known_number,
+    tensor,
+)
 from ...errors import ShapeError
 from ...extents import is_symbolic
 from ...loops import while_loop
@@ -114,7 +122,8 @@ class _Loop:
     def __init__(
         self, node: Node, scope: Scope, states: Sequence[Carried], most: Any, conditional: bool
     ) -> None:
-        self._node, self._scope, self._states = node, scope, list(states)
+        self._node, self._scope = node, scope
+        self._states: list[Any] = list(states)
         self._body = body = node.graph("body")
         self._most = most
         self.is_open = most is not None and is_symbolic((most,))
@@ -125,10 +134,29 @@ class _Loop:
         if conditional and self._after not in self._reached({number, *self._names}):
             self._ends_by_count()
         self.fixed = [] if self.is_open else self._known_states()
+        sequences = [i for i, x in enumerate(states) if isinstance(x, Items)]
+        varying = self._reached({self._names[i] for i in self._others() if i not in sequences})
+        # What is known stays so where the loop is unrolled.
+        self._growing = [
+            i
+            for i in sequences
+            if (value := self._appended(i)) and (self.is_open or value in varying)
+        ]
         self.varying = self._reached({self._names[i] for i in self._others()})
         self.ends_in_a_call = (
             self._conditional and self._most != 1 and (self.is_open or self._after in self.varying)
         )
+
+    def _appended(self, i: int) -> str:
+        """The value that each iteration appends to a state that is a sequence; "" if it does more
+        with the sequence than that."""
+        name, after = self._names[i], self._outputs[i]
+        readers = [node for node in self._body.nodes if {name, after} & used_names(node)]
+        if len(readers) != 1 or readers[0].op_type != "SequenceInsert":
+            return ""
+        sequence, value, *place = readers[0].inputs
+        plain = sequence == name and value != name and not any(place)
+        return value if plain and after in readers[0].outputs else ""
 
     def _others(self) -> list[int]:
         return [i for i in range(len(self._states)) if i not in self.fixed]
@@ -191,7 +219,7 @@ class _Loop:
             known, length = [], self._most
             if not self.is_open:
                 budget.check_iterations(length)
-        others = self._others()
+        others = [i for i in self._others() if i not in self._growing]
         numbers, same, changing = ops.arange(length, dtype="int64"), {}, {}
         for i in self.fixed:
             values = [each[i] for each in known]
@@ -206,18 +234,25 @@ class _Loop:
             number, *rest = slices
             given = {**same, **dict(zip(others, now, strict=True))}
             given |= dict(zip(changing, rest, strict=True))
+            given |= dict.fromkeys(self._growing, Items(()))
             states = [given[i] for i in range(len(self._states))]
+            made: list[Any]
             _, *made = self._scope.run(self._body, number, _TRUE, *states)
-            for y in made[len(states) :]:
+            outputs = [*made[len(states) :], *[made[i].values[0] for i in self._growing]]
+            for y in outputs:
                 budget.bounded((length, *y.shape))
-            return [made[i] for i in others], made[len(states) :]
+            return [made[i] for i in others], outputs
 
         first = [single(self._states[i]) for i in others]
         lasts, stacks = scanned(step, first, [numbers, *changing.values()], length)
-        ends = dict(zip(others, lasts, strict=True))
+        ends: dict[int, Any] = dict(zip(others, lasts, strict=True))
         if self.fixed:
             ends |= known[-1]
-        return *[ends[i] for i in range(len(self._states))], *stacks
+        kept = len(stacks) - len(self._growing)
+        for i, y in zip(self._growing, stacks[kept:], strict=True):
+            before = self._states[i].values
+            ends[i] = Items((*before, *Rows(y)) if before else Rows(y))
+        return *[ends[i] for i in range(len(self._states))], *stacks[:kept]
 
     def _known_iterations(self) -> list[dict[int, Any]]:
         """The known states before each iteration and behind the last."""

@@ -12,13 +12,16 @@ from ...conversion.values import (
     Carried,
     Items,
     Missing,
+    Rows,
     Value,
     is_known,
     known_integer,
     known_integers,
     normal_axis,
+    sizes,
     tensor,
 )
+from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter, find_twin
 
@@ -67,6 +70,8 @@ def _place(node: Node, items: Items, position: Value, limit: int, least: int | N
 
 @converter("SequenceLength", since=11)
 def length(node: Node, items: Items) -> np.ndarray:
+    if isinstance(items.values, Rows):
+        return sizes(items.values.whole.shape[0])
     return np.array(len(items.values), np.int64)
 
 
@@ -91,9 +96,11 @@ def split_to_sequence(node: Node, data: Value, sizes: Value | None = None) -> tu
 
 @converter("ConcatFromSequence", since=11)
 def concat_from_sequence(node: Node, items: Items) -> Value:
+    axis, new = node.integer("axis"), node.flag("new_axis", False)
+    if isinstance(items.values, Rows):
+        return _joined(node, items.values.whole, axis, new)
     if not items.values:
         raise node.invalid("a sequence of no values")
-    axis, new = node.integer("axis"), node.flag("new_axis", False)
     if all(is_known(value) for value in items.values):
         if new:
             return np.stack(items.values, axis)
@@ -103,6 +110,16 @@ def concat_from_sequence(node: Node, items: Items) -> Value:
     values = [tensor(value) for value in items.values]
     rank = values[0].ndim + (1 if new else 0)
     return (ops.stack if new else ops.concat)(values, normal_axis(node, axis, rank))
+
+
+def _joined(node: Node, rows: Tensor, axis: int, new: bool) -> Tensor:
+    """The rows of a tensor, joined along an axis of theirs, or along a new one."""
+    axis = normal_axis(node, axis, rows.ndim - (0 if new else 1))
+    moved = ops.moveaxis(rows, 0, axis)
+    if new:
+        return moved
+    shape = moved.shape
+    return ops.reshape(moved, (*shape[:axis], shape[axis] * shape[axis + 1], *shape[axis + 2 :]))
 
 
 # Optionals: a value stands for itself.

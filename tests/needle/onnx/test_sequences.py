@@ -78,6 +78,47 @@ def test_a_loop_carries_a_sequence():
     assert_same([each.numpy() for each in found], by_runtime(model, {"x": X}))
 
 
+def test_a_list_that_a_loop_appends_to_is_one_tensor():
+    """For any number of iterations, which the length of an input gives, as TorchScript's exporter
+    writes `for i in range(x.shape[0]): rows.append(...)`."""
+    needle_tvm = pytest.importorskip("needle_tvm")
+    step = with_sequences(
+        body(
+            [
+                node("Gather", "x i", "row"),
+                node("Add", "s row", "t"),
+                node("Tanh", "t", "n"),
+                node("SequenceInsert", "q n", "grown"),
+                node("Identity", "keep", "again"),
+            ],
+            "i:int64:0 keep:bool:0 q s:float32:1",
+            "again:bool:0 grown n:float32:1",
+        ),
+        "q",
+        "grown",
+    )
+    nodes = [
+        node("Shape", "x", "shape"),
+        number("zero", 0),
+        number("go", True, "bool"),
+        node("Gather", "shape zero", "steps"),
+        node("SequenceEmpty", "", "none"),
+        node("Loop", "steps go none w", "rows last", body=step),
+        node("ConcatFromSequence", "rows", "stacked", axis=1, new_axis=1),
+        node("ConcatFromSequence", "rows", "flat", axis=0),
+        node("SequenceLength", "rows", "count"),
+    ]
+    inputs = {"x": X, "w": X[0]}
+    outputs = ["stacked", "flat", "last", "count"]
+    model = model_of(nodes, inputs, outputs, free=True, dtypes={"count": "int64"})
+    dims = {"x": {0: ndl.Dim("n", min=1, max=9)}}
+    assert_same(by_needle(model, inputs), by_runtime(model, inputs))
+    run = needle_tvm.compile_onnx(model, *inputs.values(), dims=dims, stage="noopt", progress=False)
+    for count in (1, 3, 4):
+        given = {"x": X[:count], "w": X[0]}
+        assert_same([x.numpy() for x in run(*given.values())], by_runtime(model, given))
+
+
 @pytest.mark.parametrize("trips", [1, 4])
 def test_a_loop_counted_by_an_input(trips):
     nodes = loop_nodes("n", "-")
