@@ -29,7 +29,7 @@ class Scope:
         """The outer values by name."""
         return self._values
 
-    def run(self, graph: Graph, *inputs: Carried) -> tuple[Value, ...]:
+    def run(self, graph: Graph, *inputs: Carried) -> tuple[Any, ...]:
         """The outputs of a subgraph for these inputs, which may take outer values by name."""
         names = [info.name for info in graph.inputs]
         if len(inputs) != len(names):
