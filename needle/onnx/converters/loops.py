@@ -89,8 +89,9 @@ def _while(
     """The last states of a loop that ends by what only a call knows, which `what` is."""
     body, count = node.graph("body"), len(states)
     try:
-        if len(body.outputs) > count + 1:
-            name = body.outputs[count + 1].name
+        wanted = [i for i in range(count, len(body.outputs) - 1) if node.wants(i)]
+        if wanted:
+            name = body.outputs[wanted[0] + 1].name
             raise ShapeError(f"its output {name!r} has as many elements as there are iterations")
         most = None if trips is None else ops.reshape(tensor(trips), ())
         again = tensor(_TRUE if condition is None else condition)
@@ -101,7 +102,7 @@ def _while(
 
         def step(now: Any) -> Any:
             number, again, states = now
-            after, *made = scope.run(body, number, _TRUE, *states)
+            after, *made = scope.run(body, number, _TRUE, *states)[: count + 1]
             goes_on = again if condition is None else ops.reshape(single(after), ())
             return number + 1, goes_on, [single(x) for x in made]
 

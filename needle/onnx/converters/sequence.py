@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ..._state import state
 from ...conversion.values import (
     Carried,
     Items,
     Missing,
     Rows,
     Value,
+    dtype_of,
     is_known,
     known_integer,
     known_integers,
@@ -21,6 +23,7 @@ from ...conversion.values import (
     sizes,
     tensor,
 )
+from ...extents import same
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter, find_twin
@@ -40,7 +43,22 @@ def construct(node: Node, *values: Value) -> tuple[Items]:
 
 @converter("SequenceAt", since=11, known=(1,))
 def at(node: Node, items: Items, position: Value) -> tuple[Value]:
+    if isinstance(position, Tensor) and state.trace is not None and _are_alike(items):
+        values = items.values
+        rows = values.whole if isinstance(values, Rows) else ops.stack([*map(tensor, values)], 0)
+        return (rows[ops.reshape(position, ())],)
     return (items.values[_place(node, items, position, len(items.values))],)
+
+
+def _are_alike(items: Items) -> bool:
+    """Whether all values have one shape and dtype, so that one can be taken at any position."""
+    values = items.values
+    if isinstance(values, Rows):
+        return True
+    first = values[0] if values else None
+    return first is not None and all(
+        same(x.shape, first.shape) and dtype_of(x) == dtype_of(first) for x in values
+    )
 
 
 @converter("SequenceInsert", since=11, known=(2,))

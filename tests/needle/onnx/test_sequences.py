@@ -119,6 +119,29 @@ def test_a_list_that_a_loop_appends_to_is_one_tensor():
         assert_same([x.numpy() for x in run(*given.values())], by_runtime(model, given))
 
 
+def test_a_loop_over_a_sequence():
+    """Of values of one shape, taken by the number of the iteration, from the end."""
+    step = body(
+        [
+            node("Sub", "minus i", "place"),
+            node("SequenceAt", "rows place", "row"),
+            node("Mul", "s half", "t"),
+            node("Add", "t row", "n"),
+        ],
+        "i:int64:0 keep:bool:0 s:float32:1",
+        "keep:bool:0 n:float32:1",
+    )
+    nodes = [
+        *(number("minus", -1), number("half", 0.5, "float32")),
+        node("SplitToSequence", "x", "rows", axis=0, keepdims=0),
+        node("Loop", "most - w", "y", body=step),
+    ]
+    inputs = {"x": X, "w": X[0], "most": np.array(3)}
+    model = alike(nodes, inputs, ["y"], fixed=["most"])
+    graph = trace(needle.onnx.load(model), *map(ndl.Tensor, inputs.values()))
+    assert any(each.op is not None and each.op.name == "while_loop" for each in graph.nodes)
+
+
 @pytest.mark.parametrize("trips", [1, 4])
 def test_a_loop_counted_by_an_input(trips):
     nodes = loop_nodes("n", "-")
