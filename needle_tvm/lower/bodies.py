@@ -62,7 +62,7 @@ def body_of(module: IRModule, target: Target) -> Body:
                     lowered[value.args[0]] = regions.from_the_start(alone)
                 kernel = Kernel.of(function, lowered[value.args[0]], value)
                 if kernel is None:
-                    raise TranslationError(f"kernel {value.args[0].name_hint} of a loop")
+                    kernel = Kernel.called(function, lowered[value.args[0]], value)
                 results = [var]
                 if isinstance(var.ty, relax.TupleType):
                     results = parts[var] = [(var, n) for n in range(len(var.ty.fields))]

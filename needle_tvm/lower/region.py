@@ -45,6 +45,19 @@ class Kernel:
     views: dict[Any, Any]  # buffer -> the parameter or scratch buffer whose memory it is
     nests: tuple[Any, ...]
     symbols: dict[Any, Any]  # variable of a symbolic extent -> its value, of the caller's variables
+    whole: bool = False  # its only nest is all of the function, which may use buffers in any way
+
+    @classmethod
+    def called(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel:
+        """A call of a function that is no plain list of loop nests: one step, a function of its
+        own in the generated code, which one thread runs."""
+        values = extents.arguments_for(function, call)
+        lowered, statements = regions.copied(lowered)
+        symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
+        arguments = [each for each in call.args[1].fields if isinstance(each.ty, TensorType)]
+        parameters = [each for each in lowered.params if tirx.is_buffer_var(each)]
+        nest = tasks.apart(regions.all_serial(regions.in_sequence(statements)))
+        return cls(tuple(arguments), tuple(parameters), (), {}, (nest,), symbols, True)
 
     @classmethod
     def of(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel | None:
@@ -144,6 +157,9 @@ class Region:
         direct: set[Any] = set()
         for nest in kernel.nests:
             touched, written = regions.buffers_in(nest) or (set(), set())
+            if kernel.whole:
+                count = len(kernel.arguments)
+                touched, written = set(kernel.parameters), set(kernel.parameters[count:])
             direct |= touched
             self._step(
                 nest,

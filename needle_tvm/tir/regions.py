@@ -124,6 +124,17 @@ def serial(nest: Any) -> Any:
     return tirx.For(nest.loop_var, nest.min, nest.extent, tirx.ForKind.SERIAL, nest.body)
 
 
+def all_serial(statement: Any) -> Any:
+    """A statement as one thread runs it, whatever it holds."""
+
+    def serial_loop(node: Any) -> Any:
+        if node.kind != tirx.ForKind.PARALLEL:
+            return node
+        return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.SERIAL, node.body)
+
+    return nests.map_nodes(statement, tirx.For, serial_loop)
+
+
 def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
     """A nest without the branches that `decide(condition)` rules out; it returns None if a
     condition may hold or not."""
