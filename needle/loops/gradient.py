@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import ops
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from ..ops.scan_loop import Scan
 
 
-def wanted(op: Scan) -> list[int]:
-    """The values of the body that the gradient reads: states before each step, and products, which
-    take long to compute again. The rest is computed again from these."""
+@functools.lru_cache(maxsize=256)
+def recording(op: Scan) -> Scan:
+    """The loop with what its gradient reads among its outputs: states before each step, and
+    products, which take long to compute again. The rest is computed again from these."""
     body = op.body
     stateful, needed = body.reached(range(op.states)), body.needed(body.outputs)
     readers: dict[int, list[int]] = {}
@@ -50,7 +51,9 @@ def wanted(op: Scan) -> list[int]:
         for number, step in steps.items()
         if number in stateful and number in needed and isinstance(step.op, Matmul)
     ]
-    return [*range(op.states), *dict.fromkeys(products)]
+    there = body.outputs[op.states :]
+    more = without(dict.fromkeys([*range(op.states), *products]), there)
+    return replace(op, body=body.with_outputs((*body.outputs, *more)))
 
 
 def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradients:
@@ -59,7 +62,7 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
 
     inputs, outputs = node.inputs, list(node)
     op = op.fitted([x.spec for x in inputs])
-    full = op.recording()
+    full = recording(op)
     if full.outputs > op.outputs:  # it was not recorded for a gradient: run it once more
         outputs = list(apply(full, tuple(inputs)))
         out_grads = [*out_grads, *[None] * (full.outputs - op.outputs)]

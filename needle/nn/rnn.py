@@ -13,6 +13,7 @@ from .. import init, ops
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, fraction
 from ..errors import ShapeError
+from ..loops import recurrent
 from ..tensor import Tensor
 from . import functional as F
 from .cells import Cell, GRUCell, LSTMCell, RNNCell, pair
@@ -84,17 +85,16 @@ class _Recurrent(Module):
                 X = F.dropout(X, self.dropout, self.training)
             outputs = []
             for backward, cell in enumerate(layer):
-                Z = ops.flip(X, 0) if backward else X
-                Z, after = self._sequence(cell, Z, *[next(state) for state in begin])
-                outputs.append(ops.flip(Z, 0) if backward else Z)
+                Z, *after = self._sequence(cell, X, bool(backward), *[next(s) for s in begin])
+                outputs.append(Z)
                 for kept, state in zip(last, after, strict=True):
                     kept.append(state)
             X = outputs[0] if len(outputs) == 1 else ops.concat(outputs, 2)
         X = ops.transpose(X, (0, 1)) if self.batch_first else X
         return X, tuple(ops.stack(kept, 0) for kept in last)
 
-    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """(outputs of all steps, state after the last) of one cell over X."""
+    def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
+        """(outputs of all steps, states after the last) of one cell over X."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -148,10 +148,8 @@ class RNN(_Recurrent):
         X, (last,) = self._run(X, h0)
         return X, last
 
-    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        (h,) = state
-        X = ops.rnn_sequence(cell.project(X), h, cell.W_hh, cell.nonlinearity)
-        return X, (X[-1],)
+    def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
+        return recurrent.rnn(cell.project(X), *state, cell.W_hh, cell.nonlinearity, reverse)
 
 
 class GRU(_Recurrent):
@@ -191,13 +189,11 @@ class GRU(_Recurrent):
         X, (last,) = self._run(X, h0)
         return X, last
 
-    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        (h,) = state
+    def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
         bias = cell.bias_hh
         if bias is None:
             bias = init.zeros(cell.W_hh.shape[1], device=X.device, dtype=X.dtype)
-        X, _ = ops.gru_sequence(cell.project(X), h, cell.W_hh, bias)
-        return X, (X[-1],)
+        return recurrent.gru(cell.project(X), *state, cell.W_hh, bias, reverse)
 
 
 class LSTM(_Recurrent):
@@ -241,10 +237,8 @@ class LSTM(_Recurrent):
         X, (hidden, cell) = self._run(X, *(pair("LSTM", h) or (None, None)))
         return X, (hidden, cell)
 
-    def _sequence(self, cell: Any, X: Tensor, *state: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        hidden, memory = state
-        X, after, _ = ops.lstm_sequence(cell.project(X), hidden, memory, cell.W_hh)
-        return X, (X[-1], after[-1])
+    def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
+        return recurrent.lstm(cell.project(X), *state, cell.W_hh, reverse)
 
 
 def _check_sequence(cell: Cell, X: Tensor) -> None:

@@ -13,8 +13,9 @@ from ..backend_ndarray.ndarray import wrap
 from ..body import Body, Run, Step, reference_of, same_spec
 from ..errors import ShapeError
 from ..extents import same
+from ..node import Node
 from ..op import Op, register
-from ..op_types import Gradients
+from ..op_types import ArrayGradients, Gradients
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import TensorTuple
@@ -134,6 +135,13 @@ class Scan(Op):
         return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
+        from ..loops import recurrent
+
+        if recurrent.is_lstm(self.body) and self.length:
+            found = recurrent.compute_lstm(self, inputs)
+            if found is not None:
+                return found
+
         def stack(parts: list[NDArray]) -> NDArray:
             device = parts[0].device
             return wrap(device, device.kernels.concat(tuple([p.view for p in parts]), 0, True))
@@ -169,16 +177,9 @@ class Scan(Op):
     def recording(self) -> Scan:
         """The same loop with what `gradient` reads among its outputs: the states before each step,
         and the results of products, which take long to compute again."""
-        from ..loops.gradient import wanted
+        from ..loops.gradient import recording
 
-        return self._with(wanted(self))
-
-    def _with(self, numbers: Sequence[int]) -> Scan:
-        """The same loop with further values among its outputs."""
-        kept = set(self.body.outputs[self.states :])
-        more = [number for number in numbers if number not in kept]
-        body = self.body.with_outputs((*self.body.outputs, *more))
-        return replace(self, body=body)
+        return recording(self)
 
     def only(self, used: Sequence[int]) -> Scan:
         """The same loop without the stacked outputs that are not among these of its results."""
@@ -190,3 +191,10 @@ class Scan(Op):
         from ..loops.gradient import gradient
 
         return gradient(self, tuple(out_grad), node)
+
+    def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
+        from ..loops import recurrent
+
+        if not recurrent.is_lstm(self.body) or not self.length:
+            return NotImplemented
+        return recurrent.lstm_backward(self, out_grad, node)  # type: ignore[no-any-return]

@@ -1,0 +1,161 @@
+"""The usual recurrent layers over a sequence: an LSTM, a GRU and a plain RNN as scans.
+
+Their cells are fixed bodies, since eager code would take longer to trace a cell than to run a short
+sequence. The sequence is the input's part of the gates' pre-activations, all steps at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..backend_ndarray import NDArray, empty, full, layers
+from ..body import Body, Step
+from ..op import Op
+from ..ops.arithmetic import Add
+from ..ops.elementwise import Relu, Tanh
+from ..ops.gru import GruGates
+from ..ops.matmul import Matmul
+from ..ops.recurrent import LstmGates
+from ..ops.tuples import TupleGetItem
+from ..spec import Spec
+from ..tensor import Tensor
+from .scan import run
+
+
+def _body(shapes: Sequence[tuple[int, ...]], *steps: Step, outputs: tuple[int, ...]) -> Body:
+    return Body(tuple([Spec(shape, "float32") for shape in shapes]), steps, outputs)
+
+
+# Inputs: the state, its cell, the sums of the input, the weight. A batch and a state of one.
+LSTM = _body(
+    [(1, 1), (1, 1), (1, 4), (1, 4)],
+    Step(Matmul(), (0, 3)),
+    Step(Add(), (2, 4)),
+    Step(LstmGates(), (5, 1)),
+    Step(TupleGetItem(0), (6,)),
+    Step(TupleGetItem(1), (6,)),
+    outputs=(7, 8, 7),
+)
+# Inputs: the state, the sums of the input, the weight, the bias of the state's part.
+GRU = _body(
+    [(1, 1), (1, 3), (1, 3), (3,)],
+    Step(Matmul(), (0, 2)),
+    Step(Add(), (4, 3)),
+    Step(GruGates(), (1, 5, 0)),
+    outputs=(6, 6),
+)
+
+
+def _rnn(nonlinearity: Op) -> Body:
+    """Inputs: the state, the sums of the input, the weight."""
+    steps = Step(Matmul(), (0, 2)), Step(Add(), (1, 3)), Step(nonlinearity, (4,))
+    return _body([(1, 1), (1, 1), (1, 1)], *steps, outputs=(5, 5))
+
+
+RNN = {"tanh": _rnn(Tanh()), "relu": _rnn(Relu())}
+
+
+def lstm(
+    projected: Tensor, h: Tensor, c: Tensor, w: Tensor, reverse: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(hidden states of all steps (T, B, H), the last one, the last cell state) of an LSTM.
+
+    `projected` (T, B, 4 H: i, f, g, o) is the input's part of the gates' pre-activations with all
+    biases, h and c (B, H) are the first states, w (H, 4 H) is the weight of h. `reverse` begins
+    with the last step.
+    """
+    last, cell, hidden = run(LSTM, [h, c, projected, w], 2, 1, projected.shape[0], reverse)
+    return hidden, last, cell
+
+
+def gru(
+    projected: Tensor, h: Tensor, w: Tensor, bias: Tensor, reverse: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(hidden states of all steps (T, B, H), the last one) of a GRU.
+
+    `projected` (T, B, 3 H: r, z, n) is the input's part of the pre-activations, h (B, H) the first
+    state, w (H, 3 H) and bias (3 H,) make the state's part. `reverse` begins with the last step.
+    """
+    last, hidden = run(GRU, [h, projected, w, bias], 1, 1, projected.shape[0], reverse)
+    return hidden, last
+
+
+def rnn(
+    projected: Tensor, h: Tensor, w: Tensor, nonlinearity: str, reverse: bool = False
+) -> tuple[Tensor, Tensor]:
+    """(hidden states of all steps (T, B, H), the last one) of a plain RNN, "tanh" or "relu".
+
+    `projected` (T, B, H) is the input's part with all biases, h (B, H) the first state, w (H, H)
+    its weight. `reverse` begins with the last step.
+    """
+    last, hidden = run(RNN[nonlinearity], [h, projected, w], 1, 1, projected.shape[0], reverse)
+    return hidden, last
+
+
+def is_lstm(body: Body) -> bool:
+    """Whether a body is an LSTM's, whatever its outputs are."""
+    return body.steps is LSTM.steps or body.steps == LSTM.steps
+
+
+_HIDDEN, _CELL, _SUMS = 7, 8, 5  # numbers of values of LSTM
+
+
+def compute_lstm(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | None:
+    """The results of a Scan of an LSTM by the backend's own kernel; None for results that it does
+    not make."""
+    body = op.body
+    if op.reverse or not set(body.outputs) <= {0, 1, _SUMS, _HIDDEN, _CELL}:
+        return None
+    h, c, projected, w = inputs
+    hidden, cells, sums = layers.lstm_sequence(projected, h, c, w)
+    made = {_HIDDEN: hidden, _CELL: cells, _SUMS: sums}
+    found = [hidden[-1], cells[-1]]
+    for number in body.outputs[2:]:
+        found.append(
+            _before(inputs[number], made[(_HIDDEN, _CELL)[number]]) if number < 2 else made[number]
+        )
+    return tuple(found)
+
+
+def lstm_backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
+    """The gradients of a Scan of an LSTM by the backend's own kernel, or NotImplemented."""
+    kept = dict(zip(op.body.outputs[2:], node.output[2:], strict=True))
+    grads = dict(zip(op.body.outputs[2:], out_grads[2:], strict=True))
+    of_hidden, of_cells = grads.pop(_HIDDEN, None), grads.pop(_CELL, None)
+    if op.reverse or any(grad is not None for grad in grads.values()):
+        return NotImplemented
+    if not {1, _SUMS, _HIDDEN} <= kept.keys():
+        return NotImplemented
+    h, c, _, w = node.saved
+    cells = _behind(kept[1], node.output[1])
+    of_hidden = _with_last(of_hidden, out_grads[0], kept[_HIDDEN])
+    of_cells = _with_last(of_cells, out_grads[1], cells)
+    made = kept[_HIDDEN], cells, kept[_SUMS]
+    to_sums, to_h, to_c, to_w = layers.lstm_sequence_grad(h, c, w, made, of_hidden, of_cells)
+    return to_h, to_c, to_sums, to_w
+
+
+def _before(first: NDArray, states: NDArray) -> NDArray:
+    """The states before each step, from those after it."""
+    made = empty(states.shape, states.dtype, states.device)
+    made[0] = first
+    made[1:] = states[:-1]
+    return made
+
+
+def _behind(states: NDArray, last: NDArray) -> NDArray:
+    """The states after each step, from those before it."""
+    made = empty(states.shape, states.dtype, states.device)
+    made[:-1] = states[1:]
+    made[-1] = last
+    return made
+
+
+def _with_last(grad: NDArray | None, of_last: NDArray | None, like: NDArray) -> NDArray | None:
+    """The gradient of states of all steps, with that of the last one."""
+    if of_last is None:
+        return grad
+    made = full(like.shape, 0, like.dtype, like.device) if grad is None else grad.copy()
+    made[-1] = made[-1] + of_last
+    return made
