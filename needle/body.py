@@ -98,11 +98,19 @@ class Body:
         """The outputs, each step's result being run(op, inputs). A value is dropped when no later
         step reads it."""
         values: list[Any] = list(inputs)
-        for step, dead in zip(self.steps, self._last_reads(), strict=True):
-            values.append(run(step.op, tuple([values[i] for i in step.inputs])))
+        for (op, given), dead in self._program():
+            values.append(run(op, tuple([values[i] for i in given])))
             for number in dead:
                 values[number] = None
         return [values[number] for number in self.outputs]
+
+    def _program(self) -> list[tuple[Step, list[int]]]:
+        """The steps with the values that each is the last to read."""
+        found: list[tuple[Step, list[int]]] | None = self.__dict__.get("_steps")
+        if found is None:
+            found = list(zip(self.steps, self._last_reads(), strict=True))
+            self.__dict__["_steps"] = found
+        return found
 
     def __call__(self, *inputs: Any) -> list[Any]:
         """The outputs as Tensors, from Tensors."""
@@ -111,7 +119,12 @@ class Body:
 
     def compute(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs as NDArrays, from NDArrays."""
-        return self.evaluated(inputs, lambda op, given: op.compute(*given))  # type: ignore[no-any-return]
+        values: list[Any] = list(inputs)
+        for (op, given), dead in self._program():
+            values.append(op.compute(*[values[i] for i in given]))
+            for number in dead:
+                values[number] = None
+        return [values[number] for number in self.outputs]
 
     def _last_reads(self) -> list[list[int]]:
         """For each step, the values that it is the last to read, outputs apart."""

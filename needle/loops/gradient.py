@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from .. import ops
@@ -19,7 +19,7 @@ from ..op_types import Gradients
 from ..ops.arithmetic import Add
 from ..ops.matmul import Matmul
 from ..ops.reduce import Summation
-from ..ops.shape import Reshape
+from ..ops.shape import Permute, Reshape, Transpose
 from ..spec import Spec
 from ..tensor import Tensor, handle
 from .tracing import InnerTrace, recorded
@@ -53,7 +53,15 @@ def recording(op: Scan) -> Scan:
     ]
     there = body.outputs[op.states :]
     more = without(dict.fromkeys([*range(op.states), *products]), there)
-    return replace(op, body=body.with_outputs((*body.outputs, *more)))
+
+    def with_them(numbers: Sequence[int]) -> Scan:
+        return replace(op, body=body.with_outputs((*body.outputs, *numbers)))
+
+    requires = tuple([is_floating(spec.dtype) for spec in body.inputs])
+    floating = [is_floating(spec.dtype) for spec in body.output_specs()]
+    given = tuple([n for n in range(op.states, len(floating)) if floating[n]])
+    read = _backward(with_them(more), requires, given, None).read()
+    return with_them([n for n in more if n in read])
 
 
 def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradients:
@@ -91,7 +99,7 @@ def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradien
         not op.reverse,
     )
     result: list[Any] = [None] * len(inputs)
-    for number, value in back.results(found, op.length):
+    for number, value in back.results(found, sequences, op.length):
         if inputs[number].requires_grad:
             result[number] = value
     return tuple(result)
@@ -110,16 +118,30 @@ class _Backward:
     captured: Sequence[Tensor]
     sums: Sequence[Spec]
     slices: Sequence[int]  # the inputs whose gradients are its first stacked results
-    rules: Sequence[tuple[int, Any]]  # by constant input, what makes its gradient; None: a sum
+    rules: Sequence[tuple[int, Rule | None]]  # by constant, what makes its gradient; None: a sum
+    stacked: _Stacked
 
-    def results(self, found: Sequence[Tensor], length: Any) -> list[tuple[int, Tensor]]:
+    def read(self) -> set[int]:
+        """The `known` values that the loop or a rule reads."""
+        first = len(self.carried) + len(self.sums)
+        inputs = [n - first for n in self.body.needed(self.body.outputs) if n >= first]
+        inputs += [n - len(self.carried) for n in self.stacked.slices]
+        return {self.known[n] for n in inputs if n < len(self.known)}
+
+    def results(
+        self, found: Sequence[Tensor], sequences: Sequence[Tensor], length: Any
+    ) -> list[tuple[int, Tensor]]:
         """The gradients of inputs, by number, from the results of the loop."""
         first = len(self.carried)
         count = first + len(self.sums)
         totals, whole = iter(found[first:count]), found[count:]
         made = [*zip(self.carried, found, strict=False), *zip(self.slices, whole, strict=False)]
+
+        def value(number: int) -> Tensor:
+            return self.stacked.value(number, sequences, whole)
+
         for number, rule in self.rules:
-            made.append((number, next(totals) if rule is None else rule(whole, length)))
+            made.append((number, next(totals) if rule is None else rule(value, length)))
         return made
 
 
@@ -136,7 +158,8 @@ def _backward(
     constants = range(last, count)
     step, captured = _step(op, requires, carried, known, given, device)
     wanted = [n for n in constants if requires[n]]
-    body, sums, rules = _accumulated(step, len(carried), len(known) + len(given), len(wanted))
+    slices = len(known) + len(given)
+    body, sums, rules, stacked = _accumulated(step, len(carried), slices, len(wanted))
     return _Backward(
         body,
         carried,
@@ -146,6 +169,7 @@ def _backward(
         [Spec(spec.shape, spec.dtype, device) for spec in sums],
         [n for n in range(states, last) if requires[n]],
         list(zip(wanted, rules, strict=True)),
+        stacked,
     )
 
 
@@ -231,28 +255,54 @@ def _pull_back(body: Body, rules: dict[int, Any], grads: dict[int, Any], needs: 
                 _add(grads, source, part)
 
 
+@dataclass
+class _Stacked:
+    """The values of a step that are there for all steps behind the loop: the sequences that it
+    reads, and what it stacks."""
+
+    first: int  # the step's inputs from here on are slices of sequences
+    sequences: int
+    numbers: list[int]  # of stacked values
+    slices: set[int] = field(default_factory=set)  # that a rule reads
+
+    def has(self, number: int) -> bool:
+        return self.is_slice(number) or number in self.numbers
+
+    def is_slice(self, number: int) -> bool:
+        return self.first <= number < self.first + self.sequences
+
+    def add(self, number: int) -> None:
+        if self.is_slice(number):
+            self.slices.add(number)
+        elif number not in self.numbers:
+            self.numbers.append(number)
+
+    def value(self, number: int, sequences: Sequence[Tensor], stacked: Sequence[Tensor]) -> Tensor:
+        if self.is_slice(number):
+            return sequences[number - self.first]
+        return stacked[self.numbers.index(number)]
+
+
+# The gradient of a constant, from what gives a value of all steps, and their number.
+Rule = Callable[[Callable[[int], Tensor], Any], Tensor]
+
+
 def _accumulated(
     step: Body, carried: int, slices: int, constants: int
-) -> tuple[Body, list[Spec], list[Any]]:
+) -> tuple[Body, list[Spec], list[Rule | None], _Stacked]:
     """The body with the gradients of constants, its last outputs, summed over steps: (the body, the
-    specs of sums that are states, and for each constant the rule that makes its gradient of what is
-    stacked, None for a sum).
+    specs of sums that are states, for each constant the rule that makes its gradient or None for a
+    sum, what the rules read).
 
-    A sum of outer products is one product behind the loop, of what its operands are stacked to. A
-    sum over axes of a value that is stacked anyway is taken there too. All others are states.
+    A sum of outer products is one product behind the loop, of its operands of all steps. A sum over
+    axes of a value that is stacked anyway is taken there too. All others are states.
     """
     steps, specs = dict(step.numbered()), step.specs()
     first, last = step.outputs[:carried], len(step.outputs) - constants
-    stacked = list(step.outputs[carried:last])
+    stacked = _Stacked(carried, slices, list(step.outputs[carried:last]))
     ends = step.outputs[last:]
-
-    def place(number: int) -> int:
-        if number not in stacked:
-            stacked.append(number)
-        return stacked.index(number)
-
     varying = step.reached(range(carried + slices))
-    rules = [_product(number, steps, specs, place, varying) for number in ends]
+    rules = [_product(number, steps, specs, stacked, varying) for number in ends]
     for at, number in enumerate(ends):
         rules[at] = rules[at] or _total(number, steps, specs, stacked)
     summed = [number for number, rule in zip(ends, rules, strict=True) if rule is None]
@@ -265,56 +315,80 @@ def _accumulated(
     for at, number in enumerate(summed):
         made.append(Step(Add(), (carried + at, moved[number])))
         totals.append(len(inputs) + len(made) - 1)
-    outputs = (*[moved[n] for n in first], *totals, *[moved[n] for n in stacked])
-    return Body(inputs, tuple(made), outputs), sums, rules
+    outputs = (*[moved[n] for n in first], *totals, *[moved[n] for n in stacked.numbers])
+    whole = Body(inputs, tuple(made), outputs)
+    return whole.cut(range(len(inputs)), outputs), sums, rules, stacked
 
 
-def _product(number: int, steps: dict[int, Step], specs: Any, place: Any, varying: set[int]) -> Any:
-    """The rule of a gradient that is a product of matrices, larger than these: None for others."""
+def _through(number: int, steps: dict[int, Step], kinds: Any) -> tuple[int, list[int]]:
+    """The value that steps of some kinds lead from to this one, and the values on the way."""
+    passed = []
+    while number in steps and isinstance(steps[number].op, kinds):
+        passed.append(number)
+        number = steps[number].inputs[0]
+    return number, passed
+
+
+def _is_transposed(number: int, steps: dict[int, Step], specs: Any) -> bool:
+    """Whether a value is the transpose of a matrix."""
     step = steps.get(number)
-    shapes = []
-    while step is not None and isinstance(step.op, Reshape):
-        shapes.append(specs[number].shape)
-        number = step.inputs[0]
-        step = steps.get(number)
+    if step is None or len(specs[number].shape) != 2:
+        return False
+    return isinstance(step.op, Transpose) or (
+        isinstance(step.op, Permute) and tuple(a % 2 for a in step.op.axes) == (1, 0)
+    )
+
+
+def _product(
+    number: int, steps: dict[int, Step], specs: Any, stacked: _Stacked, varying: set[int]
+) -> Rule | None:
+    """The rule of a gradient that is a product of matrices, and larger than these."""
+    shape = specs[number].shape
+    source, passed = _through(number, steps, (Reshape, Transpose, Permute))
+    if any(not isinstance(steps[n].op, Reshape) for n in passed[:-1]):
+        return None
+    turned = bool(passed) and _is_transposed(passed[-1], steps, specs)
+    if passed and not turned and not isinstance(steps[passed[-1]].op, Reshape):
+        return None
+    step = steps.get(source)
     if step is None or not isinstance(step.op, Matmul):
         return None
-    a, b = (specs[i] for i in step.inputs)
+    left, right = step.inputs
+    a, b = specs[left], specs[right]
     if len(a.shape) != 2 or len(b.shape) != 2 or not varying.issuperset(step.inputs):
         return None
     (rows, inner), columns = a.shape, b.shape[1]
     if bounds_of(inner * (rows + columns))[1] >= bounds_of(rows * columns)[1]:
         return None
-    left, right = (place(i) for i in step.inputs)
+    # Rows of all steps side by side, as the operand of a transpose has them.
+    by_rows = _is_transposed(left, steps, specs)
+    if by_rows:
+        left = steps[left].inputs[0]
+    stacked.add(left)
+    stacked.add(right)
 
-    def whole(stacked: Sequence[Tensor], length: Any) -> Tensor:
-        first = ops.permute(stacked[left], (1, 0, 2))
-        first = ops.reshape(first, (rows, length * inner))
-        made = ops.matmul(first, ops.reshape(stacked[right], (length * inner, columns)))
-        for shape in reversed(shapes):
-            made = ops.reshape(made, shape)
-        return made
+    def whole(value: Callable[[int], Tensor], length: Any) -> Tensor:
+        first, count = value(left), length * inner
+        if by_rows:
+            first = ops.transpose(ops.reshape(first, (count, rows)))
+        else:
+            first = ops.reshape(ops.permute(first, (1, 0, 2)), (rows, count))
+        made = ops.matmul(first, ops.reshape(value(right), (count, columns)))
+        return ops.reshape(ops.transpose(made) if turned else made, shape)
 
     return whole
 
 
-def _total(number: int, steps: dict[int, Step], specs: Any, stacked: Sequence[int]) -> Any:
-    """The rule of a gradient that is a sum over axes of a stacked value: None for others."""
-    step = steps.get(number)
+def _total(number: int, steps: dict[int, Step], specs: Any, stacked: _Stacked) -> Rule | None:
+    """The rule of a gradient that is a sum over axes of a value that is there for all steps."""
     shape = specs[number].shape
-    while step is not None and isinstance(step.op, Reshape):
-        number = step.inputs[0]
-        step = steps.get(number)
-    if step is None or not isinstance(step.op, Summation) or step.inputs[0] not in stacked:
+    number, _ = _through(number, steps, Reshape)
+    step = steps.get(number)
+    if step is None or not isinstance(step.op, Summation) or not stacked.has(step.inputs[0]):
         return None
-    source = step.inputs[0]
+    (source,), axes = step.inputs, step.op.axes
+    stacked.add(source)
     ndim = len(specs[source].shape)
-    axes = step.op.axes
     over = tuple(range(ndim)) if axes is None else axes if isinstance(axes, tuple) else (axes,)
     over = (0, *[axis % ndim + 1 for axis in over])
-    at = stacked.index(source)
-
-    def whole(found: Sequence[Tensor], length: Any) -> Tensor:
-        return ops.reshape(ops.summation(found[at], over), shape)
-
-    return whole
+    return lambda value, length: ops.reshape(ops.summation(value(source), over), shape)

@@ -31,7 +31,7 @@ class Parts:
     """A body taken apart: `core` is what runs step by step, and reads `sequences` of them."""
 
     def __init__(self, body: Body, states: int, sequences: int) -> None:
-        self._body, self._states = body, states
+        self._body, self._states = body, states  # of which each step is needed
         last = states + sequences
         self._specs = body.specs()
         self._steps = dict(body.numbered())
@@ -173,7 +173,7 @@ class Parts:
 @functools.lru_cache(maxsize=256)
 def parts(body: Body, states: int, sequences: int) -> Parts:
     """`Parts`, kept: eager code runs the same loops again and again."""
-    return Parts(body, states, sequences)
+    return Parts(body.cut(range(len(body.inputs)), body.outputs), states, sequences)
 
 
 def _moved_axes(op: Any, ndim: int) -> tuple[int, ...]:
