@@ -138,18 +138,25 @@ def _conv_input(node: Node, grad: Any, weight: Any) -> int:
     return prod(grad.shape) * prod(weight.shape[:3])
 
 
-def _recurrence(node: Node, projected: Any, h: Any, *others: Any) -> int:
-    return prod(projected.shape) * h.shape[1]  # the weight is (H, gates * H)
+def _scan(node: Node, *inputs: Any) -> int:
+    """Those of all steps."""
+    op: Any = node.op
+    body = op.fitted(inputs).body
+    specs, total = body.specs(), 0
+    for number, step in body.numbered():
+        count = _MULTIPLY_ADDS.get(type(step.op))
+        if count is not None:
+            made = Node(specs[number], False)
+            made.op = step.op
+            total += count(made, *[specs[i] for i in step.inputs])
+    return total * op.length  # type: ignore[no-any-return]
 
 
 _MULTIPLY_ADDS: dict[type, Callable[..., int]] = {
     ops.Matmul: _matmul,
     ops.Conv: _conv,
     ops.ConvInput: _conv_input,
-    ops.LstmSequence: _recurrence,
-    ops.GruSequence: _recurrence,
-    ops.GruResetFirst: _recurrence,
-    ops.RnnSequence: _recurrence,
+    ops.Scan: _scan,
 }
 
 Module.summary = summary  # type: ignore[method-assign, assignment]

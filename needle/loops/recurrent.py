@@ -35,7 +35,7 @@ LSTM = _body(
     Step(LstmGates(), (5, 1)),
     Step(TupleGetItem(0), (6,)),
     Step(TupleGetItem(1), (6,)),
-    outputs=(7, 8, 7),
+    outputs=(7, 8, 7, 8),
 )
 # Inputs: the state, the sums of the input, the weight, the bias of the state's part.
 GRU = _body(
@@ -58,15 +58,17 @@ RNN = {"tanh": _rnn(Tanh()), "relu": _rnn(Relu())}
 
 def lstm(
     projected: Tensor, h: Tensor, c: Tensor, w: Tensor, reverse: bool = False
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(hidden states of all steps (T, B, H), the last one, the last cell state) of an LSTM.
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(hidden states of all steps (T, B, H), cell states of all steps, the last hidden state (B,
+    H), the last cell state) of an LSTM.
 
     `projected` (T, B, 4 H: i, f, g, o) is the input's part of the gates' pre-activations with all
     biases, h and c (B, H) are the first states, w (H, 4 H) is the weight of h. `reverse` begins
     with the last step.
     """
-    last, cell, hidden = run(LSTM, [h, c, projected, w], 2, 1, projected.shape[0], reverse)
-    return hidden, last, cell
+    inputs = [h, c, projected, w]
+    last, last_cell, hidden, cells = run(LSTM, inputs, 2, 1, projected.shape[0], reverse)
+    return hidden, cells, last, last_cell
 
 
 def gru(
@@ -112,9 +114,10 @@ def compute_lstm(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | No
     made = {_HIDDEN: hidden, _CELL: cells, _SUMS: sums}
     found = [hidden[-1], cells[-1]]
     for number in body.outputs[2:]:
-        found.append(
-            _before(inputs[number], made[(_HIDDEN, _CELL)[number]]) if number < 2 else made[number]
-        )
+        if number < 2:
+            found.append(_before(inputs[number], made[(_HIDDEN, _CELL)[number]]))
+        else:
+            found.append(made[number])
     return tuple(found)
 
 
@@ -125,10 +128,10 @@ def lstm_backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
     of_hidden, of_cells = grads.pop(_HIDDEN, None), grads.pop(_CELL, None)
     if op.reverse or any(grad is not None for grad in grads.values()):
         return NotImplemented
-    if not {1, _SUMS, _HIDDEN} <= kept.keys():
+    if not {_SUMS, _HIDDEN, _CELL} <= kept.keys():
         return NotImplemented
     h, c, _, w = node.saved
-    cells = _behind(kept[1], node.output[1])
+    cells = kept[_CELL]
     of_hidden = _with_last(of_hidden, out_grads[0], kept[_HIDDEN])
     of_cells = _with_last(of_cells, out_grads[1], cells)
     made = kept[_HIDDEN], cells, kept[_SUMS]
@@ -141,14 +144,6 @@ def _before(first: NDArray, states: NDArray) -> NDArray:
     made = empty(states.shape, states.dtype, states.device)
     made[0] = first
     made[1:] = states[:-1]
-    return made
-
-
-def _behind(states: NDArray, last: NDArray) -> NDArray:
-    """The states after each step, from those before it."""
-    made = empty(states.shape, states.dtype, states.device)
-    made[:-1] = states[1:]
-    made[-1] = last
     return made
 
 

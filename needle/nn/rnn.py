@@ -238,7 +238,8 @@ class LSTM(_Recurrent):
         return X, (hidden, cell)
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        return recurrent.lstm(cell.project(X), *state, cell.W_hh, reverse)
+        Z, _, *last = recurrent.lstm(cell.project(X), *state, cell.W_hh, reverse)
+        return Z, *last
 
 
 def _check_sequence(cell: Cell, X: Tensor) -> None:

@@ -12,6 +12,7 @@ from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.loops import Loops
 from needle_tvm.frontend.shapes import described, described_shape
 from needle_tvm.frontend.translate import translate
+from needle_tvm.frontend.unroll import unrolled
 from needle_tvm.frontend.whole import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
@@ -35,6 +36,8 @@ def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
 def _lowered(graph: Graph, target: Target, variant: Variant, loops: Loops | None) -> IRModule:
     """The same for a graph whose dims are whole axes, or the body of a loop among `loops`."""
     loops = loops or Loops(target, variant, _lowered)
+    if str(target.kind) == "cuda":
+        graph = unrolled(graph, loops.has_kernels)
     prefers = pipeline.of(target, variant.stage).prefer_emit
     module = translate(graph, prefer_emit=prefers, loops=loops)
     return build.lower_module(module, target, variant)

@@ -53,7 +53,6 @@ from needle_tvm.kernels.dense.gpu_library_products import Product, library_produ
 from needle_tvm.kernels.dense.narrow_products import narrow_products
 from needle_tvm.kernels.dense.pack_pairs import pack_pairs
 from needle_tvm.kernels.dense.pack_weights import pack_weights
-from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
 from needle_tvm.lower.cuda_graph import cuda_graph
 from needle_tvm.lower.keep_fields_apart import keep_fields_apart
 from needle_tvm.lower.merge_kernels import merge_kernels
@@ -188,7 +187,6 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 write_planes,
                 pack_pairs,
                 pack_weights,
-                pack_recurrence,
                 *_LOWER,
             ),
             schedule=(
@@ -223,7 +221,6 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 *_FOLD,
                 narrow_products,
                 _DROP_DEAD,
-                pack_recurrence,
                 *_LOWER,
             ),
             schedule=(gpu.schedule, keep_arithmetic, cuda_graph),

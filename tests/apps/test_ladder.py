@@ -36,7 +36,7 @@ def test_each_rung_is_the_one_before_and_one_step(device, kind, names):
         assert passes[lower] < passes[higher], (lower, higher)
     added = {high: passes[high] - passes[low] for low, high in itertools.pairwise(names)}
     assert {"FuseOps", "FuseTIR"} <= added["fused"]
-    assert {"lift_parameter_work", "fold_scale", "pack_recurrence"} <= added["packed"]
+    assert {"lift_parameter_work", "fold_scale"} <= added["packed"]
     assert not added["packed"] & {"schedule", "merge_kernels"}
     if kind == "llvm":
         assert "pack_weights" in added["packed"]

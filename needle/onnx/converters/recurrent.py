@@ -1,7 +1,6 @@
 """Converters of recurrent layers: RNN, GRU and LSTM.
 
-A layer of the usual form is one operation over all steps (`ops.lstm_sequence`, `gru_sequence`,
-`gru_reset_first`, `rnn_sequence`), whose compiled code is a loop. Another form is a `needle.scan`.
+Each is a `needle.scan`, whatever its activations, peepholes and bounds.
 Sequences of different lengths run to the end all the same: steps behind the end of one change
 nothing before it, and what they give is masked. Their own ends are read by index.
 """
@@ -13,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ... import init, ops
 from ...conversion.values import Value, tensor
+from ...loops import recurrent as usual_layers
 from ...loops import scan
-from ...ops.rnn_sequence import NONLINEARITIES
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
@@ -228,16 +227,15 @@ def _last(state: Tensor, first: Tensor, place: _Places | None) -> Tensor:
 
 
 def _by_step(
-    projected: Tensor, states: Sequence[Tensor], step: Callable[..., Sequence[Tensor]]
+    projected: Tensor, states: Sequence[Tensor], step: Callable[..., tuple[Tensor, ...]]
 ) -> list[Tensor]:
-    """Each state after every step, where `step` has no operation over all steps."""
+    """Each state after every step."""
 
-    def cell(now: list[Tensor], sums: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        after = list(step(sums, *now))
+    def cell(now: tuple[Tensor, ...], sums: Tensor) -> tuple[Any, Any]:
+        after = step(sums, *now)
         return after, after
 
-    stacked: list[Tensor] = scan(cell, list(states), projected)[1]
-    return stacked
+    return list(scan(cell, tuple(states), projected)[1])
 
 
 def _clipper(node: Node) -> Function:
@@ -272,14 +270,11 @@ def rnn(
     clipped = _clipper(node)
 
     def layer(d: int, projected: Tensor, states: Sequence[Tensor]) -> Sequence[Tensor]:
-        ((name, function),) = activations[d]
-        if name in NONLINEARITIES and not node.has("clip"):
-            sums = ops.add(projected, given.state_bias[d])
-            return (ops.rnn_sequence(sums, states[0], given.recurrent[d], name),)
+        ((_, function),) = activations[d]
+        projected, w = ops.add(projected, given.state_bias[d]), given.recurrent[d]
 
         def step(sums: Tensor, h: Tensor) -> tuple[Tensor]:
-            total = ops.add(ops.add(sums, ops.matmul(h, given.recurrent[d])), given.state_bias[d])
-            return (function(clipped(total)),)
+            return (function(clipped(ops.add(sums, ops.matmul(h, w)))),)
 
         return _by_step(projected, states, step)
 
@@ -306,11 +301,7 @@ def gru(
         (gate_name, gate), (new_name, new) = activations[d]
         usual = gate_name == "sigmoid" and new_name == "tanh" and not node.has("clip")
         if usual and before_reset:
-            hidden, _ = ops.gru_sequence(projected, states[0], w, bias)
-            return (hidden,)
-        if usual:
-            hidden, _ = ops.gru_reset_first(ops.add(projected, bias), states[0], w)
-            return (hidden,)
+            return usual_layers.gru(projected, states[0], w, bias)[:1]
         gates, last = w[:, : 2 * width], w[:, 2 * width :]
         gates_bias, last_bias = bias[: 2 * width], bias[2 * width :]
 
@@ -355,8 +346,7 @@ def lstm(
         named = tuple(name for name, _ in activations[d])
         special = coupled or peepholes is not None or node.has("clip")
         if named == ("sigmoid", "tanh", "tanh") and not special:
-            hidden, cells, _ = ops.lstm_sequence(projected, states[0], states[1], w)
-            return hidden, cells
+            return usual_layers.lstm(projected, states[0], states[1], w)[:2]
         gate, new, out = (function for _, function in activations[d])
         seen: list[Tensor | None] = [None] * 3
         if peepholes is not None:

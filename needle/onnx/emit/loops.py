@@ -12,6 +12,7 @@ from ...node import Node
 from ._rules import Site, rule, written
 from ._writer import Value, Writer
 from .along import counting
+from .recurrent import layer
 
 
 def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
@@ -38,6 +39,9 @@ def _run(w: Writer, body: Body, inputs: Sequence[Value]) -> list[Value]:
 def scan(s: Site, *inputs: Value) -> tuple[Value, ...]:
     """A Scan. What nothing reads is left out: a trace keeps what a gradient would read."""
     w, count, used = s.w, s.op.states, _used(s)
+    found = None if same(s.op.length, 0) else layer(s, used)
+    if found is not None:
+        return found
     op = s.op.fitted([node.spec for node in s.node.input_nodes]).only(used)
     kept = [*range(count), *[n for n in used if n >= count]]
     last = count + op.sequences

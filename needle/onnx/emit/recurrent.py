@@ -1,27 +1,25 @@
-"""Recurrent layers: ONNX's LSTM, GRU and RNN where they say the same, and else a Scan of steps.
+"""Recurrent layers: scans that say the same as ONNX's LSTM, GRU and RNN.
 
 ONNX's operators hold the weights of the input as well, and give the states of all steps for h, but
-of the last step alone for c. So the product that made `projected` is taken in, if it is one, and
-`cells` is an LSTM's only if nothing reads more of it than its last step.
+of the last step alone for c. So the product that made the sequence is taken in, if it is one, and
+a scan whose c of all steps is read stays a Scan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from ... import ops
-from ...extents import same
+from ...body import Body
+from ...loops import recurrent as usual
 from ...node import Node
-from ...ops._keys import Range, expand
-from ...spec import Spec
 from ._dtypes import has_kernel
 from ._rules import Site, rule
 from ._writer import Value, Writer
 
-_LSTM = (0, 3, 1, 2)  # i, f, g, o in ONNX's order: i, o, f, c
-_GRU = (1, 0, 2)  # r, z, n in ONNX's order: z, r, h
-_RNN = {"tanh": "Tanh", "relu": "Relu"}
+_LSTM_ORDER = (0, 3, 1, 2)  # i, f, g, o in ONNX's order: i, o, f, c
+_GRU_ORDER = (1, 0, 2)  # r, z, n in ONNX's order: z, r, h
 
 
 class _Projection(NamedTuple):
@@ -80,62 +78,95 @@ def _biases(
     return w.unsqueeze(w.concat(both, 0, (2 * width,)), 0)
 
 
-def _readers(s: Site, index: int) -> list[Node | None]:
-    """What reads part `index` of the tuple."""
-    found: list[Node | None] = []
-    for user in s.users[s.node]:
-        if user is None or not isinstance(user.op, ops.TupleGetItem):
-            return [None]
-        if user.op.index % len(s.node.spec) == index:
-            found += s.users[user]
-    return found
+_Layer = Callable[[Site, _Projection, bool], list[Value]]
 
 
-def _last_steps(s: Site, index: int) -> list[Node] | None:
-    """The nodes that take the last step of part `index`, as [-1]; None if another reads it."""
-    found = []
-    steps, *rest = s.node.spec[index].shape
-    for user in _readers(s, index):
-        if user is None or not isinstance(user.op, ops.Slice):
-            return None
-        first, *others = expand("slice", user.op.key, 1 + len(rest))
-        is_last = not isinstance(first, tuple) and first is not None
-        if not is_last or not (same(first, -1) or same(first, steps - 1)):
-            return None
-        if any(entry != Range() for entry in others):
-            return None
-        found.append(user)
-    return found
+def layer(s: Site, used: Collection[int]) -> tuple[Value, ...] | None:
+    """The results of a Scan that is a layer which ONNX has an operator for, of which only those in
+    `used` are read; None for another Scan."""
+    steps, states = s.op.body.steps, s.op.states
+    write = next((write for body, write in _LAYERS if steps == body.steps), None)
+    if write is None:
+        return None
+    outputs, hidden = s.op.body.outputs, s.op.body.outputs[0]
+    made_of = _projection(s.node.input_nodes[states])
+    (operator, emit) = write
+    if made_of is None or not has_kernel(operator, s.out[0].dtype):
+        return None
+    if any(n >= states and outputs[n] != hidden for n in used):  # more than the outputs
+        return None
+    whole, *last = emit(s, made_of, s.op.reverse)
+    shape = s.out[0].shape
+    whole.shape = (s.op.length, 1, *shape)
+    for each in last:
+        each.shape = (1, *shape)
+    found = [Value("", spec.dtype, spec.shape) for spec in s.out]
+    for n in used:
+        found[n] = s.w.squeeze(last[n], 0) if n < states else s.w.squeeze(whole, 1)
+    return tuple(found)
 
 
-@rule(ops.LstmSequence)
-def lstm_sequence(
-    s: Site, projected: Value, h: Value, c: Value, weight: Value
-) -> tuple[Value, ...]:
-    w, made_of = s.w, _projection(s.node.input_nodes[0])
-    ends = _last_steps(s, 1)
-    if made_of is None or ends is None or _readers(s, 2) or not has_kernel("LSTM", h.dtype):
-        return _lstm_steps(s, projected, h, c, weight)
-    own, other = _two_biases(s, made_of.bias)
-    state = _weight(w, weight, _LSTM)
-    hidden, _, cell = w.node(
-        "LSTM",
+def _lstm(s: Site, made_of: _Projection, reverse: bool) -> list[Value]:
+    h, c, _, weight = (s.values[node] for node in s.node.input_nodes)
+    biases = _two_biases(s, made_of.bias)
+    return _operator(s, "LSTM", made_of, biases, [h, c], weight, _LSTM_ORDER, reverse)
+
+
+def _gru(s: Site, made_of: _Projection, reverse: bool) -> list[Value]:
+    h, _, weight, bias = (s.values[node] for node in s.node.input_nodes)
+    biases = None if made_of.bias is None else s.values[made_of.bias], bias
+    order = _GRU_ORDER
+    return _operator(s, "GRU", made_of, biases, [h], weight, order, reverse, linear_before_reset=1)
+
+
+def _rnn(function: str) -> _Layer:
+    def emit(s: Site, made_of: _Projection, reverse: bool) -> list[Value]:
+        h, _, weight = (s.values[node] for node in s.node.input_nodes)
+        biases = _two_biases(s, made_of.bias)
+        return _operator(
+            s, "RNN", made_of, biases, [h], weight, (0,), reverse, activations=[function]
+        )
+
+    return emit
+
+
+_LAYERS: Sequence[tuple[Body, tuple[str, _Layer]]] = (
+    (usual.LSTM, ("LSTM", _lstm)),
+    (usual.GRU, ("GRU", _gru)),
+    (usual.RNN["tanh"], ("RNN", _rnn("Tanh"))),
+    (usual.RNN["relu"], ("RNN", _rnn("Relu"))),
+)
+
+
+def _operator(
+    s: Site,
+    operator: str,
+    made_of: _Projection,
+    biases: tuple[Value | None, Value | None],
+    states: Sequence[Value],
+    weight: Value,
+    order: Sequence[int],
+    reverse: bool,
+    **attributes: Any,
+) -> list[Value]:
+    """A layer's outputs of all steps (T, 1, B, H) and last states (1, B, H), with the product that
+    made its input's part taken in."""
+    w, state = s.w, _weight(s.w, weight, order)
+    if reverse:
+        attributes["direction"] = "reverse"
+    made = w.node(
+        operator,
         s.values[made_of.x],
-        _weight(w, s.values[made_of.weight], _LSTM),
+        _weight(w, s.values[made_of.weight], order),
         state,
-        _biases(w, own, other, _LSTM, state),
+        _biases(w, *biases, order, state),
         None,
-        w.unsqueeze(h, 0),
-        w.unsqueeze(c, 0),
-        dtype=(None,) * 3,
-        hidden_size=h.extents[1],
+        *[w.unsqueeze(each, 0) for each in states],
+        dtype=(None,) * (1 + len(states)),
+        hidden_size=states[0].extents[1],
+        **attributes,
     )
-    steps, *rest = s.out[0].shape
-    hidden.shape, cell.shape = (steps, 1, *rest), (1, *rest)
-    for end in ends:
-        s.values[end] = w.squeeze(cell, 0)
-    states = w.squeeze(hidden, 1)
-    return states, states, states
+    return list(made)
 
 
 def _two_biases(s: Site, bias: Node | None) -> tuple[Value | None, Value | None]:
@@ -147,69 +178,6 @@ def _two_biases(s: Site, bias: Node | None) -> tuple[Value | None, Value | None]
         first, second = (s.values[part] for part in parts)
         return first, second
     return s.values[bias], None
-
-
-@rule(ops.GruSequence)
-def gru_sequence_(
-    s: Site, projected: Value, h: Value, weight: Value, bias: Value
-) -> tuple[Value, ...]:
-    made_of = _projection(s.node.input_nodes[0])
-    if made_of is None or _readers(s, 1) or not has_kernel("GRU", h.dtype):
-        return _gru_steps(s, projected, h, weight, bias)
-    own = None if made_of.bias is None else s.values[made_of.bias]
-    states = _whole_layer(s, "GRU", made_of, (own, bias), h, weight, _GRU, linear_before_reset=1)
-    return states, states
-
-
-@rule(ops.GruResetFirst)
-def gru_reset_first(s: Site, projected: Value, h: Value, weight: Value) -> tuple[Value, ...]:
-    made_of = _projection(s.node.input_nodes[0])
-    if made_of is None or _readers(s, 1) or not has_kernel("GRU", h.dtype):
-        return _gru_reset_steps(s, projected, h, weight)
-    own, other = _two_biases(s, made_of.bias)
-    hidden = _whole_layer(s, "GRU", made_of, (own, other), h, weight, _GRU, linear_before_reset=0)
-    return hidden, hidden
-
-
-@rule(ops.RnnSequence)
-def rnn_sequence(s: Site, projected: Value, h: Value, weight: Value) -> Value:
-    made_of, function = _projection(s.node.input_nodes[0]), _RNN[s.op.nonlinearity]
-    if made_of is None or not has_kernel("RNN", h.dtype):
-        return _rnn_steps(s, projected, h, weight, function)
-    biases = _two_biases(s, made_of.bias)
-    return _whole_layer(s, "RNN", made_of, biases, h, weight, (0,), activations=[function])
-
-
-def _whole_layer(
-    s: Site,
-    operator: str,
-    made_of: _Projection,
-    biases: tuple[Value | None, Value | None],
-    h: Value,
-    weight: Value,
-    order: Sequence[int],
-    **attributes: Any,
-) -> Value:
-    """The states of all steps (T, B, H) of a layer of one state, with the product that made its
-    input's part taken in."""
-    w, state = s.w, _weight(s.w, weight, order)
-    hidden: Value = w.node(
-        operator,
-        s.values[made_of.x],
-        _weight(w, s.values[made_of.weight], order),
-        state,
-        _biases(w, *biases, order, state),
-        None,
-        w.unsqueeze(h, 0),
-        hidden_size=h.extents[1],
-        **attributes,
-    )
-    steps, *rest = (s.out if isinstance(s.out, Spec) else s.out[0]).shape
-    hidden.shape = (steps, 1, *rest)
-    return w.squeeze(hidden, 1)
-
-
-# Step by step
 
 
 @rule(ops.LstmGates)
@@ -246,75 +214,6 @@ def _gru_step(w: Writer, inputs: Value, states: Value, h: Value) -> Value:
     r, z = (w.op("Sigmoid", w.op("Add", *pair)) for pair in ((a, d), (b, e)))
     n = w.op("Tanh", w.op("Add", c, w.op("Mul", r, f)))
     return w.op("Add", n, w.op("Mul", z, w.op("Sub", h, n)))
-
-
-def _lstm_steps(s: Site, projected: Value, h: Value, c: Value, weight: Value) -> tuple[Value, ...]:
-    dtype = h.dtype
-    projected, h, c, weight = (_wide(s, each) for each in (projected, h, c, weight))
-
-    def step(w: Writer, h: Value, c: Value, share: Value) -> tuple[list[Value], list[Value]]:
-        own: Value = w.node("MatMul", h, weight, shape=share.shape)
-        sums = w.op("Add", share, own)
-        h, c = _lstm_step(w, sums, c)
-        return [h, c], [h, c, sums]
-
-    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h, c], [projected], step)[1])
-
-
-def _gru_steps(
-    s: Site, projected: Value, h: Value, weight: Value, bias: Value
-) -> tuple[Value, ...]:
-    dtype = h.dtype
-    projected, h, weight, bias = (_wide(s, each) for each in (projected, h, weight, bias))
-
-    def step(w: Writer, h: Value, share: Value) -> tuple[list[Value], list[Value]]:
-        own: Value = w.node("MatMul", h, weight, shape=share.shape)
-        sums = w.op("Add", own, bias)
-        h = _gru_step(w, share, sums, h)
-        return [h], [h, sums]
-
-    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step)[1])
-
-
-def _gru_reset_steps(s: Site, projected: Value, h: Value, weight: Value) -> tuple[Value, ...]:
-    dtype, width = h.dtype, h.extents[1]
-    projected, h, weight = (_wide(s, each) for each in (projected, h, weight))
-    of_gates, of_new = _columns(s.w, weight, 2 * width)
-
-    def step(w: Writer, h: Value, share: Value) -> tuple[list[Value], list[Value]]:
-        both, new = _columns(w, share, 2 * width)
-        own: Value = w.node("MatMul", h, of_gates, shape=both.shape)
-        gates = w.op("Sigmoid", w.op("Add", both, own))
-        r, z = _parts(w, gates, 2)
-        kept: Value = w.node("MatMul", w.op("Mul", r, h), of_new, shape=new.shape)
-        n = w.op("Tanh", w.op("Add", new, kept))
-        h = w.op("Add", n, w.op("Mul", z, w.op("Sub", h, n)))
-        return [h], [h, gates]
-
-    return tuple(s.w.cast(each, dtype) for each in s.w.scan([h], [projected], step)[1])
-
-
-def _columns(w: Writer, x: Value, first: int) -> tuple[Value, Value]:
-    """The first columns of a matrix, and the others."""
-    rows, width = x.extents
-    sizes = (first, width - first)
-    made = w.node("Split", x, w.ints(sizes), dtype=(None,) * 2, axis=1)
-    for part, size in zip(made, sizes, strict=True):
-        part.shape = (rows, size)
-    return made[0], made[1]
-
-
-def _rnn_steps(s: Site, projected: Value, h: Value, weight: Value, function: str) -> Value:
-    dtype = h.dtype
-    projected, h, weight = (_wide(s, each) for each in (projected, h, weight))
-
-    def step(w: Writer, h: Value, share: Value) -> tuple[list[Value], list[Value]]:
-        own: Value = w.node("MatMul", h, weight, shape=share.shape)
-        h = w.op(function, w.op("Add", share, own))
-        return [h], [h]
-
-    _, (states,) = s.w.scan([h], [projected], step)
-    return s.w.cast(states, dtype)
 
 
 def _wide(s: Site, x: Value) -> Value:

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from ... import ops
 from ...conversion.values import Value, tensor
-from ...extents import is_symbolic
 from ...init import zeros
+from ...loops import recurrent as usual_layers
+from ...loops import scan
 from ...tensor import Tensor
 from ..operands import in_float32, wide
 from ..program import Node
@@ -47,8 +48,9 @@ def _plus(x: Tensor, *others: Tensor | None) -> Tensor:
     return ops.add(x, total)
 
 
-# (steps (T, B, I), states before the first, weights) -> each state after every step
-Layer = Callable[[Tensor, Sequence[Tensor], _Weights], Sequence[Tensor]]
+# (steps (T, B, I), first states, weights, whether the last step comes first) -> the outputs of all
+# steps, then the last states
+Layer = Callable[[Tensor, Sequence[Tensor], _Weights, bool], Sequence[Tensor]]
 
 
 def _layers(
@@ -82,10 +84,9 @@ def _layers(
             biases = of_layer[2:] or [None, None]
             weights = _Weights(of_layer[0], of_layer[1], biases[0], biases[1], projection)
             backwards = number > first
-            steps = ops.flip(found, 0) if backwards else found
-            after = layer(steps, [state[number] for state in begin], weights)
-            outputs.append(ops.flip(after[0], 0) if backwards else after[0])
-            ends.append([state[-1] for state in after])
+            made, *last = layer(found, [state[number] for state in begin], weights, backwards)
+            outputs.append(made)
+            ends.append(last)
         found = ops.concat(outputs, -1) if bidirectional else outputs[0]
     finals = [ops.stack(list(parts), 0) for parts in zip(*ends, strict=True)]
     found = ops.swapaxes(found, 0, 1) if batch_first else found
@@ -101,44 +102,32 @@ def _rounded(x: Tensor, node: Node) -> Tensor:
 def lstm(node: Node, x: Value, states: Any, params: Any, *options: Any) -> tuple[Tensor, ...]:
     projects = states[0].shape[-1] != states[1].shape[-1]
 
-    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
-        projected = w.projected(x, w.input_bias, w.state_bias)
+    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights, reverse: bool) -> Sequence[Tensor]:
+        projected, weight = w.projected(x, w.input_bias, w.state_bias), ops.transpose(w.of_state)
         if w.projection is None:
-            weight = ops.transpose(w.of_state)
-            hidden, cells, _ = ops.lstm_sequence(projected, begin[0], begin[1], weight)
-            return hidden, cells
-        return _projecting_lstm(node, projected, begin, w, w.projection)
+            hidden, _, *last = usual_layers.lstm(projected, *begin, weight, reverse)
+            return hidden, *last
+        projection = ops.transpose(w.projection)
+
+        def cell(now: tuple[Tensor, Tensor], sums: Tensor) -> tuple[Any, Tensor]:
+            h, c = ops.lstm_gates(ops.add(sums, ops.matmul(now[0], weight)), now[1])
+            h = ops.matmul(h, projection)
+            return (h, c), h
+
+        last, hidden = scan(cell, tuple(begin), projected, reverse=reverse)
+        return hidden, *last
 
     return _layers(node, layer, x, states, params, projects, *options)
 
 
-def _projecting_lstm(
-    node: Node, projected: Tensor, begin: Sequence[Tensor], w: _Weights, projection: Tensor
-) -> list[Tensor]:
-    """An LSTM whose outputs are projected (proj_size), step by step."""
-    if is_symbolic(projected.shape[:1]):
-        raise node.unsupported(
-            f"{projected.shape[0]} steps, which a Dim leaves open: an LSTM with projections is "
-            "unrolled; give the axis of steps a number"
-        )
-    (h, c), hidden, cells = begin, [], []
-    for sums in ops.split(projected, 0):
-        total = ops.add(sums, ops.matmul(h, ops.transpose(w.of_state)))
-        h, c = ops.lstm_gates(total, c)
-        h = ops.matmul(h, ops.transpose(projection))
-        hidden.append(h)
-        cells.append(c)
-    return [ops.stack(hidden, 0), ops.stack(cells, 0)]
-
-
 @converter("aten.gru.input", "needle.gru")
 def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple[Tensor, ...]:
-    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
+    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights, reverse: bool) -> Sequence[Tensor]:
         bias = w.state_bias
         if bias is None:
             bias = zeros(w.of_state.shape[0], dtype=x.dtype, device=x.device, requires_grad=False)
-        projected = w.projected(x, w.input_bias)
-        return (ops.gru_sequence(projected, begin[0], ops.transpose(w.of_state), bias)[0],)
+        projected, weight = w.projected(x, w.input_bias), ops.transpose(w.of_state)
+        return usual_layers.gru(projected, *begin, weight, bias, reverse)
 
     return _layers(node, layer, x, [state], params, False, *options)
 
@@ -147,10 +136,10 @@ def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
 def rnn(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple[Tensor, ...]:
     nonlinearity = "tanh" if "tanh" in node.operator else "relu"
 
-    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights) -> Sequence[Tensor]:
+    def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights, reverse: bool) -> Sequence[Tensor]:
         projected = w.projected(x, w.input_bias, w.state_bias)
         weight = ops.transpose(w.of_state)
-        return (ops.rnn_sequence(projected, begin[0], weight, nonlinearity),)
+        return usual_layers.rnn(projected, *begin, weight, nonlinearity, reverse)
 
     return _layers(node, layer, x, [state], params, False, *options)
 

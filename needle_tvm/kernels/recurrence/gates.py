@@ -12,7 +12,7 @@ each other between the two.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from needle.body import Body, Step
@@ -27,7 +27,7 @@ from needle.ops.slicing import Slice
 from needle.ops.tuples import TupleGetItem
 from needle.spec import Spec
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx, tvm
-from needle_tvm.kernels.recurrence.cpu import StepsTile, steps_tile, steps_tiles
+from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
 from needle_tvm.kernels.variants import covers_best
 from needle_tvm.tir import nests
 from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
@@ -47,9 +47,68 @@ class _Unfit(Exception):
     """A value of a cell is no function of the sums of its own unit."""
 
 
+@dataclass(frozen=True)
+class GatesTile:
+    """The register tile: all gates of `units` units for `rows` rows of the batch."""
+
+    rows: int
+    units: int
+    is_parallel: bool  # whether there is enough work for more than one thread
+
+
+def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
+    """One vector of units, and as many rows as registers allow beside the weights of the gates and
+    a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
+    most = _most_rows(target, gates)
+    blocks = -(-batch // most)
+    units = vector_registers(target)[1] // item_bytes(dtype)
+    # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
+    shared = int(target.attrs["num-cores"]) > 1 and hidden > units
+    return GatesTile(
+        rows=-(-batch // blocks),
+        units=units,
+        is_parallel=shared and batch * hidden * gates * hidden >= PARALLEL_WORK,
+    )
+
+
+def gates_tiles(
+    least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
+) -> list[GatesTile]:
+    """The tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
+    of their own number, and more the one that covers them with the fewest to spare."""
+    largest = _most_rows(target, gates)
+    rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
+    fitting = sorted(each for each in rows if each <= largest)
+    useful = [each for each in fitting if least <= each] or [largest]
+    # Tiles of more rows than the first that holds the most are never picked.
+    useful = useful[: next((at for at, each in enumerate(useful, 1) if each >= most), len(useful))]
+    return [replace(gates_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
+
+
+def _most_rows(target: Target, gates: int) -> int:
+    registers, _ = vector_registers(target)
+    return max(1, (registers - gates - 2) // gates)
+
+
+def pack_gates(w: te.Tensor, gates: int, units: int) -> te.Tensor:
+    """(K, gates * H) -> panels (ceil(H / units), K, gates, units), zeros past the last unit."""
+    inner, width = map(int, w.shape)
+    hidden = width // gates
+
+    def element(panel: Any, row: Any, gate: Any, lane: Any) -> Any:
+        unit = panel * units + lane
+        value = w[row, gate * hidden + unit]
+        if hidden % units == 0:
+            return value
+        return tirx.if_then_else(unit < hidden, value, tirx.const(0, w.dtype))
+
+    shape = -(-hidden // units), inner, gates, units
+    return te.compute(shape, element, name="pack_gates")
+
+
 @dataclass(frozen=True, eq=False)
 class PackGates(Op):
-    """(K, gates * H) -> panels (ceil(H / units), K, gates, units), zeros past the last unit."""
+    """`pack_gates`."""
 
     units: int
     gates: int
@@ -63,18 +122,7 @@ class PackGates(Op):
         return Spec((-(-units // self.units), inner, self.gates, self.units), w.dtype, w.device)
 
     def emit_te(self, k: Any, w: Any) -> Any:
-        inner, width = map(int, w.shape)
-        hidden, units = width // self.gates, self.units
-
-        def element(panel: Any, row: Any, gate: Any, lane: Any) -> Any:
-            unit = panel * units + lane
-            value = w[row, gate * hidden + unit]
-            if hidden % units == 0:
-                return value
-            return tirx.if_then_else(unit < hidden, value, tirx.const(0, w.dtype))
-
-        shape = -(-hidden // units), inner, self.gates, units
-        return te.compute(shape, element, name="pack_gates")
+        return pack_gates(w, self.gates, self.units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +132,7 @@ class GatedProduct(Op):
 
     cell: Body  # its inputs: the sums, and the others
     gates: int
-    tiles: tuple[StepsTile, ...]
+    tiles: tuple[GatesTile, ...]
 
     name = "gated_product"
     opaque = True
@@ -138,7 +186,7 @@ class _Cell:
         return int(tensor.shape[1]) // self._hidden
 
     def write(
-        self, s: Any, tiles: Sequence[StepsTile], ins: Sequence[Any], outs: Sequence[Any]
+        self, s: Any, tiles: Sequence[GatesTile], ins: Sequence[Any], outs: Sequence[Any]
     ) -> None:
         """The kernel; the code picks among `tiles`, fewest rows first, by the batch."""
         tile, *rest = tiles
@@ -153,7 +201,7 @@ class _Cell:
             with s.Else():
                 self.write(s, rest, ins, outs)
 
-    def _tiles(self, s: Any, tile: StepsTile, ins: Sequence[Any], outs: Sequence[Any]) -> None:
+    def _tiles(self, s: Any, tile: GatesTile, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         loop = s.parallel if tile.is_parallel else s.serial
         (blocks,) = exprs_of([tiles_in(extent_of(self._batch), tile.rows)[0]])
         with loop(0, -(-self._hidden // tile.units)) as panel, s.serial(0, blocks) as block:
@@ -163,7 +211,7 @@ class _Cell:
     def _tile(
         self,
         s: Any,
-        tile: StepsTile,
+        tile: GatesTile,
         panel: Any,
         rows: Sequence[Any],
         ins: Sequence[Any],
@@ -430,10 +478,10 @@ def _fused(
     hidden = specs[w].shape[1] // gates
     batch, dtype = specs[h].shape[0], specs[h].dtype
     if isinstance(batch, int):
-        tiles = [steps_tile(batch, hidden, dtype, target, gates)]
+        tiles = [gates_tile(batch, hidden, dtype, target, gates)]
     else:
         least, most = bounds_of(batch)
-        tiles = steps_tiles(least, most or 1 << 20, hidden, dtype, target, gates)
+        tiles = gates_tiles(least, most or 1 << 20, hidden, dtype, target, gates)
     units = tiles[0].units
     made = GatedProduct(cell, gates, tuple(tiles))
     if not _is_of_units(cell, (specs[h].shape[1], gates, units), dtype):

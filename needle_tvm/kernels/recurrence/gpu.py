@@ -2,7 +2,7 @@
 
 dlight knows no such steps: it ran them all in one thread. A step is a matmul of few rows (see
 `dense.gpu_few_rows`) whose epilogue is the next state. A block has all gates of a few units, from a
-panel of the packed weight (`recurrence.pack_gates`), and its threads share the reduction axis:
+panel of the packed weight (`gates.pack_gates`), and its threads share the reduction axis:
 
     for step (on the host; a CUDA graph can hold the launches):
         for units (blockIdx.x), rows (blockIdx.y):
@@ -26,14 +26,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from needle_tvm._tvm.names import statements, te, tirx
-from needle_tvm.kernels.recurrence.cpu import (
-    LSTM,
-    Recurrence,
-    State,
-    states_after,
-    steps_sizes,
-    tanh_or_nan,
-)
 from needle_tvm.tir import nests
 
 _THREADS = 256
@@ -41,6 +33,31 @@ _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_UNITS, _LEAST_UNITS = 8, 2  # per block; two fill the smallest memory transaction, 32 bytes
 _MOST_ROWS = 16  # sums that a thread keeps in registers
 _VECTOR = 4  # neighbouring terms per thread: one load of the state
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What a kernel of all steps reads and writes. `inputs` names the buffers that it reads, in
+    order. `states` pairs the buffer of a state's initial values (B, H) with that of its values
+    after each step (T, B, H)."""
+
+    name: str
+    inputs: tuple[str, ...]
+    states: tuple[tuple[str, str], ...] = (("h", "hiddens"),)
+
+
+State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
+
+
+def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[State, ...]:
+    """The states after the step `before`; None for the initial ones."""
+
+    def state(initial: str, after: str) -> State:
+        if before is None:
+            return lambda row, unit: getattr(buffers, initial)[row, unit]
+        return lambda row, unit: getattr(buffers, after)[before, row, unit]
+
+    return tuple(state(*each) for each in kind.states)
 
 
 @dataclass(frozen=True)
@@ -72,23 +89,17 @@ def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
     return StepsThreads(units, -(-batch // row_blocks), slices, terms, gates)
 
 
-def lstm_steps(
-    inputs: Sequence[te.Tensor], threads: StepsThreads, *, with_sums: bool
-) -> list[te.Tensor]:
-    """Like `recurrence.cpu.lstm_steps`, as GPU kernels."""
-    return extern_steps(LSTM, inputs, threads, with_sums, _Writer)
-
-
 def extern_steps(
     kind: Recurrence,
     inputs: Sequence[te.Tensor],
     threads: StepsThreads,
-    with_sums: bool,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
     """The results of all steps, which `writer(kind, s, threads, sizes, buffers)` writes."""
-    dtype, sizes = str(inputs[0].dtype), steps_sizes(inputs)
-    shapes = kind.results(sizes, with_sums)
+    dtype, named = str(inputs[0].dtype), dict(zip(kind.inputs, inputs, strict=True))
+    steps, (batch, hidden) = named["projected"].shape[0], named["h"].shape
+    sizes = int(steps), int(batch), int(hidden)
+    shapes = {after: sizes for _, after in kind.states}
 
     # Without these, buffers could begin anywhere in memory, and kernels would be told where.
     given = [
@@ -182,10 +193,9 @@ class StepsWriter:
         """The index of the block's row r; past the end, the last row again."""
         return tirx.min(self._first + r, self._batch - 1)
 
-    def _multiply(self, h: State, panels: Any = None) -> None:
-        """Sum this thread's slice of the terms for all rows. Other `panels` may be given."""
-        s, own = self._s, self._threads
-        panels = self._buffers.panels if panels is None else panels
+    def _multiply(self, h: State) -> None:
+        """Sum this thread's slice of the terms for all rows."""
+        s, own, panels = self._s, self._threads, self._buffers.panels
         gate, lane = self._column // own.units, self._column % own.units
         with s.unroll(0, own.rows) as r:
             self._own[r] = tirx.const(0, self._dtype)
@@ -222,11 +232,6 @@ class StepsWriter:
                 at = (part * own.rows + r) * own.columns + self._column
                 self._total[0] = self._total[0] + self._parts[at]
             self._totals[r * own.columns + self._column] = self._total[0]
-            if hasattr(self._buffers, "sums"):
-                self._where([*inside, *self._is_row(r)], lambda: store(r))
-
-        def store(r: Any) -> None:
-            self._buffers.sums[t, self._first + r, place] = self._total[0]
 
         self._each_row(add)
 
@@ -263,18 +268,3 @@ class StepsWriter:
             return
         with self._s.If(tirx.all(*conditions)), self._s.Then():
             write()
-
-
-class _Writer(StepsWriter):
-    """Writes the steps of an LSTM."""
-
-    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
-        return self._buffers.projected[t, row, place]
-
-    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
-        _, c = states
-        i, f, g, o = totals
-        kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * tanh_or_nan(g)
-        self._total[0] = kept + added
-        self._buffers.cells[t, row, unit] = self._total[0]
-        self._buffers.hiddens[t, row, unit] = tirx.sigmoid(o) * tanh_or_nan(self._total[0])

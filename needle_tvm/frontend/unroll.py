@@ -1,0 +1,95 @@
+"""Loops and choices of a graph as the ops of all their steps, for code that has no loops.
+
+On a GPU a loop would be a kernel per step whose launches the host repeats; that is written for the
+usual recurrent layers alone (`kernels.recurrence.gpu_layers`). Of a choice, both branches run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from needle import ops
+from needle.body import Body
+from needle.graph import Graph
+from needle.node import Node
+from needle.op import Op
+from needle.ops import Cond, MakeTuple, Scan, TupleGetItem, WhileLoop
+from needle_tvm.errors import TargetError
+
+
+def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
+    """The graph with scans and choices written out, but for scans that `keep` says to keep; itself
+    if there are none.
+
+    Raises TargetError for a loop whose number of steps is not known.
+    """
+    if not any(node.op is not None and node.op.has_bodies for node in graph.nodes):
+        return graph
+    made: dict[Node, Node] = {}
+    for node in graph.nodes:
+        if node.op is None:
+            made[node] = node
+            continue
+        inputs = [made[source] for source in node.input_nodes]
+        new = _written(node.op, inputs, node.scope, keep)
+        made[node] = new if isinstance(new, Node) else _node(MakeTuple(), new, node.scope)
+    found = Graph(
+        graph.inputs,
+        list(graph.params),
+        list(graph.constants),
+        [made[node] for node in graph.outputs],
+        graph.input_tree,
+        graph.output_tree,
+        graph.signature,
+        graph.output_names,
+    )
+    found.weights = graph.weights
+    return found
+
+
+def _node(op: Op, inputs: Sequence[Node], scope: str | None) -> Node:
+    node = Node(op.infer(*[source.spec for source in inputs]), False, scope)
+    node.op, node.input_nodes = op, tuple(inputs)
+    return node
+
+
+def _written(
+    op: Op, inputs: Sequence[Node], scope: str | None, keep: Callable[[Scan], bool]
+) -> Node | list[Node]:
+    """The node of an op, or the nodes of all results of one that has bodies."""
+
+    def run(body: Body, given: Sequence[Node]) -> list[Node]:
+        def step(op: Op, given: Sequence[Node]) -> Node:
+            if isinstance(op, TupleGetItem):  # of a tuple that was written out
+                (whole,) = given
+                if isinstance(whole.op, MakeTuple):
+                    return whole.input_nodes[op.index % len(whole.input_nodes)]
+            new = _written(op, given, scope, keep)
+            return new if isinstance(new, Node) else _node(MakeTuple(), new, scope)
+
+        found: list[Node] = body.evaluated(given, step)
+        return found
+
+    if isinstance(op, WhileLoop):
+        raise TargetError(
+            "while_loop: code for a GPU has no loop whose number of steps is not known; use "
+            "needle.scan with a length, or compile for the CPU"
+        )
+    if isinstance(op, Cond):
+        predicate, *given = inputs
+        flag = _node(ops.Reshape(()), [predicate], scope)
+        pairs = zip(run(op.true, given), run(op.false, given), strict=True)
+        return [_node(ops.Where(), [flag, *pair], scope) for pair in pairs]
+    if not isinstance(op, Scan) or keep(op):
+        return _node(op, inputs, scope)
+    states, last = op.states, op.states + op.sequences
+    now, constants = list(inputs[:states]), inputs[last:]
+    kept: list[list[Node]] = [[] for _ in op.body.outputs[states:]]
+    for t in reversed(range(op.length)) if op.reverse else range(op.length):
+        slices = [_node(ops.Slice((t,)), [x], scope) for x in inputs[states:last]]
+        made = run(op.body, [*now, *slices, *constants])
+        now = made[:states]
+        for values, value in zip(kept, made[states:], strict=True):
+            values.append(value)
+    whole = [_node(ops.Stack(0), v[::-1] if op.reverse else v, scope) for v in kept]
+    return [*now, *whole]

@@ -1,0 +1,152 @@
+"""LSTM, GRU and plain RNN layers on a GPU: the kernels of `recurrence.gpu`, by the layer's cell.
+
+Designed by arithmetic, not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle.body import Body
+from needle.loops import recurrent
+from needle.ops import Scan, _te
+from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, relax, te, tirx, topi
+from needle_tvm.kernels.mark import SCHEDULED
+from needle_tvm.kernels.recurrence.gates import pack_gates
+from needle_tvm.kernels.recurrence.gpu import (
+    Recurrence,
+    State,
+    StepsWriter,
+    extern_steps,
+    steps_threads,
+)
+from needle_tvm.tir.extents import is_static, shape_of
+
+
+class _Lstm(StepsWriter):
+    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
+        return self._buffers.projected[t, row, place]
+
+    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
+        _, c = states
+        i, f, g, o = totals
+        kept, added = tirx.sigmoid(f) * c(row, unit), tirx.sigmoid(i) * _tanh(g)
+        self._total[0] = kept + added
+        self._buffers.cells[t, row, unit] = self._total[0]
+        self._buffers.hiddens[t, row, unit] = tirx.sigmoid(o) * _tanh(self._total[0])
+
+
+class _Gru(StepsWriter):
+    """The sums are the state's part alone."""
+
+    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
+        return self._buffers.bias[place]
+
+    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
+        (h,) = states
+        given = [self._buffers.projected[t, row, gate * self._hidden + unit] for gate in range(3)]
+        reset, keep = (tirx.sigmoid(given[gate] + totals[gate]) for gate in range(2))
+        self._total[0] = _tanh(given[2] + reset * totals[2])
+        new = self._total[0]
+        self._buffers.hiddens[t, row, unit] = new + keep * (h(row, unit) - new)
+
+
+class _Rnn(StepsWriter):
+    def _first_share(self, t: Any, row: Any, place: Any) -> Any:
+        return self._buffers.projected[t, row, place]
+
+    def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
+        self._buffers.hiddens[t, row, unit] = self._function(totals[0])
+
+    def _function(self, x: Any) -> Any:
+        return _tanh(x)
+
+
+class _ReluRnn(_Rnn):
+    def _function(self, x: Any) -> Any:
+        return tirx.max(tirx.const(0, self._dtype), x)
+
+
+def _tanh(x: Any) -> Any:
+    """tanh that propagates NaN, the op's own."""
+    return _te.tanh_or_nan(TE_NAMESPACE, x)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A cell, what its kernel reads, its gates, its writer, and the numbers of its next states."""
+
+    cell: Body
+    kind: Recurrence
+    gates: int
+    writer: Callable[..., StepsWriter]
+
+    @property
+    def weight(self) -> int:
+        return self.kind.inputs.index("panels")
+
+
+_STATES = (("h", "hiddens"), ("c", "cells"))
+_LAYERS = (
+    _Layer(
+        recurrent.LSTM,
+        Recurrence("lstm_steps", ("h", "c", "projected", "panels"), _STATES),
+        *(4, _Lstm),
+    ),
+    _Layer(
+        recurrent.GRU,
+        Recurrence("gru_steps", ("h", "projected", "panels", "bias"), _STATES[:1]),
+        *(3, _Gru),
+    ),
+    *(
+        _Layer(
+            recurrent.RNN[name],
+            Recurrence(f"rnn_{name}_steps", ("h", "projected", "panels"), _STATES[:1]),
+            *(1, writer),
+        )
+        for name, writer in (("tanh", _Rnn), ("relu", _ReluRnn))
+    ),
+)
+
+
+def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any] | None:
+    """The results of a scan that is such a layer, of static sizes; None for another one, and for
+    results that the kernels do not make."""
+    found = next((each for each in _LAYERS if each.cell.steps == op.body.steps), None)
+    if found is None:
+        return None
+    shape, dtype = shape_of(operands[op.states]), str(operands[0].ty.dtype)
+    after = op.body.outputs[: op.states]
+    if shape is None or not is_static(shape) or dtype not in ("float32", "float64"):
+        return None
+    if not set(op.body.outputs) <= set(after):
+        return None
+    given, sequence = list(operands), op.states
+    if op.reverse:
+        given[sequence] = builder.emit_te(topi.flip, given[sequence], 0)
+    _, batch, width = shape
+    threads = steps_threads(batch, width // found.gates, found.gates)
+    given[found.weight] = builder.emit_te(
+        lambda w: pack_gates(w, found.gates, threads.units),
+        given[found.weight],
+        primfunc_name_hint="pack_gates",
+        primfunc_attrs={"op_pattern": OP_PATTERN.opaque},
+    )
+    made = builder.emit_te(
+        lambda *tensors: extern_steps(found.kind, tensors, threads, found.writer),
+        *given,
+        primfunc_name_hint=found.kind.name,
+        primfunc_attrs={"op_pattern": OP_PATTERN.opaque, SCHEDULED: True},
+    )
+    states = [made]
+    if len(after) > 1:
+        states = [builder.emit(relax.TupleGetItem(made, n)) for n in range(len(after))]
+    results = [builder.emit_te(_last_step, each) for each in states]
+    whole = [builder.emit_te(topi.flip, each, 0) if op.reverse else each for each in states]
+    return [*results, *[whole[after.index(n)] for n in op.body.outputs[op.states :]]]
+
+
+def _last_step(x: te.Tensor) -> te.Tensor:
+    return te.compute(x.shape[1:], lambda *at: x(x.shape[0] - 1, *at), name="last_step")
