@@ -167,10 +167,6 @@ from .grouped import grouped_matmul as grouped_matmul
 from .gru import GRU_GATES as GRU_GATES
 from .gru import GruGates as GruGates
 from .gru import gru_gates as gru_gates
-from .gru_reset_first import GruResetFirst as GruResetFirst
-from .gru_reset_first import gru_reset_first as gru_reset_first
-from .gru_sequence import GruSequence as GruSequence
-from .gru_sequence import gru_sequence as gru_sequence
 from .index import OneHot as OneHot
 from .index import RavelIndex as RavelIndex
 from .index import SegmentSum as SegmentSum
@@ -269,9 +265,7 @@ from .products import tensordot as tensordot
 from .products import trace as trace
 from .recurrent import LSTM_GATES as LSTM_GATES
 from .recurrent import LstmGates as LstmGates
-from .recurrent import LstmSequence as LstmSequence
 from .recurrent import lstm_gates as lstm_gates
-from .recurrent import lstm_sequence as lstm_sequence
 from .reduce import Argmax as Argmax
 from .reduce import Max as Max
 from .reduce import Mean as Mean
@@ -301,8 +295,6 @@ from .reorder import unbind as unbind
 from .reorder import unflatten as unflatten
 from .reorder import windows as windows
 from .resample import Resample as Resample
-from .rnn_sequence import RnnSequence as RnnSequence
-from .rnn_sequence import rnn_sequence as rnn_sequence
 from .rounding import CEIL as CEIL
 from .rounding import FLOOR as FLOOR
 from .rounding import FLOOR_DIVIDE as FLOOR_DIVIDE

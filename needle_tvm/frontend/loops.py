@@ -16,8 +16,8 @@ from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.kernels.mark import SCHEDULED
+from needle_tvm.kernels.recurrence import gpu_layers
 from needle_tvm.kernels.recurrence.gates import fuse_gates
-from needle_tvm.kernels.recurrence.pack_recurrence import pack_recurrence
 from needle_tvm.lower import bodies, build, pipeline
 from needle_tvm.lower.choices import choice_function
 from needle_tvm.lower.frame import Plan
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 
 MERGE = "merge_kernels"
+TUNED = "tuned"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,10 @@ class Loops:
     variant: Variant
     lower: Callable[[Graph, Target, Variant, Loops], IRModule]
     depth: int = 0
+
+    def has_kernels(self, op: Scan) -> bool:
+        """Whether there are kernels of this scan's steps on a GPU."""
+        return self.variant.stage == TUNED and gpu_layers.is_layer(op)
 
     def emit(
         self,
@@ -100,8 +105,10 @@ class _Site:
     def scan(self, whole: Scan, used: Collection[int]) -> tuple[Any, ...]:
         op = whole.fitted(self._specs).only(sorted(used))
         states, last = op.states, op.states + op.sequences
+        if str(self._loops.target.kind) == "cuda":
+            return tuple(gpu_layers.layer(self._builder, whole, self._operands))
         target, stage = self._loops.target, self._loops.variant.stage
-        if pack_recurrence in pipeline.of(target, stage).graph and str(target.kind) == "llvm":
+        if stage == TUNED:
             op = replace(op, body=fuse_gates(op.body, states, last, target))
         lowered = self._lowered(op.body, range(last), self._operands)
         befores, afters = lowered.inputs[:states], lowered.results[:states]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import SMALL_INTEGER, compute_dtype, is_floating, is_narrow
 from needle.dims import bounds_of
-from needle.ops import TupleGetItem, _te
+from needle.ops import _te
 from needle_tvm._tvm.names import (
     OP_PATTERN,
     TE_NAMESPACE,
@@ -22,6 +22,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.errors import TranslationError
 from needle_tvm.faults import named, sentence
 from needle_tvm.frontend.extents import Extents
+from needle_tvm.frontend.unroll import parts_read
 from needle_tvm.lower.build import MAIN
 from needle_tvm.tir import reads
 from needle_tvm.tir.functions import nothing, tensors_of
@@ -63,7 +64,7 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
                     if node.op is not None:
                         operands = [values[operand] for operand in node.input_nodes]
                         if loops is not None and node.op.has_bodies:
-                            used, fixed = _parts_read(graph, node), _fixed(graph)
+                            used, fixed = parts_read(graph, node), _fixed(graph)
                             made = loops.emit(builder, node, operands, used, fixed, extents)
                         else:
                             made = _emit(builder, node, operands, prefer_emit, extents)
@@ -74,14 +75,6 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
         builder._end_block()  # TVM warns on the terminal of a block that is left open
         raise
     return builder.get()
-
-
-def _parts_read(graph: Graph, node: Node) -> set[int]:
-    """Which parts of a tuple-valued node are read."""
-    readers = [each for each in graph.nodes if node in each.input_nodes]
-    if node in graph.outputs or not all(isinstance(r.op, TupleGetItem) for r in readers):
-        return set(range(len(node.specs)))
-    return {each.op.index % len(node.specs) for each in readers}  # type: ignore[union-attr]
 
 
 def _fixed(graph: Graph) -> set[Node]:

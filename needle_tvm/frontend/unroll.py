@@ -31,7 +31,10 @@ def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
             made[node] = node
             continue
         inputs = [made[source] for source in node.input_nodes]
-        new = _written(node.op, inputs, node.scope, keep)
+        if isinstance(node.op, Scan) and keep(node.op.only(parts_read(graph, node))):
+            new: Node | list[Node] = _node(node.op, inputs, node.scope)
+        else:
+            new = _written(node.op, inputs, node.scope)
         made[node] = new if isinstance(new, Node) else _node(MakeTuple(), new, node.scope)
     found = Graph(
         graph.inputs,
@@ -53,9 +56,15 @@ def _node(op: Op, inputs: Sequence[Node], scope: str | None) -> Node:
     return node
 
 
-def _written(
-    op: Op, inputs: Sequence[Node], scope: str | None, keep: Callable[[Scan], bool]
-) -> Node | list[Node]:
+def parts_read(graph: Graph, node: Node) -> set[int]:
+    """Which parts of a tuple-valued node are read."""
+    readers = [each for each in graph.nodes if node in each.input_nodes]
+    if node in graph.outputs or not all(isinstance(r.op, TupleGetItem) for r in readers):
+        return set(range(len(node.specs)))
+    return {each.op.index % len(node.specs) for each in readers}  # type: ignore[union-attr]
+
+
+def _written(op: Op, inputs: Sequence[Node], scope: str | None) -> Node | list[Node]:
     """The node of an op, or the nodes of all results of one that has bodies."""
 
     def run(body: Body, given: Sequence[Node]) -> list[Node]:
@@ -64,7 +73,7 @@ def _written(
                 (whole,) = given
                 if isinstance(whole.op, MakeTuple):
                     return whole.input_nodes[op.index % len(whole.input_nodes)]
-            new = _written(op, given, scope, keep)
+            new = _written(op, given, scope)
             return new if isinstance(new, Node) else _node(MakeTuple(), new, scope)
 
         found: list[Node] = body.evaluated(given, step)
@@ -80,7 +89,7 @@ def _written(
         flag = _node(ops.Reshape(()), [predicate], scope)
         pairs = zip(run(op.true, given), run(op.false, given), strict=True)
         return [_node(ops.Where(), [flag, *pair], scope) for pair in pairs]
-    if not isinstance(op, Scan) or keep(op):
+    if not isinstance(op, Scan):
         return _node(op, inputs, scope)
     states, last = op.states, op.states + op.sequences
     now, constants = list(inputs[:states]), inputs[last:]

@@ -22,7 +22,6 @@ from needle_tvm.kernels.recurrence.gpu import (
     extern_steps,
     steps_threads,
 )
-from needle_tvm.tir.extents import is_static, shape_of
 
 
 class _Lstm(StepsWriter):
@@ -111,22 +110,21 @@ _LAYERS = (
 )
 
 
-def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any] | None:
-    """The results of a scan that is such a layer, of static sizes; None for another one, and for
-    results that the kernels do not make."""
-    found = next((each for each in _LAYERS if each.cell.steps == op.body.steps), None)
-    if found is None:
-        return None
-    shape, dtype = shape_of(operands[op.states]), str(operands[0].ty.dtype)
+def is_layer(op: Scan) -> bool:
+    """Whether a scan, of float32 or float64, is such a layer, and returns states alone."""
+    known = any(each.cell.steps == op.body.steps for each in _LAYERS)
+    is_wide = op.body.inputs[0].dtype in ("float32", "float64")
+    return known and is_wide and set(op.body.outputs) <= set(op.body.outputs[: op.states])
+
+
+def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any]:
+    """The results of a scan of which those that are read make it such a layer; None for others."""
+    found = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
     after = op.body.outputs[: op.states]
-    if shape is None or not is_static(shape) or dtype not in ("float32", "float64"):
-        return None
-    if not set(op.body.outputs) <= set(after):
-        return None
     given, sequence = list(operands), op.states
     if op.reverse:
         given[sequence] = builder.emit_te(topi.flip, given[sequence], 0)
-    _, batch, width = shape
+    _, batch, width = map(int, operands[sequence].ty.shape.values)
     threads = steps_threads(batch, width // found.gates, found.gates)
     given[found.weight] = builder.emit_te(
         lambda w: pack_gates(w, found.gates, threads.units),
@@ -145,7 +143,8 @@ def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> lis
         states = [builder.emit(relax.TupleGetItem(made, n)) for n in range(len(after))]
     results = [builder.emit_te(_last_step, each) for each in states]
     whole = [builder.emit_te(topi.flip, each, 0) if op.reverse else each for each in states]
-    return [*results, *[whole[after.index(n)] for n in op.body.outputs[op.states :]]]
+    stacked = dict(zip(after, whole, strict=True))
+    return [*results, *[stacked.get(n) for n in op.body.outputs[op.states :]]]
 
 
 def _last_step(x: te.Tensor) -> te.Tensor:
