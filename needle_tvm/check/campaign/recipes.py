@@ -377,41 +377,17 @@ def _update(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _lstm(d: Drawer, cls: type[Op]) -> bool:
-    rng, dtype = d.rng, d.float_dtype()
-    steps, batch = d.extent([1, 2, 3, 7]), d.extent([1, 1, 2, 3, 5, 9])
-    hidden = rng.choice([1, 2, 4, 7, 8, 16, 20])
+    dtype, batch = d.float_dtype(), d.extent([1, 1, 2, 3, 5, 9])
+    hidden = d.rng.choice([1, 2, 4, 7, 8, 16, 20])
     c = d.leaf([batch, hidden], dtype)
-    if cls.name == "lstm_gates":
-        return d.apply(cls, "", d.leaf([batch, 4 * hidden], dtype), c, results=2)
-    shape = [steps, batch, 4 * hidden]
-    projected = d.pick(lambda v: v.shape == tuple(shape) and v.dtype == dtype)
-    projected = projected or d.leaf(shape, dtype)
-    h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 4 * hidden], dtype, -0.5, 0.5)
-    return d.apply(cls, "", projected, h, c, w, results=3)
+    return d.apply(cls, "", d.leaf([batch, 4 * hidden], dtype), c, results=2)
 
 
 def _gru(d: Drawer, cls: type[Op]) -> bool:
     dtype, batch = d.float_dtype(), d.extent([1, 1, 2, 3, 5, 9])
     hidden = d.rng.choice([1, 2, 4, 7, 8, 16, 20])
-    if cls.name == "gru_reset_first":
-        projected = d.leaf([d.extent([1, 2, 3, 7]), batch, 3 * hidden], dtype)
-        h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 3 * hidden], dtype, -0.5, 0.5)
-        return d.apply(cls, "", projected, h, w, results=2)
-    if cls.name == "gru_sequence":
-        projected = d.leaf([d.extent([1, 2, 3, 7]), batch, 3 * hidden], dtype)
-        h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, 3 * hidden], dtype, -0.5, 0.5)
-        return d.apply(cls, "", projected, h, w, d.leaf([3 * hidden], dtype), results=2)
     gates = [d.leaf([batch, 3 * hidden], dtype) for _ in range(2)]
     return d.apply(cls, "", *gates, d.leaf([batch, hidden], dtype))
-
-
-def _rnn(d: Drawer, cls: type[Op]) -> bool:
-    dtype, batch = d.float_dtype(), d.extent([1, 1, 2, 3, 5, 9])
-    hidden = d.rng.choice([1, 2, 4, 7, 8, 16, 20])
-    projected = d.leaf([d.extent([1, 2, 3, 7]), batch, hidden], dtype)
-    h, w = d.leaf([batch, hidden], dtype), d.leaf([hidden, hidden], dtype, -0.5, 0.5)
-    nonlinearity = d.rng.choice(["tanh", "relu"])
-    return d.apply(cls, f"nonlinearity={nonlinearity!r}", projected, h, w)
 
 
 def _arange(d: Drawer, cls: type[Op]) -> bool:
@@ -459,12 +435,8 @@ BUILDERS: dict[str, Builder] = {
     "layer_norm": _normalized,
     "batch_norm_train": _normalized,
     "gru_gates": _gru,
-    "gru_sequence": _gru,
-    "gru_reset_first": _gru,
-    "rnn_sequence": _rnn,
     **{f"{name}_update": _update for name in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
     "lstm_gates": _lstm,
-    "lstm_sequence": _lstm,
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),
     "linear_scan": scans.linear,
     "scan": loops.scan,

@@ -43,10 +43,6 @@ _POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetIt
 Element = Callable[[Any, list[Any], Any], Any]
 
 
-class _Unfit(Exception):
-    """A value of a cell is no function of the sums of its own unit."""
-
-
 @dataclass(frozen=True)
 class GatesTile:
     """The register tile: all gates of `units` units for `rows` rows of the batch."""
@@ -170,17 +166,19 @@ class _Cell:
         width = cell.specs()[0].shape[1]
         self._hidden = int(width) // self._gates
         self._dtype = str(h.dtype)
+        self._fits = True
         self._sums = te.placeholder((self._batch, width), h.dtype, name="sums")
         self._others = [te.placeholder(each.shape, each.dtype, name="other") for each in others]
         self.outputs = cell.evaluated([self._sums, *self._others], _emitted)
         self._kept = _kept(self.outputs, (self._batch, self._hidden))
 
-    def check(self) -> None:
-        """Raise _Unfit unless all outputs can be computed for a unit."""
+    def is_of_units(self) -> bool:
+        """Whether all outputs can be computed for a unit."""
         row, unit = tirx.Var("row", "int64"), tirx.Var("unit", "int64")
         for tensor in self.outputs:
             for gate in range(self._per_unit(tensor)):
                 self._value(tensor, [row, gate * self._hidden + unit], unit, lambda g: row * 0.0)
+        return self._fits
 
     def _per_unit(self, tensor: Any) -> int:
         return int(tensor.shape[1]) // self._hidden
@@ -271,7 +269,11 @@ class _Cell:
                 for gate in range(self._per_unit(tensor)):
                     for r, row in lines:
                         value(tensor, r, row, lane, gate, {}, collect)
-            slots = {key: slot for key, slot in slots.items() if unit in variables_of(slot[1][-1])}
+            slots = {
+                key: slot
+                for key, slot in slots.items()
+                if any(unit in variables_of(index) for index in slot[1])
+            }
             if not slots:
                 return lambda buffer, indices, lane: buffer[tuple(indices)]
             staging = s.alloc_buffer((len(slots), units), self._dtype, scope="local")
@@ -337,17 +339,18 @@ class _Cell:
             return known[_key(tensor)]
         if _key(tensor) == _key(self._sums):
             gate = simplified(tirx.floordiv(simplified(indices[1] - unit), self._hidden))
-            if not isinstance(gate, tirx.IntImm) or not _is_zero(
-                simplified(indices[1] - unit - gate * self._hidden)
-            ):
-                raise _Unfit
+            rest = simplified(indices[1] - unit - gate * self._hidden)
+            if not isinstance(gate, tirx.IntImm) or not _is_zero(rest):
+                self._fits = False  # no exception passes TVM's functions as it is
+                return tirx.const(0, self._dtype)
             return sum_of(int(gate))
         if isinstance(tensor.op, te.PlaceholderOp):
             if element is None:
                 return tensor(*indices)
             return element(tensor, list(map(simplified, indices)))
         if not isinstance(tensor.op, te.ComputeOp) or tensor.op.reduce_axis:
-            raise _Unfit
+            self._fits = False
+            return tirx.const(0, str(tensor.dtype))
         axes = {axis.var: index for axis, index in zip(tensor.op.axis, indices, strict=True)}
         body = nests.substitute(tensor.op.body[tensor.value_index], axes)
 
@@ -514,8 +517,5 @@ def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
     inner, gates, units = sizes
     h = te.placeholder((cell.inputs[0].shape[0], inner), dtype)
     panels = te.placeholder((1, inner, gates, units), dtype)
-    try:
-        _Cell(cell, h, panels, [te.placeholder(s.shape, s.dtype) for s in cell.inputs[1:]]).check()
-    except _Unfit:
-        return False
-    return True
+    others = [te.placeholder(spec.shape, spec.dtype) for spec in cell.inputs[1:]]
+    return _Cell(cell, h, panels, others).is_of_units()

@@ -6,6 +6,7 @@ file; `make gpu-test`, with NEEDLE_CHECKS_ON=gpu, runs them on the machine's GPU
 
 import functools
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import needle as ndl
 import needle_tvm
 from apps import ladder, models
 from apps.contestants import build_model
+from needle.loops import recurrent
 from needle.ops import REGISTRY
 from needle.testing import check_op
 from needle.trace import trace
@@ -141,52 +143,30 @@ def _reference(name, x, axis):
 @pytest.mark.parametrize(
     ("steps", "batch", "hidden"), [(3, 2, 64), (1, 1, 1), (2, 3, 13), (4, 5, 36), (2, 33, 10)]
 )
-@pytest.mark.parametrize("parts", [(0, 1), (1, 2)], ids=["states", "sums"])
-def test_steps_of_an_lstm(steps, batch, hidden, parts, tmp_path):
+@pytest.mark.parametrize("kind", ["lstm", "gru", "tanh", "relu"])
+@pytest.mark.parametrize("reverse", [False, True])
+def test_steps_of_a_layer(steps, batch, hidden, kind, reverse, tmp_path):
     rng = np.random.default_rng(0)
-    shapes = ((steps, batch, 4 * hidden), (batch, hidden), (batch, hidden), (hidden, 4 * hidden))
-    given = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
+    gates = {"lstm": 4, "gru": 3}.get(kind, 1)
+    state, width = (batch, hidden), gates * hidden
+    shapes = [(steps, batch, width), *[state] * (1 + (kind == "lstm")), (hidden, width)]
+    given = [
+        rng.standard_normal(s, dtype=np.float32)
+        for s in (*shapes, (width,))[: len(shapes) + (kind == "gru")]
+    ]
+    given[len(shapes) - 1] /= np.float32(np.sqrt(hidden))
+    rule = getattr(recurrent, kind) if gates > 1 else partial(recurrent.rnn, nonlinearity=kind)
 
-    def sequence(*inputs):
-        results = ndl.ops.lstm_sequence(*inputs)
-        return tuple(results[part] for part in parts)
+    def layer(*inputs):
+        return rule(*inputs, reverse=reverse)
 
-    _, ready = program(sequence, [ndl.Tensor(x) for x in given], "tuned", tmp_path / "program")
-    kernels = ready.artifact.manifest["kernels"]
-    assert len([each for each in kernels if "lstm_steps" in each["kernel"]]) == min(steps, 2)
-    wide = [x.astype(np.float64) for x in given]
-    expected = REGISTRY["lstm_sequence"]().reference(*wide)
-    for part, found in zip(parts, ready.run(given), strict=True):
-        # Sums of about `hidden` float32 terms; each step's error passes into the next.
-        np.testing.assert_allclose(found, expected[part], atol=steps * (hidden + 8) * 2.0**-22)
-
-
-@pytest.mark.parametrize(
-    ("steps", "batch", "hidden"), [(3, 2, 64), (1, 1, 1), (2, 3, 13), (2, 33, 10)]
-)
-@pytest.mark.parametrize("kind", ["tanh", "relu", "states", "gates"])
-def test_steps_of_other_recurrences(steps, batch, hidden, kind, tmp_path):
-    """Plain RNNs, and GRUs that reset before the product, whose gates are read or not."""
-    rng, is_rnn = np.random.default_rng(0), kind in ("tanh", "relu")
-    gates = 1 if is_rnn else 3
-    shapes = ((steps, batch, gates * hidden), (batch, hidden), (hidden, gates * hidden))
-    given = [rng.standard_normal(shape, dtype=np.float32) for shape in shapes]
-    given[2] /= np.float32(np.sqrt(hidden))
-
-    def sequence(*inputs):
-        if is_rnn:
-            return ndl.ops.rnn_sequence(*inputs, kind)
-        results = ndl.ops.gru_reset_first(*inputs)
-        return results[0] if kind == "states" else tuple(results)
-
-    _, ready = program(sequence, [ndl.Tensor(x) for x in given], "tuned", tmp_path / "program")
+    _, ready = program(layer, [ndl.Tensor(x) for x in given], "tuned", tmp_path / "program")
     kernels = [each["kernel"] for each in ready.artifact.manifest["kernels"]]
-    assert [name for name in kernels if "_steps" in name]
-    op = REGISTRY["rnn_sequence"](kind) if is_rnn else REGISTRY["gru_reset_first"]()
-    expected = op.reference(*(x.astype(np.float64) for x in given))
-    expected = expected if isinstance(expected, tuple) else (expected,)
-    for found, want in zip(ready.run(given), expected, strict=False):
-        np.testing.assert_allclose(found, want, atol=steps * (hidden + 8) * 2.0**-22)
+    assert len([name for name in kernels if "_steps" in name]) == min(steps, 2)
+    expected = layer(*[ndl.Tensor(x.astype(np.float64)) for x in given])
+    for found, want in zip(ready.run(given), expected, strict=True):
+        # Sums of about `hidden` float32 terms; each step's error passes into the next.
+        np.testing.assert_allclose(found, want.numpy(), atol=steps * (hidden + 8) * 2.0**-22)
 
 
 @functools.cache
