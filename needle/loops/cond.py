@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import tree
-from .._state import call_recording
 from ..apply import apply
 from ..backend_ndarray.dtypes import is_floating
 from ..body import Body, same_spec
@@ -109,10 +108,7 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
     def call(*given: Tensor) -> list[list[Tensor]]:
         values, of_results = given[: len(inputs)], given[len(inputs) :]
         out = dict(zip(grads, of_results, strict=True))
-        return [
-            call_recording(False, _pulled_back, body, values, out, wanted)
-            for body in (op.true, op.false)
-        ]
+        return [_pulled_back(body, values, out, wanted) for body in (op.true, op.false)]
 
     made = _either(predicate, call, [*inputs, *grads.values()])
     result: list[Any] = [None] * len(node.inputs)

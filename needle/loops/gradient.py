@@ -199,6 +199,10 @@ def _step(
     values: dict[int, Any] = {n: next(handles) for n in known}
     of_ys = [next(handles) for _ in ys]
     values |= {n: next(handles) for n in range(last, count)}
+    for number in range(states):  # what nothing in the end reads is not recorded
+        if number not in values:
+            spec = Spec(specs[number].shape, specs[number].dtype, device)
+            values[number] = handle(run.own(Node(spec, is_floating(spec.dtype), "")), None)
     alias: dict[Node, Node] = {}
 
     def computed() -> list[Tensor]:

@@ -118,7 +118,7 @@ def recorded(
 ) -> tuple[Body, list[Tensor]]:
     """The body that computes `ends` from `inputs`, and the captured tensors, its further inputs.
     Wherever a node in `alias` is read, another is. `detach` is as in `body_of`."""
-    order = topological_order(ends)
+    order = topological_order(ends, until=alias)
     own = [*inputs, *(node for node, _ in run.captured)]
     whole = body_of(own, ends, order, alias, detach)
     needed = whole.needed(whole.outputs)
