@@ -89,7 +89,13 @@ def _either(
     predicate: Tensor, call: Callable[..., list[list[Tensor]]], inputs: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """The results of one of the two branches that `call` returns the results of."""
-    _, whole, captured = traced(call, [x.spec for x in inputs])
+    return _chosen(predicate, inputs, *traced(call, [x.spec for x in inputs])[1:])
+
+
+def _chosen(
+    predicate: Tensor, inputs: Sequence[Tensor], whole: Body, captured: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """The results of one of two branches: the one half of a body's, or the other."""
     half = len(whole.outputs) // 2
     if not half:
         return ()
@@ -110,7 +116,10 @@ def gradient(op: Cond, out_grads: Sequence[Tensor], node: Any) -> Gradients:
         out = dict(zip(grads, of_results, strict=True))
         return [_pulled_back(body, values, out, wanted) for body in (op.true, op.false)]
 
-    made = _either(predicate, call, [*inputs, *grads.values()])
+    given = [*inputs, *grads.values()]
+    # The body's steps have gradients, though none is recorded while they are traced.
+    _, whole, captured = call_recording(False, traced, call, [x.spec for x in given])
+    made = _chosen(predicate, given, whole, captured)
     result: list[Any] = [None] * len(node.inputs)
     for number, grad in zip(wanted, made, strict=True):
         result[1 + number] = grad

@@ -10,6 +10,10 @@ from needle.op import REGISTRY
 from needle.testing import assert_close
 
 NAMES = [
+    name
+    for name, op in REGISTRY.items()
+    if op.__module__.startswith("needle.") and not op.structural
+]
     n for n, op in REGISTRY.items() if op.__module__.startswith("needle.") and not op.structural
 ]
 
