@@ -163,7 +163,7 @@ class Body:
             if number in wanted and number not in place:
                 wanted.update(step.inputs)
                 kept.append((number, step))
-        steps = []
+        steps: list[tuple[Op, tuple[int, ...]]] = []
         for number, step in reversed(kept):
             place[number] = len(inputs) + len(steps)
             steps.append((step.op, step.inputs))

@@ -149,7 +149,7 @@ def _scan(node: Node, *inputs: Any) -> int:
             made = Node(specs[number], False)
             made.op = step.op
             total += count(made, *[specs[i] for i in step.inputs])
-    return total * op.length  # type: ignore[no-any-return]
+    return int(total * op.length)
 
 
 _MULTIPLY_ADDS: dict[type, Callable[..., int]] = {

@@ -151,7 +151,7 @@ class Parts:
                 return None
             ndims.append(len(self._specs[i].shape))
         varies = [i in varying for i in step.inputs]
-        spec = step.op.infer(*[self._specs[i] for i in step.inputs])
+        spec: Any = step.op.infer(*[self._specs[i] for i in step.inputs])
         op = step.op
         if isinstance(op, Matmul):
             return _matmul(op, ndims, varies, spec)

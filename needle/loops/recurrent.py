@@ -57,7 +57,7 @@ RNN = {"tanh": _rnn(Tanh()), "relu": _rnn(Relu())}
 
 
 def lstm(
-    projected: Tensor, h: Tensor, c: Tensor, w: Tensor, reverse: bool = False
+    projected: Tensor, h: Tensor, c: Tensor, w: Tensor, *, reverse: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(hidden states of all steps (T, B, H), cell states of all steps, the last hidden state (B,
     H), the last cell state) of an LSTM.
@@ -72,7 +72,7 @@ def lstm(
 
 
 def gru(
-    projected: Tensor, h: Tensor, w: Tensor, bias: Tensor, reverse: bool = False
+    projected: Tensor, h: Tensor, w: Tensor, bias: Tensor, *, reverse: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(hidden states of all steps (T, B, H), the last one) of a GRU.
 
@@ -84,7 +84,7 @@ def gru(
 
 
 def rnn(
-    projected: Tensor, h: Tensor, w: Tensor, nonlinearity: str, reverse: bool = False
+    projected: Tensor, h: Tensor, w: Tensor, *, nonlinearity: str, reverse: bool = False
 ) -> tuple[Tensor, Tensor]:
     """(hidden states of all steps (T, B, H), the last one) of a plain RNN, "tanh" or "relu".
 

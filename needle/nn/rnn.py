@@ -149,7 +149,9 @@ class RNN(_Recurrent):
         return X, last
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        return recurrent.rnn(cell.project(X), *state, cell.W_hh, cell.nonlinearity, reverse)
+        return recurrent.rnn(
+            cell.project(X), *state, cell.W_hh, nonlinearity=cell.nonlinearity, reverse=reverse
+        )
 
 
 class GRU(_Recurrent):
@@ -193,7 +195,8 @@ class GRU(_Recurrent):
         bias = cell.bias_hh
         if bias is None:
             bias = init.zeros(cell.W_hh.shape[1], device=X.device, dtype=X.dtype)
-        return recurrent.gru(cell.project(X), *state, cell.W_hh, bias, reverse)
+        (h,) = state
+        return recurrent.gru(cell.project(X), h, cell.W_hh, bias, reverse=reverse)
 
 
 class LSTM(_Recurrent):
@@ -238,7 +241,8 @@ class LSTM(_Recurrent):
         return X, (hidden, cell)
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        Z, _, *last = recurrent.lstm(cell.project(X), *state, cell.W_hh, reverse)
+        h, c = state
+        Z, _, *last = recurrent.lstm(cell.project(X), h, c, cell.W_hh, reverse=reverse)
         return Z, *last
 
 

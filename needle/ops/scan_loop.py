@@ -80,7 +80,9 @@ class Scan(Op):
     error_samples = (
         error(ShapeError, r"sequence 0 .*\(5, 2, 3\).* 4", *_RNN_INPUTS, **_OF_RNN, length=4),
         error(
-            *(ShapeError, "state 0", _small(1), *_linear_inputs(3)[1:]),
+            ShapeError,
+            "state 0",
+            *(_small(1), *_linear_inputs(3)[1:]),
             **{"body": _LINEAR, "states": 1, "sequences": 1, "length": 3},
         ),
     )
@@ -197,4 +199,4 @@ class Scan(Op):
 
         if not recurrent.is_lstm(self.body) or not self.length:
             return NotImplemented
-        return recurrent.lstm_backward(self, out_grad, node)  # type: ignore[no-any-return]
+        return recurrent.lstm_backward(self, out_grad, node)

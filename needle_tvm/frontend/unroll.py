@@ -31,7 +31,7 @@ def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
             made[node] = node
             continue
         inputs = [made[source] for source in node.input_nodes]
-        if isinstance(node.op, Scan) and keep(node.op.only(parts_read(graph, node))):
+        if isinstance(node.op, Scan) and keep(node.op.only(sorted(parts_read(graph, node)))):
             new: Node | list[Node] = _node(node.op, inputs, node.scope)
         else:
             new = _written(node.op, inputs, node.scope)

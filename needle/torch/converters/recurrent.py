@@ -105,7 +105,8 @@ def lstm(node: Node, x: Value, states: Any, params: Any, *options: Any) -> tuple
     def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights, reverse: bool) -> Sequence[Tensor]:
         projected, weight = w.projected(x, w.input_bias, w.state_bias), ops.transpose(w.of_state)
         if w.projection is None:
-            hidden, _, *last = usual_layers.lstm(projected, *begin, weight, reverse)
+            h, c = begin
+            hidden, _, *last = usual_layers.lstm(projected, h, c, weight, reverse=reverse)
             return hidden, *last
         projection = ops.transpose(w.projection)
 
@@ -127,7 +128,7 @@ def gru(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
         if bias is None:
             bias = zeros(w.of_state.shape[0], dtype=x.dtype, device=x.device, requires_grad=False)
         projected, weight = w.projected(x, w.input_bias), ops.transpose(w.of_state)
-        return usual_layers.gru(projected, *begin, weight, bias, reverse)
+        return usual_layers.gru(projected, begin[0], weight, bias, reverse=reverse)
 
     return _layers(node, layer, x, [state], params, False, *options)
 
@@ -139,7 +140,9 @@ def rnn(node: Node, x: Value, state: Value, params: Any, *options: Any) -> tuple
     def layer(x: Tensor, begin: Sequence[Tensor], w: _Weights, reverse: bool) -> Sequence[Tensor]:
         projected = w.projected(x, w.input_bias, w.state_bias)
         weight = ops.transpose(w.of_state)
-        return usual_layers.rnn(projected, *begin, weight, nonlinearity, reverse)
+        return usual_layers.rnn(
+            projected, begin[0], weight, nonlinearity=nonlinearity, reverse=reverse
+        )
 
     return _layers(node, layer, x, [state], params, False, *options)
 

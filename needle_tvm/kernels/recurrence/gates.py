@@ -431,7 +431,8 @@ def _cluster(body: Body, product: int, constant: int) -> tuple[set[int], int] | 
         return None
     if not all(isinstance(n, int) for n in w.shape):
         return None
-    inside, outside = {product}, set()
+    inside: set[int] = {product}
+    outside: set[int] = set()
     for number in range(product + 1, body.count):
         reads = steps[number].inputs
         if outside.intersection(reads):
