@@ -14,8 +14,6 @@ NAMES = [
     for name, op in REGISTRY.items()
     if op.__module__.startswith("needle.") and not op.structural
 ]
-    n for n, op in REGISTRY.items() if op.__module__.startswith("needle.") and not op.structural
-]
 
 
 def first_sample(op_class):
