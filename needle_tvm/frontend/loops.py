@@ -24,7 +24,7 @@ from needle_tvm.lower.frame import Plan
 from needle_tvm.lower.loops import Layout, scan_function
 from needle_tvm.lower.variant import Variant
 from needle_tvm.lower.while_loops import while_function
-from needle_tvm.tir import nests
+from needle_tvm.tir import nests, tasks
 
 if TYPE_CHECKING:
     from needle.body import Body
@@ -180,6 +180,7 @@ class _Site:
         variant, inner = loops.inside()
         module = loops.lower(graph, loops.target, variant, inner)
         module = build.schedule(module, loops.target, variant.stage, variant.disable)
+        module = tasks.elsewhere(module, self._add)  # those of loops in the body
         found = bodies.body_of(module, loops.target)
         keys = dict(zip([leaf.node for leaf in graph.inputs], found.parameters, strict=False))
         given = [operands[nodes.index(leaf.node)] for leaf in graph.params]
@@ -289,7 +290,12 @@ def _transformed(builder: relax.BlockBuilder, module: IRModule, given: Sequence[
                 made = relax.Call(value.op, arguments, value.attrs, value.ty_args)
                 values[binding.var] = builder.emit(made)
             elif isinstance(value, relax.TupleGetItem):
-                values[binding.var] = values[value.tuple_value].fields[value.index]
+                whole = values[value.tuple_value]
+                values[binding.var] = (
+                    whole.fields[value.index]
+                    if isinstance(whole, relax.Tuple)
+                    else builder.emit(relax.TupleGetItem(whole, value.index))
+                )
             elif is_op(value, "relax.reshape"):
                 values[binding.var] = builder.emit(
                     relax.op.reshape(mapped(value.args[0]), value.args[1])

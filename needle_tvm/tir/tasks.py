@@ -59,6 +59,32 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
     return nests.map_nodes(nest, tirx.AttrStmt, call)
 
 
+def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
+    """A module whose functions call, in place of those that `shared` entered into it, the ones that
+    `add` enters into another module."""
+    own = {
+        variable: function
+        for variable, function in module.functions_items()
+        if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {})
+    }
+    added: dict[Any, Any] = {}
+
+    def called(call: Any) -> Any:
+        if call.op not in own:
+            return call
+        if call.op not in added:
+            added[call.op] = add(changed(own[call.op]).without_attr("global_symbol"))
+        return tvm.ir.Call(added[call.op], call.args)
+
+    def changed(function: PrimFunc) -> PrimFunc:
+        return function.with_body(nests.map_nodes(function.body, tvm.ir.Call, called))
+
+    for variable, function in module.functions_items() if own else ():
+        if isinstance(function, PrimFunc) and variable not in own:
+            module.update_func(variable, changed(function))
+    return module
+
+
 def _used(body: Any) -> list[Any]:
     """The variables and buffers of a statement that it does not define itself, and the variables
     in these buffers' shapes."""

@@ -76,7 +76,8 @@ def while_loop(d: Drawer, cls: type[Op]) -> bool:
     """Draw a line that runs as often as an input says, without a gradient."""
     times, leaves = d.leaf([], "int32", 0, 5), _square(d)
     line = _line(d, "s[1]")
-    loop = f"ndl.while_loop(lambda s: s[0] < {{4}}, lambda s: (s[0] + 1, {line}), ({{4}} * 0, {{0}}))[1]"
+    step = f"lambda s: (s[0] + 1, {line})"
+    loop = f"ndl.while_loop(lambda s: s[0] < {{4}}, {step}, ({{4}} * 0, {{0}}))[1]"
     names = [*"abwvn"]
     given = ", ".join(f"ops.detach({{{number}}})" for number in range(len(names)))
     text = f"(lambda {', '.join(names)}: {loop.format(*names)})({given})"
