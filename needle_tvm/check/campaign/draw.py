@@ -127,7 +127,10 @@ def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
 
 
 def _by_sample(d: Drawer, cls: type[Op]) -> None:
-    """Apply an op as one of its own samples does: the same attributes, leaves of its shapes."""
+    """Apply an op as one of its own samples does: the same attributes, leaves of its shapes. Bodies
+    have no text, so that ops of these are drawn by their recipes alone."""
+    if cls.has_bodies:
+        return
     sample = d.rng.choice(list(cls.samples))
     dtype = d.dtype()
     texts: list[str] = []
