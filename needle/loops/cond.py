@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import tree
+from .._state import call_recording
 from ..apply import apply
 from ..backend_ndarray.dtypes import is_floating
 from ..body import Body, same_spec
@@ -20,9 +21,6 @@ from ..tensor import Tensor
 from ..trace import as_tensor
 from .gradient import _add, _pull_back
 from .tracing import flattened, rebuilt, traced
-
-if TYPE_CHECKING:
-    pass
 
 
 def cond(
