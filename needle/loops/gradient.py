@@ -20,6 +20,7 @@ from ..ops.arithmetic import Add
 from ..ops.matmul import Matmul
 from ..ops.reduce import Summation
 from ..ops.shape import Permute, Reshape, Transpose
+from ..recurrence.running import run
 from ..spec import Spec
 from ..tensor import Tensor, handle
 from .tracing import InnerTrace, recorded
@@ -66,8 +67,6 @@ def recording(op: Scan) -> Scan:
 
 def gradient(op: Scan, out_grads: Sequence[Tensor | None], node: Any) -> Gradients:
     """The gradients of a scan's inputs from those of its results, None where there is none."""
-    from .scan import run
-
     inputs, outputs = node.inputs, list(node)
     op = op.fitted([x.spec for x in inputs])
     full = recording(op)

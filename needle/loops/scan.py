@@ -7,17 +7,13 @@ from operator import index as as_int
 from typing import Any
 
 from .. import tree
-from .._state import state
-from ..apply import apply
-from ..backend_ndarray.dtypes import is_floating
 from ..body import Body, same_spec
 from ..dims import Expression
 from ..errors import ShapeError
 from ..extents import same
-from ..ops.scan_loop import Scan
+from ..recurrence.running import run
 from ..spec import Spec
 from ..tensor import Tensor
-from .parts import parts
 from .tracing import flattened, rebuilt, traced
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]
@@ -75,29 +71,6 @@ def scan(
     found = run(body, [*tensors, *captured], len(first), len(slices), steps, bool(reverse))
     values = iter(found)
     return rebuilt(state, values), rebuilt(ys[0], values)
-
-
-def run(
-    body: Body, inputs: Sequence[Tensor], states: int, sequences: int, length: Any, reverse: bool
-) -> list[Tensor]:
-    """The last states and the stacked outputs of a loop whose body takes these inputs: states,
-    slices of sequences and what is the same in all steps."""
-    found = parts(body, states, sequences)
-    given, finish = found.divided(inputs, length)
-    if not found.core.outputs:  # nothing depends on a step before
-        return finish([])
-    op = Scan(found.core, states, found.sequences, length, reverse)
-    wanted = op.outputs
-    if _may_be_differentiated(given):
-        op = op.recording()
-    made = apply(op, tuple(given))
-    return finish([made[number] for number in range(wanted)])
-
-
-def _may_be_differentiated(inputs: Sequence[Tensor]) -> bool:
-    if state.trace is not None:  # what nothing reads is left out of compiled code
-        return any(is_floating(x.dtype) for x in inputs)
-    return state.grad and any(x.requires_grad for x in inputs)
 
 
 def _steps(slices: Sequence[tuple[str, Tensor]], length: Any) -> Any:

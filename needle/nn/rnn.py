@@ -13,7 +13,7 @@ from .. import init, ops
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, fraction
 from ..errors import ShapeError
-from ..loops import recurrent
+from ..recurrence import layers as recurrent
 from ..tensor import Tensor
 from . import functional as F
 from .cells import Cell, GRUCell, LSTMCell, RNNCell, pair

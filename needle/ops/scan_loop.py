@@ -19,6 +19,7 @@ from ..op_types import ArrayGradients, Gradients
 from ..samples import Arg, error, sample
 from ..spec import Spec, common_device
 from ..tensor import TensorTuple
+from ._loop_rules import RULES
 from .arithmetic import Add, Multiply
 from .elementwise import Tanh
 from .matmul import Matmul
@@ -137,12 +138,9 @@ class Scan(Op):
         return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
-        from ..loops import recurrent
-
-        if recurrent.is_lstm(self.body) and self.length:
-            found = recurrent.compute_lstm(self, inputs)
-            if found is not None:
-                return found
+        found: tuple[NDArray, ...] | None = RULES.compute(self, inputs)
+        if found is not None:
+            return found
 
         def stack(parts: list[NDArray]) -> NDArray:
             device = parts[0].device
@@ -179,9 +177,8 @@ class Scan(Op):
     def recording(self) -> Scan:
         """The same loop with what `gradient` reads among its outputs: the states before each step,
         and the results of products, which take long to compute again."""
-        from ..loops.gradient import recording
-
-        return recording(self)
+        found: Scan = RULES.recording(self)
+        return found
 
     def only(self, used: Sequence[int]) -> Scan:
         """The same loop without the stacked outputs that are not among these of its results."""
@@ -190,13 +187,9 @@ class Scan(Op):
         return replace(self, body=body)
 
     def gradient(self, out_grad: Any, node: TensorTuple) -> Gradients:
-        from ..loops.gradient import gradient
-
-        return gradient(self, tuple(out_grad), node)
+        found: Gradients = RULES.gradient(self, tuple(out_grad), node)
+        return found
 
     def backward(self, out_grad: tuple[NDArray | None, ...], node: Node) -> ArrayGradients:
-        from ..loops import recurrent
-
-        if not recurrent.is_lstm(self.body) or not self.length:
-            return NotImplemented
-        return recurrent.lstm_backward(self, out_grad, node)
+        found: ArrayGradients = RULES.backward(self, out_grad, node)
+        return found

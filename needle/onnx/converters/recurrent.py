@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ... import init, ops
 from ...conversion.values import Value, tensor
-from ...loops import recurrent as usual_layers
 from ...loops import scan
+from ...recurrence import layers as usual_layers
 from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter

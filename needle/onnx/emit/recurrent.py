@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ... import ops
 from ...body import Body
-from ...loops import recurrent as usual
 from ...node import Node
+from ...recurrence import layers as usual
 from ._dtypes import has_kernel
 from ._rules import Site, rule
 from ._writer import Value, Writer

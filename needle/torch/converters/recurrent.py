@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from ... import ops
 from ...conversion.values import Value, tensor
 from ...init import zeros
-from ...loops import recurrent as usual_layers
 from ...loops import scan
+from ...recurrence import layers as usual_layers
 from ...tensor import Tensor
 from ..operands import in_float32, wide
 from ..program import Node

@@ -234,7 +234,7 @@ def recurrence(d: Drawer) -> None:
     projected = _linear(d, x, 4 * hidden)
     h, c = (d.leaf([batch, hidden], dtype) for _ in "hc")
     w = d.leaf([hidden, 4 * hidden], dtype, -0.5, 0.5, "parameter")
-    made = d.add("ndl.loops.recurrent.lstm({0}, {1}, {2}, {3})", projected, h, c, w, results=4)
+    made = d.add("ndl.recurrence.layers.lstm({0}, {1}, {2}, {3})", projected, h, c, w, results=4)
     if made:
         d.one(rng.choice(["{0}[-1]", "{0}[:, -1]", "ops.permute({0}, (1, 0, 2))"]), made[0])
 

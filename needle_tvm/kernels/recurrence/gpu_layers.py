@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle.body import Body
-from needle.loops import recurrent
 from needle.ops import Scan, _te
+from needle.recurrence import layers as recurrent
 from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, relax, te, tirx, topi
 from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence.gates import pack_gates

@@ -123,7 +123,7 @@ def test_cell_states_of_an_lstm_that_are_all_read(exported):
 
     def cells(x, h, c):
         cell = layer.lstm_cells[0]
-        return ndl.loops.recurrent.lstm(cell.project(x), h, c, cell.W_hh)[1]
+        return ndl.recurrence.layers.lstm(cell.project(x), h, c, cell.W_hh)[1]
 
     assert "Scan" in kinds(exported(cells, drawn(5, 2, 3), drawn(2, 4), drawn(2, 4)))
     exported(nn.RNN(3, 4, num_layers=2), drawn(3, 2, 3))

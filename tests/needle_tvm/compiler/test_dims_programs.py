@@ -22,7 +22,7 @@ def scattered(x, w, b):
 
 
 def recurrence(x, h, c, w):
-    return ndl.loops.recurrent.lstm(x, h, c, w)
+    return ndl.recurrence.layers.lstm(x, h, c, w)
 
 
 def two_dims(x, y):

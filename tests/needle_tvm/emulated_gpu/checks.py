@@ -15,8 +15,8 @@ import needle as ndl
 import needle_tvm
 from apps import ladder, models
 from apps.contestants import build_model
-from needle.loops import recurrent
 from needle.ops import REGISTRY
+from needle.recurrence import layers as recurrent
 from needle.testing import check_op
 from needle.trace import trace
 from needle_tvm import runtime

@@ -6,8 +6,8 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import nn, ops
-from needle.loops import recurrent
 from needle.ops import Scan
+from needle.recurrence import layers as recurrent
 from needle.trace import trace
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels.recurrence.gates import GatedProduct, fuse_gates, gates_tiles

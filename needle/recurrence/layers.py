@@ -12,6 +12,7 @@ from typing import Any
 from ..backend_ndarray import NDArray, empty, full, layers
 from ..body import Body, Step
 from ..op import Op
+from ..ops._loop_rules import RULES
 from ..ops.arithmetic import Add
 from ..ops.elementwise import Relu, Tanh
 from ..ops.gru import GruGates
@@ -20,7 +21,7 @@ from ..ops.recurrent import LstmGates
 from ..ops.tuples import TupleGetItem
 from ..spec import Spec
 from ..tensor import Tensor
-from .scan import run
+from .running import run
 
 
 def _body(shapes: Sequence[tuple[int, ...]], *steps: Step, outputs: tuple[int, ...]) -> Body:
@@ -103,10 +104,12 @@ def is_lstm(body: Body) -> bool:
 _HIDDEN, _CELL, _SUMS = 7, 8, 5  # numbers of values of LSTM
 
 
-def compute_lstm(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | None:
-    """The results of a Scan of an LSTM by the backend's own kernel; None for results that it does
-    not make."""
+def _compute(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | None:
+    """The results of a Scan of an LSTM by the backend's own kernel; None for another scan, and for
+    results that it does not make."""
     body = op.body
+    if not op.length or not is_lstm(body):
+        return None
     if op.reverse or not set(body.outputs) <= {0, 1, _SUMS, _HIDDEN, _CELL}:
         return None
     h, c, projected, w = inputs
@@ -121,8 +124,10 @@ def compute_lstm(op: Any, inputs: Sequence[NDArray]) -> tuple[NDArray, ...] | No
     return tuple(found)
 
 
-def lstm_backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
+def _backward(op: Any, out_grads: Sequence[Any], node: Any) -> Any:
     """The gradients of a Scan of an LSTM by the backend's own kernel, or NotImplemented."""
+    if not op.length or not is_lstm(op.body):
+        return NotImplemented
     kept = dict(zip(op.body.outputs[2:], node.output[2:], strict=True))
     grads = dict(zip(op.body.outputs[2:], out_grads[2:], strict=True))
     of_hidden, of_cells = grads.pop(_HIDDEN, None), grads.pop(_CELL, None)
@@ -154,3 +159,6 @@ def _with_last(grad: NDArray | None, of_last: NDArray | None, like: NDArray) -> 
     made = full(like.shape, 0, like.dtype, like.device) if grad is None else grad.copy()
     made[-1] = made[-1] + of_last
     return made
+
+
+RULES.compute, RULES.backward = _compute, _backward
