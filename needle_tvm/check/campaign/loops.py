@@ -24,7 +24,7 @@ _RESULTS = (*_LINES, "{a}.sum()", "{a}.sum(-1)", "{a}[0]", "ops.amax({a}, 0)", "
 def scan(d: Drawer, cls: type[Op]) -> bool:
     """Draw a cell of one to three states, whose lines and results read any of them."""
     rng = d.rng
-    steps, rows, n = d.extent([1, 2, 3, 5, 9]), d.extent([1, 2, 3, 5]), rng.choice([1, 2, 3, 7, 16])
+    steps, rows, n = d.extent([1, 2, 3, 5, 9]), d.extent([1, 2, 3, 5]), rng.choice([2, 3, 7, 16])
     dtype = d.float_dtype()
     first = [d.leaf([rows, n], dtype, -1, 1) for _ in range(rng.randint(1, 3))]
     slices = [_sequence(d, [steps, rows, n], dtype) for _ in range(rng.randint(1, 2))]
@@ -86,7 +86,7 @@ def while_loop(d: Drawer, cls: type[Op]) -> bool:
 
 def _square(d: Drawer) -> list[Made]:
     """Two values (rows, n), a matrix (n, n) and a vector (n,)."""
-    rows, n, dtype = d.extent([1, 2, 3, 5]), d.rng.choice([1, 2, 3, 7, 16]), d.float_dtype()
+    rows, n, dtype = d.extent([1, 2, 3, 5]), d.rng.choice([2, 3, 7, 16]), d.float_dtype()
     shapes = ([rows, n], [rows, n], [n, n], [n])
     return [d.leaf(shape, dtype, -(n**-0.5), n**-0.5) for shape in shapes]
 
