@@ -88,6 +88,15 @@ class Body:
         found = self.specs(given)
         return [found[number] for number in self.outputs]
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether all steps have one, those of bodies in it too."""
+        return all(
+            step.op.has_gradient
+            and all(x.has_gradient for x in vars(step.op).values() if isinstance(x, Body))
+            for step in self.steps
+        )
+
     def reduction_length(self, given: Sequence[Spec]) -> int:
         """The number of terms that the sums of all steps have together, at least 1."""
         found = self.specs(given)

@@ -181,7 +181,7 @@ class _Site:
         module = loops.lower(graph, loops.target, variant, inner)
         module = build.schedule(module, loops.target, variant.stage, variant.disable)
         module = tasks.elsewhere(module, self._add)  # those of loops in the body
-        found = bodies.body_of(module, loops.target)
+        found = bodies.body_of(module, loops.target, self._add)
         keys = dict(zip([leaf.node for leaf in graph.inputs], found.parameters, strict=False))
         given = [operands[nodes.index(leaf.node)] for leaf in graph.params]
         made = _transformed(self._builder, module, given)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from needle_tvm._tvm.names import Constant, IRModule, PrimFunc, Target, relax
+from needle_tvm._tvm.names import Constant, IRModule, PrimFunc, Target, relax, tvm
 from needle_tvm.errors import TranslationError
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.lower.region import Kernel, Region
-from needle_tvm.tir import regions
+from needle_tvm.tir import nests, regions
 from needle_tvm.tir.extents import bounds_of
+from needle_tvm.tir.functions import NODES
 
 
 @dataclass
@@ -31,9 +32,9 @@ class Body:
         return [key for key in used if key not in known and key not in self.made]
 
 
-def body_of(module: IRModule, target: Target) -> Body:
-    """Take the scheduled module of a body apart. Raises TranslationError for what is no plain list
-    of kernels."""
+def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) -> Body:
+    """Take the scheduled module of a body apart. `add` enters functions that kernels call into the
+    caller's module. Raises TranslationError for what is no plain list of kernels."""
     main = module["main"]
     body = Body(list(main.params), Region(bounds_of(main)))
     source: dict[Any, Any] = {}  # a variable -> the key of the value that it names or views
@@ -59,6 +60,7 @@ def body_of(module: IRModule, target: Target) -> Body:
                 function = module[value.args[0]]
                 if value.args[0] not in lowered:
                     alone = regions.lowered(function, target)
+                    alone = with_tasks(alone, module, add)
                     lowered[value.args[0]] = regions.from_the_start(alone)
                 kernel = Kernel.of(function, lowered[value.args[0]], value)
                 if kernel is None:
@@ -78,3 +80,16 @@ def body_of(module: IRModule, target: Target) -> Body:
         ends = [key(each) for each in end.fields] if isinstance(end, relax.Tuple) else [key(end)]
     body.results = ends
     return body
+
+
+def with_tasks(function: PrimFunc, module: IRModule, add: Callable[[PrimFunc], Any]) -> PrimFunc:
+    """A function that calls those of a module, as one that calls them in the caller's module."""
+    named = {variable.name_hint: variable for variable in module.get_global_vars()}
+
+    def called(call: Any) -> Any:
+        if not isinstance(call.op, tvm.ir.GlobalVar):
+            return call
+        task = with_tasks(module[named[call.op.name_hint]], module, add)
+        return tvm.ir.Call(add(task), list(call.args), call.attrs)
+
+    return function.with_body(nests.map_nodes(function.body, NODES.call, called))
