@@ -149,9 +149,8 @@ class RNN(_Recurrent):
         return X, last
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        return recurrent.rnn(
-            cell.project(X), *state, cell.W_hh, nonlinearity=cell.nonlinearity, reverse=reverse
-        )
+        (h,), name = state, cell.nonlinearity
+        return recurrent.rnn(cell.project(X), h, cell.W_hh, nonlinearity=name, reverse=reverse)
 
 
 class GRU(_Recurrent):
