@@ -25,7 +25,7 @@ def run(
         return finish([])
     op = Scan(found.core, states, found.sequences, length, reverse)
     wanted = op.outputs
-    if _may_be_differentiated(given):
+    if _may_be_differentiated(given) and op.body.has_gradient:
         op = op.recording()
     made = apply(op, tuple(given))
     return finish([made[number] for number in range(wanted)])
