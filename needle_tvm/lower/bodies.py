@@ -64,6 +64,11 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
                     lowered[value.args[0]] = regions.from_the_start(alone)
                 kernel = Kernel.of(function, lowered[value.args[0]], value)
                 if kernel is None:
+                    if regions.may_fail(lowered[value.args[0]].body):
+                        raise TranslationError(
+                            f"{value.args[0].name_hint} calls packed functions or asserts, and "
+                            "nothing in a loop or choice can pass its error on"
+                        )
                     kernel = Kernel.called(function, lowered[value.args[0]], value)
                 results = [var]
                 if isinstance(var.ty, relax.TupleType):

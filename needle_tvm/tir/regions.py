@@ -191,13 +191,17 @@ def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
     error: the other threads would wait for it for ever.
     """
     calls = _found(statement, tvm.ir.expr.Call)
-    if any(call.op in (*_POINTERS, *_FALLIBLE) for call in calls):
-        return None
-    if _found(statement, tirx.AssertStmt):
+    if any(call.op in _POINTERS for call in calls) or may_fail(statement):
         return None
     written = {store.buffer for store in _found(statement, tirx.BufferStore)}
     variables = _found(statement, tvm.ir.Var)
     return {each for each in variables if tirx.is_buffer_var(each)} | written, written
+
+
+def may_fail(statement: Any) -> bool:
+    """Whether a statement may end with an error."""
+    calls = _found(statement, tvm.ir.expr.Call)
+    return any(call.op in _FALLIBLE for call in calls) or bool(_found(statement, tirx.AssertStmt))
 
 
 def memory_of(view: Any) -> Any:
