@@ -2,9 +2,10 @@
 
 A value of the body is the same in all steps, or made of slices of the sequences alone, or needed
 for the next state, or made for the outputs alone. What is the same is computed once, before the
-loop. Products of slices become products of whole sequences before it, and those that only outputs
-need become products of whole outputs behind it: one large matmul reads a weight once, where a
-step's reads it for a few rows. Elementwise work stays in the loop, where its operands are in cache.
+loop, and outputs of slices alone are computed for all steps at once. Products of slices become
+products of whole sequences before it, and those that only outputs need become products of whole
+outputs behind it: one large matmul reads a weight once, where a step's reads it for a few rows.
+Other elementwise work stays in the loop, where its operands are in cache.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Parts:
         more = without(read, self._behind | self._constant)
         self._inner = [
             n
-            for n in dict.fromkeys([*without(self._stacked, self._behind), *more])
+            for n in dict.fromkeys([*without(self._stacked, self._behind | batched), *more])
             if not states <= n < last and n not in self._constant
         ]
         roots = [*body.outputs[:states], *self._inner]
@@ -61,8 +62,9 @@ class Parts:
         self._slices = sorted(n for n in reads if states <= n < last or n in self._before)
         self.sequences = len(self._slices)
         self.core = body.cut([*range(states), *self._slices, *self._same], roots)
-        fixed = [n for n in (*read, *self._stacked) if n in self._constant]
-        needed = body.needed([*self._same, *self._slices, *fixed])
+        ahead = [n for n in self._stacked if n in self._constant or n in batched]
+        fixed = [n for n in read if n in self._constant]
+        needed = body.needed([*self._same, *self._slices, *ahead, *fixed])
         self._ahead = sorted(n for n in needed if n >= count)
 
     def _fits(self, step: Step, batched: set[int]) -> bool:

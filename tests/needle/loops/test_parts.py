@@ -49,7 +49,7 @@ def products(body):
     ],
 )
 def test_products_inside(cell, inside):
-    body, found = of_cell(cell)
+    _, found = of_cell(cell)
     assert products(found.core) == inside
     xs, h = tensor(4, 2, 3), tensor(2, 3)
     last, stacked = ndl.scan(cell, h, xs)

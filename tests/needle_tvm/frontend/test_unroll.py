@@ -58,5 +58,5 @@ def test_the_same_numbers(rng, step, reverse):
 
 def test_a_loop_of_unknown_length_is_refused():
     graph = trace(lambda x: ndl.while_loop(lambda s: s.sum() < 9, lambda s: s + 1, x), np.ones(2))
-    with pytest.raises(TargetError, match="while_loop.*needle.scan"):
+    with pytest.raises(TargetError, match=r"while_loop.*needle\.scan"):
         unrolled(graph, lambda op: False)
