@@ -118,8 +118,10 @@ class _Site:
             **dict(zip(lowered.inputs, map(self._shaped, op.body.inputs), strict=False)),
             **dict(zip(lowered.results, map(self._shaped, op.body.output_specs()), strict=True)),
         }
+        last_read = [n for n in range(states) if n in used]
         layout = Layout(
             states=list(zip(befores, afters, strict=True)),
+            last=last_read,
             slices=lowered.inputs[states:],
             stacked=stacked,
             specs=described,
@@ -127,14 +129,16 @@ class _Site:
             reverse=op.reverse,
         )
         plan = scan_function(lowered.body, layout, target, self._add, self._alone)
-        kept = [n for n in range(len(whole.body.outputs)) if n < states or n in used]
+        kept = [n for n in range(states, len(whole.body.outputs)) if n in used]
         specs = whole.infer(*self._specs)
-        types = [specs[n] for n in kept[:states]]
-        types += [specs[kept[states + found.index(key)]] for key in stacked]
+        types = [specs[n] for n in last_read]
+        types += [specs[kept[found.index(key)]] for key in stacked]
         parts = self._called("loop", plan, range(last), [lowered], types)
         values: list[Any] = [None] * len(whole.body.outputs)
-        for at, n in enumerate(kept):
-            values[n] = parts[at if at < states else states + stacked.index(found[at - states])]
+        for at, n in enumerate(last_read):
+            values[n] = parts[at]
+        for n, key in zip(kept, found, strict=True):
+            values[n] = parts[len(last_read) + stacked.index(key)]
         return tuple(values)
 
     def while_loop(self, whole: WhileLoop) -> tuple[Any, ...]:

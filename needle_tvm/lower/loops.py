@@ -14,7 +14,7 @@ A loop on one thread has no region and no barriers. A loop inside a loop's body 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,12 @@ TWO = tirx.const(2, "int64")
 @dataclass(frozen=True)
 class Layout:
     """What a loop's function takes and returns, by the keys of its body's values: the states before
-    and after a step, the slices of sequences, and what is stacked. `specs` has the shape and dtype
-    of each of them, in TVM's expressions."""
+    and after a step, the numbers of those whose `last` values are returned, the slices of
+    sequences, and what is stacked. `specs` has the shape and dtype of each of them, in TVM's
+    expressions."""
 
     states: Sequence[tuple[Any, Any]]
+    last: Sequence[int]
     slices: Sequence[Any]
     stacked: Sequence[Any]
     specs: Specs
@@ -69,10 +71,10 @@ class Slots:
             for source, memory, size in zip(sources, self.memories, self.sizes, strict=True)
         ]
 
-    def emptied(self, to: Sequence[Any], steps: Any) -> list[Any]:
-        """Copies of the states after so many steps."""
+    def emptied(self, to: Mapping[int, Any], steps: Any) -> list[Any]:
+        """Copies of states, by number, after so many steps."""
         return [
-            copied(self.at(n, steps), (buffer, ZERO), self.sizes[n]) for n, buffer in enumerate(to)
+            copied(self.at(n, steps), (buffer, ZERO), self.sizes[n]) for n, buffer in to.items()
         ]
 
 
@@ -113,7 +115,7 @@ def scan_function(
     first = [frame.parameter(f"s{n}", spec) for n, spec in enumerate(of_states)]
     sequences = [frame.parameter(f"x{n}", whole(key)) for n, key in enumerate(layout.slices)]
     fixed = [frame.parameter(f"c{n}", spec_of(key)) for n, key in enumerate(constants)]
-    last = [frame.parameter(f"e{n}", spec) for n, spec in enumerate(of_states)]
+    last = {n: frame.parameter(f"e{n}", of_states[n]) for n in layout.last}
     stacked = [frame.parameter(f"y{n}", whole(key)) for n, key in enumerate(layout.stacked)]
 
     slots, places = Slots(frame, of_states, t), frame.places
@@ -164,8 +166,9 @@ def scan_function(
     statements = [
         *slots.filled(list(map(frame.flat, first))),
         *regions.loop(t, length, regions.steps_of(phases, several), several),
-        *slots.emptied(list(map(frame.flat, last)), length),
+        *slots.emptied({n: frame.flat(buffer) for n, buffer in last.items()}, length),
         *behind,
     ]
-    made = frame.function([*first, *sequences, *fixed], [*last, *stacked], statements)
+    results = [*last.values(), *stacked]
+    made = frame.function([*first, *sequences, *fixed], results, statements)
     return frame.plan(made, constants)

@@ -72,7 +72,7 @@ def while_function(
             ],
             several,
         ),
-        *slots.emptied(list(map(frame.flat, last)), steps[ZERO]),
+        *slots.emptied(dict(enumerate(map(frame.flat, last))), steps[ZERO]),
     ]
     return frame.plan(frame.function([*first, *fixed], last, statements), constants)
 
