@@ -160,6 +160,13 @@ class Stack(Op):
             for p, x in zip(parts, node.inputs, strict=True)
         )
 
+    def emit(self, r: ModuleType, *parts: Expr) -> Expr | None:
+        if len(parts) > 1:
+            return None
+        shape = list(parts[0].ty.shape.values)
+        shape.insert(self.axis % (len(shape) + 1), 1)
+        return r.op.reshape(parts[0], shape)
+
     def emit_te(self, k: TeNamespace, *parts: TeTensor) -> TeTensor:
         dtype = _te.dtype_of(parts[0])
         for part in parts:
