@@ -47,6 +47,7 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
     leaving = _leaving(block)
     # The variable that owns each variable's memory, and the memory that leaves the block.
     owner: dict[Any, Any] = {each: each for each in leaving}
+    parts: dict[Any, Any] = {}  # the first variable of each part of a tuple
     shown = set(leaving)
     bindings = []
     for binding in block.bindings:
@@ -65,8 +66,21 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
             owner[binding.var] = owner[_viewed(binding.value)]
         elif isinstance(binding.value, relax.Call) and binding.value.op == _CALL_TIR:
             owner[binding.var] = binding.var
+        elif _part(binding.value) is not None and binding.value.tuple_value in owner:
+            # Each part of a kernel's results has memory of its own.
+            owner[binding.var] = parts.setdefault(_part(binding.value), binding.var)
+            if binding.var in leaving:
+                shown.add(owner[binding.var])
         bindings.append(binding)
     return bindings
+
+
+def _part(value: Any) -> Any:
+    """The tuple's variable and the number of the part that a binding's value takes; None for any
+    other value."""
+    if not isinstance(value, relax.TupleGetItem):
+        return None
+    return value.tuple_value, int(value.index)
 
 
 def _leaving(block: Any) -> set[Any]:

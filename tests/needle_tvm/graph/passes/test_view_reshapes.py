@@ -99,6 +99,31 @@ def test_results_share_no_memory():
     becomes(through_a_view(reshaped), through_a_view(view), X)
 
 
+def test_parts_of_the_results_of_a_kernel():
+    """Each has memory of its own, whichever variable names it."""
+
+    def two(x):
+        def rule(x):
+            shape = [int(n) for n in x.shape]
+            return [te.compute(shape, lambda *i: x(*i) * (k + 2), f"times{k}") for k in range(2)]
+
+        return kernel(rule, x, name="two")
+
+    def part(value, number):
+        return emit(relax.TupleGetItem(value, number))
+
+    def module(make_first, make_second, again):
+        def body(x):
+            made = two(x)
+            first, second = part(made, 0), part(made, again)
+            return make_first(first, 8), make_second(second, 4, 2)
+
+        return body
+
+    becomes(module(reshaped, reshaped, 1), module(view, view, 1), X)
+    becomes(module(reshaped, reshaped, 0), module(view, reshaped, 0), X)
+
+
 def test_results_in_a_tuple_leave_the_block():
     """This includes a value that is named once more."""
     builder = relax.BlockBuilder()
