@@ -27,7 +27,7 @@ CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check clean help
 
 build: $(STAMPS)/native
 
@@ -131,6 +131,9 @@ bench-layers: build peers
 bench-operations: build peers
 	$(PY) -m bench.operations --out $(OUT)/bench $(ARGS)
 
+bench-recurrence: build peers
+	$(PY) -m bench.recurrence --out $(OUT)/bench $(ARGS)
+
 bench-training: build peers
 	$(PY) -m bench.training --out $(OUT)/bench $(ARGS)
 
@@ -171,6 +174,7 @@ help:
 	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
+	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
 	@echo "gpu-bundle       what a GPU host needs, compiled here, into .gpu/"

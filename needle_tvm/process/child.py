@@ -51,7 +51,8 @@ class Child:
     """The parent's side of one child process. A context manager; `close` ends the process.
 
     `timeout` (seconds) is the limit for any single answer, including the first, which includes the
-    start. Every method raises ChildError once the child has failed.
+    start. With `checkout`, the folder of another commit with a .venv, the child runs that commit's
+    code. Every method raises ChildError once the child has failed.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Child:
         *,
         timeout: float,
         environment: Mapping[str, str] | None = None,
+        checkout: str | None = None,
     ) -> None:
         self.name = name
         self._timeout = timeout
@@ -70,13 +72,18 @@ class Child:
         answers_out, answers_in = os.pipe()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "needle_tvm.process.child"]
+                [_python(checkout), "-m", "needle_tvm.process.child"]
                 + [str(number) for number in (commands_out, answers_in, os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=self._stderr,
                 stderr=self._stderr,
                 pass_fds=(commands_out, answers_in),
-                env={**os.environ, "PYTHONPATH": _python_path(), **(environment or {})},
+                cwd=checkout,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": checkout or _python_path(),
+                    **(environment or {}),
+                },
                 start_new_session=True,
             )
         except BaseException:
@@ -183,6 +190,10 @@ class Child:
         if code < 0:
             return f"its process was ended by {signal.Signals(-code).name}"
         return f"its process ended with exit code {code}"
+
+
+def _python(checkout: str | None) -> str:
+    return sys.executable if checkout is None else f"{checkout}/.venv/bin/python"
 
 
 def _python_path() -> str:

@@ -59,7 +59,8 @@ class Contestant:
 
     `kwargs` (JSON values) are passed to the factory. `threads` limits the usual numeric libraries
     to that many threads through their environment variables; `env` is set on top of it. A
-    call does its work `repeats` times, and times are those of one.
+    call does its work `repeats` times, and times are those of one. With `checkout`, the folder of
+    another commit with a .venv, that commit's code runs.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Contestant:
     env: Mapping[str, str] = field(default_factory=dict)
     threads: int | None = None
     repeats: int = 1
+    checkout: str | None = None
 
 
 @dataclass(frozen=True)
@@ -286,6 +288,7 @@ class _Contender:
             },
             timeout=timeout,
             environment={**environment, **contestant.env},
+            checkout=contestant.checkout,
         )
 
     def outputs(self) -> Outputs:

@@ -1,0 +1,277 @@
+"""Recurrent layers, forward and gradient, beside PyTorch, JAX and ONNX Runtime and, with --before,
+beside another commit; with --own, cells that users write with `ndl.scan` beside JAX's `lax.scan`;
+with --compiling, what compiling takes by the number of steps; with --associative, ops for
+associative recurrences beside the same as a scan."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import apps.peers
+import apps.report
+from bench import contests, recurrence_calls, tables
+from bench.compiling import compile_one
+from bench.recurrence_cases import (
+    GATES,
+    MODES,
+    OWN,
+    SIZES,
+    Recurrence,
+    layer,
+    layer_results,
+    own_results,
+    write_onnx,
+)
+from needle_tvm.errors import UsageError
+from needle_tvm.process import command_line as cli
+from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.timing import Contestant, save_arrays
+from needle_tvm.words import duration
+
+OURS, BEFORE, BEFORE_EAGER = "needle compiled", "before, compiled", "before, eager"
+JAX = "JAX lax.scan"
+BEFORES = (BEFORE, BEFORE_EAGER)
+OP, SCAN = "needle, op", "needle, scan"
+# Gradients of the commit before are compiled up to so many steps: each step was code of its own.
+MOST_UNROLLED = 24
+
+COMPILED, STEPS = "peephole_lstm", (10, 100, 1_000, 10_000)
+WHATS = ("trace", "compile", "compile and check")
+
+ASSOCIATIVE = {"cumsum": 1, "cumprod": 1, "linear_scan": 2}  # and how many inputs they have
+LENGTHS, LINES = (64, 1_000, 10_000), (1, 64, 4_096)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = contests.make_parser("bench.recurrence", __doc__)
+    add = parser.add_argument
+    add("parts", nargs="*", metavar="PART", help="of a case's name (all cases)")
+    add("--before", type=Path, metavar="FOLDER", help="a checkout of another commit, with a .venv")
+    add("--torch-compile", action="store_true", help="also torch.compile (minutes)")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--own", action="store_true", help="users' cells")
+    which.add_argument("--compiling", action="store_true", help="CPU seconds of compiling")
+    which.add_argument("--associative", action="store_true", help="ops beside scans")
+    add("--steps", type=cli.positive, nargs="+", default=STEPS, help="for --compiling")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    return cli.guarded("bench.recurrence", lambda: run(options))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the chosen measurement, print each case as it ends, write all of them."""
+    options.strict = False  # one that fails is a row without it
+    if options.before is not None:
+        options.before = options.before.resolve()
+        if not (options.before / ".venv/bin/python").exists():
+            raise UsageError(f"--before {options.before}: there is no .venv/bin/python")
+    if options.compiling:
+        return run_compiling(options)
+    if options.associative:
+        return race(options, "recurrence-associative", associative_cases(), associative_table)
+    if options.own:
+        found = [Recurrence(name, mode, OWN[name]) for name in OWN for mode in MODES]
+    else:
+        found = [layer(name, size, mode) for name in GATES for size in SIZES for mode in MODES]
+    cases = [(each.title, partial(entries_of, each)) for each in found]
+    return race(options, "recurrence-own" if options.own else "recurrence", cases, summary)
+
+
+Entries = tuple[list[Contestant], list[np.ndarray] | None]
+Cases = Iterable[tuple[str, Callable[[argparse.Namespace, Path], Entries]]]
+
+
+def race(options: argparse.Namespace, file: str, cases: Cases, table: Callable[..., Any]) -> int:
+    """Run the contests whose titles have one of the chosen parts."""
+    chosen = [
+        (title, entries)
+        for title, entries in cases
+        if not options.parts or any(part in title for part in options.parts)
+    ]
+    if not chosen:
+        raise UsageError(f"no case's name has any of {options.parts}")
+    target = options.out / f"{file}.json"
+    cli.check_writable(target)
+    report = contests.new_report(options, "lstm", ("torch", "onnxruntime", "jax"))
+    for title, entries in chosen:
+        with scratch_folder("needle-recurrence-") as folder:
+            racing, exact = entries(options, folder)
+            found = contests.run(title, racing, options, exact=exact)
+        ratios = found["ratios"].get(OURS, {})
+        names = {name: ratio for name, ratio in ratios.items() if name not in BEFORES}
+        found.pop("fastest", None)
+        if name := contests.fastest(names, code=False):
+            found["fastest"] = name
+        report["cases"].append(found)
+        tables.print_case(report["cases"][-1])
+        apps.report.write_json(report, target)  # kept if a later one fails
+    if not options.associative:
+        report["notes"] = [
+            "layers: steps-batch-input-hidden-layers; forward: weights are constants; gradient: of "
+            "the weights, which are inputs, for the sum of y * y"
+        ]
+    if options.before and not options.own:
+        report["notes"].append(
+            f"before: {options.before}; its gradients compiled up to {MOST_UNROLLED} steps, and "
+            "eager; the table has the faster, and says which if it was eager"
+        )
+    tables.publish(report, options.out, file, [("beside others", table(report["cases"]))])
+    return cli.OK
+
+
+def entries_of(
+    case: Recurrence, options: argparse.Namespace, folder: Path
+) -> tuple[list[Contestant], list[np.ndarray]]:
+    """The contestants of a case and its exact results; their files are in the folder."""
+    x, *weights = case.arrays()
+    files = {"inputs": str(folder / "inputs.npz"), "weights": str(folder / "weights.npz")}
+    save_arrays(files["inputs"], {"x": x})
+    save_arrays(files["weights"], {f"w{i}": array for i, array in enumerate(weights)})
+    threads = options.threads
+    given = {"name": case.name, "mode": case.mode, **files}
+    code = recurrence_calls.__file__
+
+    def entry(name: str, factory: str, **others: Any) -> Contestant:
+        kwargs = {**given, "threads": threads, **others}
+        checkout = str(options.before) if name in BEFORES else None
+        return Contestant(name, f"{code}:{factory}", kwargs, threads=threads, checkout=checkout)
+
+    entries = [
+        entry(OURS, "needle", compiled=True),
+        entry(contests.EAGER, "needle", compiled=False),
+    ]
+    if case.is_layer and options.before is not None:
+        if case.mode == "forward" or len(x) <= MOST_UNROLLED:
+            entries.append(entry(BEFORE, "needle", compiled=True))
+        if case.mode == "gradient":
+            entries.append(entry(BEFORE_EAGER, "needle", compiled=False))
+    jax = apps.peers.PEERS["jax"]
+    if importlib.util.find_spec("jax"):
+        env = jax.environment(threads)
+        entries.append(Contestant(JAX, f"{code}:jax", given, env=env, threads=threads))
+    if not case.is_layer:
+        return entries, own_results(case, x, weights)
+    entries.append(entry(apps.peers.TORCH_EAGER, "pytorch", compiled=False))
+    if options.torch_compile:
+        entries.append(entry("torch.compile", "pytorch", compiled=True))
+    if case.mode == "forward" and not (peer := apps.peers.PEERS["onnxruntime"]).missing:
+        onnx = str(folder / "model.onnx")
+        write_onnx(case.name, x, weights, onnx)
+        files = {"inputs": files["inputs"], "onnx": onnx, "threads": threads}
+        entries.append(apps.peers.contestant(peer, files, threads, bound=False))
+    return entries, layer_results(case, x, weights)
+
+
+def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each case: the fastest other of this day, the faster of those before and each
+    other, as their times over ours, with quartiles."""
+    names = dict.fromkeys(name for case in cases for name in case["ratios"].get(OURS, {}))
+    befores = [name for name in names if name in BEFORES]
+    others = [name for name in names if name not in befores]
+    rows = [["case", OURS, "fastest other", "its time / ours", *["before / ours"] * bool(befores)]]
+    rows[0] += [f"{name} / ours" for name in others]
+    for case in cases:
+        ratios = case["ratios"].get(OURS, {})
+        texts = {name: apps.report.ratio(ratio) for name, ratio in ratios.items()}
+        medians = {entry["name"]: entry["median"] for entry in case["contestants"]}
+        name = case.get("fastest", "none")
+        row = [case["case"], duration(medians[OURS]) if OURS in medians else "left out"]
+        row += [name, texts.get(name, "")]
+        if befores:
+            present = [name for name in befores if name in ratios]
+            name = min(present, key=lambda name: medians[name], default="")
+            row.append(f"{texts.get(name, '')}{' eager' * (name == BEFORE_EAGER)}")
+        rows.append(row + [texts.get(name, "") for name in others])
+    return rows
+
+
+def associative_cases() -> Cases:
+    """Each op at each length and number of lines."""
+    for name, inputs in ASSOCIATIVE.items():
+        for length in LENGTHS:
+            for lines in LINES:
+                title = f"{name}, {length} elements of {lines} lines"
+                yield title, partial(associative_entries, name, (length, lines), inputs)
+
+
+def associative_entries(
+    name: str, shape: tuple[int, int], inputs: int, options: argparse.Namespace, folder: Path
+) -> Entries:
+    """The op and the scan; numbers are near 1, so that products are neither 0 nor infinite."""
+    rng = np.random.default_rng(0)
+    arrays = [np.exp(rng.normal(0, 0.003, shape)).astype(np.float32) for _ in range(inputs)]
+    arrays[0] *= 0.999 if inputs > 1 else 1  # a linear recurrence that decays
+    given = {"name": name, "inputs": str(folder / "inputs.npz"), "threads": options.threads}
+    save_arrays(given["inputs"], {f"x{i}": array for i, array in enumerate(arrays)})
+    code = f"{recurrence_calls.__name__}:associative"
+    return [
+        Contestant(each, code, {**given, "scanned": each == SCAN}, threads=options.threads)
+        for each in (OP, SCAN)
+    ], None
+
+
+def associative_table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each case: the op's time, the scan's, and the scan's over the op's."""
+    rows = [["case", OP, SCAN, "scan / op"]]
+    for case in cases:
+        medians = {entry["name"]: duration(entry["median"]) for entry in case["contestants"]}
+        ratio = case["ratios"].get(OP, {}).get(SCAN)
+        cells = [medians.get(OP, "left out"), medians.get(SCAN, "left out")]
+        rows.append([case["case"], *cells, apps.report.ratio(ratio) if ratio else ""])
+    return rows
+
+
+def run_compiling(options: argparse.Namespace) -> int:
+    """Trace and compile a user's cell and its gradient by the number of steps, each in a process of
+    its own."""
+    target = options.out / "recurrence-compiling.json"
+    cli.check_writable(target)
+    report = contests.new_report(options, "lstm")
+    report["how"] = (
+        f"CPU seconds of {COMPILED}, each in a fresh process that has compiled something before; "
+        "trace: `needle.trace`, which traces the cell of `needle.scan` and runs nothing; check: "
+        "also the comparison with eager code"
+    )
+    report["compiling"] = []
+    jobs = [(steps, mode, what) for mode in MODES for steps in options.steps for what in WHATS]
+    with cli.progress() as bar, scratch_folder("needle-recurrence-") as folder:
+        for number, (steps, mode, what) in enumerate(jobs):
+            case = Recurrence(COMPILED, mode, OWN[COMPILED])
+            title = f"{case.title}, {steps} steps, {what}"
+            bar(number, len(jobs), title)
+            inputs = str(folder / "inputs.npz")
+            save_arrays(inputs, {f"x{i}": a for i, a in enumerate(case.arrays(steps))})
+            setup = {"name": case.name, "mode": mode, "what": what, "inputs": inputs}
+            setup["threads"] = options.threads
+            service = f"{recurrence_calls.__name__}:compiling"
+            found = compile_one(title, setup, options.timeout, service=service)
+            report["compiling"].append({"steps": steps, "mode": mode, "what": what, **found})
+            apps.report.write_json(report, target)
+    parts = [("CPU seconds", compiling_table(report["compiling"]))]
+    tables.publish(report, options.out, "recurrence-compiling", parts)
+    return cli.OK
+
+
+def compiling_table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A row for each number of steps of each mode."""
+    rows = [["case", "steps", *WHATS]]
+    seconds = {(each["mode"], each["steps"], each["what"]): each["seconds"] for each in found}
+    for mode, steps in dict.fromkeys((mode, steps) for mode, steps, _ in seconds):
+        cells = [duration(seconds[mode, steps, what]) for what in WHATS]
+        rows.append([f"{COMPILED}, {mode}", str(steps), *cells])
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())
