@@ -21,8 +21,8 @@ from rich.table import Table
 HERE = Path(__file__).resolve().parent
 LESSONS = (
     ("mlp",), ("cnn",), ("resnet",), ("text", "--cell", "lstm"), ("text", "--cell", "gru"),
-    ("transformer_sort",), ("vit",), ("unet",), ("vae",), ("gan",), ("diffusion",), ("gnn",),
-    ("reinforce",),
+    ("state_space",), ("transformer_sort",), ("vit",), ("unet",), ("vae",), ("gan",),
+    ("diffusion",), ("gnn",), ("reinforce",),
 )  # fmt: skip
 
 

@@ -33,14 +33,20 @@ def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
     return _lowered(graph.at(whole_dims(graph)), target, variant, None)
 
 
-def _lowered(graph: Graph, target: Target, variant: Variant, loops: Loops | None) -> IRModule:
-    """The same for a graph whose dims are whole axes, or the body of a loop among `loops`."""
+def translated(
+    graph: Graph, target: Target, variant: Variant, loops: Loops | None = None
+) -> IRModule:
+    """The module before any pass, of a graph whose dims are whole axes; it may be the body of a
+    loop among `loops`."""
     loops = loops or Loops(target, variant, _lowered)
     if str(target.kind) == "cuda":
         graph = unrolled(graph, loops.has_kernels)
     prefers = pipeline.of(target, variant.stage).prefer_emit
-    module = translate(graph, prefer_emit=prefers, loops=loops)
-    return build.lower_module(module, target, variant)
+    return translate(graph, prefer_emit=prefers, loops=loops)
+
+
+def _lowered(graph: Graph, target: Target, variant: Variant, loops: Loops | None) -> IRModule:
+    return build.lower_module(translated(graph, target, variant, loops), target, variant)
 
 
 def signature(graph: Graph) -> dict[str, Any]:

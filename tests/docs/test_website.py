@@ -95,7 +95,7 @@ def test_pages_have_what_github_shows(path):
 def test_the_steps_shown_are_those_of_the_compiler():
     """The last step of a model is the module that `compile` builds."""
     shown = {each.name: each for each in examples()}
-    for name in ("mlp", "rounded"):
+    for name in ("mlp", "rounded", "lstm"):
         each = shown[name]
         target = compiler.target_for(each.processor)
         variant = Variant("tuned", precision=each.precision)
