@@ -34,7 +34,8 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
     """
     from needle.trace import trace
     from needle_tvm._tvm.names import ms, relax, sequential, transform
-    from needle_tvm.frontend.translate import translate
+    from needle_tvm.frontend.lowering import translated
+    from needle_tvm.lower.variant import Variant
     from needle_tvm.target.spec import resolve
     from needle_tvm.tir.functions import prim_funcs
 
@@ -50,7 +51,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
                 relax.get_pipeline("zero"),
                 transform.AttachAttrLayoutFreeBuffers(),
             ]
-        )(translate(graph, prefer_emit=True))
+        )(translated(graph, target, Variant("fused")))
         database = ms.relax_integration.tune_relax(
             module,
             {},
