@@ -103,10 +103,11 @@ def torch_results(module: Any, mode: str, x: Any, called: Any = None) -> list[An
     """The outputs of a layer, or the gradients of its weights; `called` stands for the module."""
     import torch
 
+    called = module if called is None else called  # not `or`: some modules have no length
     if mode == "forward":
         with torch.inference_mode():
-            return [(called or module)(x)[0]]
-    y = (called or module)(x)[0]
+            return [called(x)[0]]
+    y = called(x)[0]
     return list(torch.autograd.grad((y * y).sum(), list(module.parameters())))
 
 
