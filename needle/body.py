@@ -8,14 +8,16 @@ read from its surroundings is an input.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .apply import apply
 from .backend_ndarray import NDArray, cpu_numpy
 from .backend_ndarray.dtypes import is_floating
-from .extents import same
+from .dims import Expression
+from .extents import replaced, same
 from .op import Op
 from .spec import Spec
 
@@ -34,6 +36,9 @@ def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_mapped(change, part) for part in value])
     return change(value)
+
+
+R = TypeVar("R")
 
 
 class Step(NamedTuple):
@@ -66,6 +71,18 @@ class Body:
             text = f"Body({len(self.inputs)} inputs, {len(self.steps)} steps, {digest[:16]})"
             self.__dict__["_text"] = text
         return text
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether equal texts mean equal bodies: there are no sizes of dims, which have names, and
+        no ops of others, whose attributes may have any text."""
+        known: bool | None = self.__dict__.get("_is_plain")
+        if known is None:
+            sizes: list[Expression] = []
+            replaced((self.inputs, tuple([step.op for step in self.steps])), sizes.append)
+            known = not sizes and all(map(_is_plain, [step.op for step in self.steps]))
+            self.__dict__["_is_plain"] = known
+        return known
 
     @property
     def count(self) -> int:
@@ -181,6 +198,25 @@ class Body:
 
     def with_outputs(self, outputs: Sequence[int]) -> Body:
         return dataclasses.replace(self, outputs=tuple(outputs))
+
+
+def _is_plain(op: Op) -> bool:
+    if not type(op).__module__.startswith("needle."):
+        return False
+    fields = [getattr(op, each.name) for each in dataclasses.fields(op)]  # type: ignore[arg-type]
+    return all(each.is_plain for each in fields if isinstance(each, Body))
+
+
+def remembered(function: Callable[..., R]) -> Callable[..., R]:
+    """Keep the results of a function of an op with bodies, or of a body, and of other values that
+    can be hashed: eager code runs the same loops again and again."""
+    kept = functools.lru_cache(maxsize=256)(function)
+
+    @functools.wraps(function)
+    def called(of: Any, *others: Any) -> R:
+        return (kept if of.is_plain else function)(of, *others)
+
+    return called
 
 
 def body_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from .. import ops
 from .._state import call_recording, state
 from ..apply import apply
 from ..backend_ndarray.dtypes import is_floating
-from ..body import Body, Step, without
+from ..body import Body, Step, remembered, without
 from ..dims import bounds_of
 from ..engine import _filled
 from ..node import Node
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from ..ops.scan_loop import Scan
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def recording(op: Scan) -> Scan:
     """The loop with what its gradient reads among its outputs: states before each step, and
     products, which take long to compute again. The rest is computed again from these."""
@@ -144,7 +143,7 @@ class _Backward:
         return made
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def _backward(
     op: Scan, requires: tuple[bool, ...], given: tuple[int, ...], device: Any
 ) -> _Backward:

@@ -11,6 +11,7 @@ import numpy as np
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray.ndarray import wrap
 from ..body import Body, Run, Step, reference_of, same_spec
+from ..dims import Expression
 from ..errors import ShapeError
 from ..extents import same
 from ..node import Node
@@ -87,6 +88,11 @@ class Scan(Op):
             **{"body": _LINEAR, "states": 1, "sequences": 1, "length": 3},
         ),
     )
+
+    @property
+    def is_plain(self) -> bool:
+        """As `Body.is_plain`."""
+        return self.body.is_plain and not isinstance(self.length, Expression)
 
     @property
     def outputs(self) -> int:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backend_ndarray import NDArray, empty, full, layers
+from ..backend_ndarray.dtypes import is_half
 from ..body import Body, Step
 from ..op import Op
 from ..ops._loop_rules import RULES
 from ..ops.arithmetic import Add
-from ..ops.elementwise import Relu, Tanh
+from ..ops.elementwise import Relu, Tanh, cast
 from ..ops.gru import GruGates
 from ..ops.matmul import Matmul
 from ..ops.recurrent import LstmGates
@@ -67,8 +68,7 @@ def lstm(
     biases, h and c (B, H) are the first states, w (H, 4 H) is the weight of h. `reverse` begins
     with the last step.
     """
-    inputs = [h, c, projected, w]
-    last, last_cell, hidden, cells = run(LSTM, inputs, 2, 1, projected.shape[0], reverse)
+    last, last_cell, hidden, cells = _layer(LSTM, [h, c, projected, w], 2, reverse)
     return hidden, cells, last, last_cell
 
 
@@ -80,7 +80,7 @@ def gru(
     `projected` (T, B, 3 H: r, z, n) is the input's part of the pre-activations, h (B, H) the first
     state, w (H, 3 H) and bias (3 H,) make the state's part. `reverse` begins with the last step.
     """
-    last, hidden = run(GRU, [h, projected, w, bias], 1, 1, projected.shape[0], reverse)
+    last, hidden = _layer(GRU, [h, projected, w, bias], 1, reverse)
     return hidden, last
 
 
@@ -92,8 +92,18 @@ def rnn(
     `projected` (T, B, H) is the input's part with all biases, h (B, H) the first state, w (H, H)
     its weight. `reverse` begins with the last step.
     """
-    last, hidden = run(RNN[nonlinearity], [h, projected, w], 1, 1, projected.shape[0], reverse)
+    last, hidden = _layer(RNN[nonlinearity], [h, projected, w], 1, reverse)
     return hidden, last
+
+
+def _layer(cell: Body, inputs: Sequence[Tensor], states: int, reverse: bool) -> list[Tensor]:
+    """The results of all steps. Halves are computed in float32 and rounded once."""
+    projected = inputs[states]
+    dtype, steps = projected.dtype, projected.shape[0]
+    if not is_half(dtype):
+        return run(cell, inputs, states, 1, steps, reverse)
+    wide = [cast(each, "float32") for each in inputs]
+    return [cast(each, dtype) for each in run(cell, wide, states, 1, steps, reverse)]
 
 
 def is_lstm(body: Body) -> bool:

@@ -10,14 +10,13 @@ Other elementwise work stays in the loop, where its operands are in cache.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
 from .. import ops
 from ..apply import apply
-from ..body import Body, Step, without
+from ..body import Body, Step, remembered, without
 from ..op import Binary, Elementwise, Op
 from ..ops.arithmetic import Where
 from ..ops.matmul import Matmul
@@ -172,9 +171,9 @@ class Parts:
         return None
 
 
-@functools.lru_cache(maxsize=256)
+@remembered
 def parts(body: Body, states: int, sequences: int) -> Parts:
-    """`Parts`, kept: eager code runs the same loops again and again."""
+    """A body taken apart, whatever of it is dead."""
     return Parts(body.cut(range(len(body.inputs)), body.outputs), states, sequences)
 
 

@@ -119,7 +119,7 @@ def test_arguments_may_be_given_by_name_or_position():
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((1, 2, 3), "static, expected a tensor"),
+        ((1, 2, 3), "is 1, expected a tensor"),
         ((tensor(2), (tensor(2),), 3), "1 items, expected 2"),
         ((tensor(2), [tensor(2), tensor(2)], 3), "is a list, expected a tuple"),
         ((tensor(2), (tensor(2), tensor(2)), 4), "4, traced with 3"),

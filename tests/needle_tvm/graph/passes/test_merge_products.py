@@ -6,8 +6,9 @@ import pytest
 from needle import nn
 from needle.trace import trace
 from needle_tvm._tvm.names import check_well_formed, relax, tirx
-from needle_tvm.frontend.translate import translate
+from needle_tvm.frontend.lowering import translated
 from needle_tvm.graph.passes.merge_products import merge_products
+from needle_tvm.lower.variant import Variant
 from tests.needle_tvm.conftest import tensor
 from tests.needle_tvm.modules import (
     SM_90,
@@ -255,5 +256,6 @@ def test_a_function_that_does_not_name_its_parameters_stays():
 def test_a_part_of_a_tuple_is_no_parameter_work():
     """The steps' results are parts of a tuple: what is made of them stays behind them."""
     model = nn.LSTM(4, 6, 2).eval()
-    module = translate(trace(model, tensor(np.ones((5, 3, 4), "float32"))), prefer_emit=True)
+    graph = trace(model, tensor(np.ones((5, 3, 4), "float32")))
+    module = translated(graph, SM_90, Variant("tuned"))
     check_well_formed(merge_products(module, SM_90))

@@ -105,7 +105,9 @@ def test_parts_of_the_results_of_a_kernel():
     def two(x):
         def rule(x):
             shape = [int(n) for n in x.shape]
-            return [te.compute(shape, lambda *i: x(*i) * (k + 2), f"times{k}") for k in range(2)]
+            return [
+                te.compute(shape, lambda *i, k=k: x(*i) * (k + 2), f"times{k}") for k in range(2)
+            ]
 
         return kernel(rule, x, name="two")
 
