@@ -103,3 +103,38 @@ def test_without_gradients_nothing_is_kept():
     with ndl.no_grad():
         _, y = ndl.scan(lambda h, x: (ops.tanh(h @ W + x), h), h, xs)
     assert not y.requires_grad and y.op is None
+
+
+class Unlike(ops.Op):
+    """An op of somebody's own, without a gradient rule."""
+
+    name = "unlike"
+
+    def infer(self, x):
+        return x
+
+    def compute(self, x):
+        return x + x
+
+
+def test_an_op_without_a_gradient_rule_fails_where_one_is_asked_for():
+    xs, h = tensor(5, 3), tensor(3)
+    call = lambda h, xs: ndl.scan(lambda h, x: (Unlike()(h) + x, h), h, xs)  # noqa: E731
+    assert any(isinstance(node.op, Scan) for node in trace(call, h, xs).nodes)
+    with ndl.no_grad():
+        assert call(h, xs)[0].shape == (3,)
+    with pytest.raises(NotImplementedError, match="unlike: gradient"):
+        call(h, xs)[0].sum().backward()
+
+
+def test_loops_of_dims_of_one_name_are_apart():
+    """A loop is remembered by its text, in which a dim is its name."""
+
+    def graph(least, most):
+        call = lambda xs: ndl.scan(lambda h, x: (ops.tanh(h @ W + x), h), xs[0] * 0, xs)  # noqa: E731
+        return trace(call, tensor(4, 2, 3), dims={0: {0: ndl.Dim("n", min=least, max=most)}})
+
+    for bounds in ((2, 9), (3, 70)):
+        made = graph(*bounds)
+        (op,) = [node.op for node in made.nodes if isinstance(node.op, Scan)]
+        assert op.length.bounds == bounds and [(d.min, d.max) for d in made.dims] == [bounds]
