@@ -92,6 +92,8 @@ class Op:
     partial_gradients: ClassVar[bool] = False
     # True if compiled code never fuses its kernel with others.
     opaque: ClassVar[bool] = False
+    # True if `emit_te` writes a kernel's loops as they shall be.
+    scheduled: ClassVar[bool] = False
     # True if the op runs bodies, which compiled code has kernels of (needle_tvm.frontend.loops): it
     # has no `emit_te`.
     has_bodies: ClassVar[bool] = False

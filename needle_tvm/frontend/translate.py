@@ -23,6 +23,7 @@ from needle_tvm.errors import TranslationError
 from needle_tvm.faults import named, sentence
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.frontend.unroll import parts_read
+from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.lower.build import MAIN
 from needle_tvm.tir import reads
 from needle_tvm.tir.functions import nothing, tensors_of
@@ -265,10 +266,12 @@ def _emit_te(
     grouped = [relax.Tuple(list(o)) if isinstance(o, tuple) else o for o in operands]
     assert node.op is not None
     alone = node.op.opaque or _ends_a_product_twice(node)
-    marks = {"op_pattern": OP_PATTERN.opaque} if alone else None
+    marks = {"op_pattern": OP_PATTERN.opaque} if alone else {}
+    if node.op.scheduled:
+        marks[SCHEDULED] = True
     given = {"sizes": list(used.values())} if used else {}
     result = builder.emit_te(
-        rule, *grouped, primfunc_name_hint=node.op.name, primfunc_attrs=marks, **given
+        rule, *grouped, primfunc_name_hint=node.op.name, primfunc_attrs=marks or None, **given
     )
     if type(node.spec) is tuple and len(node.spec) == 1:
         return (result,)  # one tensor expression in a list comes back as a tensor, not a tuple

@@ -11,7 +11,7 @@ each other between the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,16 +31,12 @@ from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_register
 from needle_tvm.kernels.variants import covers_best
 from needle_tvm.tir import nests
 from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
-from needle_tvm.tir.functions import NODES, simplified, variables_of
+from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _MOST_GATES = 8
 _SOME = 16  # rows, where their number makes no difference
 _POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetItem)
-
-
-# An operand's element: of a buffer, at indices, in a lane of the vector of units.
-Element = Callable[[Any, list[Any], Any], Any]
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,7 @@ class GatedProduct(Op):
     tiles: tuple[GatesTile, ...]
 
     name = "gated_product"
-    opaque = True
+    opaque = scheduled = True
 
     def infer(self, h: Spec, panels: Spec, *others: Spec) -> tuple[Spec, ...]:
         return tuple([Spec(s.shape, s.dtype, h.device) for s in self.cell.output_specs()])
@@ -158,7 +154,11 @@ class GatedProduct(Op):
 
 
 class _Cell:
-    """Writes the kernel of a GatedProduct with TVM's statement builder."""
+    """Writes the kernel of a GatedProduct with TVM's statement builder.
+
+    What the cell makes for a unit is an expression of variables, each of which stands for a sum, an
+    operand's element or a value that is kept; a tile puts its own in their places.
+    """
 
     def __init__(self, cell: Body, h: Any, panels: Any, others: Sequence[Any]) -> None:
         self._batch, self._inner = h.shape
@@ -166,22 +166,57 @@ class _Cell:
         width = cell.specs()[0].shape[1]
         self._hidden = int(width) // self._gates
         self._dtype = str(h.dtype)
-        self._fits = True
-        self._sums = te.placeholder((self._batch, width), h.dtype, name="sums")
+        self._row, self._unit = (tirx.Var(name, "int64") for name in ("row", "unit"))
+        self._sums = [tirx.Var(f"sum{gate}", self._dtype) for gate in range(self._gates)]
+        self._elements: dict[str, _Element] = {}  # by what is read
+        self._known: dict[Any, Any] = {}  # the variables of values that are kept
+        self.fits = True  # whether all outputs can be computed unit by unit
+        self._whole = te.placeholder((self._batch, width), h.dtype, name="sums")
         self._others = [te.placeholder(each.shape, each.dtype, name="other") for each in others]
-        self.outputs = cell.evaluated([self._sums, *self._others], _emitted)
-        self._kept = _kept(self.outputs, (self._batch, self._hidden))
+        self.outputs = cell.evaluated([self._whole, *self._others], _emitted)
+        self._kept = []
+        for tensor in _kept(self.outputs, (self._batch, self._hidden)):
+            value = self._value(tensor, [self._row, self._unit])
+            variable = tirx.Var("kept", str(tensor.dtype))
+            self._known[_key(tensor)] = variable
+            self._kept.append((variable, value))
+        self._results = [
+            [self._value(x, [self._row, gate * self._hidden + self._unit]) for gate in self._of(x)]
+            for x in self.outputs
+        ]
 
-    def is_of_units(self) -> bool:
-        """Whether all outputs can be computed for a unit."""
-        row, unit = tirx.Var("row", "int64"), tirx.Var("unit", "int64")
-        for tensor in self.outputs:
-            for gate in range(self._per_unit(tensor)):
-                self._value(tensor, [row, gate * self._hidden + unit], unit, lambda g: row * 0.0)
-        return self._fits
+    def _of(self, tensor: Any) -> range:
+        """The gates of which an output has elements."""
+        return range(int(tensor.shape[1]) // self._hidden)
 
-    def _per_unit(self, tensor: Any) -> int:
-        return int(tensor.shape[1]) // self._hidden
+    def _value(self, tensor: Any, indices: Sequence[Any]) -> Any:
+        """An element of a value."""
+        key = _key(tensor)
+        if key in self._known:
+            return self._known[key]
+        if key == _key(self._whole):
+            gate = simplified(tirx.floordiv(simplified(indices[1] - self._unit), self._hidden))
+            rest = simplified(indices[1] - self._unit - gate * self._hidden)
+            if not isinstance(gate, tirx.IntImm) or not _is_zero(rest):
+                self.fits = False  # no exception passes TVM's functions as it is
+                return tirx.const(0, self._dtype)
+            return self._sums[int(gate)]
+        if isinstance(tensor.op, te.PlaceholderOp):
+            number = next(n for n, each in enumerate(self._others) if _key(each) == key)
+            at = tuple(map(simplified, indices))
+            variable = tirx.Var("element", str(tensor.dtype))
+            made = _Element(variable, number, at, any(self._unit in variables_of(i) for i in at))
+            return self._elements.setdefault(f"{number} {list(at)}", made).variable
+        if not isinstance(tensor.op, te.ComputeOp) or tensor.op.reduce_axis:
+            self.fits = False
+            return tirx.const(0, str(tensor.dtype))
+        axes = {axis.var: index for axis, index in zip(tensor.op.axis, indices, strict=True)}
+        body = nests.substitute(tensor.op.body[tensor.value_index], axes)
+
+        def load(call: Any) -> Any:
+            return self._value(call.args[0], call.args[1:]) if call.op == _LOAD else call
+
+        return nests.map_nodes(body, NODES.call, load)
 
     def write(
         self, s: Any, tiles: Sequence[GatesTile], ins: Sequence[Any], outs: Sequence[Any]
@@ -204,163 +239,105 @@ class _Cell:
         (blocks,) = exprs_of([tiles_in(extent_of(self._batch), tile.rows)[0]])
         with loop(0, -(-self._hidden // tile.units)) as panel, s.serial(0, blocks) as block:
             rows = [tirx.min(block * tile.rows + r, self._batch - 1) for r in range(tile.rows)]
-            self._tile(s, tile, panel, rows, ins, outs)
+            sums = s.alloc_buffer((tile.rows, self._gates, tile.units), self._dtype, scope="local")
+            self._multiply(s, tile, sums, panel, rows, *ins[:2])
+            whole, rest = divmod(self._hidden, tile.units)
+            given = s, tile, sums, panel, rows, ins[2:], outs
+            if not rest:
+                self._cell(*given, tile.units)
+            else:
+                with s.If(panel < whole):
+                    with s.Then():
+                        self._cell(*given, tile.units)
+                    with s.Else():
+                        self._cell(*given, rest)
 
-    def _tile(
+    def _multiply(
+        self, s: Any, tile: GatesTile, sums: Any, panel: Any, rows: Sequence[Any], h: Any, w: Any
+    ) -> None:
+        lines = [(r, row, gate) for r, row in enumerate(rows) for gate in range(self._gates)]
+        with s.vectorized(0, tile.units) as lane:
+            for r, _, gate in lines:
+                s.buffer_store(sums, tirx.const(0, self._dtype), [r, gate, lane])
+        with s.serial(0, self._inner) as k, s.vectorized(0, tile.units) as lane:
+            for r, row, gate in lines:
+                product = h[row, k] * w[panel, k, gate, lane]
+                s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
+
+    def _cell(
         self,
         s: Any,
         tile: GatesTile,
+        sums: Any,
         panel: Any,
         rows: Sequence[Any],
-        ins: Sequence[Any],
+        others: Sequence[Any],
         outs: Sequence[Any],
+        count: int,
     ) -> None:
-        h, panels, *others = ins
-        units, gates = tile.units, self._gates
-        lines = list(enumerate(rows))
+        """What the cell makes of a tile's sums, for `count` units of the panel."""
+        units = tile.units
 
         def local(*shape: int) -> Any:
             return s.alloc_buffer((len(rows), *shape, units), self._dtype, scope="local")
 
-        sums = local(gates)
-        kept = [(tensor, local()) for tensor in self._kept]
-        results = [(tensor, local(self._per_unit(tensor))) for tensor in self.outputs]
-        with s.vectorized(0, units) as lane:
-            for r, _ in lines:
-                for gate in range(gates):
-                    s.buffer_store(sums, tirx.const(0, self._dtype), [r, gate, lane])
-        with s.serial(0, self._inner) as k, s.vectorized(0, units) as lane:
-            for r, row in lines:
-                for gate in range(gates):
-                    product = h[row, k] * panels[panel, k, gate, lane]
-                    s.buffer_store(sums, sums[r, gate, lane] + product, [r, gate, lane])
-        buffers = {_key(t): b for t, b in zip(self._others, others, strict=True)}
-        whole, rest = divmod(self._hidden, units)
+        def read(element: _Element, row: Any, lane: Any) -> Any:
+            at = {self._row: row, self._unit: panel * units + lane}
+            return others[element.operand][tuple(nests.substitute(i, at) for i in element.at)]
 
-        unit = tirx.Var("unit", "int64")
+        # Operands of a last panel that is not full are loaded one by one: what a vector would read
+        # behind its last unit may not be there.
+        staged = [e for e in self._elements.values() if e.by_unit] if count < units else []
+        staging = local(len(staged)) if staged else None
+        if staged:
+            with s.serial(0, count) as lane:
+                for r, row in enumerate(rows):
+                    for number, element in enumerate(staged):
+                        s.buffer_store(staging, read(element, row, lane), [r, number, lane])
+        kept: dict[Any, Any] = {}
 
-        def value(
-            tensor: Any, r: int, row: Any, lane: Any, gate: int, known: Any, element: Element
-        ) -> Any:
-            found = self._value(
-                tensor,
-                [row, gate * self._hidden + unit],
-                unit,
-                lambda g: sums[r, g, lane],
-                {key: each[r, lane] for key, each in known.items()},
-                lambda source, indices: element(buffers[_key(source)], indices, lane),
-            )
-            return nests.substitute(found, {unit: panel * units + lane})
+        def placed(value: Any, r: int, lane: Any) -> Any:
+            found = {variable: sums[r, gate, lane] for gate, variable in enumerate(self._sums)}
+            found |= {variable: buffer[r, lane] for variable, buffer in kept.items()}
+            for element in self._elements.values():
+                if element in staged:
+                    found[element.variable] = staging[r, staged.index(element), lane]
+                else:
+                    found[element.variable] = read(element, rows[r], lane)
+            return nests.substitute(value, found)
 
-        def staged() -> Element:
-            """Operands of a last panel that is not full, loaded one by one: what a vector would
-            read behind its last unit may not be there."""
-            slots: dict[str, tuple[Any, list[Any]]] = {}
-
-            def name(buffer: Any, indices: Sequence[Any]) -> str:
-                return f"{id(buffer)} {indices}"
-
-            def collect(buffer: Any, indices: list[Any], lane: Any) -> Any:
-                slots.setdefault(name(buffer, indices), (buffer, indices))
-                return buffer[tuple(indices)]
-
-            lane = tirx.const(0, "int64")
-            for tensor in (*self._kept, *self.outputs):
-                for gate in range(self._per_unit(tensor)):
-                    for r, row in lines:
-                        value(tensor, r, row, lane, gate, {}, collect)
-            slots = {
-                key: slot
-                for key, slot in slots.items()
-                if any(unit in variables_of(index) for index in slot[1])
-            }
-            if not slots:
-                return lambda buffer, indices, lane: buffer[tuple(indices)]
-            staging = s.alloc_buffer((len(slots), units), self._dtype, scope="local")
-            with s.serial(0, rest) as lane:
-                for number, (buffer, indices) in enumerate(slots.values()):
-                    at = [nests.substitute(i, {unit: panel * units + lane}) for i in indices]
-                    s.buffer_store(staging, buffer[tuple(at)], [number, lane])
-            places = {key: number for number, key in enumerate(slots)}
-
-            def element(buffer: Any, indices: list[Any], lane: Any) -> Any:
-                number = places.get(name(buffer, indices))
-                return buffer[tuple(indices)] if number is None else staging[number, lane]
-
-            return element
-
-        def cell(count: int, element: Element) -> None:
-            known: dict[Any, Any] = {}
-            for tensor, buffer in kept:
-                with s.vectorized(0, units) as lane:
-                    for r, row in lines:
-                        s.buffer_store(
-                            buffer, value(tensor, r, row, lane, 0, known, element), [r, lane]
-                        )
-                known[_key(tensor)] = buffer
-            for (tensor, buffer), out in zip(results, outs, strict=True):
-                for gate in range(self._per_unit(tensor)):
-                    first = gate * self._hidden + panel * units
+        for variable, value in self._kept:
+            buffer = local()
+            with s.vectorized(0, units) as lane:
+                for r in range(len(rows)):
+                    s.buffer_store(buffer, placed(value, r, lane), [r, lane])
+            kept[variable] = buffer
+        for values, out in zip(self._results, outs, strict=True):
+            for gate, value in enumerate(values):
+                first = gate * self._hidden + panel * units
+                if count == units:
                     with s.vectorized(0, units) as lane:
-                        for r, row in lines:
-                            made = value(tensor, r, row, lane, gate, known, element)
-                            if count == units:
-                                s.buffer_store(out, made, [row, first + lane])
-                            else:
-                                s.buffer_store(buffer, made, [r, gate, lane])
-                    if count < units:
-                        with s.serial(0, count) as lane:
-                            for r, row in lines:
-                                s.buffer_store(out, buffer[r, gate, lane], [row, first + lane])
+                        for r, row in enumerate(rows):
+                            s.buffer_store(out, placed(value, r, lane), [row, first + lane])
+                    continue
+                buffer = local()
+                with s.vectorized(0, units) as lane:
+                    for r in range(len(rows)):
+                        s.buffer_store(buffer, placed(value, r, lane), [r, lane])
+                with s.serial(0, count) as lane:
+                    for r, row in enumerate(rows):
+                        s.buffer_store(out, buffer[r, lane], [row, first + lane])
 
-        def direct(buffer: Any, indices: list[Any], lane: Any) -> Any:
-            return buffer[tuple(indices)]
 
-        if not rest:
-            cell(units, direct)
-            return
-        with s.If(panel < whole):
-            with s.Then():
-                cell(units, direct)
-            with s.Else():
-                cell(rest, staged())
+@dataclass(frozen=True, eq=False)
+class _Element:
+    """An element of an operand: its variable, the operand's number, its indices, and whether they
+    depend on the unit."""
 
-    def _value(
-        self,
-        tensor: Any,
-        indices: Sequence[Any],
-        unit: Any,
-        sum_of: Callable[[int], Any],
-        known: dict[Any, Any] | None = None,
-        element: Callable[[Any, list[Any]], Any] | None = None,
-    ) -> Any:
-        """An element of a value, as an expression of sums, known values and other operands."""
-        if known and _key(tensor) in known:
-            return known[_key(tensor)]
-        if _key(tensor) == _key(self._sums):
-            gate = simplified(tirx.floordiv(simplified(indices[1] - unit), self._hidden))
-            rest = simplified(indices[1] - unit - gate * self._hidden)
-            if not isinstance(gate, tirx.IntImm) or not _is_zero(rest):
-                self._fits = False  # no exception passes TVM's functions as it is
-                return tirx.const(0, self._dtype)
-            return sum_of(int(gate))
-        if isinstance(tensor.op, te.PlaceholderOp):
-            if element is None:
-                return tensor(*indices)
-            return element(tensor, list(map(simplified, indices)))
-        if not isinstance(tensor.op, te.ComputeOp) or tensor.op.reduce_axis:
-            self._fits = False
-            return tirx.const(0, str(tensor.dtype))
-        axes = {axis.var: index for axis, index in zip(tensor.op.axis, indices, strict=True)}
-        body = nests.substitute(tensor.op.body[tensor.value_index], axes)
-
-        def load(call: Any) -> Any:
-            if call.op != _LOAD:
-                return call
-            source, *at = call.args
-            return self._value(source, at, unit, sum_of, known, element)
-
-        return nests.map_nodes(body, NODES.call, load)
+    variable: Any
+    operand: int
+    at: tuple[Any, ...]
+    by_unit: bool
 
 
 def _key(tensor: Any) -> Any:
@@ -385,8 +362,11 @@ def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
         readers[_key(tensor)] = readers.get(_key(tensor), 0) + 1
         if _key(tensor) in order:
             return
-        for source in tensor.op.input_tensors:
-            visit(source)
+        if isinstance(tensor.op, te.ComputeOp):
+            for body in tensor.op.body:
+                for call in nodes_in(body, NODES.call):
+                    if call.op == _LOAD:
+                        visit(call.args[0])
         order[_key(tensor)] = tensor
 
     for tensor in outputs:
@@ -397,8 +377,7 @@ def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
         if readers[key] > 1
         and isinstance(tensor.op, te.ComputeOp)
         and len(tensor.shape) == 2
-        and str(tensor.shape[1]) == str(shape[1])
-        and str(tensor.shape[0]) == str(shape[0])
+        and all(map(_same, tensor.shape, shape))
     ]
 
 
@@ -519,4 +498,10 @@ def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
     h = te.placeholder((cell.inputs[0].shape[0], inner), dtype)
     panels = te.placeholder((1, inner, gates, units), dtype)
     others = [te.placeholder(spec.shape, spec.dtype) for spec in cell.inputs[1:]]
-    return _Cell(cell, h, panels, others).is_of_units()
+    return _Cell(cell, h, panels, others).fits
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two extents are equal; a symbolic one has one spelling."""
+    one, other = extent_of(one), extent_of(other)
+    return str(one) == str(other)
