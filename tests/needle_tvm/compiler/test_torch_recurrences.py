@@ -69,8 +69,7 @@ def test_many_steps_compile_as_fast_as_few(kind):
     with torch.no_grad():
         wanted = model(x)[0].numpy()
     np.testing.assert_allclose(compiled(x)[0].numpy(), wanted, rtol=1e-4, atol=1e-5)
-    name = "rnn_tanh_steps" if kind == "RNN" else "lstm_steps"
-    assert compiled.script.count(f"def {name}") == 1
+    assert 1 <= compiled.script.count("def loop") <= 3  # layers of equal sizes may share one
 
 
 @pytest.mark.slow
