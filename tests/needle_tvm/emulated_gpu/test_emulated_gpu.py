@@ -51,8 +51,7 @@ def test_a_case_of_each_rule():
         "test_attention_of_any_shape and 0",
         "test_products_of_few_rows",
         "test_reductions_that_threads_share and (mean or softmax)",
-        "test_steps_of_an_lstm",
-        "test_steps_of_other_recurrences and 2-3-13",
+        "test_steps_of_a_layer and 2-3-13",
         "test_op and (argmax or max_pool or segment_sum)",
         "test_every_stage_of_a_model and mlp",
     )
