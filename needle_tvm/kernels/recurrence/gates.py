@@ -288,7 +288,7 @@ class _Cell:
         # Operands of a last panel that is not full are loaded one by one: what a vector would read
         # behind its last unit may not be there.
         staged = [e for e in self._elements.values() if e.by_unit] if count < units else []
-        staging = local(len(staged)) if staged else None
+        staging: Any = local(len(staged)) if staged else None
         if staged:
             with s.serial(0, count) as lane:
                 for r, row in enumerate(rows):
