@@ -13,7 +13,6 @@ import hashlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from .apply import apply
 from .backend_ndarray import NDArray, cpu_numpy
 from .backend_ndarray.dtypes import is_floating
 from .dims import Expression
@@ -138,19 +137,10 @@ class Body:
             self.__dict__["_steps"] = found
         return found
 
-    def __call__(self, *inputs: Any) -> list[Any]:
-        """The outputs as Tensors, from Tensors."""
-        found: list[Any] = self.evaluated(inputs, apply)
-        return found
-
     def compute(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs as NDArrays, from NDArrays."""
-        values: list[Any] = list(inputs)
-        for (op, given), dead in self._program():
-            values.append(op.compute(*[values[i] for i in given]))
-            for number in dead:
-                values[number] = None
-        return [values[number] for number in self.outputs]
+        found: list[Any] = self.evaluated(inputs, lambda op, given: op.compute(*given))
+        return found
 
     def _last_reads(self) -> list[list[int]]:
         """For each step, the values that it is the last to read, outputs apart."""

@@ -175,7 +175,8 @@ class Scan(Op):
     def _nothing(self, inputs: Sequence[Any]) -> list[Any]:
         """The stacked outputs of no step."""
         x = inputs[0]
-        specs = self.body.output_specs()[self.states :]
+        given = [Spec(tuple(each.shape), str(each.dtype)) for each in inputs]
+        specs = self.body.output_specs(self.of_a_step(given))[self.states :]
         if isinstance(x, np.ndarray):
             return [np.zeros((0, *spec.shape), spec.dtype) for spec in specs]
         return [full((0, *spec.shape), 0, spec.dtype, x.device) for spec in specs]

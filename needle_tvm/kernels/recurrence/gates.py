@@ -384,7 +384,8 @@ def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
 def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
     """The body with a GatedProduct for each product that fits: of a value that is no constant,
     with a constant input (from number `constant` on) of as many columns as a whole number of
-    gates, two or more, has; and of pointwise steps that lead from it to values of one gate's shape.
+    gates, two or more, has; and of pointwise steps, whose values have its dtype (others would have
+    to be widened and rounded as `translate` does), that lead from it to values of one gate's shape.
     Others stay as they are."""
     number = len(body.inputs)
     while number < body.count:
@@ -417,7 +418,12 @@ def _cluster(body: Body, product: int, constant: int) -> tuple[set[int], int] | 
         if outside.intersection(reads):
             outside.add(number)
         elif inside.intersection(reads):
-            (inside if isinstance(steps[number].op, _POINTWISE) else outside).add(number)
+            fits = isinstance(steps[number].op, _POINTWISE) and all(
+                part.dtype == h.dtype
+                for value in (number, *reads)
+                for part in (specs[value] if type(specs[value]) is tuple else (specs[value],))
+            )
+            (inside if fits else outside).add(number)
     used = _leaving(body, inside)
     widths = {specs[n].shape[-1] for n in used if n != product and _is_matrix(specs[n], h)}
     if not widths or not all(_is_matrix(specs[n], h) for n in used):

@@ -138,3 +138,10 @@ def test_loops_of_dims_of_one_name_are_apart():
         made = graph(*bounds)
         (op,) = [node.op for node in made.nodes if isinstance(node.op, Scan)]
         assert op.length.bounds == bounds and [(d.min, d.max) for d in made.dims] == [bounds]
+
+
+def test_no_step_of_a_body_of_other_sizes():
+    """A fixed body takes the sizes and the dtype of its inputs, without a step too."""
+    h, z, w = (ndl.zeros(shape, dtype="float64") for shape in ((2, 3), (0, 2, 3), (3, 3)))
+    hidden, last = layers.rnn(z, h, w, nonlinearity="tanh")
+    assert (hidden.shape, hidden.dtype, last.shape) == ((0, 2, 3), "float64", (2, 3))

@@ -174,6 +174,8 @@ def of_gates(combine, width=6, dtype="float32"):
         (of_gates(lambda s, z: ops.softmax(s, 1)[:, :3] * z), 0),
         # Another dtype in the end.
         (of_gates(lambda s, z: ops.cast(ops.cast(s[:, :3] * s[:, 3:], "int32"), "float32") + z), 1),
+        # Bools behind the slices: the kernel ends with these.
+        (of_gates(lambda s, z: ops.where(s[:, :3] > s[:, 3:], z, 0.5)), 1),
     ],
 )
 def test_which_products_fit(cell, count, target):
@@ -200,3 +202,42 @@ def test_a_weight_of_the_state_is_not_packed(target):
 def test_it_compiles_for_other_processors(processor):
     graph = trace(nn.LSTM(4, 130).eval(), tensor(np.zeros((3, 5, 4), "float32")))
     assert lowering.lower(graph, processor, "tuned")
+
+
+def test_masks_among_the_gates(rng):
+    """Bools that are read twice, and an operand of bools, of a panel that is not full."""
+    w, mask = tensor(rng.standard_normal((3, 6))), tensor(rng.random((2, 3)) > 0.5)
+
+    def cell(h, z):
+        s = h @ w
+        opens = s[:, :3] > 0
+        h = ops.where(opens, ops.tanh(s[:, 3:]), z) + ops.where(mask, s[:, :3], h * opens)
+        return h, h
+
+    h, z = rng.standard_normal((2, 3)), rng.standard_normal((4, 2, 3))
+    model = lambda h, z: ndl.scan(cell, h, z)  # noqa: E731
+    found = needle_tvm.compile(model, tensor(h), tensor(z))(h, z)
+    for one, other in zip(found, model(tensor(h), tensor(z)), strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("hidden", [5, 16])
+def test_narrow_values_behind_the_gates(rng, hidden):
+    """Halves and small integers are computed wide and rounded or wrapped, as everywhere: in the
+    product's own kernel they would not be."""
+    w = tensor(rng.standard_normal((hidden, 2 * hidden)).astype("float32"))
+
+    def cell(h, z):
+        s = h @ w
+        a, i = ops.cast(s[:, :hidden], "float16"), ops.cast(s[:, hidden:] * 60, "int8")
+        b, j = ops.cast(ops.tanh(a) * a, "float32"), ops.cast(i * i, "float32")
+        h = ops.tanh(b + j * 0.01 + z)
+        return h, h
+
+    # One step: a sum that rounds to the other side of a half or a whole number would go on.
+    shapes = (2, hidden), (1, 2, hidden)
+    h, z = (tensor(rng.standard_normal(shape).astype("float32")) for shape in shapes)
+    model = lambda h, z: ndl.scan(cell, h, z)  # noqa: E731
+    found = needle_tvm.compile(model, h, z, check=False)(h, z)
+    for one, other in zip(found, model(h, z), strict=True):
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-5)
