@@ -163,7 +163,7 @@ class _Cell:
     def __init__(self, cell: Body, h: Any, panels: Any, others: Sequence[Any]) -> None:
         self._batch, self._inner = h.shape
         self._gates = int(panels.shape[2])
-        width = cell.specs()[0].shape[1]
+        width = cell.inputs[0].shape[1]
         self._hidden = int(width) // self._gates
         self._dtype = str(h.dtype)
         self._row, self._unit = (tirx.Var(name, "int64") for name in ("row", "unit"))
