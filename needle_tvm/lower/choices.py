@@ -52,7 +52,7 @@ def choice_function(
     frame.place_others()
     sides = []
     for (body, _, _), later in zip(branches, copies, strict=True):
-        phases, several = frame.phases(body, target, alone)
+        phases, several = frame.phases(body, target, alone, repeated=False)
         statements = regions.region(phases) if several else [n for p in phases for n in p]
         statements += [copied(places[key], to, size) for key, to, size in later]
         sides.append(regions.in_sequence(statements) if statements else tirx.Evaluate(0))

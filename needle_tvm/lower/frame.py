@@ -100,12 +100,16 @@ class Frame:
             for offsets, _ in parts[dtype]:
                 self.places.update({k: (memory, self.put(n)) for k, n in offsets.items()})
 
-    def phases(self, body: Body, target: Target, alone: bool) -> tuple[list[list[Any]], bool]:
-        """The phases of a body's kernels, and whether several threads run them."""
+    def phases(
+        self, body: Body, target: Target, alone: bool, repeated: bool = True
+    ) -> tuple[list[list[Any]], bool]:
+        """The phases of a body's kernels, and whether several threads run them: not if `alone`.
+        `repeated` is as in `Region.phases`."""
         region = body.region
-        several = not alone and region.threads_from(target) is not None
+        phases, several = region.on_one_thread(), False
+        if not alone:
+            phases, several = region.phases(target, repeated)
         places = {buffer: self.places[key] for buffer, key in region.buffers()}
-        phases = region.phases(target) if several else region.on_one_thread()
         made = [
             [regions.placed_in(tasks.shared(nest, places, self._add), places) for nest in phase]
             for phase in phases

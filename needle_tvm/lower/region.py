@@ -223,9 +223,12 @@ class Region:
         self._places += [(other, other) for other in added]
         return added
 
-    def phases(self, target: Target) -> list[list[Any]]:
-        """The steps by phase, or all of them on one thread if that is never slower."""
-        return self._phases if self.threads_from(target) is not None else self.on_one_thread()
+    def phases(self, target: Target, repeated: bool = False) -> tuple[list[list[Any]], bool]:
+        """The steps by phase, or all of them on one thread if that is never slower, and whether
+        several threads run them. With `repeated`, the region is a step of a loop in which threads
+        stay awake."""
+        several = self.threads_from(target, repeated) is not None
+        return self._phases if several else self.on_one_thread(), several
 
     def takes_threads_back(self, target: Target) -> bool:
         """Whether steps run on one thread, at some sizes or all, that a rule has parallelised."""
@@ -233,18 +236,18 @@ class Region:
             return False
         return any(regions.is_parallel(nest) for phase in self._phases for nest in phase)
 
-    def threads_from(self, target: Target) -> dict[Any, int] | None:
+    def threads_from(self, target: Target, repeated: bool = False) -> dict[Any, int] | None:
         """The sizes, by variable, from whose product on several threads are faster: none in
-        particular if they always are, None if they never are."""
-        sizes = {"least": self._sizes(0.0), "most": self._sizes(1.0)}
-        if self._pays(sizes["least"], target):
+        particular if they always are, None if they never are. `repeated` is as in `phases`."""
+        if self._pays(self._sizes(0.0), target, repeated):
             return {}
-        if not self._pays(sizes["most"], target):
+        if not self._pays(self._sizes(1.0), target, repeated):
             return None
         low, high = 0.0, 1.0
         while self._sizes(low) != self._sizes(high) and high - low > _PRECISION:
             middle = (low + high) / 2
-            low, high = (low, middle) if self._pays(self._sizes(middle), target) else (middle, high)
+            pays = self._pays(self._sizes(middle), target, repeated)
+            low, high = (low, middle) if pays else (middle, high)
         return self._sizes(high)
 
     def _sizes(self, place: float) -> dict[Any, int]:
@@ -261,14 +264,15 @@ class Region:
         """The caller's variables that a kernel's sizes depend on."""
         return list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
 
-    def _pays(self, sizes: dict[Any, int], target: Target) -> bool:
+    def _pays(self, sizes: dict[Any, int], target: Target, repeated: bool) -> bool:
         """Whether several threads are faster at these sizes of the caller's variables."""
         threads = int(target.attrs["num-cores"])
         lanes = vector_registers(target)[1] // 4
         own = {var: _at_sizes(value, sizes) for var, value in self._symbols.items()}
         shared = [nest for phase in self._phases for nest in phase if regions.is_parallel(nest)]
         work = sum(regions.instructions(nest, lanes, own) for nest in shared)
-        return work * (threads - 1) // threads > _WAKING + _WAITING * (len(self._phases) - 1)
+        cost = _WAITING if repeated else _WAKING
+        return work * (threads - 1) // threads > cost + _WAITING * (len(self._phases) - 1)
 
     def on_one_thread(self) -> list[list[Any]]:
         """All steps as one phase of serial nests."""
@@ -310,7 +314,7 @@ class Region:
             # TVM allocates buffers before the first statement, which thus cannot give their sizes.
             return made.with_body(nests.substitute(made.body, sizes))
 
-        merged = function(self.phases(target))
+        merged = function(self.phases(target)[0])
         many = self.threads_from(target)
         if many:
             least = math.prod(many.values())

@@ -3,9 +3,9 @@
 Before it, divisions of indices are rewritten so that TVM simplifies them correctly (`divisions`),
 integer data so that it wraps around and never ends the process (`integers`), arithmetic of booleans
 so that LLVM supports it (`booleans`), and repeated bfloat16 numbers so that TVM supports them
-(`repeats`). After it, vectors of elements near each other are read as whole ones (`shuffles`), the
-functions that `vector_math` and `integers` call are defined, and loops
-that LLVM must leave alone are marked (`llvm`).
+(`repeats`). After it, vectors of elements near each other are read as whole ones (`shuffles`),
+tiles lie on the stack (`stack`), the functions that `vector_math` and `integers` call are defined,
+and loops that LLVM must leave alone are marked (`llvm`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from needle_tvm.tir.booleans import logical_arithmetic
 from needle_tvm.tir.divisions import plain_divisions
 from needle_tvm.tir.repeats import plain_repeats
 from needle_tvm.tir.shuffles import shuffled_reads
+from needle_tvm.tir.stack import on_the_stack
 
 
 def register() -> None:
@@ -45,7 +46,7 @@ def register() -> None:
     def finalised(host: Any) -> Any:
         definitions = (vector_math.with_definitions, integers.with_definitions)
         last = [module_pass(each) for each in (*definitions, llvm.masked_loops)]
-        first = (module_pass(tasks.apart_again), module_pass(shuffled_reads))
+        first = map(module_pass, (tasks.apart_again, shuffled_reads, on_the_stack))
         return lambda: sequential([*first, host(), *last])
 
     pipelines.register_tir_pipeline("s_tir", pipeline)

@@ -49,15 +49,16 @@ class GatesTile:
 
 
 def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
-    """One vector of units, and as many rows as registers allow beside the weights of the gates and
-    a broadcast value. Rows are split evenly, so that the last tile is nearly full."""
-    most = _most_rows(target, gates)
-    blocks = -(-batch // most)
+    """One vector of units, and rows for which registers suffice beside the weights of the gates and
+    a broadcast value: of at least half as many as these allow, the number of which a whole number
+    of tiles has the fewest rows to spare, and the largest such number."""
+    most = min(batch, _most_rows(target, gates))
+    rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
     units = vector_registers(target)[1] // item_bytes(dtype)
     # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
     shared = int(target.attrs["num-cores"]) > 1 and hidden > units
     return GatesTile(
-        rows=-(-batch // blocks),
+        rows=rows,
         units=units,
         is_parallel=shared and batch * hidden * gates * hidden >= PARALLEL_WORK,
     )

@@ -1,0 +1,64 @@
+"""Buffers of scope "local", for a CPU.
+
+Before: small buffers of scope "local" in the host's functions: the tiles of kernels.
+
+After: they lie on the stack, where LLVM keeps them in registers. TVM would take each from a pool
+of the thread and give it back, once per tile, and write the tile's sums to memory for that.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm
+from needle_tvm.tir import nests
+from needle_tvm.tir.functions import nodes_in
+
+LARGEST, MOST = 1 << 15, 1 << 17  # bytes of a buffer, and of all those of a function
+_ON_STACK = "disable_lower_builtin"  # TVM's annotation
+
+
+def on_the_stack(module: IRModule) -> IRModule:
+    """Mark the buffers of functions that TVM's pipeline has lowered. Of a function with more than
+    `MOST` bytes of them, those behind stay in the pool."""
+    for name, function in list(module.functions_items()):
+        if isinstance(function, PrimFunc) and (body := _marked(function)) is not None:
+            module.update_func(name, function.with_body(body))
+    return module
+
+
+def _marked(function: PrimFunc) -> Any:
+    found = [
+        each
+        for each in nodes_in(function.body, tirx.AllocBuffer)
+        if each.buffer.scope() == "local" and size_of(each.buffer) <= LARGEST
+    ]
+    chosen: list[Any] = []
+    total = 0.0
+    for each in found:
+        total += size_of(each.buffer)
+        if total > MOST:
+            break
+        chosen.append(each.buffer)
+    if not chosen:
+        return None
+    buffers = set(chosen)
+
+    def mark(node: Any) -> Any:
+        if node.buffer not in buffers:
+            return node
+        return tirx.AllocBuffer(
+            node.buffer, {**node.annotations, _ON_STACK: tirx.IntImm("bool", 1)}
+        )
+
+    return nests.map_nodes(function.body, tirx.AllocBuffer, mark)
+
+
+def size_of(buffer: Any) -> float:
+    """The bytes of a buffer, of vectors too; infinity if an extent is not a number."""
+    extents = [getattr(each, "value", each) for each in buffer.shape]
+    if not all(isinstance(each, int) for each in extents):
+        return math.inf
+    kind = tvm.DataType(str(buffer.dtype))
+    return math.prod(extents) * -(-kind.bits * kind.lanes // 8)
