@@ -28,9 +28,10 @@ from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
 
-# In instructions, at about four a nanosecond: the measured costs of waking the pool and of one
-# barrier (1 us and 0.5 us on two cores of a Zen 4).
-_WAKING, _WAITING = 4000, 2000
+# In instructions, at about four a nanosecond: the measured costs of waking the pool, of one barrier
+# (1 us and 0.5 us on two cores of a Zen 4), and of that at the end of a loop's step, which also
+# waits for the slower thread.
+_WAKING, _WAITING, _STEP = 4000, 2000, 3000
 
 _PRECISION = 1 / 64  # of the search for the size from which threads pay, on a log scale
 
@@ -271,7 +272,7 @@ class Region:
         own = {var: _at_sizes(value, sizes) for var, value in self._symbols.items()}
         shared = [nest for phase in self._phases for nest in phase if regions.is_parallel(nest)]
         work = sum(regions.instructions(nest, lanes, own) for nest in shared)
-        cost = _WAITING if repeated else _WAKING
+        cost = _STEP if repeated else _WAKING
         return work * (threads - 1) // threads > cost + _WAITING * (len(self._phases) - 1)
 
     def on_one_thread(self) -> list[list[Any]]:

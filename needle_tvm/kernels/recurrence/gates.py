@@ -238,7 +238,9 @@ class _Cell:
     def _tiles(self, s: Any, tile: GatesTile, ins: Sequence[Any], outs: Sequence[Any]) -> None:
         loop = s.parallel if tile.is_parallel else s.serial
         (blocks,) = exprs_of([tiles_in(extent_of(self._batch), tile.rows)[0]])
-        with loop(0, -(-self._hidden // tile.units)) as panel, s.serial(0, blocks) as block:
+        # One loop over all tiles: threads share them more evenly than panels, which may be few.
+        with loop(0, -(-self._hidden // tile.units) * blocks) as number:
+            panel, block = tirx.floordiv(number, blocks), tirx.floormod(number, blocks)
             rows = [tirx.min(block * tile.rows + r, self._batch - 1) for r in range(tile.rows)]
             sums = s.alloc_buffer((tile.rows, self._gates, tile.units), self._dtype, scope="local")
             self._multiply(s, tile, sums, panel, rows, *ins[:2])
