@@ -35,6 +35,7 @@ _TABS: dict[str, list[str]] = {
         "docs/coming-from-the-course.md",
         "docs/onnx.md",
         "docs/ship-an-existing-model.md",
+        "docs/commands.md",
         "docs/tuning.md",
         "docs/gpu.md",
         "gallery/README.md",

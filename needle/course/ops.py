@@ -44,7 +44,7 @@ class TensorOp(Op):
     """Base of an op of your own: define `compute` of NDArrays and `gradient` of Tensors.
 
     Set attributes in `__init__`. All inputs and the output are kept for `gradient`. Such an op
-    runs and differentiates; to trace or compile it as well, write an op as CONTRIBUTING.md shows.
+    runs and differentiates. docs/contributing/op.md shows an op that can also be traced and compiled.
     """
 
     reads = frozenset({"inputs", "output"})
@@ -68,7 +68,7 @@ class TensorOp(Op):
             raise NotImplementedError(f"{self.name}: infer is not defined")
         raise TraceError(
             "an op with only compute and gradient cannot be traced or compiled; "
-            "CONTRIBUTING.md says what a compiled op defines"
+            "docs/contributing/op.md says what a compiled op defines"
         )
 
 

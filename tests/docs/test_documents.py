@@ -1,4 +1,4 @@
-"""The code in README, CONTRIBUTING and other pages runs, and what they name exists."""
+"""The code in README, the recipes and other pages runs, and what they name exists."""
 
 import functools
 import importlib.util
@@ -14,6 +14,8 @@ import needle as ndl
 import needle_tvm
 from tests import ROOT
 
+RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/contributing/*.md"))
+
 
 def blocks(name, language):
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / name).read_text(), re.DOTALL)
@@ -23,7 +25,7 @@ def blocks(name, language):
     "name",
     [
         "README.md",
-        "CONTRIBUTING.md",
+        *RECIPES,
         "docs/layers.md",
         "docs/onnx.md",
         pytest.param("docs/coming-from-pytorch.md", marks=pytest.mark.slow),
@@ -58,7 +60,7 @@ def test_the_demo_is_as_short_as_it_says():
     assert len(statements) <= 10
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "docs/commands.md"])
 def test_commands_exist(name):
     makefile = (ROOT / "Makefile").read_text()
     for line in "\n".join(blocks(name, "sh")).splitlines():
@@ -77,6 +79,9 @@ def test_commands_exist(name):
     [
         "README.md",
         "CONTRIBUTING.md",
+        *RECIPES,
+        "docs/commands.md",
+        "docs/results/README.md",
         "docs/architecture.md",
         "docs/performance.md",
         "docs/layers.md",

@@ -1,4 +1,4 @@
-"""User-defined ops of one nested expression, written as CONTRIBUTING says, compile and agree."""
+"""User-defined ops of one nested expression, as docs/contributing/op.md has them, compile."""
 
 import numpy as np
 import pytest
