@@ -44,7 +44,7 @@ class TensorOp(Op):
     """Base of an op of your own: define `compute` of NDArrays and `gradient` of Tensors.
 
     Set attributes in `__init__`. All inputs and the output are kept for `gradient`. Such an op
-    runs and differentiates. docs/contributing/op.md shows an op that can also be traced and compiled.
+    runs and differentiates. docs/contributing/op.md shows an op that also can be compiled.
     """
 
     reads = frozenset({"inputs", "output"})
