@@ -86,6 +86,8 @@ class Op:
     structural: ClassVar[bool] = False
     # True if the op moves or repeats elements and computes none: halves need not be widened for it.
     moves: ClassVar[bool] = False
+    # True if values depend on the bits of operands: a reference takes them in their own dtype.
+    reads_bits: ClassVar[bool] = False
     # True if `gradient` compares inputs with the output, so that both must be of one computation.
     compares: ClassVar[bool] = False
     # True if `gradient` of a tuple-valued op takes None for parts that no gradient reaches.

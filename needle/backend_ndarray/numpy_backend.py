@@ -224,6 +224,10 @@ def _check_same(what: str, param: View, grad: View, *states: View | None) -> Non
             )
 
 
+def _decayed(g: Any, p: Any, weight_decay: float) -> Any:
+    return g + p.dtype.type(weight_decay) * p if weight_decay else g  # not NaN for an infinite p
+
+
 def sgd_step(
     param: View,
     grad: View,
@@ -238,7 +242,7 @@ def sgd_step(
     _check_same("sgd_step", param, grad, velocity)
     p = wide(param.np)
     t = p.dtype.type
-    g = wide(grad.np) + t(weight_decay) * p
+    g = _decayed(wide(grad.np), p, weight_decay)
     if velocity is not None:
         velocity.np[...] = t(momentum) * velocity.np + t(1 - dampening) * g
         velocity.buffer.mark_written()
@@ -273,7 +277,7 @@ def adam_step(
     if decoupled:
         p = p * t(1 - lr * weight_decay)
     else:
-        g = g + t(weight_decay) * p
+        g = _decayed(g, p, weight_decay)
     m.np[...] = t(beta1) * m.np + t(1 - beta1) * g
     v.np[...] = t(beta2) * v.np + t(1 - beta2) * g * g
     update = (m.np / t(correction1)) / (np.sqrt(v.np / t(correction2)) + t(eps))

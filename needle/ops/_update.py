@@ -41,6 +41,11 @@ ARRAYS = dataclasses.replace(
 TENSORS = Functions(sqrt, sign, maximum, lambda a, t: a**t, lambda t: cast(t == 0, "float64"))
 
 
+def decayed(g: Any, p: Any, weight_decay: float) -> Any:
+    """g + weight_decay * p, or g without weight decay: as in PyTorch, also for an infinite p."""
+    return g + p * weight_decay if weight_decay else g
+
+
 class Update(Op):
     """One step of an optimizer for one parameter: (parameter, gradient, *state, lr, step) -> (new
     parameter, *new state, step + 1).

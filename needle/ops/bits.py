@@ -20,7 +20,7 @@ class Bitcast(Elementwise):
     """y = the same bits as another dtype: float32 as int32, float64 as int64, and back. No gradient
     flows back."""
 
-    infer_first = True
+    infer_first = reads_bits = True
     samples = unary(gradient=False)
     error_samples = (error(TypeError, "takes 1 input", (2,), (2,)),)
 

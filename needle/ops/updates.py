@@ -10,7 +10,7 @@ from ..apply import apply
 from ..backend_ndarray import NDArray
 from ..op import register
 from ..tensor import Tensor, TensorTuple
-from ._update import Functions, Update, error_samples, samples
+from ._update import Functions, Update, decayed, error_samples, samples
 
 
 @register
@@ -45,7 +45,7 @@ class SgdUpdate(Update):
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
     ) -> tuple[Any, dict[str, Any]]:
         lr, kept = scalars
-        g = g + p * self.weight_decay
+        g = decayed(g, p, self.weight_decay)
         if not self.momentum:
             return p - g * lr, {}
         u = state["u"] * self.momentum + g * kept
@@ -107,9 +107,9 @@ class AdamUpdate(Update):
     ) -> tuple[Any, dict[str, Any]]:
         lr, first, second = scalars
         if self.decoupled:
-            p = p - p * (lr * self.weight_decay)
+            p = p - p * (lr * self.weight_decay) if self.weight_decay else p
         else:
-            g = g + p * self.weight_decay
+            g = decayed(g, p, self.weight_decay)
         m = state["m"] * self.beta1 + g * (1 - self.beta1)
         kept = {"m": m, "v": state["v"] * self.beta2 + g * g * (1 - self.beta2)}
         if self.amsgrad:
@@ -162,7 +162,7 @@ class AdagradUpdate(Update):
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
     ) -> tuple[Any, dict[str, Any]]:
-        g = g + p * self.weight_decay
+        g = decayed(g, p, self.weight_decay)
         v = state["v"] + g * g
         return p - g / (f.sqrt(v) + self.eps) * scalars[0], {"v": v}
 
@@ -194,7 +194,7 @@ class RmspropUpdate(Update):
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
     ) -> tuple[Any, dict[str, Any]]:
-        g = g + p * self.weight_decay
+        g = decayed(g, p, self.weight_decay)
         v = state["v"] * self.alpha + g * g * (1 - self.alpha)
         kept, variance = {"v": v}, v
         if self.centered:
@@ -227,7 +227,7 @@ class LionUpdate(Update):
     ) -> tuple[Any, dict[str, Any]]:
         direction = f.sign(state["m"] * self.beta1 + g * (1 - self.beta1))
         m = state["m"] * self.beta2 + g * (1 - self.beta2)
-        return p - (direction + p * self.weight_decay) * scalars[0], {"m": m}
+        return p - decayed(direction, p, self.weight_decay) * scalars[0], {"m": m}
 
 
 def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:

@@ -209,6 +209,9 @@ def _twin(node: Node, operands: Sequence[Any], within: Any = None) -> tuple[Any,
     an op whose rule fails or gives other shapes than `infer`."""
     op = node.op
     assert op is not None
+    if op.reads_bits:
+        specs = [source.spec for source in node.input_nodes]
+        operands = [astype(x, spec.dtype) for x, spec in zip(operands, specs, strict=True)]
     rule = "compute" if op.reference is None else "reference"
     try:
         if within is None:
@@ -235,6 +238,8 @@ def _amplitudes(
     """
     op = node.op
     assert op is not None
+    if op.reads_bits:
+        return ((0.0, 0.0),) * len(node.specs)
     exact = [_map(_as_float32, operand) for operand in operands]
     wide = _twin(node, [_map(widened, operand) for operand in exact])
     off = _off(node, exact, wide)

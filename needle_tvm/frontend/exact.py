@@ -24,8 +24,13 @@ def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
         values[leaf.node] = _widened(to_numpy(leaf.value))
     by_node = sized.by_node(arrays)
     for node in by_node.values():
-        if node.op is not None:
-            values[node] = node.op.compute(*[values[operand] for operand in node.input_nodes])
+        if node.op is None:
+            continue
+        operands = [values[operand] for operand in node.input_nodes]
+        if node.op.reads_bits:
+            specs = [operand.spec for operand in node.input_nodes]
+            operands = [x.astype(spec.dtype) for x, spec in zip(operands, specs, strict=True)]
+        values[node] = node.op.compute(*operands)
     return {node: values[each] for node, each in by_node.items()}
 
 

@@ -111,13 +111,19 @@ __global__ void scatter_ordered(Layout<2> rest, Layout<1> places, const S* from,
     }
 }
 
+// g + decay * p. Without weight decay it is g, also where p is infinite.
+template <class V>
+__device__ V decayed(V g, V p, V decay) {
+  return decay == V(0) ? g : g + decay * p;
+}
+
 template <class S, class V>
 __global__ void __launch_bounds__(kThreads)
     sgd_kernel(S* param, const S* grad, V* velocity, int64_t n, SgdFactors f) {
   const V lr = V(f.lr), momentum = V(f.momentum), gain = V(1 - f.dampening);
   const V decay = V(f.weight_decay);
   for (int64_t i = grid_index(); i < n; i += grid_step()) {
-    const V p = Io<S>::load(param[i]), g = Io<S>::load(grad[i]) + decay * p;
+    const V p = Io<S>::load(param[i]), g = decayed<V>(Io<S>::load(grad[i]), p, decay);
     V move = g;
     if (velocity != nullptr) {
       move = momentum * velocity[i] + gain * g;
@@ -135,7 +141,7 @@ __global__ void __launch_bounds__(kThreads)
   const V decay = f.decoupled ? V(0) : V(f.weight_decay);
   const V keep = f.decoupled ? V(1 - f.lr * f.weight_decay) : V(1);
   for (int64_t i = grid_index(); i < n; i += grid_step()) {
-    const V p = Io<S>::load(param[i]), g = Io<S>::load(grad[i]) + decay * p;
+    const V p = Io<S>::load(param[i]), g = decayed<V>(Io<S>::load(grad[i]), p, decay);
     const V first = b1 * m[i] + c1 * g, second = b2 * v[i] + c2 * g * g;
     m[i] = first;
     v[i] = second;

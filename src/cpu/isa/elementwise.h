@@ -132,6 +132,12 @@ static void add_to_row(const void* xv, int64_t sx, void* yv, int64_t sy, int64_t
   }
 }
 
+// g + decay * p. Without weight decay it is g, also where p is infinite.
+template <class T>
+static inline T decayed(T g, T p, T decay) {
+  return decay == T(0) ? g : g + decay * p;
+}
+
 template <class T>
 static void sgd_row(void* pv, const void* gv, void* vv, int64_t n, const SgdFactors& f) {
   T* __restrict p = static_cast<T*>(pv);
@@ -140,11 +146,11 @@ static void sgd_row(void* pv, const void* gv, void* vv, int64_t n, const SgdFact
   const T lr = T(f.lr), momentum = T(f.momentum), gain = T(1 - f.dampening);
   const T decay = T(f.weight_decay);
   if (v == nullptr) {
-    for (int64_t i = 0; i < n; ++i) p[i] -= lr * (g[i] + decay * p[i]);
+    for (int64_t i = 0; i < n; ++i) p[i] -= lr * decayed(g[i], p[i], decay);
     return;
   }
   for (int64_t i = 0; i < n; ++i) {
-    v[i] = momentum * v[i] + gain * (g[i] + decay * p[i]);
+    v[i] = momentum * v[i] + gain * decayed(g[i], p[i], decay);
     p[i] -= lr * v[i];
   }
 }
@@ -164,7 +170,7 @@ static void adam_row(void* pv, const void* gv, void* mv, void* vv, int64_t n,
   const T decay = f.decoupled ? T(0) : T(f.weight_decay);
   const T keep = f.decoupled ? T(1 - f.lr * f.weight_decay) : T(1);
   for (int64_t i = 0; i < n; ++i) {
-    const T g = gp[i] + decay * p[i];
+    const T g = decayed(gp[i], p[i], decay);
     m[i] = b1 * m[i] + c1 * g;
     v[i] = b2 * v[i] + c2 * g * g;
     p[i] = keep * p[i] - lr * ((m[i] / k1) / (root(v[i] / k2) + eps));

@@ -80,6 +80,30 @@ def test_lion_is_the_papers_formula(device):
     np.testing.assert_allclose(param.numpy(), value, rtol=1e-9)
 
 
+INFINITE = ("SGD", "Adam", "AdamW", "Adagrad", "RMSprop", "Lion")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("kind", INFINITE)
+def test_without_weight_decay_an_infinite_parameter_stays(kind, device):
+    """As in PyTorch, which has no Lion: zero times infinity is not added to the gradient."""
+    torch = pytest.importorskip("torch")
+    values, grads = np.array([np.inf, 1.0, -np.inf]), np.array([0.5, -1.0, 2.0])
+    param = nn.Parameter(ndl.Tensor(values, device=device))
+    twin = torch.tensor(values, requires_grad=True)
+    mine = getattr(optim, kind)([param], lr=0.1, weight_decay=0.0)
+    other = getattr(torch.optim, "SGD" if kind == "Lion" else kind)(
+        [twin], lr=0.1, weight_decay=0.0
+    )
+    for _ in range(2):
+        param.grad, twin.grad = ndl.Tensor(grads, device=device), torch.tensor(grads)
+        mine.step(), other.step()
+    wanted = twin.detach().numpy()
+    assert_close(param.numpy()[::2], wanted[::2], 1)
+    if kind != "Lion":
+        assert_close(param.numpy(), wanted, 100, scale=1.0)
+
+
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5), (4, 4)])
 def test_muon_steps_are_nearly_orthogonal(shape, device):
     (g,) = drawn(3, [shape], "float64")

@@ -7,6 +7,7 @@ import needle as ndl
 from needle import ops
 from needle.trace import trace
 from needle_tvm.frontend.bounds import Evaluation
+from needle_tvm.frontend.exact import evaluate
 
 
 @pytest.fixture
@@ -76,3 +77,24 @@ def test_rows_of_equal_numbers_may_be_summed_up_in_any_order():
     norm = evaluated(lambda x, w, b: ops.layer_norm(x, w, b), x, one, zero)
     assert norm.difference([scaled]) is None
     assert norm.difference([scaled + np.float32(1e-2)]) is not None
+
+
+def test_bits_are_those_of_the_tensors_own_dtype(rng):
+    """Not those of float64, in which everything else is evaluated."""
+
+    def function(x):
+        exponent = ops.bitcast(x) // 16777216
+        return exponent, ops.bitcast(ops.bitwise_and(ops.bitcast(x), -65536)) * 3.0
+
+    for dtype, bits in (("float32", "int32"), ("float64", "int64")):
+        x = rng.uniform(-3, 3, (50,)).astype(dtype)
+        right = [
+            x.view(bits) // 16777216,
+            (x.view(bits) & -65536).view(dtype) * np.array(3, dtype),
+        ]
+        evaluation = evaluated(function, x)
+        assert evaluation.difference(right) is None
+        assert evaluation.difference([right[0] + 1, right[1]]) is not None
+        assert evaluation.difference([right[0], x * np.array(3.2, dtype)]) is not None
+        values = evaluate(trace(function, ndl.Tensor(x)), [x])
+        assert any(np.array_equal(value.numpy(), right[0]) for value in values.values())
