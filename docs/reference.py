@@ -40,6 +40,8 @@ PAGES = (
 _GIVEN = ("Device", "Executable", "Node", "Place", "Program", "TensorTuple", "Value")
 _MORE = {"needle": ("needle.at.Place", "needle.backend_ndarray.Device")}
 
+_INSIDE = "\n\nFor those who change this package:"
+
 _OPS = """\
 Each function is also `ndl.NAME`, and a method of Tensor where NumPy or PyTorch has one. (Those that
 only other functions need, such as `getitem` of `x[key]` and `make_tuple`, are in `ndl.ops` alone.)
@@ -220,8 +222,10 @@ def page_name(page: str) -> str:
 
 
 def about(page: str) -> str:
-    """What a page says at its top."""
-    return _OPS if page == "needle.ops" else markdown(text_of(importlib.import_module(page)))
+    """The text at the top of a page: that of its module, without the part about its files."""
+    if page == "needle.ops":
+        return _OPS
+    return markdown(text_of(importlib.import_module(page)).partition(_INSIDE)[0])
 
 
 def page_text(page: str) -> str:

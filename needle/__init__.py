@@ -1,4 +1,35 @@
-"""needle: a small deep-learning framework whose models compile."""
+"""needle: a small deep-learning framework whose models compile.
+
+For those who change this package:
+
+- Each of these files imports only those before it: `node`, `tensor`, `apply`, `op`, `engine`,
+  `ops`, `methods`. Once all ops are defined, `methods` binds those that are methods of tensors;
+  `indexing_methods` has those that move and choose elements, `at` has `x.at[key].set(value)`.
+  `autograd` has the public names of all of these files.
+- A `Tensor` is a light handle to a value and to the node that made it. A node keeps only the values
+  that its op's gradient reads, and a backward pass releases them as soon as it has read them,
+  unless asked to retain the graph. Nothing recurses, so the depth of a model does not matter.
+- Each buffer counts in-place writes. A kept value that was overwritten, through whatever view, is
+  therefore an error and not a wrong gradient. Writes by other libraries to shared memory (DLPack)
+  are not seen.
+- `trace` runs a model on shapes instead of values and records a `Graph` (`graph`). Parameters keep
+  their `state_dict` names. Reading a value while tracing is an error that names the module and op.
+- `dims` has sizes that the call of compiled code decides; `polynomials` does their arithmetic, and
+  `extents` answers questions about ints and such sizes alike. Extents are kept in one exact form.
+  If form and bounds do not decide a question, the error names the dim and the line. Before an op is
+  recorded, `Op.decided` settles its attributes for all sizes. `Graph.at` is the graph with numbers
+  for its dims.
+- `linalg` and `fft` have functions that NumPy computes, for eager code alone (`matrix_power` and
+  most norms are made of ops, and compile). Their ops (`numpy_op`) have gradients made of tensor
+  ops, so of any order, but no compiled form. They are in no registry, and a
+  trace refuses them by name.
+- `keywords` checks the keywords of public functions, methods and constructors: every name of an
+  axis works, and the error for another keyword names the right one. `destination` reads the
+  arguments of `to`.
+- `serialize` writes safetensors files whole or not at all. `model_summary` binds `summary` to
+  Module once a trace exists.
+- needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
+"""
 
 import builtins as _builtins
 from typing import TYPE_CHECKING as _TYPE_CHECKING

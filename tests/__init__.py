@@ -1,4 +1,21 @@
-"""The tests: their folders are those of what they test."""
+"""The tests. A folder is named after the folder that it tests.
+
+- Tiers: `make test-quick` takes less than a minute. `make test` runs a quarter of the cases of each
+  test and at least four (`--sample`), within ten minutes. `make test-all` runs all cases and the
+  tests marked `slow`, within CI's 90 minutes. `make test-long` and `make campaign` run for hours.
+- `needle/ops/test_ops.py` checks every op in the registry, and
+  `needle_tvm/compiler/test_ops_compiled.py` does so compiled.
+- A graph pass is tested by example: the module before, the module expected, and for each
+  precondition a module that breaks it (`needle_tvm/graph/passes`, and beside the kernels).
+- `pytest --device cuda` runs the tests that take a device on the GPU.
+  `needle/backend_ndarray/test_cuda_emulated.py` runs many of them on an emulated GPU, and
+  `needle_tvm/emulated_gpu` emulates a GPU for compiled models.
+- Expected values come from NumPy or PyTorch. Tolerances are derived in one place from dtype and
+  reduction length.
+- `power` has the tools, run by hand, that judge the tests (`python -m
+  tests.power.suite_mutations`), the campaign (`tests.power.mutations`) and the compiler on
+  PyTorch's own sample inputs (`tests.power.torch_samples`).
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,8 @@
-"""Pictures of traces: matplotlib figures, which `save` and `inline_svg` bring out, and HTML."""
+"""Pictures of traces: matplotlib figures, which `save` and `inline_svg` bring out, and HTML.
+
+`cells` counts accesses in the cells of a raster, so that none hides another.
+`tests/kernel_lab/picture_checker.py` looks pixels and marks of pictures up in their traces.
+"""
 
 from kernel_lab.diagrams.locality import reuse_histogram
 from kernel_lab.diagrams.space_time import space_time

@@ -1,4 +1,7 @@
-"""Memory accesses of a scheduled kernel, in execution order, and statistics of them."""
+"""Memory accesses of a scheduled kernel, in execution order, and statistics of them.
+
+`fragments` executes tensor-core instructions.
+"""
 
 from kernel_lab.trace.errors import NotInterpreted, NotLowered, TraceError, TraceTooLarge
 from kernel_lab.trace.events import BufferInfo, LoopValues, Region, Site, Trace

@@ -1,4 +1,15 @@
-"""Strided arrays on devices: the native CPU, the NumPy reference, and CUDA where it is built."""
+"""Strided arrays on devices: the native CPU, the NumPy reference, and CUDA where it is built.
+
+An `NDArray` is a strided view with NumPy's indexing. A `Device` loads its kernels when it is first
+used. Its kernels are a module of functions over views; `cpu`, `cpu_numpy` and `cuda` offer the same
+functions under the same names. `cpu_numpy` is the reference that the tests compare the native
+kernels with, so its code is short and obviously right.
+
+Movement, comparison, bitwise operations, `+ - * / // %`, `fmod`, `sqrt`, `square`, `reciprocal`,
+`floor`, `ceil`, `round`, `trunc`, `abs` and `sign` give the same bits on every device. `accuracy`
+bounds the errors of all other functions, and docs/dtypes.md shows its table. `sum` and `prod` use a
+wider accumulator: float64 for float32.
+"""
 
 from .creation import empty, from_dlpack, full, ones, where, zeros
 from .dtypes import DTYPES, dtype_name, is_floating, result_type

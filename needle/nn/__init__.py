@@ -5,6 +5,13 @@ ValueError, which names the module, the argument and its value. Parameters are m
 (None: the CPU) in `dtype`, the name of a floating dtype. Without `bias` a layer has no bias. Norms
 add `eps` to the variance; `dropout` is a probability, and has an effect in train mode alone;
 `inplace` is accepted and has no effect.
+
+For those who change this package:
+
+- Layers call functions of `functional`, which call ops.
+- Each layer declares PyTorch's names and shapes of its weights; `layout` moves states to and from
+  them.
+- docs/layers.md lists the layers.
 """
 
 from ..keywords import name_constructors

@@ -1,4 +1,14 @@
-"""ONNX models in and out. The package `onnx` (extra `needle-dl[onnx]`) is imported when used."""
+"""ONNX models in and out. The package `onnx` (extra `needle-dl[onnx]`) is imported when used.
+
+For those who change this package:
+
+- `load`: `loading` checks a file and takes the weights out of it, `reading` makes a `Graph`
+  (`graph`) that is free of protobuf, and `model` holds it as an `OnnxModel`, whose nodes `execute`
+  runs. `registry` finds their converters (`converters`, one file for each family); `values` of
+  `needle.conversion` and `geometry` have the code that converters share.
+- `export`: `writing` writes a traced graph. `emit` has the rules, a table by class of op.
+- docs/onnx.md lists the operators.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,33 @@
-"""`compile`, `compile_torch`, `compile_onnx` and `jit`: from a model to checked and cached code."""
+"""`compile`, `compile_torch`, `compile_onnx` and `jit`: from a model to checked and cached code.
+
+`compiler` reads from top to bottom; docs/architecture.md numbers its steps.
+
+- `first` is the check at the first compile: it runs the code on the example inputs before the code
+  enters the cache, and compares the results with the eager model's. One tolerance holds for the
+  whole output. If that fails, each element has a bound on the rounding errors on the way to it
+  (`frontend.bounds`). With dims, the check runs at the least and largest sizes as well, against the
+  graph at these sizes (`frontend.sized`, `frontend.shapes`); if all largest sizes together make
+  very large inputs, it takes each largest size by itself. The manifest's `checked` records the
+  outcome.
+- The user calls an `Executable` (`executable`). It asks `needle.weights` whether a weight has
+  changed, which compares one number. An executable for another machine has an artifact to export,
+  and no program.
+- The state of a model (what its calls write) stays outside the code, which is a pure function: the
+  state's arrays follow its inputs, and their new values its results (`frontend.loaded`, "state" in
+  the manifest). `Executable` keeps the arrays in the PyTorch model or in the Module.
+- `torch_models` compiles a Module of `needle.torch`. The fingerprint covers the program as well as
+  the graph, because two operators may have one graph by a fault of a converter. PyTorch's results
+  are compared with those of the eager Module, at the checked sizes, when code is generated. Code
+  from the cache was compared when it was generated. `onnx_models` compiles an ONNX file.
+- `jit` compiles functions. `signatures` says which arguments are inputs and which are fixed, and
+  makes the key of a call. A new key is traced (`needle.trace.trace_flat`) and compiled, with flat
+  inputs and results; `entries` keeps the code of a key. An entry follows the weights as an
+  executable does, and all tensors around the function are weights. It also compares the Python
+  values on which the trace may depend: `needle.surroundings` finds them by the variables, items and
+  attributes that the code names. Every call asks the links to them (`needle.links`) whether the
+  values are still there. If one differs, the entry stays, and another one is looked for or
+  compiled.
+- `dynamo` is the backend of `torch.compile`; `aot_build` and `aot_code` compile and call its
+  graphs. They call `main_in_place` (`lower.in_place`) for arguments that a graph writes.
+- `products` chooses between needle's kernels and cuBLAS for a GPU's matmuls.
+"""

@@ -1,3 +1,7 @@
 """Processes: their limits, their children, and the files they write. Imports neither TVM nor
 needle.
+
+`child` and `timing` run contestants in separate processes: thread pools of TVM and other libraries
+slow each other down in a shared process, and one that crashes should not take the rest along.
+`command_line` is shared by all command lines.
 """

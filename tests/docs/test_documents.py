@@ -83,6 +83,8 @@ def test_commands_exist(name):
         "docs/commands.md",
         "docs/results/README.md",
         "docs/architecture.md",
+        "docs/dtypes.md",
+        "src/README.md",
         "docs/performance.md",
         "docs/layers.md",
         "docs/onnx.md",
@@ -97,6 +99,12 @@ def test_links_lead_somewhere(name):
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
     for link in re.findall(r"\]\(([^)#]+)", text):
         assert link.startswith("https://") or (path.parent / link).exists(), link
+
+
+def test_the_files_of_the_architecture_exist():
+    text = (ROOT / "docs/architecture.md").read_text()
+    files = re.findall(r"`((?:needle|needle_tvm|src)/[\w/]+\.\w+)`", text)
+    assert len(files) > 20 and not [name for name in files if not (ROOT / name).is_file()]
 
 
 @pytest.mark.slow

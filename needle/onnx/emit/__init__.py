@@ -1,4 +1,8 @@
-"""How ONNX says each op: a table of rules, one file for a family of ops."""
+"""How ONNX says each op: a table of rules, one file for a family of ops.
+
+Rules write to a `Writer`, which folds movements of weights into the arrays of the file, cancels
+transposes, and widens dtypes for which ONNX Runtime has no kernel.
+"""
 
 from __future__ import annotations
 

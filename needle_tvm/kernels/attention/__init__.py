@@ -1,1 +1,1 @@
-"""Attention as one kernel."""
+"""Attention as one kernel, which reads and writes heads in place."""

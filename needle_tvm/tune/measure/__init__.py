@@ -1,1 +1,7 @@
-"""Processes that build, check and time candidates."""
+"""Processes that build, check and time candidates.
+
+`workers` runs requests in processes forked from a template that has imported everything
+(`template`, `forked`), under limits that are enforced from outside; `services` lists the requests.
+`steps` builds, judges and times one candidate. `devices` has the devices it runs on, a processor or
+a GPU, and their clocks.
+"""
