@@ -16,12 +16,7 @@ from docs.website.normal import normal
 
 ROOT = Path(__file__).resolve().parents[2]
 # Pages whose place on the site is not the one that they have under docs/.
-_PLACES = {
-    "README.md": "index.md",
-    "CONTRIBUTING.md": "contributing.md",
-    "gallery/README.md": "gallery.md",
-    "docs/guide/README.md": "guide/index.md",
-}
+_PLACES = {"CONTRIBUTING.md": "contributing.md", "gallery/README.md": "gallery.md"}
 _LANGUAGES = {".py": "python", ".sh": "sh", ".toml": "toml", ".cc": "cpp", ".h": "cpp"}
 _CODE = re.compile(r"(^ *```.*?^ *```|`[^`\n]+`)", re.M | re.S)
 _LINK = re.compile(r"(!?\[(?:[^][]|\[[^]]*\])*\])\(([^)\s]+)\)")
@@ -45,6 +40,7 @@ class Pages:
             return self._add_folder(source)
         if path.suffix == ".md":
             place = _PLACES.get(source) or source.removeprefix("docs/")
+            place = re.sub(r"\bREADME\.md$", "index.md", place)
             self.places[source] = place
             text = self._given.get(path) or path.read_text(encoding="utf-8")
             self._texts[place] = self._linked(text, source)
@@ -81,14 +77,14 @@ class Pages:
         return found[1].replace("`", "") if found else place
 
     def _add_folder(self, source: str) -> str:
+        if (ROOT / source / "README.md").exists():
+            return self.places.setdefault(source, self.add(f"{source}/README.md"))
         place = self.places[source] = f"{source.removeprefix('docs/')}/index.md"
         files = sorted(
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / source).iterdir()
-            if path.suffix in (".md", ".py") and path.stem != "README"
+            if path.suffix in (".md", ".py")
         )
-        if PurePosixPath(files[0]).name[0].isdigit():  # named by date: the newest first
-            files.reverse()
         titled = {file: self.add(file) for file in files}
         rows = [f"- [{self.title(found)}]({_relative(found, place)})" for found in titled.values()]
         self._texts[place] = "\n".join([f"# {PurePosixPath(source).name.capitalize()}", "", *rows])
