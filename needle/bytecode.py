@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import dis
-import re
 import types
 from collections.abc import Iterator
-from typing import Any
 
 _SILENT = {"EXTENDED_ARG", "CACHE", "PUSH_NULL", "NOP"}  # between a name and its use
-_STEPS = {
-    **dict.fromkeys(["LOAD_ATTR", "LOAD_METHOD"], "attribute"),
-    **dict.fromkeys(["SWAP", "ROT_TWO"], "swap"),
-    **dict.fromkeys(["STORE_FAST", "STORE_DEREF", "STORE_NAME"], "store"),
-    **dict.fromkeys(["LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"], "name"),
-    **dict.fromkeys(["LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"], "local"),
-    "IMPORT_FROM": "from",
-    "LOAD_GLOBAL": "global",
-}
+_VARIABLES = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -28,28 +18,18 @@ def codes(code: types.CodeType) -> Iterator[types.CodeType]:
         pending += [c for c in item.co_consts if isinstance(c, types.CodeType)]
 
 
-def steps(code: types.CodeType) -> Iterator[tuple[str, Any]]:
-    """The operations of a code object on names, in order; any other is a step without a name.
+def variables(code: types.CodeType) -> Iterator[str]:
+    """The global variables that a code object reads."""
+    for each in dis.get_instructions(code):
+        if each.opname in _VARIABLES:
+            yield each.argval
 
-    The argument of "import" is (module, level of a relative import, whether it imports names).
-    """
-    last: list[Any] = [0, None]  # an import's two arguments, loaded just before it
-    for instruction in dis.get_instructions(code):
-        name, value = instruction.opname, instruction.argval
-        if name in _SILENT:
-            continue
-        if name == "IMPORT_NAME":
-            yield "import", (value, last[0], last[1] is not None)
-        elif "_FAST" in name:
-            # One instruction may name two variables; a closure's variable is only passed on.
-            values = value if isinstance(value, tuple) else (value,)
-            for way, variable in zip(re.findall("LOAD|STORE", name), values, strict=False):
-                closed = variable in code.co_cellvars or variable in code.co_freevars
-                load = "other" if closed else "local"
-                yield ("store" if way == "STORE" else load), variable
-        else:
-            yield _STEPS.get(name, "other"), value
-        last = [last[1], value]
+
+def imports(code: types.CodeType) -> Iterator[str]:
+    """The names of the modules that a code object imports; a relative name has no dots in front."""
+    for each in dis.get_instructions(code):
+        if each.opname == "IMPORT_NAME":
+            yield each.argval
 
 
 def reads_computed_names(code: types.CodeType) -> bool:

@@ -6,12 +6,14 @@ import dataclasses
 import hashlib
 import inspect
 import operator
-from collections.abc import Mapping, Sequence
+import types
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import reach, tree
+from . import outside, tree
 from .backend_ndarray import NDArray
-from .dims import Dim, dims_of
+from .body import Body
+from .dims import Dim, Expression, dims_of
 from .engine import topological_order
 from .errors import TraceError
 from .extents import replaced
@@ -58,7 +60,6 @@ class Graph:
     output_names: tuple[str, ...] = ()  # if the model has names for them
     nodes: list[Node] = dataclasses.field(init=False)
     weights: Weights = dataclasses.field(init=False)  # the current `params`
-    _digests: dict[Node, tuple[str, list[str]]] | None = dataclasses.field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.nodes = topological_order(self.outputs)
@@ -134,33 +135,15 @@ class Graph:
         _, leaves = flatten_outputs(value)
         return [leaf for _, leaf in leaves]
 
-    @property
-    def _rules(self) -> dict[Node, tuple[str, list[str]]]:
-        # Not a cached_property: before Python 3.12 that has a lock, which a forked child may find
-        # taken.
-        if self._digests is None:
-            self._digests = self._digested()
-        return self._digests
+    def fingerprint(self) -> str | None:
+        """SHA-256 of everything that determines the compiled program: ops, their attributes, edges,
+        shapes, dtypes, names, static arguments and constants. Parameter values are not part of it,
+        nor are the rules of needle's own ops, which its sources determine.
 
-    def _digested(self) -> dict[Node, tuple[str, list[str]]]:
-        nodes = [(node, node.op) for node in self.nodes if node.op is not None]
-        of_classes = {cls: _class_digest(cls) for cls in {type(op): None for _, op in nodes}}
-        return {node: _rules_digest(op, *of_classes[type(op)]) for node, op in nodes}
-
-    def unfollowed(self) -> list[str]:
-        """Descriptions of what the ops' rules reach and `fingerprint` cannot cover."""
-        found = [
-            f"op {node.op.name}: {what}"
-            for node, (_, unknown) in self._rules.items()
-            if node.op is not None
-            for what in unknown
-        ]
-        return list(dict.fromkeys(found))
-
-    def fingerprint(self) -> str:
-        """SHA-256 of everything that determines the compiled program: ops, their attributes and
-        rules, edges, shapes, dtypes, names, static arguments and constants. Parameter values are
-        not part of it, nor are the rules of needle's own ops, which its sources determine."""
+        None if that is not enough: an op, or one in a loop's body, has a class or a rule that is
+        not needle's, or an attribute whose text need not tell it from others."""
+        if not _Known().ops([node.op for node in self.nodes if node.op is not None]):
+            return None
         digest = hashlib.sha256()
 
         def add(*parts: Any) -> None:
@@ -181,7 +164,7 @@ class Graph:
         for node in self.nodes:
             if node.op is not None:
                 edges = [number[id(source)] for source in node.input_nodes]
-                add(repr(node.op), edges, *node.specs, self._rules[node][0])
+                add(type(node.op).__module__, repr(node.op), edges, *node.specs)
         add("outputs", [number[id(node)] for node in self.outputs], *self.output_names)
         for part in (*self.input_tree["args"], self.output_tree):
             add(tree.text(part))
@@ -275,17 +258,41 @@ def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
         taken.add(leaf.name)
 
 
-def _class_digest(cls: Any) -> tuple[str, list[str]]:
-    """SHA-256 of an op's rules, and descriptions of what could not be followed in them.
+class _Known:
+    """What needle's sources and its text determine."""
 
-    For needle's own ops it is that of their name: needle's sources are keyed as a whole.
-    """
-    names = ("infer", "decided", "emit_te", "emit", "reduction_length")
-    rules = [getattr(cls, name) for name in names]
-    return reach.digest(cls, rules)
+    def __init__(self) -> None:
+        self._classes: dict[type, bool] = {}
+
+    def ops(self, ops: Iterable[Any]) -> bool:
+        """Whether that is so of ops: of their classes and their attributes."""
+        return all(
+            self._class(type(op))
+            and all(self._attribute(getattr(op, f.name)) for f in dataclasses.fields(op))
+            for op in ops
+        )
+
+    def _class(self, cls: type) -> bool:
+        """Whether a class and its methods are needle's; other code may have replaced some."""
+        if cls not in self._classes:
+            self._classes[cls] = all(
+                outside.is_ours(base.__module__)
+                and all(
+                    outside.is_ours(value.__globals__.get("__name__"))
+                    for name, value in vars(base).items()
+                    if isinstance(value, types.FunctionType) and not name.startswith("__")
+                )
+                for base in cls.__mro__[:-1]
+            )
+        return self._classes[cls]
+
+    def _attribute(self, value: Any) -> bool:
+        if isinstance(value, Body):
+            return self.ops(step.op for step in value.steps)
+        if isinstance(value, tuple):
+            is_needles = type(value) is tuple or outside.is_ours(type(value).__module__)
+            return is_needles and all(map(self._attribute, value))
+        return type(value) in _PLAIN or isinstance(value, Expression)
 
 
-def _rules_digest(op: Any, of_class: str, unknown: list[str]) -> tuple[str, list[str]]:
-    """The same for everything that determines what `op` compiles to, including its attributes."""
-    found, more = reach.digest(of_class, [getattr(op, f.name) for f in dataclasses.fields(op)])
-    return found, [*unknown, *more]
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)

@@ -331,11 +331,8 @@ def names_in(code: types.CodeType) -> Read:
     for each in bytecode.codes(code):
         names.update(each.co_names, (c for c in each.co_consts if isinstance(c, str)))
         is_dynamic = is_dynamic or bytecode.reads_computed_names(each)
-        for step, item in bytecode.steps(each):
-            if step in ("global", "name"):
-                variables[item] = None
-            elif step == "import":
-                imports[item[0]] = None
+        variables.update(dict.fromkeys(bytecode.variables(each)))
+        imports.update(dict.fromkeys(bytecode.imports(each)))
     return Read(tuple(variables), tuple(imports), frozenset(names), is_dynamic)
 
 

@@ -10,8 +10,9 @@ one. It reads files with their hashes checked, loads no code and needs only NumP
 `inspect` and the cache use it alone.
 
 The cache (`cache`) finds an entry by the model's fingerprint, the target, the stage and the
-versions that made it. Its contents are executed, so the folder is private, and entries that others
-could have written are not used.
+versions that made it. A model with an op that is not needle's has no fingerprint; its lowered
+module takes that place (`needle_tvm.compiler`). The cache's contents are executed, so the folder is
+private, and entries that others could have written are not used.
 """
 
 from needle_tvm.artifact.artifact import Artifact

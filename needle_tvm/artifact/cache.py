@@ -80,7 +80,8 @@ def key(
 ) -> dict[str, Any]:
     """The key of one compiled stage, as JSON values.
 
-    `graph` is `needle.trace.Graph.fingerprint()`, `search` is `tune.options.Options.cache_key()`,
+    `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` of a graph with ops that
+    are not needle's, `search` is `tune.options.Options.cache_key()`,
     `disable` names the passes and rules left out, `products` is `lower.variant.Choice.key`, and
     `precision` is the precision that operands of matmuls are rounded to.
     """

@@ -2,6 +2,11 @@
 
 `compiler` reads from top to bottom; docs/architecture.md numbers its steps.
 
+- The key of a cache entry covers a model of needle's own ops by its graph, so that reloading it
+  imports no TVM. A model with an op of others is lowered first, and is covered by the module's text
+  with its constants, whatever code, files or random numbers the op's rules read. The op's `compute`
+  is not in the module, so such code is compared with the model at every load. Lowering and
+  comparing take about a second in a new process, most of it to import TVM.
 - `first` is the check at the first compile: it runs the code on the example inputs before the code
   enters the cache, and compares the results with the eager model's. One tolerance holds for the
   whole output. If that fails, each element has a bound on the rounding errors on the way to it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import weakref
 from collections import Counter
@@ -304,8 +303,7 @@ def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
         lowered, signature = source.lower(target)
         return updating(lowered, updates), signature
 
-    text = f"{source.fingerprint} writes {updates}"
-    fingerprint = "updates:" + hashlib.sha256(text.encode()).hexdigest()
+    fingerprint = source.fingerprint_with("updates", repr(updates))
     return replace(source, fingerprint=fingerprint, lower=lower)
 
 

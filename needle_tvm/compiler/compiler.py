@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
 
     _Opened = tuple[Artifact, runtime.Program | None]
+    _Module = tuple[IRModule, dict[str, Any]]
 
 
 def compile(
@@ -118,10 +119,24 @@ def is_stateful(model: Any) -> bool:
 
 
 def compile_source(source: Source, asked: Request) -> Executable:
-    """Compile a source into the cache, or reload its entry."""
+    """Compile a source into the cache, or reload its entry.
+
+    The key has all that decides the code: what the model is, the target and the variant, and the
+    versions of needle's sources and the compiler. Needle's sources determine the rules of its own
+    ops, so a model of these is its graph, and reloading it takes no compiler.
+
+    A model with an op of others is the module that it is lowered to: constants, loops and sizes as
+    the op's rules gave them, whatever code, files or random numbers they read. A module without a
+    text has a key of its own each time. Two things are not in the module: `compute`, by which the
+    code is checked, and functions of other libraries that it calls by name. So the results of such
+    an entry are compared with the model's whenever it is loaded.
+    """
     variant = asked.variant
+    graph, lowered = source.fingerprint, None
+    if graph is None:
+        graph, lowered = _lowered(source, asked)
     key = cache.key(
-        graph=source.fingerprint,
+        graph=graph,
         target=asked.spec.key(),
         stage=variant.stage,
         precision=variant.precision,
@@ -129,35 +144,30 @@ def compile_source(source: Source, asked: Request) -> Executable:
         disable=variant.disable,
         products=None if variant.by_library is None else variant.by_library.key,
     )
-    if source.unfollowed:
-        _warn_of(source.unfollowed)
-        key["once"] = os.urandom(16).hex()
     folder = cache.entry(key)
     with turn_of(folder):  # who waits here finds what the other thread has compiled
         found = None if asked.recompile else _cached(folder, asked)
         from_cache = found is not None
-        if found is None:
+        if found is not None:
+            if lowered is not None and asked.check and found[1] is not None:
+                _compare(source, found[1], asked)
+        else:
             with command_line.progress(quiet=not asked.shows_search) as show:
                 if asked.shows_search:
                     asked = replace(asked, progress=lambda text: show(0, 1, text))
                 asked.say(f"{asked.stage}: compiling")
-                folder = _build(source, asked, folder, key)
+                folder = _build(source, lowered, asked, folder, key)
             found = _open(folder, asked.spec)
     return Executable(*found, from_cache=from_cache, source=source)
 
 
-_WARNED: set[str] = set()
+def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:
+    """The digest of a source's module and signature, and these."""
+    from needle_tvm.lower import build
 
-
-def _warn_of(unfollowed: list[str]) -> None:
-    """Warn, once for each cause, that compiled code cannot be served from the cache."""
-    new = [what for what in unfollowed if what not in _WARNED]
-    if new:
-        _WARNED.update(new)
-        warnings.warn(
-            f"compiled anew each time, for code that cannot be followed: {'; '.join(new)}",
-            stacklevel=4,
-        )
+    module, signature = source.lower(asked.spec.to_tvm())
+    digest = build.digest(module, signature)
+    return digest or f"once:{os.urandom(16).hex()}", (module, signature)
 
 
 def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executable:
@@ -198,13 +208,16 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
         return undisturbed(folder, read)
 
 
-def _build(source: Source, asked: Request, folder: Path, key: dict[str, Any]) -> Path:
+def _build(
+    source: Source, lowered: _Module | None, asked: Request, folder: Path, key: dict[str, Any]
+) -> Path:
     """Compile into the cache entry `folder`, or another folder if it cannot be written; return the
-    folder. Nothing is left there if a step fails."""
+    folder. Nothing is left there if a step fails. `lowered` is the source's module if there is one
+    already."""
     from needle_tvm.lower import build
 
     target, variant = asked.spec.to_tvm(), asked.variant
-    module, signature = source.lower(target)
+    module, signature = lowered or source.lower(target)
     notes: dict[str, Any] = {"stage": variant.stage, "precision": variant.precision, "key": key}
     if variant.by_library is not None:
         notes["products"] = variant.by_library.notes
@@ -231,11 +244,15 @@ def _is_right(source: Source, folder: Path, asked: Request) -> bool:
     artifact = Artifact.open(folder)
     if artifact.obstacle is not None:
         return False
+    _compare(source, runtime.Program(artifact, asked.spec.index), asked)
+    return True
+
+
+def _compare(source: Source, program: runtime.Program, asked: Request) -> None:
+    """Compare a program with the model. Raises MismatchError if the results differ."""
     asked.say(f"{asked.stage}: comparing with the model")
-    program = runtime.Program(artifact, asked.spec.index)
     program.set_weights(source.weights.values())
     first.check(source, program, asked.stage)
-    return True
 
 
 def _tuned(

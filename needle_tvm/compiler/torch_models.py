@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -148,10 +147,10 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
     module = found.module
     parts = described(module, graph, found.flat.model.state_dict())
     # Another program may have the same graph, by a converter's fault: its code is not this one's.
-    key = source.fingerprint, module.program.fingerprint(), repr(parts), f"{asked.check}"
+    key = module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
         source,
-        fingerprint="torch:" + hashlib.sha256("\n".join(key).encode()).hexdigest(),
+        fingerprint=source.fingerprint_with("torch", *key),
         weights=FixedWeights(source.weights.values()),
     )
     if module.written:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -106,10 +105,9 @@ def source(
         lowered = with_updates(module, lowered, signature)
         return lowered, {**with_ranges(module, signature), **parts}
 
-    text = f"{found.fingerprint} {parts!r}".encode()
     return replace(
         found,
-        fingerprint="loaded:" + hashlib.sha256(text).hexdigest(),
+        fingerprint=found.fingerprint_with("loaded", repr(parts)),
         lower=lower,
         state=ModuleState(module),
     )

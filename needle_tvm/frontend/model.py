@@ -60,7 +60,6 @@ def source_of(graph: Graph, variant: Variant) -> Source:
         tolerances=lambda inputs: reference.tolerances(sized.of(inputs), precision),
         explain=lambda inputs, found: _explained(sized.of(inputs), inputs, found, precision),
         diverges=lambda inputs, program, stage: _divergence(graph, inputs, program, stage),
-        unfollowed=graph.unfollowed(),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -44,10 +45,10 @@ class FixedWeights:
 class Source:
     """A model in the form the compiler takes.
 
-    - `fingerprint` covers everything in the model that decides the code. `unfollowed` lists what
-      also decides it but is not covered; if there is any, nothing is cached.
+    - `fingerprint` covers everything in the model that decides the code. It is None for a model
+      with ops that are not needle's: the lowered module has all that their rules gave.
     - `lower(target)` returns the module after the stage's graph passes, and the signature for the
-      manifest. It is called only if the cache has no entry.
+      manifest. With a fingerprint, it is called only if the cache has no entry.
     - `examples` are inputs on which the code is checked: those that were given, and if sizes are
       left to the call, others with other sizes.
     - `reference(inputs, params)` returns the eager model's outputs, and `tolerances(inputs)` how
@@ -63,7 +64,7 @@ class Source:
     `inputs` is one of `examples`, but for `reference`.
     """
 
-    fingerprint: str
+    fingerprint: str | None
     lower: Callable[[Target], tuple[IRModule, dict[str, Any]]]
     weights: Weights
     examples: list[list[Array]]
@@ -71,8 +72,14 @@ class Source:
     tolerances: Callable[[list[Array]], list[float]]
     explain: Callable[[list[Array], list[Array]], str | None]
     diverges: Callable[[list[Array], Program, str], str | None]
-    unfollowed: list[str] = field(default_factory=list)
     state: State | None = None
+
+    def fingerprint_with(self, kind: str, *parts: str) -> str | None:
+        """The fingerprint of a source of some kind, whose code these texts decide as well."""
+        if self.fingerprint is None:
+            return None
+        text = "\n".join((self.fingerprint, *parts))
+        return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def params(self) -> dict[str, Array]:
         """The current weights as NumPy arrays."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import tempfile
 from collections.abc import Callable, Collection
 from dataclasses import asdict
@@ -17,6 +19,7 @@ from needle_tvm._tvm.names import (
     llvm_version,
     script,
     target_fields,
+    tvm,
 )
 from needle_tvm.artifact.layout import LIBRARY, SCRIPT
 from needle_tvm.errors import ArtifactError, TargetError, ToolchainError
@@ -62,6 +65,16 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
     with blamed_on("what the passes made"):
         check_well_formed(module)
     return module
+
+
+def digest(module: IRModule, signature: dict[str, Any]) -> str | None:
+    """SHA-256 of a module, with its constants, and of its signature; None if they hold what has no
+    text, such as a function."""
+    try:
+        text = f"{tvm.ir.save_json(module)}\n{json.dumps(signature, sort_keys=True)}"
+    except TypeError:
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, Any]:

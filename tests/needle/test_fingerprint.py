@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 import needle as ndl
-from needle import nn
+from needle import graph, nn, ops, outside
 from needle.op import REGISTRY, Elementwise, register
 from needle.trace import trace
 
@@ -68,22 +69,55 @@ def test_fingerprint_ignores_weights_only():
     assert len(set(different.values())) == len(different)
 
 
-def test_fingerprint_follows_an_edited_rule():
-    class Twice(Elementwise):
-        """y = 2 x."""
+def own(name, base=Elementwise, **rules):
+    """An own op of a class of this module."""
+    cls = type(name, (base,), {"__module__": __name__, "__doc__": "An own op.", **rules})
+    return register(cls)
 
-        def compute(self, x):
-            return x + x
 
-        def emit_te(self, k, x):
-            return k.topi.add(x, x)
-
-    cls = register(Twice)
+def test_a_graph_with_an_own_op_has_none():
+    cls = own("OwnAlone", compute=lambda self, x: x)
     try:
-        before = trace(lambda x: cls()(x), tensor(2)).fingerprint()
-        assert trace(lambda x: cls()(x), tensor(2)).fingerprint() == before
-        cls.emit_te = lambda self, k, x: k.topi.multiply(x, 2)
-        assert trace(lambda x: cls()(x), tensor(2)).fingerprint() != before
+        x = tensor(3)
+        assert trace(lambda x: cls()(x), x).fingerprint() is None
+
+        def step(state, row):
+            state = cls()(state) + row
+            return state, state
+
+        assert trace(lambda x: ndl.scan(step, x[0], x), tensor(3, 2)).fingerprint() is None
     finally:
-        del REGISTRY["twice"]
-    assert dataclasses.is_dataclass(cls)
+        del REGISTRY["own_alone"]
+
+
+def test_a_replaced_rule_or_an_attribute_without_an_exact_text_leaves_none(monkeypatch):
+    class Seven(int):
+        pass
+
+    def times(number):
+        return trace(lambda x: ops.scalar.MulScalar(number)(x), tensor(2)).fingerprint()
+
+    assert None is not times(7) != times(7.0) is not None
+    assert times(Seven(7)) is None
+    monkeypatch.setattr(ops.scalar.MulScalar, "compute", lambda self, x: x)
+    assert times(7) is None
+
+
+def test_needles_own_ops_have_one():
+    known = graph._Known()
+    assert [cls for cls in REGISTRY.values() if cls.__module__.startswith("needle.")]
+    wrong = [
+        name
+        for name, cls in REGISTRY.items()
+        if cls.__module__.startswith("needle.") and not known._class(cls)
+    ]
+    assert wrong == []
+
+
+def test_what_is_installed_is_not_followed():
+    told = [np.ones, np.dtype, dataclasses.dataclass, pytest.raises, nn.Linear, trace]
+    assert all(map(outside.is_told, told)) and not outside.is_told(tensor)
+    assert outside.is_known("pytest") and outside.is_known("json") and outside.is_known("sys")
+    assert not outside.is_known(__name__) and not outside.is_known(None)
+    made = dataclasses.make_dataclass("Made", ["x"])
+    assert not outside.is_told(made)  # whatever module made it
