@@ -48,8 +48,7 @@ class Request:
     ladder: bool = False
     trials: int = 0
     minutes: float | None = None
-    tracker: str | None = None
-    key: str | None = None
+    cluster: str | None = None
     batch: int | None = None
     weights: Path | None = None
     recompile: bool = False
@@ -212,8 +211,7 @@ def compile_stages(
     search = {
         "trials": request.trials,
         "minutes": request.minutes,
-        "tracker": request.tracker,
-        "key": request.key,
+        "cluster": request.cluster,
     }
     compiled = {}
     for number, rung in enumerate(rungs):

@@ -91,12 +91,11 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--minutes", type=cli.minutes, metavar="M", help="how long it searches (no limit of time)")
     add(
-        "--tracker",
-        metavar="HOST:PORT",
-        help="measure candidates on the servers registered there (python -m needle_tvm server), "
-        "on trusted networks only: they run whatever they are sent",
+        "--cluster",
+        metavar="ADDRESS",
+        help="measure candidates on the workers of this Dask scheduler, such as "
+        "tcp://192.0.2.10:8786",
     )
-    add("--key", metavar="KEY", help="which of the tracker's servers")
     add("--batch", type=cli.positive, metavar="N", help="samples in the input (the model's own)")
     add("--weights", type=Path, metavar="FILE", help="safetensors file to take the weights from")
     add("--threads", type=cli.positive, metavar="N", help="CPU threads (every core allotted to us)")
@@ -135,15 +134,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check_search(options: argparse.Namespace) -> None:
     """Raise UsageError, before any work is done, for a search that could not be carried out."""
-    if (options.tracker is None) != (options.key is None):
-        raise UsageError("--tracker and --key go together: the key names the servers to use")
-    if options.tracker is not None:
-        from needle_tvm.tune.remote.protocol import parse_address
-
-        parse_address(options.tracker)
     searches = options.trials or options.minutes is not None
-    if options.tracker is not None and not searches:
-        raise UsageError("--tracker measures nothing without --trials or --minutes")
+    if options.cluster is not None and not searches:
+        raise UsageError("--cluster measures nothing without --trials or --minutes")
     if searches and STAGES[-1] not in options.stages:
         raise UsageError(
             f"--trials and --minutes are for stage {STAGES[-1]!r}, which --stages omits"
@@ -192,8 +185,7 @@ def run(options: argparse.Namespace) -> int:
         ladder=options.ladder,
         trials=options.trials,
         minutes=options.minutes,
-        tracker=options.tracker,
-        key=options.key,
+        cluster=options.cluster,
         batch=options.batch,
         weights=options.weights,
         recompile=options.recompile,

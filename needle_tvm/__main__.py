@@ -1,4 +1,4 @@
-"""`python -m needle_tvm COMMAND`: exported models, tuning records, machines to tune on."""
+"""`python -m needle_tvm COMMAND`: exported models, tuning records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ MODULES = (
     "needle_tvm.cli.profile_command",
     "needle_tvm.cli.key_command",
     "needle_tvm.cli.records_command",
-    "needle_tvm.cli.remote_command",
 )
 
 

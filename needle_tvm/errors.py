@@ -114,5 +114,5 @@ class TuningError(NeedleTVMError):
     """The tuning session failed as a whole (a failing candidate is only rejected)."""
 
 
-class RemoteError(TuningError):
-    """A tracker or measuring server cannot be reached, or has no address to listen on."""
+class ClusterError(TuningError):
+    """A Dask cluster cannot be reached, has no worker that measures, or an unfit one."""

@@ -22,7 +22,6 @@ configure_tvm_threads()
 try:
     with torch_left_out():
         import tvm
-        import tvm.rpc.server
         import tvm_ffi
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule

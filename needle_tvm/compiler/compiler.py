@@ -68,8 +68,7 @@ def compile(
       per kernel, the fastest candidate that gives right results. `seed` decides which are drawn.
       Trials are kept in the record store: an interrupted search goes on, and another model's
       results for the same kernels are used at once.
-    - `tracker` ("HOST:PORT") and `key` choose the servers (`python -m needle_tvm server`) that
-      measure candidates.
+    - `cluster` ("tcp://HOST:PORT") is a Dask scheduler whose workers measure candidates.
     - `threads` is the number of threads the code uses, by default the cores this process may use.
       A `target` with "num-cores" sets it too; a different `threads` is refused.
     - `recompile` ignores the cache.
@@ -276,7 +275,7 @@ def _tuned(
     notes["tuning"] = tasks
     module = build.schedule(module, target, stage)
     taken = [note for note in tasks if note["chosen"] == session.SEARCH]
-    if not taken or asked.search.tracker is not None:  # this machine cannot time code for others
+    if not taken or asked.search.cluster is not None:  # this machine cannot time code for others
         return module
     asked.say(f"{stage}: comparing the whole model with the rules' own")
     by_rules = build.schedule(unscheduled, target, stage)

@@ -32,8 +32,7 @@ class Choices(TypedDict, total=False):
     threads: int | None
     recompile: bool
     seed: int
-    tracker: str | None
-    key: str | None
+    cluster: str | None
     disable: Collection[str]
     products: str
     check: bool
@@ -76,8 +75,7 @@ def request(
     threads: int | None = None,
     recompile: bool = False,
     seed: int = 0,
-    tracker: str | None = None,
-    key: str | None = None,
+    cluster: str | None = None,
     disable: Collection[str] = (),
     products: str = OWN,
     check: bool = True,
@@ -87,7 +85,7 @@ def request(
 
     Raises UsageError (StageError, TargetError) for a value that is invalid or does not fit another.
     """
-    search = Options(trials, minutes, seed, tracker, key)
+    search = Options(trials, minutes, seed, cluster)
     search.check(stage)
     if not isinstance(disable, (list, tuple, set, frozenset)) or not all(
         isinstance(name, str) for name in disable

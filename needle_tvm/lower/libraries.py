@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import logging
-import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from needle_tvm._tvm.names import (
@@ -234,41 +231,6 @@ def generated_source(library: Any, form: str) -> str:
     return str(module_of_library(library).inspect_source(form))
 
 
-SESSION_EXPIRED = tvm.error.RPCSessionTimeoutError  # a server ended a session at its time limit
-_ABOUT = "needle.server.about"
-
-
-def serve_session(descriptor: int, folder: str, about: str) -> None:
-    """Serve one RPC session on a connected socket until it ends; uploaded files go to `folder`.
-
-    `about` is the text that `about_server` gives the client.
-    """
-    logging.getLogger("RPCServer").setLevel(logging.WARNING)
-    work = SimpleNamespace(relpath=lambda name: os.path.join(folder, name), libs=[])
-    tvm.rpc.server._server_env(None, work)
-    tvm_ffi.register_global_func(_ABOUT, lambda: about, override=True)
-    tvm.rpc._ffi_api.ServerLoop(descriptor)
-
-
-def end_session(descriptor: int, reason: str) -> None:
-    """Tell a session's client, in place of its serving process, why the session ended."""
-    tvm.rpc._ffi_api.ReturnException(descriptor, reason)
-
-
-def connect_session(host: str, port: int, word: str, seconds: float) -> Any:
-    """Open a session with a server, which ends it after `seconds`; RuntimeError on failure."""
-    return tvm.rpc.connect(host, port, word, seconds)
-
-
-def remote_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
+def prefix_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
     """A tensor over the start of another's memory; compiled functions accept no other part."""
     return tensor._create_view(tuple(shape), dtype)
-
-
-def about_server(session: Any) -> str:
-    """A server's description of itself; empty if it is not needle's. Raises RuntimeError if the
-    session has ended."""
-    try:
-        return str(session.get_function(_ABOUT)())
-    except AttributeError:  # TVM's own server has no such function
-        return ""

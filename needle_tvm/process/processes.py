@@ -1,6 +1,6 @@
 """Keep processes from outliving their use: death signals, adopted orphans, process trees.
 
-`child`, tuning's workers and its servers use it. Functions marked Linux only have no counterpart on
+`child` and tuning's workers use it. Functions marked Linux only have no counterpart on
 macOS and Windows. Standard library only.
 """
 
@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,27 +38,6 @@ def die_with_parent(parent: int, number: signal.Signals = signal.SIGKILL) -> Non
     _prctl(_SET_PARENT_DEATH_SIGNAL, number)
     if os.getppid() != parent:  # it ended before the request took effect
         os._exit(1)
-
-
-@contextmanager
-def signals_held(*numbers: signal.Signals) -> Iterator[None]:
-    """Handle the signals that arrive within the block at its end. In the main thread only.
-
-    For forks: Python drops what a handler raises while the hooks of `os.register_at_fork` run, and
-    logging registers some, so that a Ctrl-C during a fork would be lost. A mask would not hold them
-    back, because the kernel then gives the signal to another thread, and Python to the main one.
-    """
-    held: list[int] = []
-    before = {
-        number: signal.signal(number, lambda seen, _: held.append(seen)) for number in numbers
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    for seen in held:
-        signal.raise_signal(seen)
 
 
 def adopt_orphans() -> None:

@@ -1,4 +1,4 @@
-"""Build and measure a search's candidates, on this machine or on servers elsewhere.
+"""Build and measure a search's candidates, on this machine or on a cluster's.
 
 `search.search` opens one `Bench` for its whole run.
 """
@@ -17,6 +17,7 @@ import psutil
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.tune import roofline
+from needle_tvm.tune.measure.cluster import Cluster
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
 from needle_tvm.tune.records import rows
 
@@ -38,7 +39,6 @@ _SECONDS = {"llvm": Seconds(300.0, 10.0, 15.0), "cuda": Seconds(300.0, 90.0, 30.
 _SERVICE = "needle_tvm.tune.measure.services:serve"
 # How a candidate is timed: meta_schedule's defaults.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
-_REMOTE_COMPARISONS = 5
 
 
 class Bench:
@@ -47,7 +47,7 @@ class Bench:
     `target` is TVM's description of what candidates are compiled for and `device` is where they run
     on this machine (`measure.steps.measure`). `threads` is how many candidates are built at once,
     and how many threads the code for a CPU uses. `environment` is set in the processes. With
-    `tracker` and `key`, candidates run on the servers registered there. Modules are TVM's JSON
+    `cluster`, a Dask scheduler's address, candidates run on its workers. Modules are TVM's JSON
     text; a gate is the folder that `prepare` filled.
     """
 
@@ -57,10 +57,9 @@ class Bench:
         device: Sequence[Any],
         threads: int,
         environment: dict[str, str],
-        tracker: str | None = None,
-        key: str | None = None,
+        cluster: str | None = None,
     ) -> None:
-        self.target, self.is_remote = target, tracker is not None
+        self.target, self.is_remote = target, cluster is not None
         self._device, self._threads, self._seconds = device, threads, _SECONDS[target["kind"]]
         self._libraries = 0  # number of libraries named so far
         with ExitStack() as stack:
@@ -76,14 +75,11 @@ class Bench:
                     environment=environment,
                 )
             )
-            self._local = stack.enter_context(
+            self._runner: Runner = stack.enter_context(
                 Workers("runner", _SERVICE, processes=1, limits=run, environment=environment)
+                if cluster is None
+                else Cluster(cluster, target, limits=run)
             )
-            self._runner: Runner = self._local
-            if tracker is not None and key is not None:
-                from needle_tvm.tune.remote.measure import RemoteRunner
-
-                self._runner = stack.enter_context(RemoteRunner(tracker, key, limits=run))
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Bench:
@@ -104,7 +100,7 @@ class Bench:
         """
         if self.is_remote or self._device[0] != "cpu":
             return None
-        outcome = self._local.call({"do": "probe", "target": self.target})
+        outcome = self._runner.call({"do": "probe", "target": self.target})
         return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
@@ -157,20 +153,9 @@ class Bench:
 
     def speedup(self, rule: Path, candidate: Path, gate: Path) -> float:
         """Return the rule's time over the candidate's time, or 0 if they cannot be compared."""
-        if not self.is_remote:
-            request = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
-            outcome = self._local.call({**request, "gate": str(gate), "device": self._device})
-            if outcome.kind != OK:
-                return 0.0
-            return float(outcome.value.get("speedup", 0.0))
-        times: dict[Path, list[float]] = {rule: [], candidate: []}
-        for _ in range(_REMOTE_COMPARISONS):
-            for path, found in times.items():
-                ((_, outcome),) = self._runner.map([self._run(path, gate)])
-                taken = seconds(outcome)
-                if taken is not None:
-                    found.append(taken)
-        return min(times[rule]) / min(times[candidate]) if all(times.values()) else 0.0
+        request = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
+        outcome = self._runner.call({**request, "gate": str(gate), "device": self._device})
+        return float(outcome.value.get("speedup", 0.0)) if outcome.kind == OK else 0.0
 
     def _run(self, path: Path, gate: Path) -> dict[str, Any]:
         request = {"do": "measure", "path": str(path), "gate": str(gate), "device": self._device}

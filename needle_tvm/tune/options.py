@@ -12,24 +12,22 @@ from typing import Any
 
 from needle_tvm.errors import StageError
 from needle_tvm.stages import STAGES
-from needle_tvm.tune.remote.protocol import parse_address
 
 
 @dataclass(frozen=True)
 class Options:
     """The budget of one model's search, in trials, in minutes, or both: the first spent ends it.
 
-    With neither, nothing is searched. `seed` decides which candidates are drawn. With `tracker`
-    ("HOST:PORT") and `key`, candidates are measured by the servers registered there under that key,
-    not on this machine. The budget belongs to the model: what an interrupted search has spent
-    counts (see `session`).
+    With neither, nothing is searched. `seed` decides which candidates are drawn. With `cluster`,
+    the address of a Dask scheduler ("tcp://HOST:PORT"), candidates are measured by its workers, not
+    on this machine. The budget belongs to the model: what an interrupted search has spent counts
+    (see `session`).
     """
 
     trials: int = 0
     minutes: float | None = None
     seed: int = 0
-    tracker: str | None = None
-    key: str | None = None
+    cluster: str | None = None
 
     @property
     def searches(self) -> bool:
@@ -52,25 +50,19 @@ class Options:
         minutes = self.minutes
         if minutes is not None and not (_is_number(minutes) and 0 < minutes < math.inf):
             raise StageError(f"minutes={minutes!r}: must be a number above 0")
-        for name, text in (("tracker", self.tracker), ("key", self.key)):
-            if text is not None and not (isinstance(text, str) and text):
-                raise StageError(f"{name}={text!r}: must be a str that is not empty, or None")
-        if self.tracker is not None:
-            parse_address(self.tracker)
-        if (self.tracker is None) != (self.key is None):
-            raise StageError(
-                f"tracker={self.tracker!r}, key={self.key!r}: one needs the other; the key names "
-                "the servers to use"
-            )
+        cluster = self.cluster
+        if cluster is not None and not (isinstance(cluster, str) and cluster):
+            raise StageError(f"cluster={cluster!r}: must be a scheduler's address, or None")
         if self.searches and stage != STAGES[-1]:
             budget = f"minutes={minutes!r}" if minutes is not None else f"trials={self.trials}"
             raise StageError(f"{budget}: only stage 'tuned' searches, not {stage!r}")
-        if self.tracker is not None and not self.searches:
-            raise StageError(f"tracker={self.tracker!r}: nothing is measured without a budget")
+        if cluster is not None and not self.searches:
+            raise StageError(f"cluster={cluster!r}: nothing is measured without a budget")
 
     def cache_key(self) -> dict[str, Any]:
         """Return the options that decide which code is generated."""
-        return {"trials": self.trials, "minutes": self.minutes, "seed": self.seed, "key": self.key}
+        names = ("trials", "minutes", "seed", "cluster")
+        return {name: getattr(self, name) for name in names}
 
 
 def _is_integer(value: object) -> bool:

@@ -23,6 +23,7 @@ from needle_tvm.process.child import Messages
 from needle_tvm.tir.extents import symbols_of
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
+from needle_tvm.tune.measure.cluster import LOST
 from needle_tvm.tune.measure.workers import OK, Outcome
 from needle_tvm.tune.ranges import at_sizes
 from needle_tvm.tune.records import near, rows
@@ -30,7 +31,6 @@ from needle_tvm.tune.records.database import RecordDatabase, trace_text
 from needle_tvm.tune.records.keys import Key
 from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED
 from needle_tvm.tune.records.store import Store
-from needle_tvm.tune.remote.measure import LOST
 from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task
@@ -53,14 +53,14 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
 
     setup: `target` (TVM's description), `device` and `threads` (see `Bench`), `tasks` ({name:
     {"plain": JSON, "written": JSON, "rule": JSON, "calls": n}}), `trials` and `seconds` (None: no
-    limit), `seed`, `store` (folder), `environment` of the measuring processes, `tracker` and `key`
+    limit), `seed`, `store` (folder), `environment` of the measuring processes, `cluster`
     (None: measure on this machine). A task's "plain" is the function to schedule, and "written",
     which may be the same, is the function that defines correct results. A result says per task what
     was tried and how it went; `candidate` is the JSON of the fastest correct one, or None, and
     `chosen` is "search" if it is worth replacing the rule.
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
-    places = [setup[name] for name in ("device", "threads", "environment", "tracker", "key")]
+    places = [setup[name] for name in ("device", "threads", "environment", "cluster")]
     reports: list[str] = []
     with (
         Store(setup["store"], report=reports.append) as store,
@@ -90,12 +90,12 @@ class Search:
         self._phase = "preparing"
 
     def _session(self) -> str:
-        """Return the name of this search's budget: a hash of tasks, key, seed and place."""
+        """Return the name of this search's budget: a hash of tasks, key, seed and cluster."""
         tasks = sorted(
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
         )
-        place = self.setup["key"]  # times of other machines are not this machine's
+        place = self.setup["cluster"]  # times of other machines are not this machine's
         parts = [tasks, self.database.key.text, self.setup["seed"], place]
         return hashlib.sha256(rows.canonical(parts).encode()).hexdigest()
 

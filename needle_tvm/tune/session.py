@@ -66,10 +66,10 @@ def tune(
             }
     if not tasks:
         return module, []
-    if options.tracker is not None and options.key is not None:
-        from needle_tvm.tune.remote.measure import check_tracker
+    if options.cluster is not None:
+        from needle_tvm.tune.measure.cluster import check_cluster
 
-        check_tracker(options.tracker, options.key)
+        check_cluster(options.cluster, spec.resolved())
     rules = {
         name: tvm.IRModule({"main": rules_here.schedule_function(plain["main"], target)})
         for name, (plain, _) in tasks.items()
@@ -102,9 +102,9 @@ def _check(spec: TargetSpec, options: Options) -> None:
     if spec.missing:
         arch = spec.fields["arch"]
         raise TargetError(f"target {spec.device} ({arch}): nothing to measure on: {spec.missing}")
-    if spec.device == "cuda" and options.tracker is not None:
+    if spec.device == "cuda" and options.cluster is not None:
         raise TuningError(
-            f"tracker={options.tracker!r}: candidates for a GPU are measured on this machine alone"
+            f"cluster={options.cluster!r}: candidates for a GPU are measured on this machine alone"
         )
 
 
@@ -161,8 +161,7 @@ def search(
         "seed": options.seed,
         "store": str(store or default_path()),
         "environment": thread_environment(threads),
-        "tracker": options.tracker,
-        "key": options.key,
+        "cluster": options.cluster,
     }
     say = progress or (lambda _: None)
     say(f"tuned: searching {counted(len(tasks), 'kernel')}")

@@ -1,9 +1,8 @@
 """Judge a candidate's results: stored test cases, and the comparison with them.
 
 `reference.write` writes a gate, a folder with inputs and their expected results; `measure.steps`
-and `remote` load it as a `Gate` and check candidates against it. Checking needs NumPy but no TVM,
-so the candidate may also run on another machine. All arrays are .npy files, mapped into memory as
-they are needed.
+loads it as a `Gate` and checks candidates against it. `measure.cluster` copies the folder to other
+machines. All arrays are .npy files, mapped into memory as they are needed.
 """
 
 from __future__ import annotations

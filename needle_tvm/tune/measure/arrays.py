@@ -1,7 +1,4 @@
-"""The arrays of a call on a device with its own memory: a GPU's, or another machine's.
-
-`devices` uses them for GPUs, `remote.session` for servers.
-"""
+"""The arrays of a call on a device with its own memory, a GPU; `devices` uses them."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 
 from needle_tvm._tvm.names import tvm
 from needle_tvm.artifact import bfloat16
-from needle_tvm.lower.libraries import remote_view
+from needle_tvm.lower.libraries import prefix_view
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import Array, Gate
 
@@ -37,7 +34,7 @@ class Arrays:
         self._memory = [aligned_copy(_guarded(array)) for array in outputs]
         self._there = [_copy(bfloat16.to_tensor(tvm.runtime, m), device) for m in self._memory]
         views = [
-            remote_view(memory, array.shape, array.dtype.name)
+            prefix_view(memory, array.shape, array.dtype.name)
             for memory, array in zip(self._there, outputs, strict=True)
         ]
         self.tensors = gate.arguments(self._inputs, views)

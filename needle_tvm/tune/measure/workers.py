@@ -76,7 +76,7 @@ R = TypeVar("R", bound="Runner")
 
 
 class Runner(ABC):
-    """The interface of a runner of requests: `Workers`, or `RemoteRunner` for other machines."""
+    """The interface of a runner of requests: `Workers`, or `cluster.Cluster` for other machines."""
 
     def __enter__(self: R) -> R:
         return self

@@ -3,11 +3,9 @@
 import gzip
 import os
 import shlex
-import socket
 import struct
 import subprocess
 import sys
-import threading
 import tracemalloc
 import zipfile
 
@@ -20,9 +18,8 @@ import needle_tvm
 from needle.data.mnist import read_idx
 from needle_tvm.__main__ import main
 from needle_tvm.artifact import signature
-from needle_tvm.errors import KeyFileError, RecordsError, RemoteError, UsageError
+from needle_tvm.errors import KeyFileError, RecordsError, UsageError
 from needle_tvm.tune.records.exchange import import_json
-from needle_tvm.tune.remote import protocol
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 
@@ -155,65 +152,3 @@ def test_a_gzip_file_is_unpacked_as_far_as_its_header_says(tmp_path):
     (tmp_path / "labels").write_bytes(gzip.compress(head + bytes(1 << 26)))
     with pytest.raises(ValueError, match="too long: 12 bytes, 11 for shape"):
         read_idx(tmp_path / "labels", 1)
-
-
-HOSTILE = ["[" * 5000, "Infinity", "[1, [1]]", "{}", "[8, Infinity]", "null", '"x"', "[4, [1], {}]"]
-HOSTILE += ["[2, [Infinity, 1]]", "[3, 1, 2]", '[6, {"key": 1, "addr": 5}]', "1" * 5000, "\ud800"]
-
-
-@pytest.fixture
-def address():
-    listener = socket.create_server(("127.0.0.1", 0))
-    process = subprocess.Popen(
-        [sys.executable, "-c", "import socket, sys; from needle_tvm.tune.remote import tracker\n"
-         "tracker.run(socket.socket(fileno=int(sys.argv[1])))", str(listener.fileno())],
-        pass_fds=[listener.fileno()], stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    yield listener.getsockname()
-    listener.close()
-    process.terminate()
-    assert process.communicate(timeout=20)[1] == ""
-
-
-def test_a_tracker_prints_nothing_about_bad_messages(address):
-    for text in HOSTILE:
-        with protocol.TrackerClient(address) as client:
-            data = text.encode(errors="surrogatepass")
-            client.socket.sendall(struct.pack("<i", len(data)) + data)
-            client.socket.settimeout(5)
-            client.socket.recv(100)
-    with protocol.TrackerClient(address) as client:
-        assert client.servers() == {}
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda client: client.servers(),
-        lambda client: client.request("key", 5),
-        lambda client: client.holds("word"),
-    ],
-)
-def test_an_answer_of_a_bad_tracker_is_an_error(text, ask):
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def serve():
-        peer, _ = listener.accept()
-        peer.recv(4)
-        peer.sendall(struct.pack("<i", protocol.TRACKER_MAGIC))
-        peer.recv(1000)
-        data = text.encode(errors="surrogatepass")
-        peer.sendall(struct.pack("<i", len(data)) + data)
-        peer.close()
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        with protocol.TrackerClient(listener.getsockname()) as client:
-            with pytest.raises(RemoteError, match="not of its protocol"):
-                if ask(client) is False and text.startswith("["):  # a list may lack the word
-                    raise RemoteError("not of its protocol")
-    finally:
-        thread.join()
-        listener.close()

@@ -45,10 +45,8 @@ def test_one_name_is_not_taken_for_its_letters(x, disable):
     ("options", "message"),
     [
         ({"progress": 5}, "progress=5: must be a function, True or False"),
-        ({"tracker": 5, "key": "k", "trials": 1}, "tracker=5: must be a str"),
-        ({"tracker": "", "key": "k", "trials": 1}, "tracker='': must be a str"),
-        ({"tracker": "nowhere", "key": "k", "trials": 1}, "tracker 'nowhere': must be HOST:PORT"),
-        ({"tracker": "here:1", "key": object(), "trials": 1}, "key=.* must be a str"),
+        ({"cluster": 5, "trials": 1}, "cluster=5: must be a scheduler's address"),
+        ({"cluster": "", "trials": 1}, "cluster='': must be a scheduler's address"),
         ({"stage": None}, "stage None"),
         ({"dtype": 5}, "dtype=5"),
         ({"products": None}, "products=None"),

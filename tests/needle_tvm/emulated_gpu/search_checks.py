@@ -95,8 +95,7 @@ def setup_of(folder, trials):
         "seed": 0,
         "store": str(folder / "records"),
         "environment": thread_environment(2),
-        "tracker": None,
-        "key": None,
+        "cluster": None,
     }
 
 

@@ -197,7 +197,7 @@ def test_a_search_without_a_gpu_is_refused_in_one_line():
 def test_other_machines_do_not_measure_for_gpus(monkeypatch):
     monkeypatch.setattr(gpu, "gpus", lambda: (emulated_gpu.GPU,))
     module = lowering.lower(_graph(), TARGET, "tuned")
-    options = Options(1, tracker="localhost:9190", key="a")
+    options = Options(1, cluster="tcp://localhost:8786")
     with pytest.raises(TuningError, match="on this machine alone"):
         session.tune(module, SPEC, options)
     monkeypatch.setattr(gpu, "gpus", lambda: (replace(emulated_gpu.GPU, major=8),))

@@ -76,9 +76,8 @@ def test_a_batch_fits_the_budget(trials, tasks):
         (Options(1, minutes="3"), "minutes='3'"),
         (Options(1, seed=-1), "seed=-1"),
         (Options(1, seed=2**30), "seed="),
-        (Options(1, tracker="localhost:9190"), "key=None"),
-        (Options(1, key="k"), "tracker=None"),
-        (Options(tracker="localhost:9190", key="k"), "without a budget"),
+        (Options(1, cluster=""), "cluster=''"),
+        (Options(cluster="tcp://localhost:8786"), "without a budget"),
     ],
 )
 def test_bad_options_are_refused(options, named):

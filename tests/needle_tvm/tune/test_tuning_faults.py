@@ -20,7 +20,7 @@ from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.status import Status
 from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.tune.faulty_measure import LAST, PLANTED
-from tests.needle_tvm.tune.remote.remote_machines import Machines
+from tests.needle_tvm.tune.measure.machines import Machines
 
 KINDS = Counter(kind for _, _, kind in PLANTED.values())
 RUN_SECONDS = 5.0
@@ -55,8 +55,7 @@ def setup_of(folder, trials):
         "seed": 0,
         "store": str(folder / "records"),
         "environment": {**thread_environment(2), LAST: str(trials)},
-        "tracker": None,
-        "key": None,
+        "cluster": None,
     }
 
 
@@ -99,31 +98,26 @@ def test_a_kernel_that_tvm_cannot_search_keeps_its_rule(tmp_path, monkeypatch):
     assert result["chosen"] == "rule" and result["trials"] == 0
 
 
-@pytest.fixture
-def machines():
-    with Machines() as started:
-        yield started
-
-
 @pytest.mark.slow
-def test_tuning_on_two_servers_outlives_one_of_them(machines, tmp_path):
+def test_tuning_on_two_workers_outlives_one_of_them(tmp_path):
     """One is killed midway; the budget is still spent, all records are gated, results are right."""
-    tracker = machines.tracker()
-    first, _ = machines.servers(tracker, 2)
+    pytest.importorskip("distributed")
     killed = []
 
     def kill(said):
         if isinstance(said, Status) and said.trials >= 4 and not killed:
             killed.append(said.trials)
-            first.process.kill()
+            first.kill()
 
     target, tasks = task()
     plain = {name: (tvm.ir.load_json(each["plain"]), 1) for name, each in tasks.items()}
     rules = {name: tvm.ir.load_json(each["rule"]) for name, each in tasks.items()}
-    options = Options(12, tracker=tracker.address, key="local")
-    (note,) = session.search(
-        plain, rules, target, options, store=tmp_path / "records", progress=kill
-    ).values()
+    with Machines(tmp_path) as machines:
+        first, _ = machines.worker(), machines.worker()
+        options = Options(12, cluster=machines.address)
+        (note,) = session.search(
+            plain, rules, target, options, store=tmp_path / "records", progress=kill
+        ).values()
     assert killed
     assert note["trials"] == 12
     assert note["best_seconds"] is not None and note["candidate"] is not None
