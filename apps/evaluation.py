@@ -27,8 +27,8 @@ from needle_tvm.process.timing import Contestant, TimingError
 from needle_tvm.stages import OWN, STAGES
 from needle_tvm.target import host
 from needle_tvm.target.precision import FLOAT32
+from needle_tvm.text import error_line
 from needle_tvm.tune.status import Status
-from needle_tvm.words import error_line
 
 EAGER = "needle eager"
 PEERS = ("torch", "onnxruntime")  # the benchmarks know more

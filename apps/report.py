@@ -14,8 +14,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from needle_tvm import words
 from needle_tvm.stages import OWN
+from needle_tvm.text import compared as comparison
+from needle_tvm.text import counted, duration, interval, quartiles
 from needle_tvm.tune.status import summary
 
 if TYPE_CHECKING:
@@ -26,12 +27,12 @@ _COLOURS = {"eager": "#7a7a7a", "stage": "#1f6fb4", "peer": "#d98324"}
 
 def ratio(spread: Mapping[str, float]) -> str:
     """A ratio's median and, in brackets, its quartiles."""
-    return words.quartiles(spread["median"], spread["lower"], spread["upper"])
+    return quartiles(spread["median"], spread["lower"], spread["upper"])
 
 
 def compared(spread: Mapping[str, float]) -> str:
     """A ratio of times as a person says it."""
-    return words.compared(spread["median"], spread["lower"], spread["upper"])
+    return comparison(spread["median"], spread["lower"], spread["upper"])
 
 
 def print_table(result: Mapping[str, Any], console: Console) -> None:
@@ -69,15 +70,13 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     stages = result["stages"].values()
     if not steps and any(stage["from_cache"] for stage in stages):
         seconds = sum(stage["seconds_to_ready"] for stage in stages if stage["from_cache"])
-        console.print(
-            f"* from the cache, verified: {words.duration(seconds)} in all", highlight=False
-        )
+        console.print(f"* from the cache, verified: {duration(seconds)} in all", highlight=False)
     what = "error: largest absolute difference from the eager model in float64"
     if steps:
         what = f"largest error of a rung, beside the eager model in float64: {_largest(stages)}"
     console.print(
         f"{what}\n"
-        f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, {result['date']}",
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}",
         highlight=False,
     )
     for name, stage in result["stages"].items():
@@ -100,17 +99,17 @@ _Entry = Mapping[str, Any] | None  # of a stage or a contestant in the result, i
 def _ready(stage: _Entry, entry: _Entry) -> str:
     if stage is None:
         return ""
-    return words.duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
+    return duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
 
 
 def _median(stage: _Entry, entry: _Entry) -> str:
-    return "" if entry is None else words.duration(entry["median"])
+    return "" if entry is None else duration(entry["median"])
 
 
 def _quartiles(stage: _Entry, entry: _Entry) -> str:
     if entry is None:
         return ""
-    return words.interval(entry["lower_quartile"], entry["upper_quartile"])
+    return interval(entry["lower_quartile"], entry["upper_quartile"])
 
 
 def _beside_eager(stage: _Entry, entry: _Entry) -> str:
@@ -200,7 +199,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
         height=0.66,
     )
     for row, entry in enumerate(entries):
-        text = words.duration(entry["median"])
+        text = duration(entry["median"])
         if row:
             text += f"   {compared(entry['ratio_to_eager'])}"
         axes.annotate(
@@ -213,7 +212,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     axes.set_xscale("log")
     # Leave room for labels to the right of the longest bar, and make the shortest bar visible.
     axes.set_xlim(min(medians) / 3, max(medians) * (max(medians) / min(medians) * 3) ** 0.4 * 1.5)
-    axes.xaxis.set_major_formatter(lambda seconds, position: words.duration(seconds))
+    axes.xaxis.set_major_formatter(lambda seconds, position: duration(seconds))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
@@ -225,7 +224,7 @@ def draw_chart(result: Mapping[str, Any], path: Path) -> None:
     machine = result["machine"]
     axes.set_title(
         f"{result['model']}, input {shapes}, {result['device']}: time, and speed beside eager\n"
-        f"{machine['processor']}, {words.counted(machine['threads'], 'thread')}, "
+        f"{machine['processor']}, {counted(machine['threads'], 'thread')}, "
         f"{result['date'][:10]}",
         loc="left",
         fontsize=10,

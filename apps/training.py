@@ -22,7 +22,7 @@ from apps import checkpoint
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.process import command_line as cli
 from needle_tvm.target import host
-from needle_tvm.words import error_line
+from needle_tvm.text import error_line
 
 _QUIET_SECONDS = 5.0  # between progress lines within an epoch
 

@@ -11,7 +11,7 @@ from typing import Any
 import apps.contestants
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.threads import available_cores
-from needle_tvm.words import error_line
+from needle_tvm.text import error_line
 
 SERVICE = f"{__name__}:serve"
 AT_ONCE = 6  # compilers beside each other: nvcc takes a core and some hundred MB each

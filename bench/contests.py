@@ -27,7 +27,7 @@ from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.threads import available_cores
 from needle_tvm.target import host
-from needle_tvm.words import error_line
+from needle_tvm.text import error_line
 
 EAGER = "needle eager"
 RUNTIME = ", runtime"  # needle_tvm.runtime's call with NumPy arrays

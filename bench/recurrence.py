@@ -34,7 +34,7 @@ from needle_tvm.errors import UsageError
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant, save_arrays
-from needle_tvm.words import duration
+from needle_tvm.text import duration
 
 OURS, BEFORE, BEFORE_EAGER = "needle compiled", "before, compiled", "before, eager"
 JAX = "JAX lax.scan"

@@ -13,7 +13,7 @@ from apps import report
 from apps.contestants import CODE
 from bench.contests import EAGER, fastest, is_called
 from needle_tvm.process.command_line import console
-from needle_tvm.words import counted, digits, duration, interval
+from needle_tvm.text import counted, digits, duration, interval
 
 Rows = Sequence[Sequence[str]]  # the headings, then the rows
 

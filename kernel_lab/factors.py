@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from needle_tvm.process.timing import Spread
-from needle_tvm.words import digits, quartiles
+from needle_tvm.text import digits, quartiles
 
 
 def factor(value: float) -> str:

@@ -16,7 +16,7 @@ from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import CudaCompilerError
 from needle_tvm.process import timing
 from needle_tvm.process.threads import available_cores
-from needle_tvm.words import error_line
+from needle_tvm.text import error_line
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target

@@ -26,7 +26,7 @@ from kernel_lab.code_counts import (
 from kernel_lab.errors import LabError
 from needle_tvm.target import nvcc
 from needle_tvm.target.nvcc import Resources, resources
-from needle_tvm.words import counted
+from needle_tvm.text import counted
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target

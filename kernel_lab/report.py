@@ -17,7 +17,7 @@ from kernel_lab.results import LabResult, RungResult
 from kernel_lab.traffic import Traffic, common_size, traffic
 from kernel_lab.workload import Case, describe
 from needle_tvm.process.timing import Spread
-from needle_tvm.words import counted, digits, duration
+from needle_tvm.text import counted, digits, duration
 
 PICTURED = 6  # rungs whose memory accesses are drawn
 _MARK = '<meta name="generator" content="needle kernel_lab">'  # in the template, too

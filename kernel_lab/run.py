@@ -19,7 +19,7 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import available_cores
 from needle_tvm.process.timing import Progress
 from needle_tvm.target import host
-from needle_tvm.words import counted, error_line
+from needle_tvm.text import counted, error_line
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target

@@ -6,7 +6,7 @@ imports neither needle nor TVM's compiler.
 For those who change this package:
 
 The folders are stages; docs/architecture.md lists them, and which of them a folder may import.
-Errors and commands may quote files and other machines, so `words.printable` escapes the characters
+Errors and commands may quote files and other machines, so `text.printable` escapes the characters
 on which a terminal would act, in the text of every error (`errors`) and in all output of commands.
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from needle_tvm.words import one_line
+from needle_tvm.text import one_line
 
 
 class NeedleTVMError(Exception):

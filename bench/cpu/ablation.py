@@ -16,7 +16,7 @@ from needle_tvm.process.child import ChildError
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
-from needle_tvm.words import error_line
+from needle_tvm.text import error_line
 
 STAGE = "tuned"
 UNCHANGED = "compiles to the same"

@@ -24,7 +24,7 @@ from needle_tvm.process.child import Child, load_function
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Result
-from needle_tvm.words import duration
+from needle_tvm.text import duration
 
 KINDS = ("eager", "compiled")
 ALONE = "alone"

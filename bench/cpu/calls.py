@@ -11,7 +11,7 @@ import apps.report
 from bench import cases, contests, tables
 from bench.contests import ARRAYS, CODE, RUNTIME
 from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.words import counted, duration
+from needle_tvm.text import counted, duration
 
 COUNTS = range(1, 7)
 PEER = "onnxruntime"

@@ -12,7 +12,7 @@ from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
-from needle_tvm.words import duration
+from needle_tvm.text import duration
 
 _SECONDS = 600.0  # for a child to answer
 

@@ -23,8 +23,8 @@ from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import load_arrays
 from needle_tvm.target.spec import resolve
+from needle_tvm.text import duration
 from needle_tvm.tune import roofline
-from needle_tvm.words import duration
 
 TOP = 5  # kernels of a model in the table
 

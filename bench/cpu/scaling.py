@@ -7,7 +7,7 @@ from typing import Any
 
 from bench import cases, contests
 from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.words import duration
+from needle_tvm.text import duration
 
 BATCHES = tuple(1 << power for power in range(9))
 THREADS = (1, 2)

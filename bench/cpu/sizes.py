@@ -16,7 +16,7 @@ import apps.report
 import needle as ndl
 from bench import cases, contests
 from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.words import duration
+from needle_tvm.text import duration
 
 SIZES = (1, 7, 8, 33, 64)
 LARGEST = 256  # that the artifact for every size takes

@@ -22,7 +22,7 @@ from needle_tvm.process.child import Child, load_function
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant, Spread
-from needle_tvm.words import duration
+from needle_tvm.text import duration
 
 CASES = (cases.Case("mlp-100", 8), cases.Case("transformer", 8))  # about 20 us and 2 ms
 NEIGHBOURS = (0, 1, 2, 4)

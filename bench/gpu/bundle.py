@@ -27,7 +27,7 @@ from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.command_line import progress
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target import nvcc
-from needle_tvm.words import error_line
+from needle_tvm.text import error_line
 
 LIMIT = 60_000_000  # bytes of bundle and working tree: a host takes 64 MiB
 _WORK = ROOT / "build" / "gpu"

@@ -167,7 +167,7 @@ def steps(
 ) -> Found:
     """Many training steps of a model, and the allocator's numbers meanwhile."""
     from bench import memory
-    from needle_tvm.words import digits, duration
+    from needle_tvm.text import digits, duration
 
     case = case_of(**subject)
     setup = {"factory": case.factory, "options": case.options, "device": "cuda", "steps": steps}

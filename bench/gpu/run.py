@@ -68,7 +68,7 @@ def measured(
     """What a contest gives, or the reason that it could not be measured in one line."""
     from bench.gpu import measure, smoke
     from needle_tvm.process.child import Child, ChildError
-    from needle_tvm.words import error_line
+    from needle_tvm.text import error_line
 
     folder = UNPACKED / CONTESTS / contest.name
     if contest.kind == plan.SMOKE:

@@ -21,7 +21,7 @@ from kernel_lab.ir_views import tvmscript, unified
 from needle.trace import trace
 from needle_tvm._tvm.names import Target, structural_equal, transform
 from needle_tvm.frontend.lowering import translated
-from needle_tvm.frontend.whole import whole_dims
+from needle_tvm.frontend.whole_axes import whole_dims
 from needle_tvm.lower import pipeline
 from needle_tvm.lower.variant import Variant
 from needle_tvm.target import spec

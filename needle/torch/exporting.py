@@ -14,13 +14,13 @@ from ..errors import DimError, ModelError, UnsupportedError
 from . import aliases, complexes, known_numbers, recurrence, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked
-from .lines import at_line_of, at_line_of_call, draws, has_shape_of_values
 from .nodes import live_nodes, name_of
 from .program import Program
 from .reading import program_of
 from .refusals import first_line, not_taken, reason_of
 from .shared_state import check_apart
 from .silence import no_warnings
+from .source_lines import at_line_of, at_line_of_call, draws, has_shape_of_values
 from .symbols import Symbols, check_guards, symbols_of
 
 

@@ -12,12 +12,12 @@ from .arrays import array_of, is_held
 from .attributes import check_settled, put_back
 from .dims import Asked, asked
 from .exporting import exported_program
-from .given import module_of
 from .model import TorchModel
-from .ones import check_ones
+from .model_forms import module_of
 from .program import Program
 from .refusals import not_taken
 from .shared_state import check_apart
+from .size_one_check import check_ones
 from .structure import Flat
 
 

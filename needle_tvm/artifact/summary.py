@@ -9,7 +9,7 @@ from typing import Any
 from needle_tvm.artifact.arrays import describe
 from needle_tvm.artifact.function import ArraySpec, Function
 from needle_tvm.artifact.sizes import shape_at
-from needle_tvm.words import counted, printable
+from needle_tvm.text import counted, printable
 
 _MOST = 8  # inputs or outputs that are listed
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from needle_tvm.errors import InstallError
 from needle_tvm.process import command_line as cli
-from needle_tvm.words import printable
+from needle_tvm.text import printable
 
 if TYPE_CHECKING:
     from needle_tvm.check.campaign.campaign import Summary

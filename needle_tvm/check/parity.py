@@ -14,7 +14,7 @@ import numpy as np
 from needle import Tensor, no_grad
 from needle.trace import Graph, trace
 from needle_tvm.compiler.executable import Executable
-from needle_tvm.compiler.first import FUSION
+from needle_tvm.compiler.first_check import FUSION
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.divergence import first_divergence, worst
 from needle_tvm.frontend.exact import evaluate

@@ -43,8 +43,8 @@ from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.target import cublas, host
 from needle_tvm.target.precision import FLOAT32
+from needle_tvm.text import error_line, printable
 from needle_tvm.tune.status import summary
-from needle_tvm.words import error_line, printable
 
 _WARMUP_CALLS = 5
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from needle_tvm.artifact import artifact, signature
 from needle_tvm.process.command_line import OK
-from needle_tvm.words import printable
+from needle_tvm.text import printable
 
 
 def add_parser(subparsers: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from needle_tvm.errors import RecordsError, UsageError
 from needle_tvm.process.command_line import FAILED, OK, natural
+from needle_tvm.text import one_line, printable
 from needle_tvm.tune.records import exchange
 from needle_tvm.tune.records.rows import (
     GATED,
@@ -27,7 +28,6 @@ from needle_tvm.tune.records.rows import (
     strongest,
 )
 from needle_tvm.tune.records.store import Store, default_path
-from needle_tvm.words import one_line, printable
 
 _SHOWN = 12  # characters of a name that are shown; any unique prefix is understood
 

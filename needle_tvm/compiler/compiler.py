@@ -14,7 +14,7 @@ from needle_tvm import runtime
 from needle_tvm.artifact import Artifact, cache
 from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.artifact.replacing import undisturbed
-from needle_tvm.compiler import first
+from needle_tvm.compiler import first_check
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.request import Choices, Request, check_dims, request
 from needle_tvm.errors import ArtifactError, UsageError
@@ -251,7 +251,7 @@ def _compare(source: Source, program: runtime.Program, asked: Request) -> None:
     """Compare a program with the model. Raises MismatchError if the results differ."""
     asked.say(f"{asked.stage}: comparing with the model")
     program.set_weights(source.weights.values())
-    first.check(source, program, asked.stage)
+    first_check.check(source, program, asked.stage)
 
 
 def _tuned(
@@ -266,7 +266,7 @@ def _tuned(
     `notes` gets the results under `tuning` and `whole_model`.
     """
     from needle_tvm.lower import build
-    from needle_tvm.tune import session, whole
+    from needle_tvm.tune import session, whole_model
 
     spec, stage = asked.spec, asked.stage
     target = spec.to_tvm()
@@ -279,9 +279,9 @@ def _tuned(
         return module
     asked.say(f"{stage}: comparing the whole model with the rules' own")
     by_rules = build.schedule(unscheduled, target, stage)
-    modules = {whole.RULES: by_rules, whole.TUNED: module}
-    notes["whole_model"] = whole.compare(modules, signature, source.params(), spec, target)
-    if notes["whole_model"]["kept"] == whole.TUNED:
+    modules = {whole_model.RULES: by_rules, whole_model.TUNED: module}
+    notes["whole_model"] = whole_model.compare(modules, signature, source.params(), spec, target)
+    if notes["whole_model"]["kept"] == whole_model.TUNED:
         return module
     for note in taken:
         note.update(chosen=session.RULE, reason="the model as a whole is slower with it")

@@ -27,7 +27,7 @@ from needle_tvm.compiler.request import Choices, check_dims, request
 from needle_tvm.compiler.signatures import Args, Key, Kwargs, Signature, rebuilt
 from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError, UsageError
 from needle_tvm.frontend.model import source_of
-from needle_tvm.words import counted
+from needle_tvm.text import counted
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

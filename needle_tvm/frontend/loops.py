@@ -15,9 +15,9 @@ from needle.spec import Spec
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
-from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence import gpu_layers
 from needle_tvm.kernels.recurrence.gates import fuse_gates
+from needle_tvm.kernels.scheduled_mark import SCHEDULED
 from needle_tvm.lower import bodies, build, pipeline
 from needle_tvm.lower.choices import choice_function
 from needle_tvm.lower.frame import Plan

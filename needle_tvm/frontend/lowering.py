@@ -13,7 +13,7 @@ from needle_tvm.frontend.loops import Loops
 from needle_tvm.frontend.shapes import described, described_shape
 from needle_tvm.frontend.translate import translate
 from needle_tvm.frontend.unroll import unrolled
-from needle_tvm.frontend.whole import whole_dims
+from needle_tvm.frontend.whole_axes import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
 from needle_tvm.process.turns import in_turn

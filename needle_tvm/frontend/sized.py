@@ -12,7 +12,7 @@ from needle.autograd import Node
 from needle.trace import Graph
 from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.shapes import Shapes
-from needle_tvm.frontend.whole import whole_dims
+from needle_tvm.frontend.whole_axes import whole_dims
 
 Array = np.ndarray[Any, Any]
 

@@ -7,18 +7,18 @@ from functools import partial
 from itertools import islice
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
-from needle_tvm.kernels import noted
+from needle_tvm.kernels import knob_candidates
 from needle_tvm.kernels.conv.cpu_windows import windows
 from needle_tvm.kernels.loops.cpu import loops
 from needle_tvm.kernels.loops.pieces import pieces
 from needle_tvm.kernels.loops.statements import statements
 from needle_tvm.kernels.loops.whole_vectors import whole_vectors
-from needle_tvm.kernels.mark import mark_scheduled, schedule_each
 from needle_tvm.kernels.reduce.cpu_columns import columns
 from needle_tvm.kernels.reduce.cpu_nests import Nests, rewritten
 from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import CPU, rules
+from needle_tvm.kernels.scheduled_mark import mark_scheduled, schedule_each
 from needle_tvm.tir.extents import note_bounds, symbols_of
 
 REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites a reduction
@@ -85,8 +85,8 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """The `noted.choices` of a function of symbolic extents, of which TVM's search makes nothing.
-    Other functions have `variants`."""
+    """The `knob_candidates.choices` of a function of symbolic extents, for which TVM's search makes
+    nothing. Other functions have `variants`."""
     if not symbols_of(function):
         return iter(())
     fitting = (r for r in rules(CPU) if r.apply(function, target, None) is not None)
@@ -94,12 +94,12 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
         [(rule, knobs) for knobs in rule.knobs(function, target)] for rule in islice(fitting, 1)
     ]
     default = schedule_function(function, target)
-    return noted.choices(function, target, rows, default, whole_vectors)
+    return knob_candidates.choices(function, target, rows, default, whole_vectors)
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """The module to compile for a choice, as `noted.realised`."""
-    return noted.realised(module, target, rules(CPU), whole_vectors)
+    """The module to compile for a choice, as `knob_candidates.realised`."""
+    return knob_candidates.realised(module, target, rules(CPU), whole_vectors)
 
 
 def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
-from needle_tvm.kernels import gpu, noted
+from needle_tvm.kernels import gpu, knob_candidates
 from needle_tvm.kernels.dlight import DLIGHT, by_dlight
 from needle_tvm.kernels.rule import GPU, Rule, rules
 
@@ -34,13 +34,13 @@ _TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda *_: DLIGHT, 1, "TVM")
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """The `noted.choices` of a function of `gpu.prepared`."""
+    """The `knob_candidates.choices` of a function of `gpu.prepared`."""
     with target:
         default = gpu.schedule_function(function, target)
         rows = _candidates(function, target)
-    return noted.choices(function, target, rows, default)
+    return knob_candidates.choices(function, target, rows, default)
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """The module to compile for a choice, as `noted.realised`."""
-    return noted.realised(module, target, [*rules(GPU), _TVMS])
+    """The module to compile for a choice, as `knob_candidates.realised`."""
+    return knob_candidates.realised(module, target, [*rules(GPU), _TVMS])

@@ -27,9 +27,9 @@ from needle_tvm.faults import blamed_on
 from needle_tvm.kernels.dense import gpu_library_products as library_products
 from needle_tvm.lower import cuda_graph, pipeline
 from needle_tvm.lower.any_address import any_address
+from needle_tvm.lower.caller_memory import add_into
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.in_place import add_in_place
-from needle_tvm.lower.into import add_into
 from needle_tvm.lower.libraries import build_executable, compiled_function
 from needle_tvm.lower.merge_kernels import BY_KERNEL
 from needle_tvm.lower.variant import Variant

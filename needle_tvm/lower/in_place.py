@@ -20,7 +20,7 @@ from typing import Any
 from needle.ops._index import COPIED
 from needle_tvm._tvm.names import IRModule, PrimFunc, relax, tirx
 from needle_tvm.graph.dependence import bindings_of, is_op
-from needle_tvm.lower.into import MAIN, VIEW, memory_of_results
+from needle_tvm.lower.caller_memory import MAIN, VIEW, memory_of_results
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, variables_of
 

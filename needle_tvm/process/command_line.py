@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from needle_tvm.errors import NeedleTVMError, UsageError
-from needle_tvm.words import error_line, one_line, printable
+from needle_tvm.text import error_line, one_line, printable
 
 if TYPE_CHECKING:
     from rich.console import Console

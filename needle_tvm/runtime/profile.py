@@ -21,7 +21,7 @@ from needle_tvm.errors import UsageError
 from needle_tvm.runtime.executor import Executor
 from needle_tvm.runtime.program import Program
 from needle_tvm.runtime.random_inputs import random_inputs
-from needle_tvm.words import printable
+from needle_tvm.text import printable
 
 _BUILTIN = ("vm.builtin.", "shape_func")  # beginnings of names; the second computes extents
 _GO_ON = 0  # an instrument returns it to have the call carried out

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import te, tirx, tvm, tvm_ffi
+from needle_tvm.text import counted
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in, variables_of
-from needle_tvm.words import counted
 
 
 def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:

@@ -18,8 +18,9 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.errors import NeedleTVMError, TuningError
 from needle_tvm.kernels.dense.cpu_rows import exact
-from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.process.child import Messages
+from needle_tvm.text import counted, error_line
 from needle_tvm.tir.extents import symbols_of
 from needle_tvm.tune import budget, roofline, space
 from needle_tvm.tune.bench import Bench, seconds
@@ -34,7 +35,6 @@ from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE, SEARCH, Task
-from needle_tvm.words import counted, error_line
 
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _TOLD = 5  # per task, whose times are noted beside the rule's

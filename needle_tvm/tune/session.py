@@ -16,11 +16,12 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, PrimFunc, tvm
 from needle_tvm.errors import TargetError, TuningError
 from needle_tvm.kernels.blocks import work
-from needle_tvm.kernels.kinds import rules_of
-from needle_tvm.kernels.mark import is_scheduled, mark_scheduled
+from needle_tvm.kernels.scheduled_mark import is_scheduled, mark_scheduled
+from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.threads import available_cores, thread_environment
 from needle_tvm.target.spec import TargetSpec
+from needle_tvm.text import counted
 from needle_tvm.tir.extents import symbols_of
 from needle_tvm.tir.functions import calls_of, prim_funcs
 from needle_tvm.tune import ranges
@@ -29,7 +30,6 @@ from needle_tvm.tune.records.store import default_path
 from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE as RULE
 from needle_tvm.tune.task import SEARCH as SEARCH
-from needle_tvm.words import counted
 
 _ANSWER_SECONDS = 900.0  # until the search's process answers; its workers have limits of their own
 _LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth searching

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from needle_tvm._tvm.names import IRModule, Target, ms
-from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.tir.functions import module_of
 from needle_tvm.tune.ranges import at_sizes
 

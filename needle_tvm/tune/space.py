@@ -11,7 +11,7 @@ from typing import Any
 
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Schedule, Target, ms
-from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
 _POPULATION = 64  # of the evolution, where TVM's default is 512: a batch takes 8 to 16 of them

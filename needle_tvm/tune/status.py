@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from needle_tvm.words import counted
+from needle_tvm.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table

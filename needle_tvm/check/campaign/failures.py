@@ -15,8 +15,8 @@ from needle_tvm.check.campaign.judge import ONNX, TORCH, Variant
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.shrink import shrunk
 from needle_tvm.check.campaign.verdicts import FOREIGN, VARIANTS, WRONG, place
+from needle_tvm.text import one_line
 from needle_tvm.tune.measure.workers import CRASH, MEMORY, TIMEOUT
-from needle_tvm.words import one_line
 
 FAILURES = (WRONG, FOREIGN, CRASH, TIMEOUT, MEMORY)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from needle.backend_ndarray.dtypes import is_floating
 from needle.op import Op
-from needle_tvm.check.campaign import elements, loops, scans
+from needle_tvm.check.campaign import elementwise_draws, loops, scans
 from needle_tvm.check.campaign.drawer import Drawer, Made
 from needle_tvm.check.campaign.sizes import Extent
 
@@ -447,8 +447,8 @@ BUILDERS: dict[str, Builder] = {
     "resample": scans.resample,
     "weighted_elements": scans.weighted_elements,
     "grouped_matmul": scans.grouped_matmul,
-    **dict.fromkeys(("round", "condition"), elements.of_one),
-    **dict.fromkeys(("logical", "whole_division"), elements.of_two),
-    **dict.fromkeys(("bitwise", "bitwise_not", "bitcast"), elements.bits),
-    "clip": elements.clip,
+    **dict.fromkeys(("round", "condition"), elementwise_draws.of_one),
+    **dict.fromkeys(("logical", "whole_division"), elementwise_draws.of_two),
+    **dict.fromkeys(("bitwise", "bitwise_not", "bitcast"), elementwise_draws.bits),
+    "clip": elementwise_draws.clip,
 }

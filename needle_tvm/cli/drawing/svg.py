@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from needle_tvm.cli.drawing.boxes import KINDS, OTHER, Box, Drawn, Weight
 from needle_tvm.cli.drawing.layout import place
-from needle_tvm.words import counted, printable
+from needle_tvm.text import counted, printable
 
 # Distinguishable with colour blindness as well.
 COLOURS = {

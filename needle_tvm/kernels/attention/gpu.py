@@ -31,7 +31,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, statements, te, tirx
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element
-from needle_tvm.kernels.mark import mark_scheduled
+from needle_tvm.kernels.scheduled_mark import mark_scheduled
 from needle_tvm.tir import nests
 
 _LANES = 16  # per row

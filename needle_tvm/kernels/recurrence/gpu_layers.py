@@ -13,7 +13,6 @@ from needle.body import Body
 from needle.ops import Scan, _te
 from needle.recurrence import layers as recurrent
 from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, relax, te, tirx, topi
-from needle_tvm.kernels.mark import SCHEDULED
 from needle_tvm.kernels.recurrence.gates import pack_gates
 from needle_tvm.kernels.recurrence.gpu import (
     Recurrence,
@@ -22,6 +21,7 @@ from needle_tvm.kernels.recurrence.gpu import (
     extern_steps,
     steps_threads,
 )
+from needle_tvm.kernels.scheduled_mark import SCHEDULED
 
 
 class _Lstm(StepsWriter):

@@ -28,8 +28,8 @@ from needle_tvm.errors import ClusterError
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import available_cores, thread_environment
 from needle_tvm.target import host
+from needle_tvm.text import error_line
 from needle_tvm.tune.measure.workers import Limits, Outcome, Runner, Workers
-from needle_tvm.words import error_line
 
 if TYPE_CHECKING:
     from distributed import Client, Future

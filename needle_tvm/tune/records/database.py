@@ -15,7 +15,7 @@ from typing import Any
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Target, ms, tvm
 from needle_tvm.errors import DamagedRecordsError, RecordsError
-from needle_tvm.kernels.noted import is_noted
+from needle_tvm.kernels.knob_candidates import is_noted
 from needle_tvm.tir import functions
 from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.keys import Key

@@ -28,6 +28,7 @@ from typing import Any
 from needle_tvm.artifact import cache
 from needle_tvm.errors import RecordsError
 from needle_tvm.target import host
+from needle_tvm.text import one_line
 from needle_tvm.tune.records import rows, sqlite
 from needle_tvm.tune.records.opening import (
     FolderLock,
@@ -51,7 +52,6 @@ from needle_tvm.tune.records.rows import (
     Verdict,
     Workload,
 )
-from needle_tvm.words import one_line
 
 
 def default_path() -> Path:

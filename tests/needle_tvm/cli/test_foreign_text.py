@@ -20,9 +20,9 @@ from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import ArtifactError, KeyFileError, SignatureError
 from needle_tvm.process import command_line
 from needle_tvm.runtime.profile import Call, Profile
+from needle_tvm.text import printable
 from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.store import Store
-from needle_tvm.words import printable
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 # Sets the window title, clears the screen, overwrites the line, writes from right to left.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from needle_tvm.words import (
+from needle_tvm.text import (
     compared,
     counted,
     digits,

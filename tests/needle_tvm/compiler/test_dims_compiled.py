@@ -19,7 +19,7 @@ from needle.trace import trace
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
 from needle_tvm.check import parity
-from needle_tvm.compiler import first
+from needle_tvm.compiler import first_check
 from needle_tvm.errors import InputError, MismatchError, UsageError
 from needle_tvm.frontend import reference
 from needle_tvm.frontend.shapes import Shapes
@@ -341,7 +341,7 @@ def test_the_first_check_looks_at_the_bounds(monkeypatch):
         results = real(self, values)
         return [each + 1 if len(each) == 20 else each for each in results]
 
-    monkeypatch.setattr(first.Program, "run", wrong)
+    monkeypatch.setattr(first_check.Program, "run", wrong)
     with pytest.raises(MismatchError, match="at n = 20: output 0"):
         compiled(make_mlp(8, 3), X, dims={0: {0: N}})
 

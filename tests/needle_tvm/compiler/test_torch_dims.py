@@ -7,7 +7,7 @@ import needle_tvm
 from needle.dims import Dim
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
-from needle_tvm.compiler import first
+from needle_tvm.compiler import first_check
 from needle_tvm.errors import InputError, MismatchError, UsageError
 from tests.needle_tvm.compiler.torch_checks import Applied
 from tests.needle_tvm.runtime.ways import both_ways, native_way
@@ -129,7 +129,7 @@ def test_the_first_check_looks_at_the_bounds(monkeypatch):
     def wrong(self, values):
         return [each + 1 if len(each) == 33 else each for each in real(self, values)]
 
-    monkeypatch.setattr(first.Program, "run", wrong)
+    monkeypatch.setattr(first_check.Program, "run", wrong)
     with pytest.raises(MismatchError, match="at n = 33: output 0"):
         needle_tvm.compile_torch(nn.Linear(10, 3).eval(), X, dims={0: {0: N}}, stage="noopt")
 

@@ -18,7 +18,7 @@ from needle_tvm._tvm.names import TE_NAMESPACE, Schedule, ms, structural_equal, 
 from needle_tvm.errors import TargetError, TuningError
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu as rules
-from needle_tvm.kernels import gpu_knobs, noted
+from needle_tvm.kernels import gpu_knobs, knob_candidates
 from needle_tvm.target import gpu, nvcc
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import nodes_in
@@ -56,7 +56,7 @@ def choices(module):
 
 
 def note(schedule):
-    return json.loads(schedule.get(schedule.get_sblock("root")).annotations[noted.NOTE])
+    return json.loads(schedule.get(schedule.get_sblock("root")).annotations[knob_candidates.NOTE])
 
 
 def test_choices_are_of_every_rule_that_fits_and_the_first_is_of_another():
@@ -67,7 +67,7 @@ def test_choices_are_of_every_rule_that_fits_and_the_first_is_of_another():
     texts = [str(gpu_knobs.realised(each.mod, TARGET).script()) for each in found]
     incumbent = tvm.IRModule({"main": rules.schedule_function(dense()["main"], TARGET)})
     assert len(set(texts)) == len(texts) and str(incumbent.script()) not in texts
-    assert all("threadIdx.x" in text and noted.NOTE not in text for text in texts)
+    assert all("threadIdx.x" in text and knob_candidates.NOTE not in text for text in texts)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -90,7 +90,7 @@ def test_a_choice_comes_back_from_its_record(store):
         record = ms.database.TuningRecord(applied, workload, [seconds], TARGET, arguments)
         database.commit_gated(record)
     ((name, best), (_, other)) = database.best(module, 9)
-    assert store.state(name) == GATED and noted.is_noted(trace_text(best.trace))
+    assert store.state(name) == GATED and knob_candidates.is_noted(trace_text(best.trace))
     again = Schedule(module)
     best.trace.apply_to_schedule(again, remove_postproc=False)
     assert structural_equal(
@@ -111,7 +111,7 @@ def test_a_choice_that_is_none_any_more_is_refused(change):
     }[change]
     schedule = Schedule(dense())
     text = json.dumps(changed, sort_keys=True)
-    schedule.annotate(schedule.get_sblock("root"), noted.NOTE, text)
+    schedule.annotate(schedule.get_sblock("root"), knob_candidates.NOTE, text)
     with pytest.raises(ValueError, match="no rule has such knobs"):
         gpu_knobs.realised(schedule.mod, TARGET)
 

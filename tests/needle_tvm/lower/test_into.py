@@ -3,7 +3,7 @@
 import pytest
 
 from needle_tvm._tvm.names import IRModule, structural_equal, tvm
-from needle_tvm.lower.into import INTO, add_into
+from needle_tvm.lower.caller_memory import INTO, add_into
 
 HEAD = """
 @I.ir_module

@@ -11,13 +11,13 @@ from needle import Dim, nn
 from needle.trace import trace
 from needle_tvm._tvm.names import PrimFunc, relax, tirx, tvm
 from needle_tvm.frontend import lowering
-from needle_tvm.kernels.kinds import rules_of
+from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.lower import build
 from needle_tvm.lower.variant import Variant
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tir.extents import BOUNDS, bounds_of, note_bounds, symbols_of
 from needle_tvm.tir.functions import prim_funcs
-from needle_tvm.tune import library, session, whole
+from needle_tvm.tune import library, session, whole_model
 from needle_tvm.tune.ranges import SIZES, at_sizes, joined, ranges
 from needle_tvm.tune.records.rows import Trial
 from needle_tvm.tune.records.store import Store
@@ -166,7 +166,7 @@ def test_a_range_gets_what_was_chosen_for_it(axes, monkeypatch, rng):
         return notes
 
     monkeypatch.setattr(session, "search", found)
-    monkeypatch.setattr(whole, "compare", lambda *args: {"kept": "tuned"})
+    monkeypatch.setattr(whole_model, "compare", lambda *args: {"kept": "tuned"})
     extents = [4] * axes
     x = tensor(rng.standard_normal((*extents, 32)).astype(np.float32))
     compiled = needle_tvm.compile(model, x, dims={0: dict(enumerate(dims))}, trials=1)

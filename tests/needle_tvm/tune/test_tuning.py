@@ -21,7 +21,7 @@ from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.target.spec import resolve
-from needle_tvm.tune import session, whole
+from needle_tvm.tune import session, whole_model
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.records import rows, sqlite
 from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
@@ -224,9 +224,9 @@ def test_what_makes_the_whole_model_slower_goes(spec, monkeypatch, kept):
         assert compared[0]["rules_seconds"] > 0 and compared[0]["tuned_seconds"] > 0
         return {**compared[0], "kept": kept}
 
-    real = whole.compare
+    real = whole_model.compare
     monkeypatch.setattr(session, "search", found)
-    monkeypatch.setattr(whole, "compare", compare)
+    monkeypatch.setattr(whole_model, "compare", compare)
     x = tensor(np.ones((4, 32), np.float32))
     executable = needle_tvm.compile(model, x, trials=1, recompile=True)
     np.testing.assert_allclose(executable(x).numpy(), model(x).numpy(), rtol=1e-5, atol=1e-5)
