@@ -1,5 +1,6 @@
 """Measuring on a Dask cluster: right results, nothing lost when a worker dies, faults by name."""
 
+import gc
 import os
 import platform
 import signal
@@ -26,8 +27,19 @@ from tests.needle_tvm.tune.measure.machines import (
 from tests.waiting import PATIENCE
 
 pytest.importorskip("distributed")
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="workers need Linux")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="workers need Linux"),
+    # A Dask client that found no scheduler, or lost it, may fail once more in its own finalizer.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 LIMITS = Limits(seconds=30.0, memory=4 << 30)
+
+
+@pytest.fixture(autouse=True)
+def finalized():
+    """Clients are finalized in the test that made them, and in no later one."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="module")
