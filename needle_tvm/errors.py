@@ -106,10 +106,6 @@ class RecordsError(NeedleTVMError):
     """A record store cannot be opened, read or written; a write that fails leaves nothing in it."""
 
 
-class DamagedRecordsError(RecordsError):
-    """The files of a record store are damaged."""
-
-
 class TuningError(NeedleTVMError):
     """The tuning session failed as a whole (a failing candidate is only rejected)."""
 

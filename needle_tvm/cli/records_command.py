@@ -1,4 +1,4 @@
-"""`python -m needle_tvm records list|show|merge|prune|import|export`."""
+"""`python -m needle_tvm records list|show|merge|prune`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from needle_tvm.errors import RecordsError, UsageError
-from needle_tvm.process.command_line import FAILED, OK, natural
+from needle_tvm.errors import UsageError
+from needle_tvm.process.command_line import OK, natural
 from needle_tvm.text import one_line, printable
-from needle_tvm.tune.records import exchange
+from needle_tvm.tune.records.old import read_old
 from needle_tvm.tune.records.rows import (
     GATED,
     MEASURED,
@@ -27,16 +27,14 @@ from needle_tvm.tune.records.rows import (
     Workload,
     strongest,
 )
-from needle_tvm.tune.records.store import Store, default_path
+from needle_tvm.tune.records.store import OLD_FILE, Store, default_path
 
 _SHOWN = 12  # characters of a name that are shown; any unique prefix is understood
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `records` and its commands."""
-    parser = subparsers.add_parser(
-        "records", help="what tuning measured: list, show, merge, prune, import, export"
-    )
+    parser = subparsers.add_parser("records", help="what tuning measured: list, show, merge, prune")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
@@ -52,7 +50,13 @@ def add_parser(subparsers: Any) -> None:
     add = command("show", _show, "Show one record or workload.")
     add("name", metavar="NAME", help="of a record or workload, or its beginning")
     add = command("merge", _merge, "Take what other stores have and this one has not.")
-    add("others", nargs="+", type=Path, metavar="DIR", help="another store")
+    add(
+        "others",
+        nargs="+",
+        type=Path,
+        metavar="DIR",
+        help=f"another store, or the {OLD_FILE} of an older needle's",
+    )
     add = command("prune", _prune, "Forget records. What several options name is all forgotten.")
     add("--best", type=natural, metavar="N", help="of each workload, all but the N fastest")
     add("--rejected", action="store_true", help="those that failed the numerics gate")
@@ -64,22 +68,10 @@ def add_parser(subparsers: Any) -> None:
         help="those of an older tvm, tvm_ffi, llvm or cuda, as in tvm=0.27",
     )
     add("--dry-run", action="store_true", help="only say how many")
-    add = command("import", _import, "Take the records of a JSON database of TVM's.")
-    add(
-        "path",
-        type=Path,
-        metavar="PATH",
-        help=f"the folder with {exchange.WORKLOADS}, or that file",
-    )
-    add("records", type=Path, nargs="?", metavar="RECORDS", help=f"{exchange.RECORDS}, elsewhere")
-    add = command("export", _export, "Write records as a JSON database that TVM reads.")
-    add("folder", type=Path, metavar="FOLDER", help="where to")
-    add("--key", metavar="NAME", help="which key's, where the store has several (see list)")
-    add("--state", choices=STATES, action="append", help="which (measured and gated)")
 
 
-def _opened(options: argparse.Namespace, *, create: bool = False) -> Store:
-    return Store(options.store or default_path(), create=create, report=_say)
+def _opened(options: argparse.Namespace) -> Store:
+    return Store(options.store or default_path(), create=False, report=_say)
 
 
 def _say(line: str) -> None:
@@ -211,7 +203,7 @@ def _show(options: argparse.Namespace) -> int:
                 "arguments": _arguments(row),
                 "verdicts": [
                     {"state": v.state, "at": v.decided_at, "host": v.host, "detail": v.detail}
-                    for v in store.all(Verdict, "WHERE record = ?", (name,)).values()
+                    for v in store.all(Verdict, lambda verdict: verdict.record == name).values()
                 ],
                 "trials": [
                     {
@@ -219,13 +211,13 @@ def _show(options: argparse.Namespace) -> int:
                         "source": trial.source,
                         "spent_seconds": trial.seconds,
                     }
-                    for trial in store.all(Trial, "WHERE record = ?", (name,)).values()
+                    for trial in store.all(Trial, lambda trial: trial.record == name).values()
                 ],
                 "trace": json.loads(row.trace),
             }
         else:
             key = store.row(KeyRow, row.key)
-            records = store.all(Record, "WHERE workload = ?", (name,))
+            records = store.all(Record, lambda record: record.workload == name)
             result |= {
                 "structural_hash": row.structural_hash,
                 "key": json.loads(key.text) if key is not None else None,
@@ -258,10 +250,9 @@ def _found(store: Store, beginning: str) -> tuple[type[Record] | type[Workload],
     """The kind and name of the one record or workload whose name begins so."""
     if not re.fullmatch("[0-9a-f]{4,64}", beginning):
         raise UsageError(f"{beginning!r}: must be at least 4 hex digits of a name")
-    where, values = "WHERE substr(digest, 1, ?) = ?", (len(beginning), beginning)
-    names: list[tuple[type[Record] | type[Workload], str]] = [
-        *((Record, name) for name in store.all(Record, where, values)),
-        *((Workload, name) for name in store.all(Workload, where, values)),
+    kinds: tuple[type[Record] | type[Workload], ...] = (Record, Workload)
+    names = [
+        (kind, name) for kind in kinds for name in store.all(kind) if name.startswith(beginning)
     ]
     if len(names) != 1:
         many = f"{len(names)} names begin" if names else "no record or workload begins"
@@ -271,8 +262,12 @@ def _found(store: Store, beginning: str) -> tuple[type[Record] | type[Workload],
 
 def _merge(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
-    with _opened(options, create=True) as store:
+    path = options.store or default_path()
+    with Store(path, report=_say, beside_old=True) as store:
         for path in options.others:
+            if path.name == OLD_FILE:
+                counts.update(store.take(read_old(path, _say)))
+                continue
             with Store(path, create=False, report=_say) as other:
                 counts.update(store.merge(other))
         result = {"store": str(store.path), "new": dict(counts)}
@@ -333,52 +328,3 @@ def _doomed(store: Store, options: argparse.Namespace) -> list[str]:
         kept = {name for names in of.values() for name in names[: options.best]}
         doomed |= set(records) - kept
     return sorted(doomed)
-
-
-def _import(options: argparse.Namespace) -> int:
-    workloads, records = options.path, options.records
-    if options.path.is_dir():
-        workloads = options.path / exchange.WORKLOADS
-        records = records or options.path / exchange.RECORDS
-    if records is None:
-        records = workloads.with_name(exchange.RECORDS)
-    for path in (workloads, records):
-        if not path.is_file():
-            raise UsageError(
-                f"{path}: no such file; a JSON database of TVM's is {exchange.WORKLOADS} and "
-                f"{exchange.RECORDS} in one folder, or both files by name"
-            )
-    with _opened(options, create=True) as store:
-        done = exchange.import_json(store, workloads, records)
-        result = {
-            "store": str(store.path),
-            "records": done.records,
-            "added": done.added,
-            "bad": [{"file": f, "line": line, "why": why} for f, line, why in done.bad],
-        }
-    for file, number, why in done.bad:
-        _say(f"{file}:{number}: {why}; left out")
-    read, bad = _count(done.records, "record"), _count(len(done.bad), "bad line")
-    counts = f"{done.added} new of {read}, {bad}"
-    _print(options, result, iter([f"{result['store']}: {counts}"]))
-    return FAILED if done.bad and not done.records else OK
-
-
-def _export(options: argparse.Namespace) -> int:
-    with _opened(options) as store:
-        everyone = store.all(KeyRow)
-        if not everyone:
-            raise RecordsError(f"{store.path}: there are no records in it; nothing was written")
-        keys = [name for name in everyone if name.startswith(options.key or "")]
-        if len(keys) != 1:
-            known = ", ".join(name[:_SHOWN] for name in everyone)
-            raise UsageError(f"--key: name one of the store's keys ({known})")
-        states = options.state or [MEASURED, GATED]
-        count = exchange.export_json(store, options.folder, keys[0], states)
-        result = {"folder": str(options.folder), "key": keys[0], "records": count}
-    if not count:
-        raise RecordsError(
-            f"{store.path}: has no {' or '.join(states)} records of this key; nothing was written"
-        )
-    _print(options, result, iter([f"{options.folder}: {_count(count, 'record')}"]))
-    return OK

@@ -154,7 +154,7 @@ class Search:
             yield self._status(task)
 
     def _admit(self) -> Iterator[dict[str, Any]]:
-        """Judge a few of each task's records that were only measured, such as imported ones.
+        """Judge a few of each task's records that were only measured.
 
         Those that pass are stored as records of their own, with the time they take on this machine.
         """

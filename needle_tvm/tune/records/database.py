@@ -14,7 +14,7 @@ from typing import Any
 
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Target, ms, tvm
-from needle_tvm.errors import DamagedRecordsError, RecordsError
+from needle_tvm.errors import RecordsError
 from needle_tvm.kernels.knob_candidates import is_noted
 from needle_tvm.tir import functions
 from needle_tvm.tune.records import rows
@@ -32,8 +32,7 @@ from needle_tvm.tune.records.rows import (
 )
 from needle_tvm.tune.records.store import Store, now, this_host
 
-for _error in (RecordsError, DamagedRecordsError):
-    tvm_names.raised_through_tvm(_error)
+tvm_names.raised_through_tvm(RecordsError)
 
 
 @tvm_names.derived_object
@@ -118,7 +117,7 @@ class RecordDatabase(ms.database.PyDatabase):
         seconds: float,
         source: str,
     ) -> str:
-        """Store all of one trial in one transaction; return the name of its record.
+        """Store all of one trial in one line; return the name of its record.
 
         `record` is a TuningRecord, with None for run_secs if the candidate did not run. `state` is
         one of rows.STATES and `detail` its reason, as in "crash: ended by SIGSEGV". `session`,
@@ -196,8 +195,8 @@ class RecordDatabase(ms.database.PyDatabase):
     ) -> list[tuple[str, Any]]:
         """Return the fastest records of `mod` with their names in the store, for `Store.decide`.
 
-        With `schedules`, records whose trace is a choice of knobs (`kernels.noted`) are left
-        out.
+        With `schedules`, records whose trace is a choice of knobs (`kernels.knob_candidates`) are
+        left out.
         """
         states = self.states if states is None else states
         found = self._fastest(self.names(mod), limit, states, schedules)
@@ -229,10 +228,10 @@ class RecordDatabase(ms.database.PyDatabase):
         self._modules.setdefault(rows.name(workload), mod)
         return workload, module
 
-    def workloads(self, where: str = "TRUE", values: Sequence[Any] = ()) -> dict[str, Workload]:
-        """Return the workloads under this key by name; `where` is SQL about their columns."""
-        condition = f"WHERE key = ? AND {where}"
-        return self.store.all(Workload, condition, (rows.name(self.key.row), *values))
+    def workloads(self) -> dict[str, Workload]:
+        """Return the workloads under this key by name."""
+        key = rows.name(self.key.row)
+        return self.store.all(Workload, lambda workload: workload.key == key)
 
     def module(self, name: str, workload: Workload) -> IRModule | None:
         """Return the module of the workload of this name, or None if it is damaged."""

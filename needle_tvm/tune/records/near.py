@@ -20,7 +20,7 @@ from typing import Any
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Schedule, ms
 from needle_tvm.tune.records.database import RecordDatabase, trace_text
-from needle_tvm.tune.records.rows import GATED, Workload
+from needle_tvm.tune.records.rows import GATED, Record, Verdict, Workload
 
 # TVMScript's tokens: text, comments, decimals, integers and names.
 _TOKEN = re.compile(
@@ -131,14 +131,13 @@ _known: dict[str, Skeleton] = {}
 
 def _skeletons(database: RecordDatabase) -> dict[str, Skeleton]:
     """Return the skeletons of the workloads with a gated record, by name."""
-    gated = database.workloads(
-        "digest IN (SELECT workload FROM records WHERE digest IN "
-        "(SELECT record FROM verdicts WHERE state = ?))",
-        (GATED,),
-    )
+    store = database.store
+    gated = {v.record for v in store.all(Verdict, lambda v: v.state == GATED).values()}
+    of = {row.workload for name, row in store.all(Record).items() if name in gated}
+    found = {name: row for name, row in database.workloads().items() if name in of}
     return {
         name: known
-        for name, workload in gated.items()
+        for name, workload in found.items()
         if (known := _skeleton_of(database, name, workload)) is not None
     }
 

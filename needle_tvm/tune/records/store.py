@@ -1,43 +1,46 @@
-"""The record store: durable, shared by any number of processes, merged by taking both sides' rows.
+"""The record store: JSON lines in a file that processes share, and that concatenation merges.
 
     with Store() as store:
         store.add([record], workload=workload, module=module, key=key)
         store.best([name(workload)], 1)
 
-The search opens one, and the `records` commands list, merge, prune and import with it. It imports
-no TVM: modules, traces and targets are text here. `database` is the interface for meta_schedule.
+The search opens one, and the `records` commands list, merge and prune with it. It imports no TVM:
+modules, traces and targets are text here. `database` is the interface for meta_schedule.
+
+A line holds rows that were written together, and the SHA-256 of their text:
+
+    {"rows": [["records", ...], ["verdicts", ...]], "sha256": "..."}
+
+A writer locks the folder, reads what others have written, appends one piece of text that ends with
+a newline, and returns when it is on disk. What a killed writer has left has no newline; the next
+writer cuts it off. A line whose SHA-256 is wrong is reported and not used.
 """
 
 from __future__ import annotations
 
 import datetime
+import errno
+import fcntl
+import hashlib
+import json
 import math
 import os
 import platform
-import shutil
-import sqlite3
-import tempfile
+import stat
 import threading
 import warnings
 import weakref
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from needle_tvm.artifact import cache
-from needle_tvm.errors import RecordsError
+from needle_tvm.errors import ArtifactError, RecordsError
+from needle_tvm.process import atomic
 from needle_tvm.target import host
 from needle_tvm.text import one_line
-from needle_tvm.tune.records import rows, sqlite
-from needle_tvm.tune.records.opening import (
-    FolderLock,
-    Report,
-    check_place,
-    insert,
-    open_folder,
-    recovered,
-)
+from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.rows import (
     COLUMNS,
     GATED,
@@ -48,10 +51,16 @@ from needle_tvm.tune.records.rows import (
     Module,
     R,
     Record,
+    Row,
     Trial,
     Verdict,
     Workload,
 )
+
+FILE, OLD_FILE = "records.jsonl", "records.sqlite3"
+FORMAT = 1
+
+Report = Callable[[str], None]
 
 
 def default_path() -> Path:
@@ -81,9 +90,10 @@ class Store:
     folder that cannot be written is opened read-only. `report` is called with one line about any
     damage found; by default it is a warning.
 
-    Raises RecordsError if the folder holds something else or a newer schema, if it is damaged and
-    in use, or if there is no store and `create` is false. Methods raise RecordsError if a write
-    failed, and DamagedRecordsError if the files have been damaged since.
+    Raises RecordsError if the folder holds something else or a newer format, if others could have
+    written to a store in the cache, or if there is no store and `create` is false. With
+    `beside_old`, a folder with only a store of an older needle is no error. Methods raise
+    RecordsError if the file cannot be read or a write failed; nothing of that write is kept.
     """
 
     def __init__(
@@ -92,73 +102,62 @@ class Store:
         *,
         create: bool = True,
         report: Report | None = None,
+        beside_old: bool = False,
     ) -> None:
         self.path = default_path() if path is None else _absolute(path)
+        self._file = self.path / FILE
         self._report = report or _warn
         self._mutex = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._lock: FolderLock | None = None
         self._closed = False
-        self._folder = self.path
-        self._private = check_place(self.path, create)
+        self._forget()
+        self._private = _check_place(self.path, create)
         try:
-            there = self.path.is_dir() and any(self.path.iterdir())
+            self._find(create, beside_old)
+            self.writable = os.access(self.path, os.W_OK) and os.access(self._file, os.W_OK)
         except OSError as error:
-            raise RecordsError(f"{self.path}: cannot be read ({error.strerror})") from error
-        absent = not there and not self.path.is_file() and not recovered(self.path).is_dir()
-        if absent and not create:
             raise RecordsError(
-                f"{self.path}: there is no record store (tuning, import and merge make one)"
-            )
-        files = (self.path, self.path / sqlite.FILE, self.path / sqlite.WAL)
-        self.writable = all(os.access(file, os.W_OK) for file in files if file.exists())
-        if there and not self.writable:
-            self._folder = self._copied()
-        self._connected()
+                f"{self.path}: cannot be opened ({_reason(error)}); nothing was written"
+            ) from error
+        with self._using():  # reads it
+            pass
         _OPEN.add(self)
 
-    def _copied(self) -> Path:
-        """Copy the files to a temporary folder: SQLite cannot read a log in a read-only folder."""
-        temporary = Path(tempfile.mkdtemp(prefix="needle-records-"))
-        self._remove_copy = weakref.finalize(self, _remove, temporary, os.getpid())
-        folder = temporary / self.path.name
-        folder.mkdir()
-        try:
-            for file in (sqlite.FILE, sqlite.WAL):
-                if (self.path / file).exists():
-                    shutil.copyfile(self.path / file, folder / file)
-        except OSError as error:
-            raise RecordsError(f"{self.path}: cannot be read ({error.strerror})") from error
-        if not any(folder.iterdir()):
-            raise RecordsError(f"{self.path}: is not a record store")
-        return folder
-
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None:
-            own = self._folder == self.path
-            self._connection, self._lock = open_folder(
-                self._folder, self._report if own else self._report_copy, private=self._private
+    def _find(self, create: bool, beside_old: bool) -> None:
+        """Check that the folder holds a store; make one if it may."""
+        there = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
+        if self.path.exists() and not self.path.is_dir():
+            raise RecordsError(f"{self.path}: is not a record store; it was not touched")
+        if FILE in there:
+            return
+        if OLD_FILE in there and not beside_old:
+            raise RecordsError(
+                f"{self.path}: holds the records of an older needle ({OLD_FILE}), which only a "
+                "command reads: python -m needle_tvm records merge --store "
+                f"{self.path} {self.path / OLD_FILE}"
             )
-        return self._connection
-
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        if self._lock is not None:
-            self._lock.close()
-        self._connection = self._lock = None
-
-    def _report_copy(self, _: str) -> None:
-        """Report damage without naming the recovered files, which are a temporary copy."""
-        self._report(f"{self.path}: is damaged, and read-only: only what is intact of it is read")
+        if there and OLD_FILE not in there:
+            raise RecordsError(f"{self.path}: is not a record store; it was not touched")
+        if not create:
+            raise RecordsError(f"{self.path}: there is no record store (tuning and merge make one)")
+        made = not self.path.exists()
+        self.path.mkdir(mode=0o700 if self._private else 0o777, exist_ok=True)
+        try:
+            with self._locked():
+                if not self._file.exists():
+                    self._write(0, _line({"format": FORMAT}))
+                    atomic.sync(self.path)
+        except OSError:
+            with suppress(OSError):
+                self._file.unlink(missing_ok=True)
+                if made:
+                    self.path.rmdir()
+            raise
 
     def close(self) -> None:
-        """Close the files. Everything written is already on disk."""
+        """Forget what was read. Everything written is already on disk."""
         with self._mutex:
             self._closed = True
-            self._disconnect()
-            if self._folder != self.path:
-                self._remove_copy()
+            self._forget()
 
     def __enter__(self) -> Store:
         return self
@@ -166,28 +165,135 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # The file
+
+    def _forget(self) -> None:
+        self._identity: tuple[int, int] | None = None  # of the file that was read
+        self._offset = 0  # up to which it was read
+        self._ended = True  # whether that is behind a newline
+        self._damaged: list[bytes] = []
+        self._rows: dict[str, dict[str, Row]] = {table: {} for table in COLUMNS}
+        self._of_workload: dict[str, dict[str, Record]] = {}
+        self._verdicts: dict[str, list[Verdict]] = {}
+
     @contextmanager
-    def _using(self) -> Iterator[sqlite3.Connection]:
+    def _locked(self) -> Iterator[None]:
+        """No other process or thread writes meanwhile."""
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # whoever has a copy of the descriptor
+            os.close(descriptor)
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """What is in the file has been read."""
         with self._mutex:
             if self._closed:
                 raise RecordsError(f"{self.path}: was closed")
-            connection = self._connected()
-            with sqlite.errors(self.path, "; opening it again recovers what is intact"):
-                yield connection
+            try:
+                self._read()
+            except OSError as error:
+                raise RecordsError(f"{self.path}: cannot be read ({_reason(error)})") from error
+            yield
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: all that the block writes is stored durably, or none of it."""
-        with self._using() as connection:
-            if not self.writable:
-                raise RecordsError(f"{self.path}: is read-only; nothing was written")
-            connection.execute("BEGIN IMMEDIATE")
+    def _writing(self) -> Iterator[None]:
+        """As `_using`, and nobody else writes."""
+        if not self.writable:
+            raise RecordsError(f"{self.path}: is read-only; nothing was written")
+        try:
+            with self._mutex, self._locked(), self._using():
+                yield
+        except OSError as error:
+            raise RecordsError(f"{self.path}: {_reason(error)}; nothing was written") from error
+
+    def _read(self) -> None:
+        """Read what has been written since the last time."""
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(self._file, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):  # nobody may write to a pipe
+                raise RecordsError(f"{self._file}: is not a regular file")
+            if (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset:
+                self._forget()
+                self._identity = status.st_dev, status.st_ino
+            if status.st_size == self._offset:
+                return
+            file.seek(self._offset)
+            data = file.read()
+        *lines, last = data.split(b"\n")
+        self._ended = _content(last) is None
+        if not self._ended:  # only its newline is missing
+            lines, last = [*lines, last], b""
+        damaged = []
+        for line in filter(bytes.strip, lines):
+            content = _content(line)
+            if content is None:
+                damaged.append(line)
+            elif content["format"] > FORMAT:
+                raise RecordsError(
+                    f"{self.path}: was written by a newer needle (format {content['format']}, "
+                    f"this one reads up to {FORMAT}); it was not touched"
+                )
+            for row in content["rows"] if content else ():
+                self._keep(row)
+        self._damaged += damaged
+        self._offset += len(data) - len(last)
+        if damaged:
+            these = "1 line is" if len(damaged) == 1 else f"{len(damaged)} lines are"
+            self._report(f"{self._file}: {these} damaged and not used")
+
+    def _keep(self, row: Row) -> None:
+        name = rows.name(row)
+        if name in self._rows[row.table]:
+            return
+        self._rows[row.table][name] = row
+        if isinstance(row, Record):
+            self._of_workload.setdefault(row.workload, {})[name] = row
+        elif isinstance(row, Verdict):
+            self._verdicts.setdefault(row.record, []).append(row)
+
+    def _append(self, batches: Iterable[Iterable[Row]]) -> list[Row]:
+        """Write the rows that are not there yet, a line for each batch; return these."""
+        new: dict[str, Row] = {}
+        text = b""
+        for batch in batches:
+            absent = {rows.name(r): r for r in batch}
+            absent = {
+                n: r for n, r in absent.items() if n not in self._rows[r.table] and n not in new
+            }
+            if absent:
+                text += _line({"rows": [[r.table, *rows.values(r)] for r in absent.values()]})
+                new |= absent
+        if new:
+            text = text if self._ended else b"\n" + text
+            self._write(self._offset, text)
+            self._offset, self._ended = self._offset + len(text), True
+            for row in new.values():
+                self._keep(row)
+        return list(new.values())
+
+    def _write(self, end: int, text: bytes) -> None:
+        """Put text behind the first `end` bytes of the file; on an error it is as it was."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(self._file, flags, 0o600 if self._private else 0o666)
+        try:
+            os.ftruncate(descriptor, end)  # what a killed writer has left
             try:
-                yield connection
-                connection.execute("COMMIT")
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
+                written = 0
+                while written < len(text):
+                    written += os.pwrite(descriptor, text[written:], end + written)
+                os.fsync(descriptor)
+            except BaseException:
+                os.ftruncate(descriptor, end)
+                raise
+        finally:
+            os.close(descriptor)
+
+    # The rows
 
     def add(
         self,
@@ -201,7 +307,7 @@ class Store:
     ) -> int:
         """Store a workload and records of it, durably; return the number of new records.
 
-        `verdicts` and `trials` are of these records and are stored in the same transaction, all or
+        `verdicts` and `trials` are of these records and are stored in the same line, all or
         nothing. Raises ValueError if the rows do not belong together.
         """
         records = list(records)
@@ -212,13 +318,9 @@ class Store:
         about: list[Verdict | Trial] = [*verdicts, *trials]
         if not {row.record for row in about} <= {rows.name(record) for record in records}:
             raise ValueError("a verdict or trial names another record")
-        with self._transaction() as connection:
-            for row in (module, key, workload):
-                insert(connection, row)
-            new = sum(insert(connection, record) for record in records)
-            for about_record in about:
-                insert(connection, about_record)
-            return new
+        with self._writing():
+            new = self._append([[module, key, workload, *records, *about]])
+            return sum(isinstance(row, Record) for row in new)
 
     def spent(self, session: str) -> tuple[int, float]:
         """Return the trials of this session, and the seconds of its budget that they took.
@@ -227,9 +329,10 @@ class Store:
         """
         # By record: however often it was written or merged, one measurement counts once.
         seconds: dict[str, float] = {}
-        there = "WHERE session = ? AND record IN (SELECT digest FROM records)"
-        for trial in self.all(Trial, there, (session,)).values():
-            seconds[trial.record] = max(trial.seconds, seconds.get(trial.record, 0.0))
+        there = self.all(Record)
+        for trial in self.all(Trial).values():
+            if trial.session == session and trial.record in there:
+                seconds[trial.record] = max(trial.seconds, seconds.get(trial.record, 0.0))
         return len(seconds), math.fsum(seconds.values())
 
     def tried(self, session: str, workloads: Collection[str]) -> dict[str, str]:
@@ -237,16 +340,15 @@ class Store:
 
         The reason is the verdict's, or empty for a record that was not rejected.
         """
-        marks = ", ".join("?" * len(workloads))
-        of_these = f"SELECT digest FROM records WHERE workload IN ({marks})"
-        where = f"WHERE session = ? AND record IN ({of_these})"
-        trials = self.all(Trial, where, (session, *workloads)).values()
-        reasons = {trial.record: "" for trial in trials}
-        verdicts = self.all(Verdict, f"WHERE record IN ({of_these})", tuple(workloads)).values()
-        for verdict in verdicts:
-            if verdict.record in reasons and verdict.state == REJECTED:
-                reasons[verdict.record] = verdict.detail
-        return reasons
+        with self._using():
+            there = {n for workload in workloads for n in self._of_workload.get(workload, ())}
+            trials = self.all(Trial).values()
+            tried = {t.record for t in trials if t.session == session and t.record in there}
+            return {record: self._detail(record) for record in sorted(tried)}
+
+    def _detail(self, record: str) -> str:
+        of = self._verdicts.get(record, ())
+        return next((v.detail for v in of if v.state == REJECTED), "")
 
     def known(self, workloads: Collection[str]) -> dict[str, tuple[str, float | None]]:
         """Return every trace tried on the named workloads, as the records' JSON text.
@@ -254,25 +356,15 @@ class Store:
         Each has the strongest state of its records, and the shortest time of those that ran (None
         if none did).
         """
-        marks = ", ".join("?" * len(workloads))
-        records = self.all(Record, f"WHERE workload IN ({marks})", tuple(workloads))
-        of_these = f"SELECT digest FROM records WHERE workload IN ({marks})"
-        states: dict[str, list[str]] = {}
-        found = self.all(Verdict, f"WHERE record IN ({of_these})", tuple(workloads))
-        for verdict in found.values():
-            record_of = records.get(verdict.record)  # None if it is damaged
-            if record_of is not None and verdict.state in STATES:
-                states.setdefault(record_of.trace, []).append(verdict.state)
-        known: dict[str, tuple[str, float | None]] = {}
-        for record in records.values():
-            times = [
-                seconds
-                for seconds in (record.seconds, known.get(record.trace, ("", None))[1])
-                if seconds is not None
-            ]
-            state = rows.strongest(states.get(record.trace, []))
-            known[record.trace] = (state, min(times, default=None))
-        return known
+        found: dict[str, tuple[str, float | None]] = {}
+        with self._using():
+            for workload in workloads:
+                for name, record in self._of_workload.get(workload, {}).items():
+                    state, seconds = found.get(record.trace, (rows.MEASURED, None))
+                    times = [t for t in (record.seconds, seconds) if t is not None]
+                    state = rows.strongest([state, self._state(name)])
+                    found[record.trace] = state, min(times, default=None)
+        return found
 
     def decide(self, records: Iterable[str], state: str, detail: str = "") -> None:
         """Store a verdict, "gated" or "rejected", on each of the named records.
@@ -282,28 +374,25 @@ class Store:
         """
         if state not in STATES[1:]:
             raise ValueError(f"state {state!r}: must be one of {', '.join(STATES[1:])}")
-        with self._transaction() as connection:
+        records = list(records)
+        with self._writing():
             for record in records:
-                if self._row(connection, Record, record) is None:
+                if record not in self._rows[Record.table]:
                     raise KeyError(f"there is no record {record}")
-                insert(connection, Verdict(record, state, now(), this_host(), detail))
+            self._append([[Verdict(n, state, now(), this_host(), detail) for n in records]])
 
     def candidates(self, structural_hash: str, key: KeyRow) -> list[tuple[str, str]]:
         """Return (name, module's JSON) of the workloads with this hash and key.
 
         Their modules need not be equal: the caller compares them.
         """
+        key_name = rows.name(key)
         found = []
-        with self._using() as connection:
-            for workload in self._rows(
-                connection,
-                Workload,
-                "WHERE structural_hash = ? AND key = ? ORDER BY digest",
-                (structural_hash, rows.name(key)),
-            ):
-                module = self._row(connection, Module, workload.module)
+        for name, workload in self.all(Workload).items():
+            if (workload.structural_hash, workload.key) == (structural_hash, key_name):
+                module = self.row(Module, workload.module)
                 if module is not None:
-                    found.append((rows.name(workload), module.text))
+                    found.append((name, module.text))
         return found
 
     def best(
@@ -313,96 +402,120 @@ class Store:
 
         Only records in one of `states` that ran are returned.
         """
-        found: list[tuple[str, Record]] = []
-        if limit <= 0 or not workloads:
-            return found
-        marks = ", ".join("?" * len(workloads))
-        condition = f"WHERE workload IN ({marks}) AND seconds IS NOT NULL "
-        if rows.MEASURED not in states:  # else verdicts need looking up only for a few
-            condition += "AND digest IN (SELECT record FROM verdicts) "
-        with self._using() as connection:
-            order = "ORDER BY seconds, digest"
-            for record in self._rows(connection, Record, condition + order, tuple(workloads)):
-                name = rows.name(record)
-                if self._state(connection, name) in states:
-                    found.append((name, record))
-                    if len(found) == limit:
-                        break
-        return found
+        with self._using():
+            found = [
+                (record.seconds, name, record)
+                for workload in dict.fromkeys(workloads)
+                for name, record in self._of_workload.get(workload, {}).items()
+                if record.seconds is not None and self._state(name) in states
+            ]
+        return [(name, record) for _, name, record in sorted(found)[: max(limit, 0)]]
 
     def state(self, record: str) -> str:
         """Return the state of the record of this name."""
-        with self._using() as connection:
-            return self._state(connection, record)
+        with self._using():
+            return self._state(record)
 
-    def all(self, kind: type[R], where: str = "", values: Sequence[Any] = ()) -> dict[str, R]:
-        """Return the intact rows of one kind by name; `where` is SQL about its columns."""
-        with self._using() as connection:
-            found = self._rows(connection, kind, f"{where} ORDER BY digest", tuple(values))
-            return {rows.name(row): row for row in found}
+    def _state(self, record: str) -> str:
+        of = self._verdicts.get(record, ())
+        return rows.strongest([verdict.state for verdict in of if verdict.state in STATES])
+
+    def all(self, kind: type[R], fits: Callable[[R], bool] | None = None) -> dict[str, R]:
+        """Return the rows of one kind that fit, by name."""
+        with self._using():
+            found = cast(Mapping[str, R], self._rows[kind.table])
+            return {n: found[n] for n in sorted(found) if fits is None or fits(found[n])}
 
     def row(self, kind: type[R], name: str) -> R | None:
-        """Return the row of this kind and name, or None if it is absent or damaged."""
-        with self._using() as connection:
-            return self._row(connection, kind, name)
+        """Return the row of this kind and name, or None if it is absent."""
+        with self._using():
+            return cast("R | None", self._rows[kind.table].get(name))
 
     def merge(self, other: Store) -> dict[str, int]:
         """Take the rows of `other` that are missing here, all or nothing; return counts by table.
 
         Merging again changes nothing, and the order of merges does not matter.
         """
-        taken = [row for kind in KINDS for row in other.all(kind).values()]
+        return self.take(row for kind in KINDS for row in other.all(kind).values())
+
+    def take(self, taken: Iterable[Row]) -> dict[str, int]:
+        """Store rows of any kind, all or nothing; return the number of new ones by table."""
         counts = dict.fromkeys(COLUMNS, 0)
-        with self._transaction() as connection:
-            for row in taken:
-                counts[row.table] += insert(connection, row)
+        with self._writing():
+            for row in self._append([row] for row in taken):
+                counts[row.table] += 1
         return counts
 
     def remove(self, records: Collection[str], *, dry_run: bool = False) -> dict[str, int]:
         """Delete records, and workloads left without any; return the number of rows by table."""
-        counts = {}
-        with self._transaction() as connection:
-            connection.execute("CREATE TEMP TABLE IF NOT EXISTS doomed (name TEXT PRIMARY KEY)")
-            connection.execute("DELETE FROM doomed")
-            connection.executemany(
-                "INSERT OR IGNORE INTO doomed VALUES (?)", ((record,) for record in records)
-            )
-            for table, condition in (
-                ("verdicts", "record IN (SELECT name FROM doomed)"),
-                ("trials", "record IN (SELECT name FROM doomed)"),
-                ("records", "digest IN (SELECT name FROM doomed)"),
-                ("workloads", "digest NOT IN (SELECT workload FROM records)"),
-                ("modules", "digest NOT IN (SELECT module FROM workloads)"),
-                ("keys", "digest NOT IN (SELECT key FROM workloads)"),
-            ):
-                counts[table] = connection.execute(
-                    f"DELETE FROM {table} WHERE {condition}"
-                ).rowcount
-            if dry_run:
-                connection.execute("ROLLBACK")
-                connection.execute("BEGIN")
+        doomed = set(records)
+        with self._writing():
+            kept: dict[str, list[Any]] = {t: list(of.values()) for t, of in self._rows.items()}
+            for table in ("verdicts", "trials"):
+                kept[table] = [row for row in kept[table] if row.record not in doomed]
+            kept["records"] = [r for n, r in self._rows["records"].items() if n not in doomed]
+            used = {record.workload for record in kept["records"]}
+            kept["workloads"] = [w for n, w in self._rows["workloads"].items() if n in used]
+            for table, field in (("modules", "module"), ("keys", "key")):
+                used = {getattr(workload, field) for workload in kept["workloads"]}
+                kept[table] = [row for n, row in self._rows[table].items() if n in used]
+            counts = {table: len(of) - len(kept[table]) for table, of in self._rows.items()}
+            if not dry_run:
+                lines = [_line({"format": FORMAT})]
+                for of in kept.values():
+                    lines += [_line({"rows": [[row.table, *rows.values(row)]]}) for row in of]
+                lines += [line + b"\n" for line in self._damaged]
+                mode = self._file.stat().st_mode & 0o777
+                atomic.write_file(self._file, b"".join(lines))
+                self._file.chmod(mode)
         return counts
 
-    def _state(self, connection: sqlite3.Connection, record: str) -> str:
-        found = self._rows(connection, Verdict, "WHERE record = ?", (record,))
-        return rows.strongest([verdict.state for verdict in found if verdict.state in STATES])
 
-    def _row(self, connection: sqlite3.Connection, kind: type[R], name: str) -> R | None:
-        return next(self._rows(connection, kind, "WHERE digest = ?", (name,)), None)
+def _line(content: Mapping[str, Any]) -> bytes:
+    text = rows.canonical(content)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return (rows.canonical({**content, "sha256": digest}) + "\n").encode()
 
-    def _rows(
-        self, connection: sqlite3.Connection, kind: type[R], condition: str, values: tuple[Any, ...]
-    ) -> Iterator[R]:
-        """Yield the rows whose name fits their values; report and skip the others."""
-        columns = ", ".join(COLUMNS[kind.table])
-        query = f"SELECT digest, {columns} FROM {kind.table} {condition}"
-        for stored in connection.execute(query, values):
-            row = rows.verified(kind, stored)
-            if row is None:
-                shown = str(stored[0])[:12]
-                self._report(f"{self.path}: {kind.table[:-1]} {shown} is damaged and not used")
-            else:
-                yield row
+
+def _content(line: bytes) -> dict[str, Any] | None:
+    """The format of a line, if it states one, and its rows; None if it is damaged."""
+    try:
+        content = json.loads(line)
+        digest = content.pop("sha256")
+        if hashlib.sha256(rows.canonical(content).encode()).hexdigest() != digest:
+            return None
+        found = [_KINDS[table](*values) for table, *values in content.get("rows", ())]
+        return {"format": int(content.get("format", FORMAT)), "rows": found}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+_KINDS: dict[str, type[Row]] = {kind.table: kind for kind in KINDS}
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "no space is left on its disk"
+    return error.strerror or str(error)
+
+
+def _check_place(folder: Path, create: bool) -> bool:
+    """Whether the store in `folder` is private, which it is inside the cache.
+
+    The contents of the cache decide what is compiled and run. Raises RecordsError if others could
+    have written to it. With `create`, the cache's folder is first created and made private.
+    """
+    private = cache.holds(folder)
+    try:
+        if private and create:
+            cache.make_private(folder.parent)
+        if private and folder.is_dir():
+            cache.check(folder)
+    except ArtifactError as error:
+        raise RecordsError(str(error)) from error
+    except OSError as error:
+        raise RecordsError(f"{folder}: cannot be opened ({error.strerror})") from error
+    return private
 
 
 def _absolute(path: str | os.PathLike[str]) -> Path:
@@ -412,14 +525,8 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
         raise RecordsError(f"{os.fspath(path)}: names no folder ({error})") from None
 
 
-def _remove(folder: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child must not remove its parent's copy
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-# SQLite tracks the locks of its process in memory. A forked child finds its parent's locks there,
-# does not hold them, and damages the file, even through a connection it opens itself. So every
-# store is disconnected while a process forks; both sides connect again at the next use.
+# A forked child has a copy of each store, and must not find it half changed by another thread, or
+# hold the folder's lock.
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
 _forking: list[Store] = []
 
@@ -428,7 +535,6 @@ def _before_fork() -> None:
     for store in list(_OPEN):
         store._mutex.acquire()
         _forking.append(store)
-        store._disconnect()
 
 
 def _after_fork() -> None:

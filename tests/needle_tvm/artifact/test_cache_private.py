@@ -16,8 +16,7 @@ import needle_tvm
 from needle_tvm.artifact import cache, layout, replacing
 from needle_tvm.artifact.manifest import read_manifest, write_manifest
 from needle_tvm.errors import ArtifactError, RecordsError
-from needle_tvm.tune.records import sqlite
-from needle_tvm.tune.records.store import Store
+from needle_tvm.tune.records.store import FILE, Store
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 KEY = {"any": "key"}
@@ -198,7 +197,7 @@ def test_the_systems_folders_are_never_closed_to_others(monkeypatch, folder):
 def test_records_that_others_can_write_are_not_used():
     with Store() as store:
         path = store.path
-    for place, mode in ((path, 0o777), (path / sqlite.FILE, 0o606)):
+    for place, mode in ((path, 0o777), (path / FILE, 0o606)):
         before = stat.S_IMODE(place.stat().st_mode)
         place.chmod(mode)
         with pytest.raises(RecordsError) as caught:
@@ -213,9 +212,9 @@ def test_records_that_others_can_write_are_not_used():
 def test_records_of_another_user_are_not_used(tmp_path):
     with Store() as store:
         path = store.path
-    os.chown(path / sqlite.FILE, STRANGER, STRANGER)
+    os.chown(path / FILE, STRANGER, STRANGER)
     for create in (True, False):
-        with pytest.raises(RecordsError, match=f"{sqlite.FILE}: belongs to user {STRANGER}"):
+        with pytest.raises(RecordsError, match=f"{FILE}: belongs to user {STRANGER}"):
             Store(create=create)
     path.rename(tmp_path / "elsewhere")  # a store that the user names is the user's choice
     with Store(tmp_path / "elsewhere"):

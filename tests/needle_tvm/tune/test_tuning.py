@@ -23,9 +23,9 @@ from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import session, whole_model
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records import rows, sqlite
+from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
-from needle_tvm.tune.records.store import Store
+from needle_tvm.tune.records.store import FILE, Store
 from needle_tvm.tune.status import Status
 from tests import ROOT
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -159,11 +159,12 @@ def test_what_was_lost_with_a_damaged_store_is_searched_again(spec):
     """The search also reports the damage."""
     tune(spec, 32, 48, trials=3)
     with Store() as store:
-        file = store.path / sqlite.FILE
-    file.write_bytes(file.read_bytes()[: 1 << 14])  # there is no log, as closing has merged it
+        file = store.path / FILE
+    lines = file.read_bytes().split(b"\n")
+    file.write_bytes(b"\n".join([*lines[:-3], b"x" + lines[-3], *lines[-2:]]))
     said = []
     tune(spec, 32, 48, trials=3, progress=said.append)
-    assert any("is damaged" in str(line) for line in said)
+    assert any("damaged and not used" in str(line) for line in said)
     with Store() as store:
         trials = store.all(Trial)
         (name,) = {trial.session for trial in trials.values()}
@@ -316,7 +317,7 @@ def test_an_interrupted_search_leaves_nothing_behind(tmp_path, how, moment):
     def there():
         if moment == "starting":  # the search's process and the templates of its workers
             return len(children) >= 3
-        return any((tmp_path / "cache").rglob("*.sqlite*")) and _recorded(tmp_path / "cache")
+        return any((tmp_path / "cache").rglob(FILE)) and _recorded(tmp_path / "cache")
 
     try:
         deadline = time.monotonic() + 180

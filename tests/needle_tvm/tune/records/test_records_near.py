@@ -299,9 +299,3 @@ def test_the_command_line_shows_sessions(store, tuning, target, capsys):
     assert shown["verdicts"][0]["detail"] == "said so" and shown["seconds"] is None
     assert program.main(["records", "show", failed, *options]) == 0
     assert f"{SESSION}  search" in capsys.readouterr().out
-    out = store.path.parent / "out"
-    export = ["records", "export", str(out), *options]
-    assert program.main([*export, "--state", MEASURED]) == 1 and not out.exists()
-    assert "has no measured records of this key" in capsys.readouterr().err
-    assert program.main(export) == 0
-    assert capsys.readouterr().out == f"{out}: 1 record\n"  # trials are not exported

@@ -1,20 +1,15 @@
 """Trials: a session's spent budget survives its process and damage; stores of older schemas."""
 
+import errno
 import math
 import os
-import random
-import shutil
 import signal
-import sqlite3
-from contextlib import closing
 
 import pytest
 
 from needle_tvm.errors import RecordsError
 from needle_tvm.tune.records import rows
-from needle_tvm.tune.records import sqlite as files
-from needle_tvm.tune.records.opening import insert
-from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
+from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Trial
 from needle_tvm.tune.records.store import Store
 from tests.needle_tvm.tune.records.record_writer import (
     SPENT,
@@ -24,7 +19,7 @@ from tests.needle_tvm.tune.records.record_writer import (
     make_workload,
     session_of,
 )
-from tests.needle_tvm.tune.records.test_records_damage import contents, rows_of, start_writer
+from tests.needle_tvm.tune.records.test_records_damage import contents, rows_of
 from tests.needle_tvm.tune.records.test_records_store import Killed, run_beside
 
 SESSION = session_of("writer")
@@ -58,12 +53,11 @@ def test_a_trial_that_cannot_be_written_whole_is_not_written(store, monkeypatch)
     add_trial(store, "writer", 0)
     before = contents(store)
 
-    def failing(connection, row):
-        if isinstance(row, Trial):  # the last row of the transaction
-            raise sqlite3.OperationalError("database or disk is full")
-        return insert(connection, row)
+    def failing(descriptor, data, offset, write=os.pwrite):
+        write(descriptor, data[: len(data) // 2], offset)
+        raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr("needle_tvm.tune.records.store.insert", failing)
+    monkeypatch.setattr(os, "pwrite", failing)
     with pytest.raises(RecordsError, match="nothing was written"):
         add_trial(store, "writer", 1)
     assert contents(store) == before
@@ -113,180 +107,6 @@ def test_what_was_tried_is_known_with_its_strongest_state(store):
         "[3]": (REJECTED, None),
     }
     assert store.known([rows.name(make_workload(1)[0])]) == store.known([]) == {}
-
-
-def flipped(data, at, bit):
-    return data[:at] + bytes([data[at] ^ 1 << bit]) + data[at + 1 :]
-
-
-def test_a_flipped_bit_in_a_trial_is_never_a_wrong_budget(tmp_path):
-    path = tmp_path / "whole"
-    with Store(path) as store:
-        for i in range(9):
-            add_trial(store, "writer", i, spent=0.1 + i / 7)
-        everything = contents(store)
-        trials = store.all(Trial)
-    data = (path / files.FILE).read_bytes()
-    name, trial = max(trials.items())
-    values = "".join((name, trial.session, trial.record)).encode()
-    start = data.index(values)
-    chance = random.Random(0)
-    lost = 0
-    for at in range(start - 8, start + len(values) + 8 + len(trial.source)):
-        if at % 5 and start <= at < start + len(values):
-            continue
-        shutil.rmtree(tmp_path / "records", ignore_errors=True)
-        shutil.copytree(path, tmp_path / "records")
-        (tmp_path / "records" / files.FILE).write_bytes(flipped(data, at, chance.randrange(8)))
-        reported = []
-        with Store(tmp_path / "records", report=reported.append) as store:
-            found, spent = contents(store), store.spent(SESSION)
-        assert found.items() <= everything.items()
-        # The flip may be in the neighbouring cell, where cells meet.
-        missing = set(everything) - set(found)
-        assert len(missing) <= 1 and missing <= set(trials)
-        assert bool(missing) <= bool(reported), at
-        kept = [row.seconds for one, row in trials.items() if one not in missing]
-        assert spent == (len(kept), math.fsum(kept))
-        lost += bool(missing)
-    assert lost > 40
-
-
-# Stores of schema 1, which had no trials
-
-SCHEMA_1 = """
-PRAGMA page_size = 4096;
-PRAGMA journal_mode = WAL;
-BEGIN;
-CREATE TABLE modules (digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
-CREATE TABLE keys (digest TEXT NOT NULL UNIQUE, text TEXT NOT NULL);
-CREATE TABLE workloads (digest TEXT NOT NULL UNIQUE, structural_hash TEXT NOT NULL,
-  module TEXT NOT NULL, key TEXT NOT NULL);
-CREATE TABLE records (digest TEXT NOT NULL UNIQUE, workload TEXT NOT NULL, trace TEXT NOT NULL,
-  run_secs TEXT NOT NULL, args_info TEXT NOT NULL, seconds REAL, measured_at TEXT NOT NULL,
-  host TEXT NOT NULL);
-CREATE TABLE verdicts (digest TEXT NOT NULL UNIQUE, record TEXT NOT NULL, state TEXT NOT NULL,
-  decided_at TEXT NOT NULL, host TEXT NOT NULL, detail TEXT NOT NULL);
-CREATE INDEX workloads_by_hash ON workloads(structural_hash, key);
-CREATE INDEX records_by_time ON records(workload, seconds);
-CREATE INDEX verdicts_by_record ON verdicts(record);
-PRAGMA application_id = 1852075122;
-PRAGMA user_version = 1;
-COMMIT;
-"""
-
-
-def old_store(path, count=9):
-    """Make a store of schema 1 in `path` and return its rows."""
-    path.mkdir()
-    found = {name: row for name, row in rows_of("writer", count).items() if type(row) is not Trial}
-    with closing(sqlite3.connect(path / files.FILE)) as connection:
-        connection.executescript(SCHEMA_1)
-        for row in found.values():
-            insert(connection, row)
-        connection.commit()
-    return found
-
-
-def schema(path):
-    with closing(sqlite3.connect(path / files.FILE)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        (tables,) = connection.execute(
-            "SELECT count(*) FROM sqlite_master WHERE tbl_name = 'trials'"
-        ).fetchone()
-        return connection.execute("PRAGMA user_version").fetchone()[0], tables
-
-
-def test_an_old_store_is_brought_up_to_date_in_place(tmp_path):
-    old = old_store(tmp_path / "records")
-    assert schema(tmp_path / "records") == (1, 0)
-    with Store(tmp_path / "records", report=pytest.fail) as store:
-        assert contents(store) == old and store.spent(SESSION) == (0, 0.0)
-        for i in range(9):
-            add_trial(store, "writer", i)
-    assert schema(tmp_path / "records") == (2, 4)  # the table and its three indexes
-    with Store(tmp_path / "records", report=pytest.fail) as store:
-        assert contents(store) == rows_of("writer", 9)
-    assert [path.name for path in tmp_path.iterdir()] == ["records"]
-
-
-@pytest.mark.parametrize("statements", range(6))
-def test_an_interrupted_migration_is_done_again(tmp_path, statements):
-    old = old_store(tmp_path / "records")
-    code = (
-        "import os, signal, sys\n"
-        "from record_writer import *\n"
-        "from needle_tvm.tune.records import sqlite\n"
-        "left = int(sys.argv[2])\n"
-        "def trace(statement):\n"
-        "    global left\n"
-        "    if statement.startswith(('BEGIN', 'CREATE', 'PRAGMA user_version =', 'COMMIT')):\n"
-        "        if left == 0:\n"
-        "            os.kill(os.getpid(), signal.SIGKILL)\n"
-        "        left -= 1\n"
-        "migrate = sqlite.migrate\n"
-        "def traced(connection):\n"
-        "    connection.set_trace_callback(trace)\n"
-        "    migrate(connection)\n"
-        "sqlite.migrate = traced\n"
-        "Store(sys.argv[1])\n"
-    )
-    with pytest.raises(Killed):
-        run_beside(code, tmp_path / "records", statements)
-    assert schema(tmp_path / "records") == (1, 0)
-    with Store(tmp_path / "records", report=pytest.fail) as store:
-        assert contents(store) == old
-    assert schema(tmp_path / "records") == (2, 4)
-
-
-def test_processes_that_meet_an_old_store_bring_it_up_to_date_once(tmp_path):
-    for turn in range(3):
-        path = tmp_path / str(turn)
-        old = old_store(path)
-        writers = [start_writer(path, tmp_path / f"told{turn}.{i}", i, 4) for i in range(6)]
-        for writer in writers:
-            _, err = writer.communicate(timeout=60)
-            assert writer.returncode == 0, err.decode()
-        for i in range(6):
-            old |= rows_of(i, 4)
-        with Store(path, report=pytest.fail) as store:
-            assert contents(store) == old
-
-
-def test_an_old_needle_goes_on_with_a_store_that_a_new_one_opened(tmp_path):
-    path = tmp_path / "records"
-    old = old_store(path)
-    with closing(sqlite3.connect(path / files.FILE)) as theirs:
-        assert theirs.execute("SELECT count(*) FROM records").fetchone() == (9,)
-        with Store(path, report=pytest.fail) as store:
-            record = make_record(make_workload(0)[0], "of an old needle")
-            insert(theirs, record)
-            theirs.commit()
-            add_trial(store, "writer", 0)
-            assert store.row(Record, rows.name(record)) == record
-            assert len(contents(store)) == len(old) + 2
-
-
-def test_an_old_store_that_cannot_be_written_is_read(tmp_path, monkeypatch):
-    path = tmp_path / "records"
-    old = old_store(path)
-    before = {item.name: item.read_bytes() for item in path.iterdir()}
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with Store(path, report=pytest.fail) as store:
-        assert contents(store) == old and store.spent(SESSION) == (0, 0.0)
-    assert {item.name: item.read_bytes() for item in path.iterdir()} == before
-
-
-def test_what_is_intact_of_a_damaged_old_store_comes_to_a_new_one(tmp_path):
-    path, reported = tmp_path / "records", []
-    old = old_store(path)
-    data = (path / files.FILE).read_bytes()
-    (path / files.FILE).write_bytes(bytes(4096) + data[4096:])
-    with Store(path, report=reported.append) as store:
-        assert contents(store) == old
-        add_trial(store, "writer", 0)
-    assert len(reported) == 1 and "9 intact records" in reported[0]
-    assert schema(path) == (2, 4)
 
 
 def test_a_trial_outlives_a_kill_right_after_its_commit(tmp_path):
