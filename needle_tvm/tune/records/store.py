@@ -57,7 +57,7 @@ from needle_tvm.tune.records.rows import (
     Workload,
 )
 
-FILE, OLD_FILE = "records.jsonl", "records.sqlite3"
+FILE, OLD_FILE, DAMAGED_FILE = "records.jsonl", "records.sqlite3", "damaged.jsonl"
 FORMAT = 1
 
 Report = Callable[[str], None]
@@ -244,7 +244,7 @@ class Store:
         self._offset += len(data) - len(last)
         if damaged:
             these = "1 line is" if len(damaged) == 1 else f"{len(damaged)} lines are"
-            self._report(f"{self._file}: {these} damaged and not used")
+            self._report(f"{self._file}: {these} damaged and not used (prune sets them aside)")
 
     def _keep(self, row: Row) -> None:
         name = rows.name(row)
@@ -447,7 +447,10 @@ class Store:
         return counts
 
     def remove(self, records: Collection[str], *, dry_run: bool = False) -> dict[str, int]:
-        """Delete records, and workloads left without any; return the number of rows by table."""
+        """Delete records, and workloads left without any; return the number of rows by table.
+
+        Damaged lines go to a file of their own, where nothing reads them.
+        """
         doomed = set(records)
         with self._writing():
             kept: dict[str, list[Any]] = {t: list(of.values()) for t, of in self._rows.items()}
@@ -464,7 +467,9 @@ class Store:
                 lines = [_line({"format": FORMAT})]
                 for of in kept.values():
                     lines += [_line({"rows": [[row.table, *rows.values(row)]]}) for row in of]
-                lines += [line + b"\n" for line in self._damaged]
+                if self._damaged:
+                    with open(self.path / DAMAGED_FILE, "ab") as aside:
+                        aside.writelines(line + b"\n" for line in self._damaged)
                 mode = self._file.stat().st_mode & 0o777
                 atomic.write_file(self._file, b"".join(lines))
                 self._file.chmod(mode)

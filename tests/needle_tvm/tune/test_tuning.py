@@ -14,7 +14,6 @@ import pytest
 
 import needle_tvm
 from needle.trace import trace
-from needle_tvm import __main__ as program
 from needle_tvm._tvm.names import tvm
 from needle_tvm.errors import StageError, TuningError
 from needle_tvm.frontend import lowering
@@ -24,7 +23,16 @@ from needle_tvm.target.spec import resolve
 from needle_tvm.tune import session, whole_model
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.records import rows
-from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED, Record, Trial
+from needle_tvm.tune.records.rows import (
+    GATED,
+    MEASURED,
+    REJECTED,
+    KeyRow,
+    Module,
+    Record,
+    Trial,
+    Workload,
+)
 from needle_tvm.tune.records.store import FILE, Store
 from needle_tvm.tune.status import Status
 from tests import ROOT
@@ -122,13 +130,14 @@ def test_another_model_uses_what_was_found_for_the_same_kernel(spec):
 
 
 @pytest.mark.slow
-def test_what_was_imported_is_judged_and_then_used(spec, tmp_path, monkeypatch):
-    """Records from a file enter as measured; a search judges the fastest and uses those passing."""
+def test_what_was_only_measured_is_judged_and_then_used(spec, tmp_path, monkeypatch):
+    """A search judges the fastest of records without a verdict and uses those passing."""
     tune(spec, 32, 48, trials=4)
-    assert program.main(["records", "export", str(tmp_path / "file")]) == 0
-    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "elsewhere"))
-    assert program.main(["records", "import", str(tmp_path / "file")]) == 0
     with Store() as store:
+        taken = [r for kind in (Module, KeyRow, Workload, Record) for r in store.all(kind).values()]
+    monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "elsewhere"))
+    with Store() as store:
+        store.take(taken)
         imported = store.all(Record)
         usable = sum(record.seconds is not None for record in imported.values())
         assert usable and {store.state(name) for name in imported} == {MEASURED}
@@ -165,7 +174,7 @@ def test_what_was_lost_with_a_damaged_store_is_searched_again(spec):
     said = []
     tune(spec, 32, 48, trials=3, progress=said.append)
     assert any("damaged and not used" in str(line) for line in said)
-    with Store() as store:
+    with Store(report=said.append) as store:
         trials = store.all(Trial)
         (name,) = {trial.session for trial in trials.values()}
         assert store.spent(name)[0] == 3
