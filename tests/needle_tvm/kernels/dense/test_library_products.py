@@ -63,7 +63,7 @@ def test_measuring_takes_the_gpu_that_is_compiled_for(monkeypatch):
     spec = resolve("cuda:sm_80")
     monkeypatch.setattr(products.gpu, "gpus", lambda: (emulated_gpu.GPU,))
     with pytest.raises(TargetError, match="takes a GPU of sm_80; this one is sm_90"):
-        products.check("measured", spec, "tuned", Options(0, None, 0, None, None))
+        products.check("measured", spec, "tuned", Options())
 
 
 def test_each_product_is_measured_once_and_the_faster_one_kept():
