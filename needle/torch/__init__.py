@@ -2,8 +2,8 @@
 
 No other package of needle imports PyTorch. `loading` reads from top to bottom:
 
-- `given` takes a module, a program or a file (`archive`, which runs no code from it). `structure`
-  makes a function from a list of tensors to a list of tensors of it.
+- `model_forms` takes a module, a program or a file (`archive`, which runs no code from it).
+  `structure` makes a function from a list of tensors to a list of tensors of it.
 - `exporting` has `torch.export` record that function, and has PyTorch decompose the operators that
   have no converter. `dims` reads the caller's dims. `symbols` turns PyTorch's symbols into
   expressions of dims, and checks that PyTorch's guards hold at all sizes.

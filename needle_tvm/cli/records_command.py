@@ -13,7 +13,7 @@ from typing import Any
 
 from needle_tvm.errors import UsageError
 from needle_tvm.process.command_line import OK, natural
-from needle_tvm.text import one_line, printable
+from needle_tvm.text import counted, one_line, printable
 from needle_tvm.tune.records.old import read_old
 from needle_tvm.tune.records.rows import (
     GATED,
@@ -154,7 +154,7 @@ def _arguments(record: Record) -> str | None:
 
 
 def _list_lines(result: dict[str, Any]) -> Iterator[str]:
-    yield f"{result['store']}: {_count(len(result['workloads']), 'workload')}"
+    yield f"{result['store']}: {counted(len(result['workloads']), 'workload')}"
     for name, key in sorted(result["keys"].items()):
         versions = ", ".join(f"{part} {version}" for part, version in key["versions"].items())
         yield f"key {name[:_SHOWN]}: {_target(key['target'])}; {versions}"
@@ -167,20 +167,15 @@ def _list_lines(result: dict[str, Any]) -> Iterator[str]:
                     f"gated {_time(entry['best_gated_seconds'])}  {entry['arguments'] or ''}"
                 ).rstrip()
     if result["orphaned_records"]:
-        yield f"{_count(result['orphaned_records'], 'record')} of workloads that are not here"
+        yield f"{counted(result['orphaned_records'], 'record')} of workloads that are not here"
     for name, spent in result["sessions"].items():
-        trials = _count(spent["trials"], "trial")
+        trials = counted(spent["trials"], "trial")
         yield f"session {name[:_SHOWN]}: {trials}, {spent['seconds']:.1f} s"
 
 
 def _target(target: dict[str, Any]) -> str:
     parts = [target["kind"], target.get("arch") or target.get("mcpu"), target.get("num-cores")]
     return " ".join(str(part) for part in parts if part is not None)
-
-
-def _count(number: int, noun: str) -> str:
-    """A number and its noun, as "1 record" and "2 records"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _time(seconds: float | None) -> str:
@@ -262,8 +257,7 @@ def _found(store: Store, beginning: str) -> tuple[type[Record] | type[Workload],
 
 def _merge(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
-    path = options.store or default_path()
-    with Store(path, report=_say, beside_old=True) as store:
+    with Store(options.store or default_path(), report=_say, beside_old=True) as store:
         for path in options.others:
             if path.name == OLD_FILE:
                 counts.update(store.take(read_old(path, _say)))
@@ -271,7 +265,7 @@ def _merge(options: argparse.Namespace) -> int:
             with Store(path, create=False, report=_say) as other:
                 counts.update(store.merge(other))
         result = {"store": str(store.path), "new": dict(counts)}
-    new = [_count(counts[f"{noun}s"], f"new {noun}") for noun in ("record", "workload", "trial")]
+    new = [counted(counts[f"{noun}s"], f"new {noun}") for noun in ("record", "workload", "trial")]
     line = f"{result['store']}: {', '.join(new)}"
     _print(options, result, iter([line]))
     return OK
@@ -295,7 +289,7 @@ def _prune(options: argparse.Namespace) -> int:
         counts = store.remove(_doomed(store, options), dry_run=options.dry_run)
         result = {"store": str(store.path), "removed": counts, "dry_run": options.dry_run}
     done = "would be forgotten" if options.dry_run else "forgotten"
-    line = f"{result['store']}: {_count(counts['records'], 'record')} {done}"
+    line = f"{result['store']}: {counted(counts['records'], 'record')} {done}"
     _print(options, result, iter([line]))
     return OK
 

@@ -9,9 +9,10 @@
 - `merge_kernels` merges each run of small scheduled kernels into one function, with one parallel
   region and barriers where threads need each other's results. `main_by_kernel` is `main` without
   this merging, for `python -m needle_tvm profile`.
-- `into` adds `main_into`, which writes results into memory that the caller gives. `in_place` adds
-  `main_in_place`, which writes new values of a state over the arrays that they replace: a call that
-  changes one row of a cache then copies none of it. The first check compares it with `main`.
+- `caller_memory` adds `main_into`, which writes results into memory that the caller gives.
+- `in_place` adds `main_in_place`, which writes new values of a state over the arrays that they
+  replace: a call that changes one row of a cache then copies none of it. The first check compares
+  it with `main`.
 - `any_address` lets code for a CPU take inputs at any address of their element's size, so that
   calls need not copy them.
 - `cuda_graph` marks models that `runtime.replay` may capture as one CUDA graph.

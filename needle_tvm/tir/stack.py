@@ -15,13 +15,15 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import nodes_in
 
-LARGEST, MOST = 1 << 15, 1 << 17  # bytes of a buffer, and of all those of a function
+# Bytes of a buffer, and of all those of a function. Twice the vector registers of AVX-512 hold any
+# tile; a larger buffer costs more to fill than to take from the pool.
+LARGEST, MOST = 1 << 12, 1 << 17
 _ON_STACK = "disable_lower_builtin"  # TVM's annotation
 
 
 def on_the_stack(module: IRModule) -> IRModule:
     """Mark the buffers of functions that TVM's pipeline has lowered. Of a function with more than
-    `MOST` bytes of them, those behind stay in the pool."""
+    `MOST` bytes of them, the rest stay in the pool."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and (body := _marked(function)) is not None:
             module.update_func(name, function.with_body(body))

@@ -49,9 +49,12 @@ class GatesTile:
 
 
 def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
-    """One vector of units, and rows for which registers suffice beside the weights of the gates and
-    a broadcast value: of at least half as many as these allow, the number of which a whole number
-    of tiles has the fewest rows to spare, and the largest such number."""
+    """One vector of units for some rows of a batch of at least one.
+
+    The sums of all rows stay in registers, beside the weights of the gates and a broadcast value.
+    Between half of the most rows that fit and all of them, the number is chosen that wastes the
+    fewest rows in the last tile; of equals, the largest.
+    """
     most = min(batch, _most_rows(target, gates))
     rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
     units = vector_registers(target)[1] // item_bytes(dtype)
@@ -411,6 +414,8 @@ def _cluster(body: Body, product: int, constant: int) -> tuple[set[int], int] | 
     if len(h.shape) != 2 or len(w.shape) != 2 or not constant <= step.inputs[1] < len(body.inputs):
         return None
     if h.dtype != w.dtype or h.dtype not in ("float32", "float64"):
+        return None
+    if 0 in h.shape or 0 in w.shape:
         return None
     if not all(isinstance(n, int) for n in w.shape):
         return None

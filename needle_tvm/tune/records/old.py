@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from needle_tvm.errors import RecordsError
+from needle_tvm.text import counted
 from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.rows import COLUMNS, KINDS, Row
 
@@ -37,4 +38,4 @@ def read_old(file: Path, report: Callable[[str], None]) -> Iterator[Row]:
     except sqlite3.Error as error:
         raise RecordsError(f"{file}: cannot be read ({error}); nothing was taken") from error
     if damaged:
-        report(f"{file}: {damaged} rows are damaged and not used")
+        report(f"{file}: {counted(damaged, 'damaged row')} not used")

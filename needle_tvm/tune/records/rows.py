@@ -59,7 +59,7 @@ class Record:
 
     `trace`, `run_secs` and `args_info` are JSON as TVM writes them. `seconds` is the mean of
     `run_secs`, or None if the candidate did not run. `measured_at` (UTC, ISO 8601) and `host` are
-    empty for records imported from files that lack them.
+    empty for records that came from files without them.
     """
 
     table: ClassVar[str] = "records"

@@ -39,7 +39,7 @@ from needle_tvm.artifact import cache
 from needle_tvm.errors import ArtifactError, RecordsError
 from needle_tvm.process import atomic
 from needle_tvm.target import host
-from needle_tvm.text import one_line
+from needle_tvm.text import counted, one_line
 from needle_tvm.tune.records import rows
 from needle_tvm.tune.records.rows import (
     COLUMNS,
@@ -243,8 +243,8 @@ class Store:
         self._damaged += damaged
         self._offset += len(data) - len(last)
         if damaged:
-            these = "1 line is" if len(damaged) == 1 else f"{len(damaged)} lines are"
-            self._report(f"{self._file}: {these} damaged and not used (prune sets them aside)")
+            these = counted(len(damaged), "damaged line")
+            self._report(f"{self._file}: {these} not used; prune sets what is damaged aside")
 
     def _keep(self, row: Row) -> None:
         name = rows.name(row)
@@ -259,17 +259,17 @@ class Store:
     def _append(self, batches: Iterable[Iterable[Row]]) -> list[Row]:
         """Write the rows that are not there yet, a line for each batch; return these."""
         new: dict[str, Row] = {}
-        text = b""
+        lines: list[bytes] = []
         for batch in batches:
             absent = {rows.name(r): r for r in batch}
             absent = {
                 n: r for n, r in absent.items() if n not in self._rows[r.table] and n not in new
             }
             if absent:
-                text += _line({"rows": [[r.table, *rows.values(r)] for r in absent.values()]})
+                lines.append(_line({"rows": [[r.table, *rows.values(r)] for r in absent.values()]}))
                 new |= absent
         if new:
-            text = text if self._ended else b"\n" + text
+            text = b"".join(lines if self._ended else [b"\n", *lines])
             self._write(self._offset, text)
             self._offset, self._ended = self._offset + len(text), True
             for row in new.values():

@@ -173,7 +173,7 @@ def test_what_was_lost_with_a_damaged_store_is_searched_again(spec):
     file.write_bytes(b"\n".join([*lines[:-3], b"x" + lines[-3], *lines[-2:]]))
     said = []
     tune(spec, 32, 48, trials=3, progress=said.append)
-    assert any("damaged and not used" in str(line) for line in said)
+    assert any("not used; prune sets" in str(line) for line in said)
     with Store(report=said.append) as store:
         trials = store.all(Trial)
         (name,) = {trial.session for trial in trials.values()}

@@ -109,6 +109,18 @@ def test_the_kernel_is_the_cell(rng, cell, shape, dtype, threads):
         np.testing.assert_allclose(one.numpy(), other, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.parametrize("shape", [(3, 0, 16), (0, 3, 16), (2, 13, 1)])
+def test_no_row_no_step_and_one_unit(rng, shape):
+    steps, batch, hidden = shape
+    sizes = ((steps, batch, 4 * hidden), (batch, hidden), (batch, hidden), (hidden, 4 * hidden))
+    arrays = [rng.uniform(-1, 1, size).astype("float32") for size in sizes]
+    function = CELLS["lstm"][2]
+    found = needle_tvm.compile(function, *map(tensor, arrays), threads=2)(*arrays)
+    for one, other in zip(found, function(*map(tensor, arrays)), strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-5, atol=1e-5)
+
+
 def test_an_open_batch(rng):
     arrays = drawn(rng, "lstm", (3, 5, 33), "float32")
     n, t = ndl.Dim("n", max=40), ndl.Dim("t", max=9)

@@ -68,7 +68,7 @@ def test_what_is_intact_of_an_older_store_is_taken_over(capsys, tmp_path):
         connection.execute("UPDATE records SET seconds = 1e-9 WHERE digest = ?", (lost,))
         connection.commit()
     code, _, err = records_cli(capsys, "merge", "--store", tmp_path / "new", file)
-    assert code == 0 and "1 rows are damaged and not used" in err and err.count("\n") == 1
+    assert code == 0 and "1 damaged row not used" in err and err.count("\n") == 1
     with Store(tmp_path / "new", report=pytest.fail) as store:
         assert contents(store) == {n: r for n, r in everything.items() if n != lost}
 
@@ -156,4 +156,4 @@ def test_damage_is_told_in_one_line_and_the_rest_is_listed(capsys, store, tuning
     file.write_bytes(data[:-60] + b"#" + data[-59:])
     code, out, err = records_cli(capsys, "list", "--store", store.path)
     assert code == 0 and "1 measured" in out
-    assert err.count("\n") == 1 and "1 line is damaged and not used" in err
+    assert err.count("\n") == 1 and "1 damaged line not used" in err

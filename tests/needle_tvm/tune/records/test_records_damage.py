@@ -156,7 +156,7 @@ def test_a_flipped_bit_costs_its_line_alone_and_is_told(whole, tmp_path):
             there = [t for t in known if rows.name(t) in found and t.record in found]
             assert store.spent(session_of("writer"))[0] == len(there)
         if found != without(lines):
-            assert len(reported) == 1 and "damaged and not used" in reported[0]
+            assert len(reported) == 1 and "not used; prune sets" in reported[0]
             assert reported[0].startswith(str(tmp_path)) and "\n" not in reported[0]
 
 
@@ -240,6 +240,6 @@ def test_damaged_text_is_never_served_and_is_mended_by_writing_it_again(tmp_path
     reported = []
     with Store(tmp_path / "records", report=reported.append) as store:
         assert store.best([rows.name(workload)], 1, ["measured"]) == []
-        assert len(reported) == 1 and "damaged and not used" in reported[0]
+        assert len(reported) == 1 and "not used; prune sets" in reported[0]
         store.add([record], workload=workload, module=module, key=key)
         assert store.best([rows.name(workload)], 1, ["measured"]) == [(rows.name(record), record)]
