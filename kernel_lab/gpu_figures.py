@@ -8,14 +8,13 @@ loads of shared memory joined where nvcc joined all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kernel_lab import ir_views
 from kernel_lab.cross_compile import Kernel, compile_together
 from kernel_lab.errors import LabError, LabUsageError
-from kernel_lab.occupancy import Occupancy, occupancy
-from kernel_lab.results import RungResult
+from kernel_lab.occupancy import occupancy
+from kernel_lab.results import GpuFigures, KernelFigures, Requests, RungResult
 from kernel_lab.rung import Ladder
 from kernel_lab.scaled import scaled_trace
 from kernel_lab.trace import Trace, gpu
@@ -24,73 +23,6 @@ from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.timing import Progress
 
 _JOINED = {"v2": 8, "v4": 16}  # bytes of a thread's access in PTX, beside those of one element
-
-
-@dataclass(frozen=True)
-class KernelFigures:
-    """A compiled kernel: the threads of a block, registers of a thread, bytes spilled and bytes of
-    shared memory of a block; `occupancy` is None for a GPU whose limits are not known here."""
-
-    kernel: str
-    threads: int
-    registers: int
-    spill_stores: int
-    spill_loads: int
-    shared: int
-    occupancy: Occupancy | None
-
-
-@dataclass(frozen=True)
-class Requests:
-    """What warps ask for, counted in a trace at `size`.
-
-    `loads` and `stores` are sectors of 32 bytes per request, by buffer of global memory.
-    `load_degree` and `store_degree` are the most turns that the banks of shared memory take for a
-    request; 1 is no conflict, None no such access.
-    """
-
-    size: dict[str, Any]
-    loads: Mapping[str, float]
-    stores: Mapping[str, float]
-    load_degree: int | None
-    store_degree: int | None
-
-
-@dataclass(frozen=True)
-class GpuFigures:
-    """The static figures of a rung. Without `kernels` or `requests`, `missing` says why."""
-
-    arch: str
-    kernels: tuple[KernelFigures, ...] = ()
-    requests: Requests | None = None
-    missing: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        kernels = [
-            {
-                **{name: value for name, value in vars(one).items() if name != "occupancy"},
-                "occupancy": {**vars(one.occupancy), "limits": list(one.occupancy.limits)}
-                if one.occupancy
-                else None,
-            }
-            for one in self.kernels
-        ]
-        requests = None
-        if self.requests is not None:
-            requests = {
-                "size": dict(self.requests.size),
-                "sectors_per_load": dict(self.requests.loads),
-                "sectors_per_store": dict(self.requests.stores),
-                "bank_degree_of_loads": self.requests.load_degree,
-                "bank_degree_of_stores": self.requests.store_degree,
-            }
-        return {
-            "arch": self.arch,
-            "kernels": kernels,
-            "requests": requests,
-            "missing": list(self.missing),
-        }
 
 
 def add_figures(

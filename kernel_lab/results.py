@@ -14,13 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kernel_lab.load import BUSY
+from kernel_lab.occupancy import Occupancy
+from kernel_lab.workload import Published
 from needle_tvm.process.timing import Spread
-
-if TYPE_CHECKING:
-    from kernel_lab.gpu_figures import GpuFigures
 
 _POSSIBLE = 1.05  # share of the roofline that a sound measurement may show
 
@@ -40,6 +39,73 @@ class Check:
 
 
 @dataclass(frozen=True)
+class KernelFigures:
+    """A compiled kernel: the threads of a block, registers of a thread, bytes spilled and bytes of
+    shared memory of a block; `occupancy` is None for a GPU whose limits are not known here."""
+
+    kernel: str
+    threads: int
+    registers: int
+    spill_stores: int
+    spill_loads: int
+    shared: int
+    occupancy: Occupancy | None
+
+
+@dataclass(frozen=True)
+class Requests:
+    """What warps ask for, counted in a trace at `size`.
+
+    `loads` and `stores` are sectors of 32 bytes per request, by buffer of global memory.
+    `load_degree` and `store_degree` are the most turns that the banks of shared memory take for a
+    request; 1 is no conflict, None no such access.
+    """
+
+    size: dict[str, Any]
+    loads: Mapping[str, float]
+    stores: Mapping[str, float]
+    load_degree: int | None
+    store_degree: int | None
+
+
+@dataclass(frozen=True)
+class GpuFigures:
+    """The static figures of a rung. Without `kernels` or `requests`, `missing` says why."""
+
+    arch: str
+    kernels: tuple[KernelFigures, ...] = ()
+    requests: Requests | None = None
+    missing: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        kernels = [
+            {
+                **{name: value for name, value in vars(one).items() if name != "occupancy"},
+                "occupancy": {**vars(one.occupancy), "limits": list(one.occupancy.limits)}
+                if one.occupancy
+                else None,
+            }
+            for one in self.kernels
+        ]
+        requests = None
+        if self.requests is not None:
+            requests = {
+                "size": dict(self.requests.size),
+                "sectors_per_load": dict(self.requests.loads),
+                "sectors_per_store": dict(self.requests.stores),
+                "bank_degree_of_loads": self.requests.load_degree,
+                "bank_degree_of_stores": self.requests.store_degree,
+            }
+        return {
+            "arch": self.arch,
+            "kernels": kernels,
+            "requests": requests,
+            "missing": list(self.missing),
+        }
+
+
+@dataclass(frozen=True)
 class Roofline:
     """This machine's measured limits: GFLOP/s of multiply-adds in registers, GB/s of a triad.
 
@@ -54,22 +120,6 @@ class Roofline:
     seconds: float
     bound: str
     caches: Mapping[int, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Published:
-    """A figure published in a source of the guide, measured on another machine: not comparable 1:1.
-
-    `rung` is the rung or peer of ours that does the same.
-    `document` is the source's number in docs/guide/10-figures.md, such as "000".
-    """
-
-    document: str
-    step: str
-    milliseconds: float
-    machine: str
-    note: str = ""
-    rung: str = ""
 
 
 @dataclass

@@ -19,6 +19,7 @@ import numpy as np
 from kernel_lab import build
 from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
+from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.child import Child, ChildError, Messages
 from needle_tvm.process.scratch import scratch_folder
@@ -157,13 +158,12 @@ class _Judge:
 def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
     """The child's side: load each named library, compare its result, and time it."""
     from kernel_lab.contestants import library
-    from kernel_lab.field import compare
 
     expected = np.load(setup["expected"], allow_pickle=False)
     for message in messages:
         call, outputs = library(message["path"], setup["inputs"], expected.shape, setup["dtype"])
         call()
-        error = compare(outputs()[0], expected, setup["tolerance"]).error
+        error = relative_difference(expected, outputs()[0].astype(expected.dtype))
         if not error <= setup["tolerance"]:
             yield {"rejected": f"differs from NumPy by {error:.1e} of the largest value"}
         else:

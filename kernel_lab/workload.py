@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from kernel_lab.errors import LabUsageError
-from kernel_lab.results import Published
 from needle_tvm.artifact.tolerance import relative_tolerance
 
 Array = np.ndarray[Any, Any]
@@ -21,6 +20,22 @@ DEVICES = ("cpu", "cuda")
 # Definitions index with 32-bit integers, and a typing error should not fill a test machine.
 _MOST_ELEMENTS = 1 << 28
 _MOST_FLOPS = 1 << 43
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure published in a source of the guide, measured on another machine: not comparable 1:1.
+
+    `rung` is the rung or peer of ours that does the same.
+    `document` is the source's number in docs/guide/10-figures.md, such as "000".
+    """
+
+    document: str
+    step: str
+    milliseconds: float
+    machine: str
+    note: str = ""
+    rung: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,37 @@ import functools
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-if TYPE_CHECKING:
-    from .trace import Trace
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
 
 
+class Recorder(Protocol):
+    """A trace, as ops, tensors and modules see it; `needle.trace.Trace` documents its methods."""
+
+    has_dims: bool
+    recorded: int
+
+    @property
+    def here(self) -> str: ...
+    @property
+    def where(self) -> str: ...
+    def apply(self, op: Any, inputs: tuple[Any, ...]) -> Any: ...
+    def leaf(self, tensor: Any) -> Any: ...
+    def check_read(self, tensor: Any) -> None: ...
+    def refuse_write(self, tensor: Any) -> None: ...
+    def refuse_assignment(self, module: Any, name: str, value: Any) -> None: ...
+    def refuse_random(self, what: str) -> None: ...
+    def entered(self, module: Any) -> AbstractContextManager[None]: ...
+    def within(self, path: str) -> AbstractContextManager[None]: ...
+
+
 class _State(threading.local):
     # Class attributes are the defaults of every thread.
     grad: bool = True
-    trace: Trace | None = None
+    trace: Recorder | None = None
     freeing: list[Any] | None = None  # nodes to be freed (see Node.__del__)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._state import state
 from .backend_ndarray import NDArray
 from .backend_ndarray.dtypes import is_floating
-from .node import Node, spec_of
+from .node import Node, OpRules, spec_of
 from .tensor import Tensor, TensorTuple, Value, handle, no_value
 
-if TYPE_CHECKING:
-    from .op import Op
 
-
-def apply(op: Op, inputs: tuple[Any, ...]) -> Any:
+def apply(op: OpRules, inputs: tuple[Any, ...]) -> Any:
     """Run `op` on `inputs`, a tuple of Tensors, and record it if a gradient may be asked for. While
     tracing, only record it."""
     if state.trace is not None:
@@ -45,7 +42,7 @@ def apply(op: Op, inputs: tuple[Any, ...]) -> Any:
 _new = object.__new__
 
 
-def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], Op]) -> Any:
+def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], OpRules]) -> Any:
     """A view of a's elements by a kernel that takes plain arguments, without the checks of an op:
     None if it refuses them, while tracing, and for anything but a Tensor with a value. `op_of`
     makes the op of `given`, for the record of gradients.
@@ -94,7 +91,7 @@ def unrecorded(*tensors: Any) -> tuple[NDArray, ...] | None:
     return tuple(values) if all(x.device is values[0].device for x in values) else None
 
 
-def _record(op: Op, inputs: tuple[Any, ...], data: Any) -> Any:
+def _record(op: OpRules, inputs: tuple[Any, ...], data: Any) -> Any:
     node = _new(Node)
     node.op = op
     node.input_nodes = tuple([x._node or x.node for x in inputs])
@@ -111,7 +108,7 @@ def _record(op: Op, inputs: tuple[Any, ...], data: Any) -> Any:
     return handle(node, data)
 
 
-def explain(op: Op, inputs: tuple[Any, ...]) -> None:
+def explain(op: OpRules, inputs: tuple[Any, ...]) -> None:
     """Raise a clear error for a failed `compute`, if the inputs explain it."""
     for i, x in enumerate(inputs):
         if not isinstance(x, Value):

@@ -84,7 +84,7 @@ def _recorded(target: Tensor, symbol: str) -> RuntimeError:
     )
 
 
-METHODS = {
+METHODS: dict[str, Callable[..., Any]] = {
     f"__i{function.__name__.strip('_')}__": _method(symbol, function)
     for symbol, function in OPERATORS.items()
 }

@@ -17,13 +17,14 @@ from .backend_ndarray import NDArray, cpu_numpy
 from .backend_ndarray.dtypes import is_floating
 from .dims import Expression
 from .extents import replaced, same
+from .node import OpRules
 from .op import Op
 from .spec import Spec
 
 Run = Callable[[Op, tuple[Any, ...]], Any]  # an op's result from values
 
 
-def reference_of(op: Op, given: tuple[Any, ...]) -> Any:
+def reference_of(op: OpRules, given: tuple[Any, ...]) -> Any:
     """The result of an op's NumPy twin, or of `compute` on the NumPy device if it has none."""
     if op.reference is not None:
         return op.reference(*given)

@@ -8,7 +8,7 @@ import inspect
 import operator
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import outside, tree
 from .backend_ndarray import NDArray
@@ -19,9 +19,7 @@ from .errors import TraceError
 from .extents import replaced
 from .node import Node
 from .tensor import TensorTuple
-
-if TYPE_CHECKING:
-    from .weights import Weights
+from .weights import Weights
 
 
 @dataclasses.dataclass(eq=False)

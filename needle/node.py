@@ -8,14 +8,49 @@ node, so that every handle to the leaf sees the same `.grad`.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ._state import state
 from .spec import Spec
 
-if TYPE_CHECKING:
-    from .op import Op
-    from .tensor import Tensor
+
+class OpRules(Protocol):
+    """An op, as the graph of its results sees it; `needle.op.Op` documents its members."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def arity(self) -> int | None: ...
+    @property
+    def reads(self) -> frozenset[Any]: ...
+    @property
+    def reads_bits(self) -> bool: ...
+    @property
+    def infer_first(self) -> bool: ...
+    @property
+    def structural(self) -> bool: ...
+    @property
+    def partial_gradients(self) -> bool: ...
+    @property
+    def opaque(self) -> bool: ...
+    @property
+    def scheduled(self) -> bool: ...
+    @property
+    def has_bodies(self) -> bool: ...
+    @property
+    def backward(self) -> Callable[..., Any] | None: ...
+    @property
+    def emit_onnx(self) -> Callable[..., Any] | None: ...
+    @property
+    def reference(self) -> Callable[..., Any]: ...
+    def infer(self, *specs: Any) -> Any: ...
+    def decided(self, *specs: Any) -> OpRules: ...
+    def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]: ...
+    def reduction_length(self, *specs: Any) -> int: ...
+    def compute(self, *inputs: Any) -> Any: ...
+    def keep(self, output: Any) -> Any: ...
+    def gradient_as_tuple(self, out_grad: Any, node: Any) -> tuple[Any, ...]: ...
 
 
 class Node:
@@ -34,14 +69,14 @@ class Node:
         "spec",
     )
 
-    op: Op | None
+    op: OpRules | None
     input_nodes: tuple[Node, ...]
     saved: Any  # a tuple of the inputs' values, if the gradient reads them
     output: Any  # the value itself, if the gradient reads it
     spec: Any
     scope: str | None  # module path; known only in a trace
     requires_grad: bool
-    grad: Tensor | None
+    grad: Any  # a Tensor, or None
     made: int  # the device's count of writes in place when the op had run
     freed: bool  # a backward pass has freed the saved values
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index as as_int
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from .backend_ndarray import Device
 from .errors import ShapeError, TraceError
 from .extents import as_extent
-
-if TYPE_CHECKING:
-    from .backend_ndarray import Device
 
 Shape = tuple[int, ...]  # of a trace with dims: of ints and expressions
 Axes = int | Sequence[int] | None

@@ -19,13 +19,8 @@ from .backend_ndarray.dtypes import is_floating
 from .destination import destination
 from .dtypes import as_ndarray
 from .errors import ShapeError, TraceError
-from .node import Node, spec_of
-
-if TYPE_CHECKING:
-    from .methods import TensorMethods, TupleMethods
-    from .op import Op
-else:  # methods.py binds them once all ops are defined
-    TensorMethods = TupleMethods = object
+from .node import Node, OpRules, spec_of
+from .tensor_methods import TensorMethods, TupleMethods
 
 
 class Value:
@@ -56,7 +51,7 @@ class Value:
         return spec_of(data)
 
     @property
-    def op(self) -> Op | None:
+    def op(self) -> OpRules | None:
         """The op that made this; None for a leaf."""
         return None if self._node is None else self._node.op
 

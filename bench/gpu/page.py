@@ -12,7 +12,7 @@ from bench import charts, tables
 from bench.gpu.run import smoke_checks
 from kernel_lab import registry
 from kernel_lab.factors import factor
-from kernel_lab.results import Published
+from kernel_lab.workload import Published
 from needle_tvm.text import digits, duration
 
 # The contests whose ladder a document has, and that document's number (docs/guide/10-figures.md).

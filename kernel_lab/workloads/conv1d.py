@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kernel_lab.results import Published
-from kernel_lab.workload import Array, Case, Size, Workload
+from kernel_lab.workload import Array, Case, Published, Size, Workload
 
 _XEON = "Colab CPU, from the document"
 _T4 = "Tesla T4 (Colab), from the document"

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .ndarray import Device
-
 Array = TypeVar("Array")
 
 _new = object.__new__
@@ -56,7 +54,7 @@ class Elementwise:
 
     __slots__ = ()
 
-    device: Device
+    device: Any  # a Device
     view: Any
 
     def operand(self, other: Any) -> Any:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import ops
-from .._state import call_recording, state
+from .._state import call_recording
 from ..apply import apply
 from ..backend_ndarray.dtypes import is_floating
 from ..body import Body, Step, remembered, without
@@ -18,14 +18,12 @@ from ..op_types import Gradients
 from ..ops.arithmetic import Add
 from ..ops.matmul import Matmul
 from ..ops.reduce import Summation
+from ..ops.scan_loop import Scan
 from ..ops.shape import Permute, Reshape, Transpose
 from ..recurrence.running import run
 from ..spec import Spec
 from ..tensor import Tensor, handle
 from .tracing import InnerTrace, recorded
-
-if TYPE_CHECKING:
-    from ..ops.scan_loop import Scan
 
 
 @remembered
@@ -190,7 +188,7 @@ def _step(
     specs = body.specs()
     needs = body.reached([n for n in range(count) if requires[n]])
     ys = [body.outputs[n] for n in given]
-    run = InnerTrace(state.trace)
+    run = InnerTrace.inside()
     nodes = []
     for number in (*carried, *known, *ys, *range(last, count)):
         spec = Spec(specs[number].shape, specs[number].dtype, device)

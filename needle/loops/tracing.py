@@ -38,6 +38,13 @@ class InnerTrace(Trace):
             self._paths = outer._paths
             self._stack = [outer.where]
 
+    @classmethod
+    def inside(cls) -> InnerTrace:
+        """A trace inside the one that this thread records, if there is one."""
+        outer = state.trace
+        assert outer is None or isinstance(outer, Trace)
+        return cls(outer)
+
     def _name(self, tensor: Value) -> str | None:
         return super()._name(tensor) if self._outer is None else self._outer._name(tensor)
 
@@ -99,7 +106,7 @@ def traced(
     """(tree of the results, body, captured tensors) of a function of Tensors of these specs. The
     body's inputs are the function's, then the captured tensors. `requires` says which inputs take
     part in gradients that the function computes; by default, all of floating dtype."""
-    run = InnerTrace(state.trace)
+    run = InnerTrace.inside()
     if requires is None:
         requires = [is_floating(spec.dtype) for spec in specs]
     nodes = [run.own(Node(s, r, "")) for s, r in zip(specs, requires, strict=True)]

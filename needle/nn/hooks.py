@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from .module import Module
+
+class Hooked(Protocol):
+    """A Module, whose hooks these are."""
+
+    _hooks: tuple[Hook, ...]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Hook:
@@ -15,7 +20,7 @@ class Hook:
     # An object and not a function, so that a hook that is a Module is no part of the state.
     __slots__ = ("before", "fn", "module", "with_kwargs")
 
-    def __init__(self, module: Module, fn: Callable[..., Any], before: bool, kwargs: bool) -> None:
+    def __init__(self, module: Hooked, fn: Callable[..., Any], before: bool, kwargs: bool) -> None:
         if not callable(fn):
             name = type(module).__name__
             raise TypeError(f"{name}: a hook must be a function, not a {type(fn).__name__}")
@@ -33,7 +38,7 @@ class Hook:
         self.remove()
 
 
-def call(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(module: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`module.forward(*args, **kwargs)` with the module's hooks, in the order of registration."""
     hooks = module._hooks
     for hook in hooks:

@@ -8,13 +8,10 @@ Weights of needle's layers are multiplied from the right: Linear has (in, out), 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ..backend_ndarray import NDArray
 from ..tensor import Tensor
-
-if TYPE_CHECKING:
-    from .module import Module
 
 LAYOUTS = ("needle", "torch")
 
@@ -63,13 +60,22 @@ class Entry(NamedTuple):
         return self.tensor.shape if self.form is None else self.form.shape(self.tensor.shape)
 
 
+class HasLayout(Protocol):
+    """A Module, whose tensors have names and layouts in PyTorch."""
+
+    @property
+    def torch_unused(self) -> tuple[str, ...]: ...
+    def torch_layout(self) -> Layout: ...
+    def _contents(self) -> Iterator[tuple[str, Any]]: ...
+
+
 def check_layout(owner: str, layout: str) -> None:
     """ValueError unless `layout` is known."""
     if layout not in LAYOUTS:
         raise ValueError(f"{owner}: layout {layout!r} is not 'needle' or 'torch'")
 
 
-def torch_entries(root: Module) -> tuple[list[Entry], set[str]]:
+def torch_entries(root: HasLayout) -> tuple[list[Entry], set[str]]:
     """The tensors of the state by PyTorch's names, a shared one under each; and the names that
     PyTorch's modules have besides, whose values needle has no use for."""
     entries: list[Entry] = []
@@ -79,10 +85,10 @@ def torch_entries(root: Module) -> tuple[list[Entry], set[str]]:
 
 
 def _add(
-    module: Module,
+    module: HasLayout,
     prefix: str,
     claims: Mapping[str, Form],
-    above: tuple[Module, ...],
+    above: tuple[HasLayout, ...],
     entries: list[Entry],
     unused: set[str],
 ) -> None:
@@ -105,7 +111,7 @@ def _add(
         _add(item, below, inherited, (*above, module), entries, unused)
 
 
-def _declared(module: Module) -> Iterator[tuple[str, Form]]:
+def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
     for path, form in module.torch_layout().items():
         yield path, form if isinstance(form, Form) else Form(form)
 

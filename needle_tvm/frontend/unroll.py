@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from needle import ops
 from needle.body import Body
 from needle.graph import Graph
-from needle.node import Node
-from needle.op import Op
+from needle.node import Node, OpRules
 from needle.ops import Cond, MakeTuple, Scan, TupleGetItem, WhileLoop
 from needle_tvm.errors import TargetError
 
@@ -50,7 +49,7 @@ def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
     return found
 
 
-def _node(op: Op, inputs: Sequence[Node], scope: str | None) -> Node:
+def _node(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node:
     node = Node(op.infer(*[source.spec for source in inputs]), False, scope)
     node.op, node.input_nodes = op, tuple(inputs)
     return node
@@ -64,11 +63,11 @@ def parts_read(graph: Graph, node: Node) -> set[int]:
     return {each.op.index % len(node.specs) for each in readers}  # type: ignore[union-attr]
 
 
-def _written(op: Op, inputs: Sequence[Node], scope: str | None) -> Node | list[Node]:
+def _written(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node | list[Node]:
     """The node of an op, or the nodes of all results of one that has bodies."""
 
     def run(body: Body, given: Sequence[Node]) -> list[Node]:
-        def step(op: Op, given: Sequence[Node]) -> Node:
+        def step(op: OpRules, given: Sequence[Node]) -> Node:
             if isinstance(op, TupleGetItem):  # of a tuple that was written out
                 (whole,) = given
                 if isinstance(whole.op, MakeTuple):

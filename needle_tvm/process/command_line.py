@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from needle_tvm.errors import NeedleTVMError, UsageError
 from needle_tvm.text import error_line, one_line, printable
@@ -20,11 +20,27 @@ from needle_tvm.text import error_line, one_line, printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from needle_tvm.tune.status import Status
-
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
-Progress = Callable[[int, int, "str | Status"], None]
+
+class TimedTask(Protocol):
+    name: str
+    best: float | None
+
+
+class Status(Protocol):
+    """The progress of a search: `needle_tvm.tune.status.Status`."""
+
+    @property
+    def headline(self) -> str: ...
+    @property
+    def spent(self) -> float | None: ...
+    @property
+    def tasks(self) -> Sequence[TimedTask]: ...
+    def table(self, rows: int | None, width: int) -> Any: ...
+
+
+Progress = Callable[[int, int, str | Status], None]
 
 _LINE_SECONDS = 2.0  # between lines of a search's progress if nothing has become faster
 

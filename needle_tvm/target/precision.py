@@ -16,19 +16,25 @@ The product of two rounded operands is exact in float32, except for its smallest
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from needle_tvm.errors import StageError, TargetError, UsageError
-
-if TYPE_CHECKING:
-    from needle_tvm.target.spec import TargetSpec
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "float16", "bfloat16")
 _SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU whose tensor cores multiply them
 
 
-def check(dtype: str | None, spec: TargetSpec, stage: str) -> str:
+class Target(Protocol):
+    """The facts of a target that decide: `target.spec.TargetSpec` has them."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def fields(self) -> dict[str, Any]: ...
+
+
+def check(dtype: str | None, spec: Target, stage: str) -> str:
     """Return the precision that `dtype` asks for; None means float32.
 
     Raises UsageError if there is none of that name, TargetError if the target has no instructions

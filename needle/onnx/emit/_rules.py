@@ -8,14 +8,14 @@ from typing import Any
 
 from ...body import Body
 from ...extents import same
-from ...node import Node
+from ...node import Node, OpRules
 from ...op import Op
 from ._writer import Writer
 
 # A rule takes the Site of the op and its inputs (a tuple of Values for a tuple-valued one), and
 # returns its Value, or a tuple of them.
 Rule = Callable[..., Any]
-RULES: dict[type[Op], Rule] = {}
+RULES: dict[type[OpRules], Rule] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +53,7 @@ def rule(*ops: type[Op]) -> Callable[[Rule], Rule]:
     return enter
 
 
-def find(op: Op) -> Rule | None:
+def find(op: OpRules) -> Rule | None:
     """The rule of an op: that of the table, or its own method `emit_onnx`."""
     return RULES.get(type(op)) or op.emit_onnx
 
@@ -77,7 +77,7 @@ def written(
     return made
 
 
-def all_ops(op: Op) -> Iterator[Op]:
+def all_ops(op: OpRules) -> Iterator[OpRules]:
     """An op, and those in its bodies."""
     yield op
     if op.has_bodies:

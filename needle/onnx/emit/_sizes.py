@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ...dims import Dim, Expression
+from ._shapes import Shape
+from ._values import Value
 
-if TYPE_CHECKING:
-    from ._writer import Value, Writer
+
+class Nodes(Protocol):
+    """What writes the nodes: a Writer."""
+
+    def ints(self, numbers: Sequence[Any]) -> Value: ...
+    def concat(self, parts: Sequence[Value], axis: int, shape: Shape | None) -> Value: ...
+    def node(self, op_type: str, *inputs: Value | None, **attributes: Any) -> Any: ...
+    def op(self, op_type: str, *inputs: Value) -> Value: ...
 
 
 class Sizes:
     """The values of expressions, each computed once; `sources` has (input, axis, factor, offset)
     for each dim: that axis of the input has factor * dim + offset elements."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: Nodes) -> None:
         self._writer = writer
         self._known: dict[Expression, Value] = {}
         self.sources: dict[Dim, tuple[Value, int, int, int]] = {}
@@ -56,7 +64,7 @@ class Sizes:
 class _Size:
     """An int64 vector of one element that adds and multiplies, for `Expression.built`."""
 
-    def __init__(self, writer: Writer, value: Value) -> None:
+    def __init__(self, writer: Nodes, value: Value) -> None:
         self.writer, self.value = writer, value
 
     def _with(self, op_type: str, other: Any) -> _Size:

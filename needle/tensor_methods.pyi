@@ -1,0 +1,2 @@
+from .methods import TensorMethods as TensorMethods
+from .methods import TupleMethods as TupleMethods
