@@ -52,10 +52,10 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
     return model, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
 
 
-def fresh(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """SETS sets of inputs in memory of their own: the given arrays, then their elements moved on by
-    one place, by two, and so on. An index stays within its range."""
-    return [[np.roll(array, places) for array in arrays] for places in range(SETS)]
+def fresh(arrays: Sequence[np.ndarray], sets: int = SETS) -> list[list[np.ndarray]]:
+    """So many sets of inputs in memory of their own: the given arrays, then their elements moved on
+    by one place, by two, and so on. An index stays within its range."""
+    return [[np.roll(array, places) for array in arrays] for places in range(sets)]
 
 
 def calls(
@@ -244,12 +244,12 @@ def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:
     return on_gpu(lambda tensors: model(*tensors), sets, place.synchronize)
 
 
-def program(path: str, inputs: str) -> Calls:
+def program(path: str, inputs: str, sets: int = SETS) -> Calls:
     """An exported model called with NumPy's arrays, without needle and without TVM's compiler."""
     from needle_tvm import runtime
 
     loaded = runtime.load(path)
-    return calls(lambda arrays: loaded(*arrays), fresh(load_arrays(inputs)))
+    return calls(lambda arrays: loaded(*arrays), fresh(load_arrays(inputs), sets))
 
 
 def artifact(path: str, inputs: str) -> Calls:

@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from apps.contestants import calls, fresh
+from apps.contestants import SETS, calls, fresh
 from needle_tvm.process.timing import Calls, load_arrays
 
 
-def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
+def onnxruntime(
+    onnx: str, inputs: str, threads: int, bound: bool = False, sets: int = SETS
+) -> Calls:
     """ONNX Runtime with all its graph optimisations, called by `run`. `bound`: inputs and outputs
     are bound before, so that a call neither copies nor allocates."""
     import onnxruntime as ort
@@ -28,7 +30,7 @@ def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Ca
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
     names = [spec.name for spec in session.get_inputs()]
-    feeds = [dict(zip(names, arrays, strict=True)) for arrays in fresh(load_arrays(inputs))]
+    feeds = [dict(zip(names, arrays, strict=True)) for arrays in fresh(load_arrays(inputs), sets)]
     if not bound:
         return calls(lambda feed: session.run(None, feed), feeds)
     results = {

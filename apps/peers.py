@@ -170,11 +170,9 @@ def contestants(
     given = model.endswith(ONNX) and device == "cpu"
     if not given and model not in TWINS:
         return []
-    read: dict[str, Any] = {"inputs": files.inputs, "threads": threads}
     if given:
-        read["onnx"] = str(Path(model).resolve())
-        readers = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
-        return _each([(peer, read) for peer in readers if not peer.missing], threads, code)
+        path = str(Path(model).resolve())
+        return readers(names, path, files.inputs, threads, code)
     chosen = [
         peer
         for key, peer in PEERS.items()
@@ -193,9 +191,26 @@ def contestants(
         "device": device,
         "precision": precision,
     }
+    onnx = ""
     if any(peer.reads_onnx for peer in chosen):
-        read["onnx"] = write_onnx(load, files.folder / "model.onnx", axes)
+        onnx = write_onnx(load, files.folder / "model.onnx", axes)
+    read = {"inputs": files.inputs, "threads": threads, "onnx": onnx}
     return _each([(peer, read if peer.reads_onnx else load) for peer in chosen], threads, code)
+
+
+def readers(
+    names: Collection[str],
+    onnx: str,
+    inputs: str,
+    threads: int,
+    code: bool = False,
+    **more: Any,
+) -> list[Contestant]:
+    """The installed peers among `names` that read the ONNX file `onnx`, as `contestants` gives
+    them; their factories also take `more`."""
+    read = {"inputs": inputs, "threads": threads, "onnx": onnx, **more}
+    found = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
+    return _each([(peer, read) for peer in found if not peer.missing], threads, code)
 
 
 def _each(

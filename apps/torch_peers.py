@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -155,11 +156,16 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
         named = {int(axis): name for axis, name in axes.items()}
         dynamic = {"input_names": ["x"], "dynamic_axes": {"x": named}}
     net, (tensors, *_) = load(**setup)
-    net.eval()
+    yield {"path": to_onnx(net.eval(), tensors, path, **dynamic)}
+
+
+def to_onnx(module: Any, tensors: Sequence[Any], path: Path | str, **options: Any) -> str:
+    """Write a module as an ONNX file with more options of torch.onnx.export; return its path."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # about shapes taken for constants, which they are
-        torch.onnx.export(net, tuple(tensors), path, dynamo=False, opset_version=17, **dynamic)
-    yield {"path": path}
+        options = {"dynamo": False, "opset_version": 17, **options}
+        torch.onnx.export(module, tuple(tensors), str(path), **options)
+    return str(path)
 
 
 def stock_tvm(**kwargs: Any) -> Calls:

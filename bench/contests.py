@@ -31,6 +31,7 @@ from needle_tvm.text import error_line
 
 EAGER = "needle eager"
 RUNTIME = ", runtime"  # needle_tvm.runtime's call with NumPy arrays
+BEFORE = "before, "  # begins the names of contestants of another commit, which are no peers
 ARRAYS = ", arrays"  # exe(array); without it exe(Tensor)
 AGAIN = 4  # times as many rounds for a case that the first run does not decide
 
@@ -216,7 +217,11 @@ def fastest_peer(case: Mapping[str, Any]) -> dict[str, Any]:
 def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
     """The peer with the lowest ratio, among those called as users do or among `code`; None without
     one. A busy machine changes ratios less than times."""
-    peers = [name for name in ratios if not is_ours(name) and name.endswith(CODE) == code]
+    peers = [
+        name
+        for name in ratios
+        if not is_ours(name) and not name.startswith(BEFORE) and name.endswith(CODE) == code
+    ]
     return min(peers, key=lambda name: ratios[name]["median"], default=None)
 
 

@@ -6,7 +6,7 @@ function of a size that makes what is called on them. A name that this needle la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,34 +110,46 @@ def _attention(length: int, causal: bool, masked: bool) -> Case:
     )
 
 
-def _weights(size: Size, gates: int) -> dict[str, np.ndarray]:
-    _, _, width, hidden = size
-    shapes = {"weight_ih_l0": (gates * hidden, width), "weight_hh_l0": (gates * hidden, hidden)}
-    shapes |= {"bias_ih_l0": (gates * hidden,), "bias_hh_l0": (gates * hidden,)}
-    return {name: _drawn(*shape) / hidden**0.5 for name, shape in shapes.items()}
+def _weights(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Weights for a state dict in PyTorch's layout, as small as layers have them."""
+    shapes = {name: tuple(value.shape) for name, value in state.items()}
+    return {name: _drawn(*shape) / max(shape) ** 0.5 for name, shape in shapes.items()}
 
 
-def _recurrent(kind: str, gates: int) -> Case:
-    """The outputs of a layer of both packages, at sizes (steps, batch, width, hidden)."""
+def _of_layer(
+    kind: str,
+    sizes: Sequence[Size],
+    split: Callable[[Size], tuple[Size, Size]],
+    result: Callable[[Any], Any] = lambda y: y,
+) -> Case:
+    """A layer of both packages with the same weights. `split` makes of a size the shape of the
+    input and the layer's positional arguments; `result` is of what a call returns."""
 
     def needle(ndl: Any, size: Size) -> Callable[..., Any]:
-        model = getattr(ndl.nn, kind)(*size[2:])
-        weights = {name: ndl.Tensor(array) for name, array in _weights(size, gates).items()}
-        model.load_state_dict(weights, layout="torch")
-        return _outputs(model.eval())
+        model = getattr(ndl.nn, kind)(*split(size)[1]).eval()
+        model.load_state_dict(_weights(model.state_dict(layout="torch")), layout="torch")
+        return lambda x: result(model(x))
 
     def torch(th: Any, size: Size) -> Callable[..., Any]:
-        model = getattr(th.nn, kind)(*size[2:])
-        weights = {name: th.from_numpy(array) for name, array in _weights(size, gates).items()}
-        model.load_state_dict(weights)
-        return _outputs(model.eval().requires_grad_(False))  # as the export to ONNX wants it
+        model = getattr(th.nn, kind)(*split(size)[1]).eval().requires_grad_(False)
+        weights = _weights(model.state_dict())
+        model.load_state_dict({name: th.from_numpy(array) for name, array in weights.items()})
+        return lambda x: result(model(x))
 
+    return Case(sizes, lambda size: [_drawn(*split(size)[0])], needle, torch)
+
+
+def _recurrent(kind: str) -> Case:
+    """The outputs of a layer at sizes (steps, batch, width, hidden)."""
     sizes = ((20, 1, 64, 64), (35, 16, 128, 128), (50, 32, 256, 256))
-    return Case(sizes, lambda size: [_drawn(*size[:3])], needle, torch)
+    return _of_layer(kind, sizes, lambda size: (size[:3], size[2:]), lambda y: y[0])
 
 
-def _outputs(model: Any) -> Callable[..., Any]:
-    return lambda x: model(x)[0]
+def _convolution(kind: str, *sizes: Size) -> Case:
+    """A convolution at sizes of its input (n, channels, *extents) and its further arguments:
+    outputs, kernel, stride, padding and, of a transposed one, output padding."""
+    end = 2 + int(kind[-2])
+    return _of_layer(kind, sizes, lambda size: (size[:end], (size[1], *size[end:])))
 
 
 CASES: dict[str, Case] = {
@@ -182,6 +194,22 @@ CASES: dict[str, Case] = {
     "attention causal": _attention(1, causal=True, masked=False),
     "attention masked": _attention(1, causal=False, masked=True),
     "attention of lengths": _attention(2, causal=False, masked=False),
-    "gru": _recurrent("GRU", 3),
-    "rnn": _recurrent("RNN", 1),
+    "gru": _recurrent("GRU"),
+    "rnn": _recurrent("RNN"),
+    "conv1d": _convolution(
+        "Conv1d", (1, 16, 128, 32, 3, 1, 1), (8, 64, 256, 64, 5, 1, 2), (4, 80, 1500, 256, 3, 2, 1)
+    ),
+    "conv3d": _convolution(
+        "Conv3d",
+        *((1, 4, 8, 8, 8, 8, 3, 1, 1), (1, 3, 16, 56, 56, 32, 3, 1, 1)),
+        (2, 32, 8, 28, 28, 64, 3, 1, 1),
+    ),
+    "conv transposed 1d": _convolution(
+        "ConvTranspose1d",
+        *((1, 16, 64, 16, 4, 2, 1), (8, 64, 128, 64, 4, 2, 1), (2, 128, 200, 64, 16, 8, 4)),
+    ),
+    "conv transposed 2d": _convolution(
+        "ConvTranspose2d",
+        *((1, 8, 8, 8, 8, 2, 2), (4, 64, 16, 16, 32, 4, 2, 1), (1, 64, 56, 56, 64, 3, 2, 1, 1)),
+    ),
 }

@@ -5,108 +5,70 @@ from __future__ import annotations
 
 import argparse
 import sys
-import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import apps.peers
-import apps.report
 from apps.contestants import Calls, as_tensors, calls, fresh, load_arrays
-from bench import contests, tables
+from bench import contests, harness
 from bench.operation_cases import CASES
-from needle_tvm.errors import UsageError
 from needle_tvm.process import command_line as cli
-from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant, save_arrays
 
 OURS = "needle compiled"
 PEERS = ("onnxruntime",)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = contests.make_parser("bench.operations", __doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of an operation's name (all)")
-    return parser
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = make_parser().parse_args(arguments)
+    options = harness.make_parser("bench.operations", __doc__).parse_args(arguments)
     return cli.guarded("bench.operations", lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the contests one after the other, print each as it ends, write all of them."""
-    chosen = [
-        name for name in CASES if not options.parts or any(part in name for part in options.parts)
-    ]
-    if not chosen:
-        raise UsageError(f"no operation's name has any of {options.parts}: {', '.join(CASES)}")
+    """Run the contests of the operations."""
     options.strict = False  # an operation that one lacks is a row without it
-    target = options.out / "operations.json"
-    cli.check_writable(target)
-    report = contests.new_report(options, "mlp", PEERS)
-    for name in chosen:
-        for number, size in enumerate(CASES[name].sizes):
-            title = f"{name} {'-'.join(map(str, size))}"
-            with scratch_folder("needle-operations-") as folder:
-                entries = entries_of(name, number, options, folder)
-                report["cases"].append(contests.run(title, entries, options))
-            tables.print_case(report["cases"][-1])
-            apps.report.write_json(report, target)  # kept if a later one fails
-    parts = [("beside the fastest peer of each operation", tables.summary(report["cases"]))]
-    tables.publish(report, options.out, "operations", parts)
-    return cli.OK
+    cases = {
+        f"{name} {'-'.join(map(str, size))}": partial(entries_of, name, number)
+        for name, case in CASES.items()
+        for number, size in enumerate(case.sizes)
+    }
+    return harness.run(options, "operations", cases, ("mlp", PEERS))
 
 
 def entries_of(
     name: str, number: int, options: argparse.Namespace, folder: Path
-) -> list[Contestant]:
+) -> harness.Entries:
     """The contestants of a case at one of its sizes; their files are in the folder."""
-    case = CASES[name]
-    arrays = case.inputs(case.sizes[number])
+    case, threads = CASES[name], options.threads
     inputs = str(folder / "inputs.npz")
+    arrays = case.inputs(case.sizes[number])
     save_arrays(inputs, {f"x{i}": array for i, array in enumerate(arrays)})
-    given = {"name": name, "number": number, "inputs": inputs}
+    given = {"name": name, "number": number, "inputs": inputs, "threads": threads}
     ours = ((OURS, "compiled"), (contests.EAGER, "eager"), ("PyTorch", "pytorch"))
     entries = [
-        Contestant(
-            each,
-            f"bench.operations:{way}",
-            {**given, "threads": options.threads},
-            threads=options.threads,
-        )
-        for each, way in ours
+        Contestant(each, f"bench.operations:{way}", given, threads=threads) for each, way in ours
     ]
-    onnx = folder / "model.onnx"
-    if write_onnx(name, number, onnx):
-        files = {"inputs": inputs, "onnx": str(onnx), "threads": options.threads}
-        entries += [
-            apps.peers.contestant(apps.peers.PEERS[key], files, options.threads, bound=False)
-            for key in PEERS
-            if not apps.peers.PEERS[key].missing
-        ]
-    return entries
+    onnx = write_onnx(name, number, folder / "model.onnx")
+    return entries + (apps.peers.readers(PEERS, onnx, inputs, threads) if onnx else []), None
 
 
-def write_onnx(name: str, number: int, path: Path) -> bool:
-    """Export PyTorch's operation; False if ONNX has none."""
+def write_onnx(name: str, number: int, path: Path) -> str | None:
+    """Export PyTorch's operation; None if ONNX has none."""
     import torch
 
+    from apps.torch_peers import to_onnx
     from bench.torch_layers import Function
 
     case = CASES[name]
     size = case.sizes[number]
-    tensors = tuple(map(torch.from_numpy, case.inputs(size)))
-    module = Function(case.torch(torch, size)).eval()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        try:
-            torch.onnx.export(module, tensors, str(path), dynamo=False, opset_version=17)
-        except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
-            print(f"{name}: no ONNX ({str(error).splitlines()[0]})", file=sys.stderr)
-            return False
-    return True
+    try:
+        tensors = map(torch.from_numpy, case.inputs(size))
+        return to_onnx(Function(case.torch(torch, size)).eval(), list(tensors), path)
+    except (torch.onnx.errors.OnnxExporterError, RuntimeError) as error:
+        print(f"{name}: no ONNX ({str(error).splitlines()[0]})", file=sys.stderr)
+        return None
 
 
 def eager(name: str, number: int, inputs: str, threads: int) -> Calls:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 import apps.peers
 import apps.report
-from bench import contests, recurrence_calls, tables
+from bench import contests, harness, recurrence_calls, tables
 from bench.compiling import compile_one
 from bench.recurrence_cases import (
     GATES,
@@ -36,9 +36,13 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant, save_arrays
 from needle_tvm.text import duration
 
-OURS, BEFORE, BEFORE_EAGER = "needle compiled", "before, compiled", "before, eager"
+OURS, BEFORE, BEFORE_EAGER = (
+    "needle compiled",
+    *(contests.BEFORE + each for each in ("compiled", "eager")),
+)
 JAX = "JAX lax.scan"
 BEFORES = (BEFORE, BEFORE_EAGER)
+PEERS = ("torch", "onnxruntime", "jax")
 OP, SCAN = "needle, op", "needle, scan"
 # Gradients of the commit before are compiled up to so many steps: each step was code of its own.
 MOST_UNROLLED = 24
@@ -51,9 +55,8 @@ LENGTHS, LINES = (64, 1_000, 10_000), (1, 64, 4_096)
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = contests.make_parser("bench.recurrence", __doc__)
+    parser = harness.make_parser("bench.recurrence", __doc__)
     add = parser.add_argument
-    add("parts", nargs="*", metavar="PART", help="of a case's name (all cases)")
     add("--before", type=Path, metavar="FOLDER", help="a checkout of another commit, with a .venv")
     add("--torch-compile", action="store_true", help="also torch.compile (minutes)")
     which = parser.add_mutually_exclusive_group()
@@ -84,55 +87,31 @@ def run(options: argparse.Namespace) -> int:
         found = [Recurrence(name, mode, OWN[name]) for name in OWN for mode in MODES]
     else:
         found = [layer(name, size, mode) for name in GATES for size in SIZES for mode in MODES]
-    cases = [(each.title, partial(entries_of, each)) for each in found]
-    return race(options, "recurrence-own" if options.own else "recurrence", cases, summary)
-
-
-Entries = tuple[list[Contestant], list[np.ndarray] | None]
-Cases = Iterable[tuple[str, Callable[[argparse.Namespace, Path], Entries]]]
-
-
-def race(options: argparse.Namespace, file: str, cases: Cases, table: Callable[..., Any]) -> int:
-    """Run the contests whose titles have one of the chosen parts."""
-    chosen = [
-        (title, entries)
-        for title, entries in cases
-        if not options.parts or any(part in title for part in options.parts)
+    cases = {each.title: partial(entries_of, each) for each in found}
+    notes = [
+        "layers: steps-batch-input-hidden-layers; forward: weights are constants; gradient: of the "
+        "weights, which are inputs, for the sum of y * y"
     ]
-    if not chosen:
-        raise UsageError(f"no case's name has any of {options.parts}")
-    target = options.out / f"{file}.json"
-    cli.check_writable(target)
-    report = contests.new_report(options, "lstm", ("torch", "onnxruntime", "jax"))
-    for title, entries in chosen:
-        with scratch_folder("needle-recurrence-") as folder:
-            racing, exact = entries(options, folder)
-            found = contests.run(title, racing, options, exact=exact)
-        ratios = found["ratios"].get(OURS, {})
-        names = {name: ratio for name, ratio in ratios.items() if name not in BEFORES}
-        found.pop("fastest", None)
-        if name := contests.fastest(names, code=False):
-            found["fastest"] = name
-        report["cases"].append(found)
-        tables.print_case(report["cases"][-1])
-        apps.report.write_json(report, target)  # kept if a later one fails
-    if not options.associative:
-        report["notes"] = [
-            "layers: steps-batch-input-hidden-layers; forward: weights are constants; gradient: of "
-            "the weights, which are inputs, for the sum of y * y"
-        ]
     if options.before and not options.own:
-        report["notes"].append(
+        notes.append(
             f"before: {options.before}; its gradients compiled up to {MOST_UNROLLED} steps, and "
             "eager; the table has the faster, and says which if it was eager"
         )
-    tables.publish(report, options.out, file, [("beside others", table(report["cases"]))])
-    return cli.OK
+    return race(options, "recurrence-own" if options.own else "recurrence", cases, summary, notes)
 
 
-def entries_of(
-    case: Recurrence, options: argparse.Namespace, folder: Path
-) -> tuple[list[Contestant], list[np.ndarray]]:
+def race(
+    options: argparse.Namespace,
+    name: str,
+    cases: harness.Cases,
+    table: Callable[..., tables.Rows],
+    notes: Sequence[str] = (),
+) -> int:
+    """Run the chosen contests of `cases`; print and write them with the rows of `table`."""
+    return harness.run(options, name, cases, ("lstm", PEERS), notes, "beside others", table)
+
+
+def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> harness.Entries:
     """The contestants of a case and its exact results; their files are in the folder."""
     x, *weights = case.arrays()
     files = {"inputs": str(folder / "inputs.npz"), "weights": str(folder / "weights.npz")}
@@ -165,11 +144,9 @@ def entries_of(
     entries.append(entry(apps.peers.TORCH_EAGER, "pytorch", compiled=False))
     if options.torch_compile:
         entries.append(entry("torch.compile", "pytorch", compiled=True))
-    if case.mode == "forward" and not (peer := apps.peers.PEERS["onnxruntime"]).missing:
-        onnx = str(folder / "model.onnx")
-        write_onnx(case.name, x, weights, onnx)
-        files = {"inputs": files["inputs"], "onnx": onnx, "threads": threads}
-        entries.append(apps.peers.contestant(peer, files, threads, bound=False))
+    if case.mode == "forward":
+        onnx = write_onnx(case.name, x, weights, folder / "model.onnx")
+        entries += apps.peers.readers(("onnxruntime",), onnx, files["inputs"], threads)
     return entries, layer_results(case, x, weights)
 
 
@@ -196,18 +173,21 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def associative_cases() -> Cases:
+def associative_cases() -> harness.Cases:
     """Each op at each length and number of lines."""
-    for name, inputs in ASSOCIATIVE.items():
-        for length in LENGTHS:
-            for lines in LINES:
-                title = f"{name}, {length} elements of {lines} lines"
-                yield title, partial(associative_entries, name, (length, lines), inputs)
+    return {
+        f"{name}, {length} elements of {lines} lines": partial(
+            associative_entries, name, (length, lines), inputs
+        )
+        for name, inputs in ASSOCIATIVE.items()
+        for length in LENGTHS
+        for lines in LINES
+    }
 
 
 def associative_entries(
     name: str, shape: tuple[int, int], inputs: int, options: argparse.Namespace, folder: Path
-) -> Entries:
+) -> harness.Entries:
     """The op and the scan; numbers are near 1, so that products are neither 0 nor infinite."""
     rng = np.random.default_rng(0)
     arrays = [np.exp(rng.normal(0, 0.003, shape)).astype(np.float32) for _ in range(inputs)]

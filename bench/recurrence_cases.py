@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -95,15 +95,12 @@ def own_results(case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]) 
     return found
 
 
-def write_onnx(name: str, x: np.ndarray, weights: Sequence[np.ndarray], path: str) -> None:
+def write_onnx(name: str, x: np.ndarray, weights: Sequence[np.ndarray], path: Path) -> str:
     """The ONNX file of PyTorch's layer, whose only output is the sequence."""
     import torch
 
+    from apps.torch_peers import to_onnx
     from bench.torch_layers import Function
 
     layer = recurrence_calls.torch_module(name, weights).eval().requires_grad_(False)
-    module = Function(lambda x: layer(x)[0]).eval()
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        given = (torch.from_numpy(x),)
-        torch.onnx.export(module, given, path, dynamo=False, opset_version=17)
+    return to_onnx(Function(lambda x: layer(x)[0]).eval(), [torch.from_numpy(x)], path)

@@ -1,4 +1,4 @@
-"""Forty architectures drawn from the lists of timm and transformers, for `bench.loading`.
+"""Forty architectures drawn from the lists of timm and transformers, for `bench.zoo`.
 
     python -m bench.zoo_drawn        # draw again, and print the names
 
@@ -20,22 +20,12 @@ from typing import Any
 
 import torch
 
-from .zoo_models import GROUPS, Made, declare_torchvision, images, settled, tokens
+from .zoo_models import GROUPS, Made, declare_torchvision, images, timm_model, tokens
 
 SEED, COUNT = 17, 20
 _MOST = {"timm": 30e6, "transformers": 60e6}  # parameters
 _LARGEST_IMAGE = 256
 _SECONDS = 60  # for making and running a candidate of transformers
-
-
-def timm_model(name: str) -> Made:
-    """A model of timm at its own image size."""
-    declare_torchvision()
-    import timm
-
-    model = timm.create_model(name, pretrained=False)
-    size = model.pretrained_cfg["input_size"][-1]
-    return settled(model, size), (images(1, size),), {}
 
 
 def transformers_model(kind: str) -> Made:

@@ -179,12 +179,14 @@ def settled(model: nn.Module, size: int) -> nn.Module:
     return model.eval()
 
 
-def _timm(name: str) -> Made:
+def timm_model(name: str, size: int | None = None) -> Made:
+    """A model of timm at this image size, or at its own."""
     declare_torchvision()
     import timm
 
     model = timm.create_model(name, pretrained=False)
-    return settled(model, 224), (images(1, 224),), {}
+    size = size or model.pretrained_cfg["input_size"][-1]
+    return settled(model, size), (images(1, size),), {}
 
 
 _TWO = {"num_hidden_layers": 2}
@@ -250,6 +252,6 @@ def _transformers(name: str) -> Made:
 GROUPS: dict[str, dict[str, Callable[[], Made]]] = {
     "others": OTHERS,
     "torchvision": {name: partial(_torchvision, name) for name in _TORCHVISION},
-    "timm": {name: partial(_timm, name) for name in _TIMM},
+    "timm": {name: partial(timm_model, name, 224) for name in _TIMM},
     "transformers": {name: partial(_transformers, name) for name in _TRANSFORMERS},
 }

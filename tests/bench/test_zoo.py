@@ -1,64 +1,78 @@
-"""A sample of the zoo through `bench.zoo`: compiled, compared, exported, reloaded and timed."""
+"""A sample of the zoo through `bench.zoo`: loaded, compiled, compared, reloaded, timed."""
 
 import numpy as np
 import pytest
 
-pytestmark = pytest.mark.slow
+torch = pytest.importorskip("torch")
+pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
+from bench import zoo, zoo_steps  # noqa: E402
+
+COMPILED = ("tuned", "imported", "times")
+# Every step for some, and for the others what the first ones do not take.
 SAMPLE = [
-    *[("others", name) for name in ("unet transposed", "unet bilinear", "lstm classifier")],
-    *[("others", name) for name in ("gru classifier", "seq2seq", "wavenet")],
-    ("torchvision", "shufflenet_v2_x1_0"),
-    ("timm", "vit_tiny_patch16_224"),
-    ("transformers", "bert"),
-    ("transformers", "gpt2"),
+    *[("others", name, tuple(zoo.STEPS)) for name in ("unet transposed", "gru classifier")],
+    ("timm", "vit_tiny_patch16_224", tuple(zoo.STEPS)),
+    ("transformers", "bert", tuple(zoo.STEPS)),
+    *[("others", name, COMPILED) for name in ("unet bilinear", "lstm classifier")],
+    *[("others", name, COMPILED) for name in ("seq2seq", "wavenet")],
+    ("torchvision", "shufflenet_v2_x1_0", COMPILED),
+    ("transformers", "gpt2", COMPILED),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.peer
-@pytest.mark.filterwarnings("ignore")  # the exporter warns of itself and of what it traces
-@pytest.mark.parametrize(("group", "name"), SAMPLE)
-def test_a_sample_of_the_zoo(group, name):
-    torch = pytest.importorskip("torch")
+@pytest.mark.filterwarnings("ignore")  # the exporter and the packages warn of themselves
+@pytest.mark.parametrize(("group", "name", "steps"), SAMPLE)
+def test_a_sample_of_the_zoo_is_right_at_every_step(group, name, steps):
     if group != "others":
         pytest.importorskip(group)
-    from bench import zoo
-
     with torch.random.fork_rng():
-        before = torch.is_grad_enabled()
-        try:
-            row = zoo.measured(group, name, "torchscript", rounds=1)
-        finally:
-            torch.set_grad_enabled(before)
-    for way in zoo.WAYS:
-        assert zoo.is_right(row[way]), row[way]
-    assert sorted(row["ms"]) == sorted(zoo.TIMED)
+        row = zoo.measured(group, name, steps, "torchscript", rounds=1)
+    for step in steps:
+        assert zoo.is_right(step, row[step]), (step, row[step])
+    assert sorted(row["times"]["ms"]) == sorted(zoo.TIMED)
 
 
 def test_differences_are_of_the_largest_element():
-    pytest.importorskip("tvm", reason="needs the [tvm] extra")
-    from bench import zoo
-
     want = [np.array([4.0, -8.0]), np.array([], "float32"), np.array([True])]
-    assert zoo.difference(want, want) == 0.0
-    assert zoo.difference(want, [want[0] + [0, 1], *want[1:]]) == 0.125
-    assert np.isnan(zoo.difference(want, [want[0] * np.nan, *want[1:]]))
-    assert zoo.difference(want, [want[0][:1], *want[1:]]) == float("inf")
-    assert zoo.difference(want, want[:2]) == float("inf")
+    assert zoo_steps.difference(want, want) == 0.0
+    assert zoo_steps.difference(want, [want[0] + [0, 1], *want[1:]]) == 0.125
+    assert np.isnan(zoo_steps.difference(want, [want[0] * np.nan, *want[1:]]))
+    assert zoo_steps.difference(want, [want[0][:1], *want[1:]]) == float("inf")
+    assert zoo_steps.difference(want, want[:2]) == float("inf")
 
 
-def test_the_table_counts_what_is_right():
-    pytest.importorskip("tvm", reason="needs the [tvm] extra")
-    from bench import zoo
-
-    right = {"compile_s": 1.0, "error": 1e-6, "reloads": True}
+def test_the_table_counts_what_is_right_and_a_refusal_as_a_miss():
+    refused = {"fails": "UnsupportedError: needle has not the operator | aten.x", "s": 1.0}
+    load, right = {"nodes": 1, "s": 1.0}, {"error": 1e-6, "s": 1.0}
+    tuned = {**right, "compile_s": 3.0, "reloads": True}
+    ms = {"needle": 2.0, "PyTorch": 3.0, "ONNX Runtime": 5.0}
     rows = {
-        "a/b": {"torch": right, "onnx": right, "ms": {"needle": 1.0}},
-        "a/c": {"torch": {**right, "error": 1e-3}, "onnx": {**right, "reloads": False}, "ms": {}},
-        "a/d": {"torch": right, "onnx": {"fails": "no translation"}, "ms": {}},
-        "a/e": {"torch": {**right, "error": float("nan")}, "onnx": right, "ms": {}},
+        "a/b": {"load": load, "eager": right, "tuned": tuned, "times": {"ms": ms}},
+        "a/c": {"load": load, "eager": {"error": float("nan")}, "tuned": {**tuned, "error": 1e-3}},
+        "a/d": {"load": refused},
+        "a/e": {"load": load, "eager": right, "tuned": {**tuned, "reloads": False}},
     }
     text = zoo.table(rows)
-    assert "| a/d | 1.0 | 1.0e-06 | no translation |" in text
-    assert "through torch: 2 of 4 compile, agree and reload" in text
-    assert "through onnx: 2 of 4 compile, agree and reload" in text
+    assert "| a/b | 1.0 | 1.0e-06 | 1.0e-06 | 3.0 | 2.0 | 3.0 |  | 5.0 | 1.50 |" in text
+    assert "| a/d | UnsupportedError: needle has not the operator / aten.x |" in text
+    assert "1.0e-06 (reloaded otherwise)" in text
+    for line in ("load: 3 of 4", "eager: 2 of 4", "tuned: 1 of 4", "times: 1 of 4"):
+        assert f"{line} are right" in text
+    assert "gradients" not in text  # which nobody asked for
+
+
+def test_a_hundred_models_of_which_thirty_are_differentiated():
+    names = {(group, name) for group, models in zoo.groups().items() for name in models}
+    assert len(names) == 100
+    assert len(zoo.differentiated()) == zoo.DIFFERENTIATED
+    assert zoo.differentiated() <= names
+
+
+def test_code_that_reloads_with_other_bits_is_wrong():
+    assert zoo.is_right("tuned", {"error": 1e-5, "reloads": True})
+    assert not zoo.is_right("tuned", {"error": 1e-5, "reloads": False})
+    assert not zoo.is_right("tuned", {"error": 1e-3, "reloads": True})
+    assert zoo.is_right("gradients", {"error": 5e-4})
