@@ -44,93 +44,70 @@ _CHECKED: set[Callable[..., Any]] = set()
 _KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-_ABSENT: Any = object()  # the default of what has none
-
-
 def named(
     function: Callable[..., Any], owner: str | None = None, is_method: bool = False
 ) -> Callable[..., Any]:
     """`function` with its keywords checked; itself if it was checked before, or if it takes any
     keyword or only tensors, which nobody gives by name. What follows a star, as `*shape`, may be
     given by name too, as a tuple. `owner` is the function's name in errors; that of a constructor
-    is the class. The first parameter of a method, whatever its name, is given by nobody."""
+    is the class. Callers never pass a method's first parameter by name."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     if open_ended or all(p.annotation in _TENSORS for p in parameters if p.name != "self"):
         return function
-    if owner is None or any(p.kind not in _KEYWORDS for p in parameters):
-        call = _retrying(function, parameters, owner)
-    else:
-        call = _passing(function, parameters, owner, is_method)
-    _CHECKED.add(functools.wraps(function)(call))
-    return call
+    own = frozenset(p.name for p in parameters if p.kind in _KEYWORDS)
+    renamed = _Renaming(parameters, owner, is_method)
 
-
-def _retrying(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], owner: str | None
-) -> Callable[..., Any]:
-    """A function that calls `function` again if Python has refused an unknown keyword, which it
-    does before the function begins."""
-    known = [p.name for p in parameters if p.kind in _KEYWORDS and p.name != "self"]
-    star = next((i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL), None)
-    several = [] if star is None else [parameters[star].name]
-
+    @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(*args, **kwargs)
-        except TypeError:
-            if kwargs.keys() <= set(known):
-                raise
-            name = owner or type(args[0]).__name__
-            kwargs = _renamed(name, several + known, kwargs)
-            if several and several[0] in kwargs:
-                if len(args) != star:
-                    raise TypeError(f"{name}: {several[0]!r} is given twice") from None
-                args = (*args, kwargs.pop(several[0]))
+        if kwargs and not kwargs.keys() <= own:
+            args, kwargs = renamed(args, kwargs)
         return function(*args, **kwargs)
 
+    _CHECKED.add(call)
     return call
 
 
-def _passing(
-    function: Callable[..., Any], parameters: list[inspect.Parameter], owner: str, is_method: bool
-) -> Callable[..., Any]:
-    """A function with the same parameters, which passes them on, and takes other keywords. Beside
-    these, an argument that is its default counts as not given.
+class _Renaming:
+    """Converts a call with other keywords into one with the function's own."""
 
-    Its text is compiled, as dataclasses do it: a call through *args and **kwargs would add 0.1 to
-    0.2 microseconds to a small op's two.
-    """
-    names = [p.name for p in parameters]
-    defaults = {p.name: _ABSENT if p.default is p.empty else p.default for p in parameters}
+    def __init__(
+        self, parameters: list[inspect.Parameter], owner: str | None, is_method: bool
+    ) -> None:
+        self._owner = owner
+        self._hidden = 1 if is_method or owner is None else 0  # self
+        named = [p.name for p in parameters if p.kind in _KEYWORDS]
+        star = [i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL]
+        self._star = star[0] if star else None
+        self._names = [parameters[i].name for i in star] + named[self._hidden :]
+        positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        self._positional = [p.name for p in parameters if p.kind in positional]
+        self._defaults = {p.name: p.default for p in parameters}
 
-    def other(given: dict[str, Any], keywords: dict[str, Any]) -> Any:
-        explicit = {name: value for name, value in given.items() if value is not defaults[name]}
-        if is_method:
-            return function(
-                explicit.pop(names[0]), **_renamed(owner, names[1:], explicit | keywords)
-            )
-        return function(**_renamed(owner, names, explicit | keywords))
-
-    heads = [f"{name}=_defaults[{name!r}]" for name in names]
-    first = next((i for i, p in enumerate(parameters) if p.kind is p.KEYWORD_ONLY), None)
-    if first is not None:
-        heads.insert(first, "*")
-    passed = [f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name for p in parameters]
-    absent = [f"{name} is _absent" for name in names if defaults[name] is _ABSENT]
-    given = ", ".join(f"{name!r}: {name}" for name in names)
-    text = (
-        f"def call({', '.join(heads)}, **_keywords):\n"
-        f"    if {' or '.join(['_keywords', *absent])}:\n"
-        f"        return _other({{{given}}}, _keywords)\n"
-        f"    return _function({', '.join(passed)})\n"
-    )
-    scope = {"_defaults": defaults, "_absent": _ABSENT, "_other": other, "_function": function}
-    exec(compile(text, f"{__file__}:{owner}", "exec"), scope)
-    made: Callable[..., Any] = scope["call"]
-    return made
+    def __call__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        owner = self._owner or type(args[0]).__name__
+        if self._star is None:
+            if len(args) > len(self._positional):
+                return args, {}  # Python says how many it takes
+            given = dict(zip(self._positional[self._hidden :], args[self._hidden :], strict=False))
+            if twice := given.keys() & kwargs.keys():
+                raise TypeError(f"{owner}: {min(twice)!r} is given twice")
+            # An argument that is its default counts as not given, beside another name of it.
+            given |= kwargs
+            empty, defaults = inspect.Parameter.empty, self._defaults
+            given = {k: v for k, v in given.items() if v is not defaults.get(k, empty)}
+            return args[: self._hidden], _renamed(owner, self._names, given)
+        kwargs = _renamed(owner, self._names, kwargs)
+        star = self._names[0]
+        if star in kwargs:
+            if len(args) != self._star:
+                raise TypeError(f"{owner}: {star!r} is given twice")
+            args = (*args, kwargs.pop(star))
+        return args, kwargs
 
 
 def name_functions(functions: Iterable[tuple[str, Callable[..., Any]]]) -> dict[str, Any]:
@@ -159,10 +136,10 @@ def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, 
         name = key if key in names else _same(key, names)
         if name is None:
             text = f"{owner}: there is no argument {key!r}; {_advice(key, names)}"
-            raise TypeError(text) from None
+            raise TypeError(text)
         if name in out or (name != key and name in kwargs):
             others = " and ".join(repr(k) for k in kwargs if k == name or _same(k, names) == name)
-            raise TypeError(f"{owner}: {others} are one argument; give it once") from None
+            raise TypeError(f"{owner}: {others} are one argument; give it once")
         one = key in _SEVERAL and name not in _SEVERAL
         if one and isinstance(value, (tuple, list)) and len(value) == 1:
             value = value[0]
