@@ -37,8 +37,8 @@ PAGES = (
 )
 
 # What users get from functions and do not construct: its constructor is not shown.
-_GIVEN = ("Device", "Executable", "Node", "Place", "Program", "TensorTuple", "Value")
-_MORE = {"needle": ("needle.at.Place", "needle.backend_ndarray.Device")}
+_GIVEN = ("Device", "Executable", "Node", "IndexUpdate", "Program", "TensorTuple", "Value")
+_MORE = {"needle": ("needle.methods.indexed_update.IndexUpdate", "needle.backend_ndarray.Device")}
 
 _INSIDE = "\n\nFor those who change this package:"
 

@@ -2,32 +2,28 @@
 
 For those who change this package:
 
-- Each of these files imports only those before it: `node`, `tensor`, `apply`, `op`, `engine`,
-  `ops`, `methods`. Once all ops are defined, `methods` binds those that are methods of tensors;
-  `indexing_methods` has those that move and choose elements, `at` has `x.at[key].set(value)`.
-  `autograd` has the public names of all of these files.
+- The folders, each of which imports only those before it: `common`, `backend_ndarray`, `sizes`,
+  `autograd` (tensors, the nodes behind them, gradients), `op` (the base of all ops), `ops`, `init`,
+  `nn`, `linalg`, `methods` (which binds the methods of tensors, once all ops are defined), `trace`,
+  `loops`. `pyproject.toml` has the whole order, and a linter checks it.
 - A `Tensor` is a light handle to a value and to the node that made it. A node keeps only the values
   that its op's gradient reads, and a backward pass releases them as soon as it has read them,
   unless asked to retain the graph. Nothing recurses, so the depth of a model does not matter.
 - Each buffer counts in-place writes. A kept value that was overwritten, through whatever view, is
   therefore an error and not a wrong gradient. Writes by other libraries to shared memory (DLPack)
   are not seen.
-- `trace` runs a model on shapes instead of values and records a `Graph` (`graph`). Parameters keep
-  their `state_dict` names. Reading a value while tracing is an error that names the module and op.
-- `dims` has sizes that the call of compiled code decides; `polynomials` does their arithmetic, and
-  `extents` answers questions about ints and such sizes alike. Extents are kept in one exact form.
-  If form and bounds do not decide a question, the error names the dim and the line. Before an op is
-  recorded, `Op.decided` settles its attributes for all sizes. `Graph.at` is the graph with numbers
-  for its dims.
+- `trace` runs a model on shapes instead of values and records a `Graph`. Parameters keep their
+  `state_dict` names. Reading a value while tracing is an error that names the module and op.
+- `sizes` has sizes that the call of compiled code decides. Before an op is recorded, `Op.decided`
+  settles its attributes for all sizes. `Graph.at` is the graph with numbers for its dims.
 - `linalg` and `fft` have functions that NumPy computes, for eager code alone (`matrix_power` and
-  most norms are made of ops, and compile). Their ops (`numpy_op`) have gradients made of tensor
-  ops, so of any order, but no compiled form. They are in no registry, and a
-  trace refuses them by name.
-- `keywords` checks the keywords of public functions, methods and constructors: every name of an
-  axis works, and the error for another keyword names the right one. `destination` reads the
-  arguments of `to`.
-- `serialize` writes safetensors files whole or not at all. `model_summary` binds `summary` to
-  Module once a trace exists.
+  most norms are made of ops, and compile). Their ops (`ops._numpy_op`) have gradients made of
+  tensor ops, so of any order, but no compiled form. They are in no registry, and a trace refuses
+  them by name.
+- `common.keywords` checks the keywords of public functions, methods and constructors: every name of
+  an axis works, and the error for another keyword names the right one. `autograd.destination` reads
+  the arguments of `to`.
+- `serialize` writes safetensors files whole or not at all.
 - needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
 """
 
@@ -36,8 +32,6 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import autograd, backend_ndarray, data, fft, init, linalg, nn, onnx, ops, optim
 from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
-from . import model_summary as _model_summary  # noqa: F401  (which binds it to Module)
-from ._state import enable_grad, is_grad_enabled, no_grad
 from .autograd import Tensor, TensorTuple, from_dlpack
 from .backend_ndarray import (
     all_devices,
@@ -48,7 +42,7 @@ from .backend_ndarray import (
     get_num_threads,
     set_num_threads,
 )
-from .dims import Dim
+from .common.state import enable_grad, is_grad_enabled, no_grad
 from .errors import DimError, ShapeError, TraceError
 from .init import (
     bernoulli,
@@ -71,6 +65,8 @@ from .init import (
 from .loops import cond, scan, while_loop
 from .rng import manual_seed
 from .serialize import load, save
+from .sizes.dims import Dim
+from .trace import summary as _summary  # noqa: F401  (which binds it to Module)
 
 __version__ = "0.1.0"
 
@@ -146,6 +142,6 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"{__name__}.onnx")
     import sys
 
-    from ._names import missing
+    from .common.framework_names import missing
 
     raise missing(sys.modules[__name__], f"module {__name__!r}", name)

@@ -17,16 +17,16 @@ from typing import Any
 
 import numpy as np
 
+from .autograd.shapes import Shape, normalize_axis
+from .autograd.tensor import Tensor, make_const
 from .backend_ndarray import DeviceLike, array, full
 from .backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from .common.keywords import name_functions
 from .errors import ShapeError
-from .keywords import name_functions
-from .numpy_op import Array, NumpyOp, as_floats, in_dtype
 from .ops import broadcast_to, pad, reshape, stack
 from .ops import slice as get_slice
 from .ops._arguments import check_tensors
-from .spec import Shape, normalize_axis
-from .tensor import Tensor, make_const
+from .ops._numpy_op import Array, NumpyOp, as_floats, in_dtype
 
 __all__ = ["fft", "from_complex", "from_real", "ifft", "irfft", "rfft", "to_complex"]
 

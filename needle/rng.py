@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ._state import state
 from .backend_ndarray.arguments import count
 from .backend_ndarray.locks import fork_safe_lock
+from .common.state import state
 
 _lock = fork_safe_lock()
 _generator: np.random.Generator | None = None

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from .autograd.tensor import Tensor
 from .backend_ndarray import DeviceLike
 from .backend_ndarray.masked import refuse_masked
+from .common.files import open_regular
 from .nn.module import Module
-from .regular import open_regular
-from .tensor import Tensor
 
 _DTYPES = {
     "F64": "<f8",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from .. import ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import FLOATING
-from ..tensor import Tensor
 
 INTEGER_OF = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes
 _MANTISSA = {"float32": 23, "float64": 52}

@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from math import prod
 from typing import Any
 
-from ..dims import bounds_of
 from ..errors import ModelError, UnsupportedError
+from ..sizes.dims import bounds_of
 
 MOST_ELEMENTS = 1 << 28  # 1 GiB of float32
 _GROWTH = 64  # what may be made of one element, such as an image eight times as large

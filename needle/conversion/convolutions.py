@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .. import ops
+from ..autograd.tensor import Tensor
 from ..nn import functional as F
-from ..tensor import Tensor
 from .budget import bounded
 
 Sides = list[tuple[Any, Any]]  # elements before and behind each axis

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from .. import ops
-from ..dims import Expression
-from ..tensor import Tensor, make_const
+from ..autograd.tensor import Tensor, make_const
+from ..sizes.dims import Expression
 from .node import NamedNode
 
 _LONGEST = 512  # a transform that is one product with a matrix

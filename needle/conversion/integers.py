@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .. import ops
-from ..tensor import Tensor
+from ..autograd.tensor import Tensor
 
 
 def divide_towards_zero(a: Tensor, b: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import ops
-from .._state import state
+from ..common.state import state
 from . import budget
 from .node import NamedNode
 from .values import Value, along, is_known, tensor

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ops
-from .._state import state
-from ..dims import Expression
+from ..autograd.tensor import Tensor
+from ..common.state import state
 from ..errors import ModelError, UnsupportedError
-from ..tensor import Tensor
+from ..sizes.dims import Expression
 from .node import NamedNode
 
 Value = Tensor | np.ndarray

@@ -6,10 +6,10 @@ from math import prod
 from typing import Any
 
 from .. import init
-from ..augmented_methods import METHODS, OPERATORS
+from ..autograd.tensor import Tensor
+from ..methods.augmented import METHODS, OPERATORS
 from ..nn import Conv, Linear, module
 from ..nn.functional import norm
-from ..tensor import Tensor
 from .patches import Patches
 
 

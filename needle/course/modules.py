@@ -11,9 +11,9 @@ import needle
 from .. import autograd, init, nn, ops
 from .. import backend_ndarray as nd
 from .. import data as datasets
+from ..autograd.tensor import Tensor
 from ..nn import Module, Parameter
 from ..nn.functional import basic
-from ..tensor import Tensor
 from .patches import Patches
 
 # For each path, the package that holds its names, and these names.

@@ -11,12 +11,12 @@ import numpy as np
 import needle
 
 from .. import ops
-from .._state import state
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor, TensorTuple, Value
 from ..backend_ndarray import NDArray
+from ..common.state import state
 from ..errors import TraceError
 from ..op import Op
-from ..tensor import Tensor, TensorTuple, Value
 from .arrays import as_array
 from .patches import Patches
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import apply as applying
-from .. import engine
+from ..autograd import dispatch as applying
+from ..autograd import engine
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import is_floating
 from ..ops import add, negate
-from ..tensor import Tensor
 from .patches import Patches
 
 _FLOATS = {"nd": "float32", "np": "float64"}

@@ -12,14 +12,14 @@ import numpy as np
 
 from .. import autograd
 from .. import backend_ndarray as nd
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.engine import topological_order
+from ..autograd.node import Node
+from ..autograd.tensor import Tensor, TensorTuple, Value, handle, make_const
 from ..backend_ndarray import Device, NDArray
-from ..engine import topological_order
 from ..errors import ShapeError
-from ..node import Node
 from ..op import Op
 from ..ops import make_tuple
-from ..tensor import Tensor, TensorTuple, Value, handle, make_const
 from .flag import callable_property
 from .ops import TensorOp, TensorTupleOp
 from .patches import Patches

@@ -1,6 +1,6 @@
 """Datasets, and batches of them."""
 
-from ..keywords import name_constructors
+from ..common.keywords import name_constructors
 from .cifar10 import CIFAR10Dataset
 from .dataset import Dataset, NDArrayDataset
 from .digits import DigitsDataset

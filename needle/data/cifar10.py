@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..regular import read_regular
+from ..common.files import read_regular
 from .dataset import Dataset, Transform
 
 Array = np.ndarray[Any, Any]

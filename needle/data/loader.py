@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from .. import rng
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count
 from ..backend_ndarray.ndarray import as_device
-from ..tensor import Tensor
 from .dataset import Dataset
 
 _SEEDS = 2**63

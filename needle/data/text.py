@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count
 from ..backend_ndarray.masked import as_numpy
-from ..regular import open_regular
-from ..tensor import Tensor
+from ..common.files import open_regular
 
 Array = np.ndarray[Any, Any]
 

@@ -6,7 +6,7 @@
 dtype.
 """
 
-from ..keywords import name_functions
+from ..common.keywords import name_functions
 from .basic import (
     constant,
     empty,

@@ -12,15 +12,15 @@ import numpy as np
 
 from .. import backend_ndarray as nd
 from .. import ops, rng
-from .._state import state
+from ..autograd.shapes import as_shape
+from ..autograd.tensor import Tensor, Value
 from ..backend_ndarray import DeviceLike, dtype_name
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..backend_ndarray.dtypes import is_floating
-from ..dims import Expression
-from ..extents import is_symbolic
-from ..size_numbers import SizeNumber
-from ..spec import as_shape
-from ..tensor import Tensor, Value
+from ..common.state import state
+from ..sizes.dims import Expression
+from ..sizes.extents import is_symbolic
+from ..sizes.size_numbers import SizeNumber
 
 
 def constant(

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from .. import rng
+from ..autograd.shapes import as_shape
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count
 from ..errors import ShapeError
-from ..spec import as_shape
-from ..tensor import Tensor
 from .basic import rand, randn
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..autograd.shapes import as_shape
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.arguments import counts, finite, not_negative
-from ..spec import as_shape
-from ..tensor import Tensor
 from .basic import rand, randn
 
 

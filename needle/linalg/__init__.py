@@ -7,8 +7,8 @@ axes are a batch.
 
 import inspect
 
+from ..common.keywords import name_functions
 from ..errors import LinAlgError
-from ..keywords import name_functions
 from ._derived import Lstsq, Slogdet, det, lstsq, matrix_power, norm, pinv, slogdet
 from ._factors import QR, SVD, Eigh, cholesky, eigh, eigvalsh, qr, svd, svdvals
 from ._systems import inv, solve

@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ops
+from ..autograd.shapes import Axes, Shape, normalize_axes
+from ..autograd.tensor import Tensor, TensorTuple, make_const
 from ..backend_ndarray.dtypes import finfo
 from ..errors import ShapeError
-from ..numpy_op import (
+from ..ops import detach, matmul, prod, reshape, transpose, where
+from ..ops._numpy_op import (
     Array,
     NumpyOp,
     as_floats,
@@ -22,9 +25,6 @@ from ..numpy_op import (
     refuse_trace,
     unary,
 )
-from ..ops import detach, matmul, prod, reshape, transpose, where
-from ..spec import Axes, Shape, normalize_axes
-from ..tensor import Tensor, TensorTuple, make_const
 from ._factors import SVDOp, svdvals
 from ._systems import INV, inv
 

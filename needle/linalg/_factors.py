@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._state import state
+from ..autograd.shapes import Shape
+from ..autograd.tensor import Tensor, TensorTuple, make_const
 from ..backend_ndarray import full
-from ..numpy_op import Array, NumpyOp, as_floats, check_matrices, check_square, in_dtype
+from ..common.state import state
 from ..ops import compare, concat, eye, reshape, transpose, tril, where
 from ..ops import slice as get_slice
-from ..spec import Shape
-from ..tensor import Tensor, TensorTuple, make_const
+from ..ops._numpy_op import Array, NumpyOp, as_floats, check_matrices, check_square, in_dtype
 from ._systems import SOLVE
 
 _NOT_CONVERGED = "has NaN or infinite elements, or the iteration did not converge"

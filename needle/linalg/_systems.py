@@ -6,13 +6,13 @@ import dataclasses
 
 import numpy as np
 
+from ..autograd.shapes import Shape, broadcast_shapes
+from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from ..numpy_op import Array, NumpyOp, as_floats, check_square, in_dtype, unary
 from ..op import unbroadcast
-from ..op_types import Gradients
+from ..op.signatures import Gradients
 from ..ops import reshape, transpose
-from ..spec import Shape, broadcast_shapes
-from ..tensor import Tensor
+from ..ops._numpy_op import Array, NumpyOp, as_floats, check_square, in_dtype, unary
 
 _SINGULAR = "is singular: a pivot is 0, so that it has no inverse"
 

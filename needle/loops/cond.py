@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from .. import tree
-from .._state import call_recording
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import is_floating
-from ..body import Body, same_spec
+from ..common import tree
+from ..common.state import call_recording
 from ..errors import ShapeError
-from ..graph import is_tensor
-from ..op_types import Gradients
+from ..op.signatures import Gradients
+from ..op.subgraph import Body, same_spec
 from ..ops._predicates import check_predicate
 from ..ops.cond import Cond
-from ..tensor import Tensor
-from ..trace import as_tensor
+from ..trace.graph import is_tensor
+from ..trace.tracer import as_tensor
 from .gradient import _add, _pull_back
 from .tracing import flattened, rebuilt, traced
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import ops
-from .._state import call_recording
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.engine import _filled
+from ..autograd.node import Node
+from ..autograd.shapes import Spec
+from ..autograd.tensor import Tensor, handle
 from ..backend_ndarray.dtypes import is_floating
-from ..body import Body, Step, remembered, without
-from ..dims import bounds_of
-from ..engine import _filled
-from ..node import Node
-from ..op_types import Gradients
+from ..common.state import call_recording
+from ..op.signatures import Gradients
+from ..op.subgraph import Body, Step, remembered, without
 from ..ops.arithmetic import Add
 from ..ops.matmul import Matmul
 from ..ops.reduce import Summation
 from ..ops.scan_loop import Scan
 from ..ops.shape import Permute, Reshape, Transpose
 from ..recurrence.running import run
-from ..spec import Spec
-from ..tensor import Tensor, handle
+from ..sizes.dims import bounds_of
 from .tracing import InnerTrace, recorded
 
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from operator import index as as_int
 from typing import Any
 
-from .. import tree
-from ..body import Body, same_spec
-from ..dims import Expression
+from ..autograd.shapes import Spec
+from ..autograd.tensor import Tensor
+from ..common import tree
 from ..errors import ShapeError
-from ..extents import same
+from ..op.subgraph import Body, same_spec
 from ..recurrence.running import run
-from ..spec import Spec
-from ..tensor import Tensor
+from ..sizes.dims import Expression
+from ..sizes.extents import same
 from .tracing import flattened, rebuilt, traced
 
 Cell = Callable[[Any, Any], tuple[Any, Any]]

@@ -8,20 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from .. import tree
-from .._state import state
+from ..autograd.engine import topological_order
+from ..autograd.node import Node
+from ..autograd.shapes import Spec
+from ..autograd.tensor import Tensor, TensorTuple, Value, handle
 from ..backend_ndarray import Device
 from ..backend_ndarray.dtypes import is_floating
-from ..body import Body, body_of
-from ..engine import topological_order
-from ..graph import is_tensor
-from ..node import Node
+from ..common import tree
+from ..common.state import state
 from ..op import Op
+from ..op.subgraph import Body, body_of
 from ..ops.elementwise import DETACH
 from ..ops.tuples import MakeTuple
-from ..spec import Spec
-from ..tensor import Tensor, TensorTuple, Value, handle
-from ..trace import Trace, as_tensor
+from ..trace.graph import is_tensor
+from ..trace.tracer import Trace, as_tensor
 
 
 class InnerTrace(Trace):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import tree
-from ..apply import apply
-from ..body import same_spec
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
+from ..common import tree
 from ..errors import ShapeError
+from ..op.subgraph import same_spec
 from ..ops._predicates import check_predicate
 from ..ops.while_loop import WhileLoop
-from ..tensor import Tensor
 from .tracing import flattened, rebuilt, traced
 
 

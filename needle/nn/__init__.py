@@ -14,7 +14,7 @@ For those who change this package:
 - docs/layers.md lists the layers.
 """
 
-from ..keywords import name_constructors
+from ..common.keywords import name_constructors
 from . import functional
 from .activations import (
     CELU,

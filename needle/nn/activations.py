@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import init
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, finite
-from ..tensor import Tensor
 from . import functional as F
 from .module import Module
 from .parameter import Parameter

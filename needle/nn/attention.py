@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import init, ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
-from ..tensor import Tensor
 from .activations import ReLU
 from .basic import Dropout, Linear
 from .containers import Sequential

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import init, ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, finite, fraction
-from ..tensor import Tensor
 from . import functional as F
 from .layout import Form, Layout, transposed
 from .module import Module

@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 from .. import init, ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
-from ..tensor import Tensor
 from .layout import Form, Layout, transposed
 from .module import Module
 from .parameter import Parameter

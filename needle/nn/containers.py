@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ..tensor import Tensor
+from ..autograd.tensor import Tensor
 from .layout import Layout
 from .module import Module
 from .parameter import Parameter

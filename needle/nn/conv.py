@@ -6,10 +6,10 @@ from math import prod
 from typing import Any, ClassVar
 
 from .. import init
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..ops._windows import as_window
-from ..tensor import Tensor
 from . import functional as F
 from .functional.border import PADDING_MODES, border
 from .functional.conv import numbers, same_padding, transposed_window

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from .. import init
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
-from ..tensor import Tensor
 from . import functional as F
 from .functional.basic import check_dense, check_norm, row_number
 from .module import Module

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
-from ..tensor import Tensor
 
 LAYOUTS = ("needle", "torch")
 

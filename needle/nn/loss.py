@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..ops._values import whole_numbers
-from ..tensor import Tensor
 from . import functional as F
 from .functional.loss import check_reduction
 from .module import Module

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from .._state import note_replaced, state
+from ..autograd.destination import destination
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import Device, NDArray
 from ..backend_ndarray.dtypes import is_floating
 from ..backend_ndarray.masked import refuse_masked
-from ..destination import destination
-from ..tensor import Tensor
+from ..common.state import note_replaced, state
 from . import hooks
 from .assignment import check_assigned
 from .layout import Entry, Layout, check_layout, torch_entries
@@ -346,7 +346,7 @@ class Module:
         return self
 
     def summary(self, *args: Any, **kwargs: Any) -> Any:
-        """See needle/model_summary.py, which binds this."""
+        """See needle/trace/summary.py, which binds this."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from .. import init
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, counts, not_negative, share
 from ..errors import ShapeError
-from ..tensor import Tensor
 from . import functional as F
 from .functional.norm import normalized_axes
 from .module import Module

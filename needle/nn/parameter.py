@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.dtypes import is_floating
-from ..tensor import Tensor
 
 
 class Parameter(Tensor):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.arguments import count
 from ..ops._windows import as_window
-from ..tensor import Tensor
 from . import functional as F
 from .functional.conv import numbers
 from .module import Module

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from .. import init, ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, fraction
 from ..errors import ShapeError
 from ..recurrence import layers as recurrent
-from ..tensor import Tensor
 from . import functional as F
 from .cells import Cell, GRUCell, LSTMCell, RNNCell, pair
 from .layout import Form, Layout, transposed

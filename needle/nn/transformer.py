@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import init, ops
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, counts, finite, fraction
 from ..errors import ShapeError
-from ..extents import same
-from ..tensor import Tensor, make_const
+from ..sizes.extents import same
 from . import functional as F
 from .basic import Dropout, Linear
 from .containers import ModuleList

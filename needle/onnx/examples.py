@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..backend_ndarray.dtypes import is_floating
-from ..dims import Expression, bounds_of
 from ..errors import ModelError
+from ..sizes.dims import Expression, bounds_of
 from .graph import Info
 
 _MOST_DRAWN = 1 << 28  # elements

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .._state import no_grad, state
+from ..autograd.tensor import Tensor, TensorTuple
+from ..common.state import no_grad, state
 from ..conversion.budget import looping
 from ..conversion.node import named
 from ..conversion.values import Carried, Items, Missing, Value, holds_dims, tensor
 from ..errors import ModelError, UnsupportedError
-from ..tensor import Tensor, TensorTuple
 from . import registry
 from .graph import Graph, Node, used_names
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import finfo, is_half
 from ..conversion.values import Value, tensor
-from ..extents import is_symbolic
 from ..nn import functional as F
-from ..tensor import Tensor
+from ..sizes.extents import is_symbolic
 from .graph import Node
 
 Mask = Tensor | np.ndarray

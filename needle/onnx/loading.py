@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from ..common.files import open_regular
 from ..errors import ModelError, UnsupportedError
-from ..regular import open_regular
 from . import registry
 from .external import external_array, is_external, tensors_below
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from .._state import no_grad
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import is_floating
+from ..common.state import no_grad
 from ..conversion import budget
 from ..conversion.values import Value, elements
 from ..errors import ModelError
 from ..nn.module import Module
 from ..nn.parameter import Parameter
-from ..tensor import Tensor
 from . import registry
 from .execute import as_tensors, run, run_node
 from .graph import Graph, used_names

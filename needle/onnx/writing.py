@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import Expression
+from ..autograd.node import Node
 from ..errors import DimError, UnsupportedError
-from ..extents import same
-from ..graph import Graph, flatten_outputs
 from ..nn.module import Module
-from ..node import Node
-from ..trace import trace
+from ..sizes.dims import Expression
+from ..sizes.extents import same
+from ..trace.graph import Graph, flatten_outputs
+from ..trace.tracer import trace
 from .emit import Value, Writer, Written, all_ops, find, written
 from .emit._dtypes import NUMBER
 from .loading import onnx_package

@@ -10,9 +10,9 @@ the inputs it is tested with. Its rules keep no state. A few ops also have `back
 with its own kernels, which is used when the gradient is neither differentiated nor traced. Many
 functions here are made of ops; only an op has a kernel or a rule of its own.
 
-An op whose attributes are functions of tensors (`needle.body`: a list of ops, like a jaxpr) sets
-`has_bodies`: `Scan`, `WhileLoop` and `Cond`. It has no `emit_te`; the compiler lowers its bodies
-instead.
+An op whose attributes are functions of tensors (`needle.op.subgraph`: a list of ops, like a jaxpr)
+sets `has_bodies`: `Scan`, `WhileLoop` and `Cond`. It has no `emit_te`; the compiler lowers its
+bodies instead.
 
 `einsum` and other products of matrices are made of ops, so they compile: NumPy's `einsum_path`
 chooses the order, and each contraction of two operands is one matmul (`_contraction`).
@@ -26,7 +26,7 @@ import pkgutil
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from ..keywords import name_functions
+from ..common.keywords import name_functions
 from ..op import REGISTRY, Op, register
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.dtypes import value_in
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import NDArray, full
-from ..dtypes import value_in
 from ..errors import ShapeError
-from ..extents import same
-from ..tensor import Tensor, make_const
+from ..sizes.extents import same
 from .elementwise import cast
 from .shape import broadcast_to
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dims import bounds_of
+from ..autograd.shapes import Shape, is_one
+from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from ..spec import Shape, is_one
-from ..tensor import Tensor
+from ..sizes.dims import bounds_of
 from ._subscripts import Labels
 from .arithmetic import MULTIPLY
 from .matmul import MATMUL

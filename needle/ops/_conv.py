@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.shapes import Shape, Spec, common_device
 from ..backend_ndarray import NDArray, convolution
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
 from ..op import Op
-from ..op_types import Extent
-from ..spec import Shape, Spec, common_device
+from ..op.signatures import Extent
 from ._windows import Pair, Window, as_window, check_rank, pad, windows
 
 Shape4 = tuple[int, int, int, int]

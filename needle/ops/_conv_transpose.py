@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import NamedTuple
 
-from ..op_types import Expr, Extent
+from ..op.signatures import Expr, Extent
 from ._windows import Pair, Window
 
 

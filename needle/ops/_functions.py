@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..op_types import Expr, TeNamespace
+from ..op.signatures import Expr, TeNamespace
 
 
 def fmod(k: TeNamespace, x: Expr, y: Expr) -> Expr:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, empty
-from ..tensor import Tensor
 from .elementwise import sigmoid, tanh
 from .tuples import concat
 

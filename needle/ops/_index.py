@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
+from ..autograd.shapes import Spec
 from ..backend_ndarray.dtypes import INTEGER
 from ..op import Op
-from ..op_types import Expr, Extent, Stmt, TeNamespace, TeTensor
-from ..samples import Arg
-from ..spec import Spec
+from ..op.samples import Arg
+from ..op.signatures import Expr, Extent, Stmt, TeNamespace, TeTensor
 from . import _te
 
 # What an element at a position becomes: the last of those put there, their sum with the old

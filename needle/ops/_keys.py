@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..dims import Expression
 from ..errors import ShapeError
-from ..extents import as_extent, is_symbolic
+from ..sizes.dims import Expression
+from ..sizes.extents import as_extent, is_symbolic
 
 
 class Range(NamedTuple):

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.dtypes import checked_scalar, scalar_dtype
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import Device, NDArray, full
-from ..dims import Expression
-from ..dtypes import checked_scalar, scalar_dtype
 from ..op import Op
-from ..size_numbers import SizeNumber
-from ..tensor import Tensor, make_const
+from ..sizes.dims import Expression
+from ..sizes.size_numbers import SizeNumber
 from .counting import arange
 
 SCALARS = (bool, int, float)
-Operand = Tensor | bool | int | float | np.ndarray | NDArray
+Operand: TypeAlias = Tensor | bool | int | float | np.ndarray | NDArray
 
 
 def operand(x: Any, like: Tensor) -> Tensor | None:

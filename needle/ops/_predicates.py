@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..autograd.shapes import Spec, is_one
 from ..errors import ShapeError
-from ..spec import Spec, is_one
 
 
 def check_predicate(name: str, what: str, spec: Spec) -> None:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..tensor import TensorTuple
+from ..autograd.tensor import TensorTuple
 from .shape import reshape
 from .tuples import make_tuple
 

@@ -7,12 +7,12 @@ from functools import partial
 from math import prod
 from typing import Any, ClassVar
 
+from ..autograd.shapes import Spec
 from ..backend_ndarray import NDArray
 from ..errors import ShapeError
 from ..op import Op
-from ..op_types import Expr, Stmt, TeNamespace, TeTensor
-from ..samples import ErrorSample, error
-from ..spec import Spec
+from ..op.samples import ErrorSample, error
+from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 
 _ERRORS = (

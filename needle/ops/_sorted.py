@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ..backend_ndarray.dtypes import is_floating
-from ..op_types import Expr, Stmt, TeNamespace, TeTensor
+from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 
 _SHORT = 64  # elements

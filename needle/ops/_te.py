@@ -18,7 +18,7 @@ from ..backend_ndarray.dtypes import (
     is_floating,
     result_type,
 )
-from ..op_types import Expr, Extent, TeNamespace, TeTensor
+from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
 from . import _functions
 
 WORK = "needle.work"  # annotates a parallel loop: the instructions of all its tasks together

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.engine import pulled_back
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import Tensor, TensorTuple, make_const
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
-from ..engine import pulled_back
 from ..errors import ShapeError
 from ..op import Op
-from ..op_types import Gradients, TeNamespace, TeTensor
-from ..samples import Arg, ErrorSample, Sample, error
-from ..spec import Spec, common_device
-from ..tensor import Tensor, TensorTuple, make_const
+from ..op.samples import Arg, ErrorSample, Sample, error
+from ..op.signatures import Gradients, TeNamespace, TeTensor
 from . import _te
 from .arithmetic import maximum
 from .elementwise import cast, sign, sqrt

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._state import state
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import INTEGER, is_floating
-from ..tensor import Tensor
+from ..common.state import state
 from .elementwise import cast
 
 

@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..autograd.shapes import Spec
 from ..backend_ndarray import NDArray, zeros
 from ..backend_ndarray.arguments import LARGEST
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
-from ..extents import as_extent
-from ..op_types import Expr, Extent, TeNamespace, TeTensor
-from ..spec import Spec
+from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
+from ..sizes.extents import as_extent
 from . import _te
 
 Pair = tuple[int, int]

@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Shape, Spec, broadcast_shapes, common_device, normalize_axis
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import NDArray, array, full
 from ..backend_ndarray.dtypes import compute_dtype
 from ..backend_ndarray.ndarray import wrap
 from ..errors import ShapeError
 from ..op import register
-from ..op_types import Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Shape, Spec, broadcast_shapes, common_device, normalize_axis
-from ..tensor import Tensor, make_const
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Gradients, TeNamespace, TeTensor
 from ._arguments import as_source, check_tensors
 from ._index import HOW, Index, check_index, positions, put_te
 from .arithmetic import compare, where

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..autograd.shapes import Spec, broadcast_shapes, common_device
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
 from ..errors import ShapeError
 from ..op import Binary, Op, register, unbroadcast
-from ..op_types import Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, binary, error, sample
-from ..spec import Spec, broadcast_shapes, common_device
-from ..tensor import Tensor
+from ..op.samples import Arg, binary, error, sample
+from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from . import _te
 from ._operands import Operand, applied
 from .elementwise import cast, log

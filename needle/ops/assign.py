@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, indexing
-from ..tensor import Tensor
 from ._arguments import as_source
 from ._keys import as_key
 from .along import Put

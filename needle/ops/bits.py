@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, array
 from ..op import Elementwise, register
-from ..op_types import TeNamespace, TeTensor
-from ..samples import error, unary
-from ..tensor import Tensor
+from ..op.samples import error, unary
+from ..op.signatures import TeNamespace, TeTensor
 from . import _te
 
 _OTHER = {"float32": "int32", "int32": "float32", "float64": "int64", "int64": "float64"}

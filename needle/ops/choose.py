@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Shape, broadcast_shapes, normalize_axis
+from ..autograd.tensor import Tensor, make_const
+from ..common.state import state
 from ..errors import ShapeError, TraceError
-from ..extents import same
-from ..spec import Shape, broadcast_shapes, normalize_axis
-from ..tensor import Tensor, make_const
+from ..sizes.extents import same
 from ._arguments import as_source, check_tensors
 from .along import PutAlongAxis, TakeAlongAxis
 from .arithmetic import where

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import is_floating, is_half
 from ..errors import ShapeError
 from ..op import Op, register
-from ..op_types import Expr, Stmt, TeNamespace, TeTensor
-from ..samples import error, sample
-from ..spec import Spec, normalize_axis
-from ..tensor import Tensor, TensorTuple
+from ..op.samples import error, sample
+from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 from ._scalars import takes_scalars
 from ._scan import nothing

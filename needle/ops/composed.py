@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.dtypes import checked_scalar, scalar_dtype
+from ..autograd.shapes import Axes
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import finfo, is_floating
-from ..dtypes import checked_scalar, scalar_dtype
 from ..op import Elementwise, register
-from ..op_types import Expr, TeNamespace, TeTensor
-from ..samples import Arg, Sample, error
-from ..spec import Axes
-from ..tensor import Tensor
+from ..op.samples import Arg, Sample, error
+from ..op.signatures import Expr, TeNamespace, TeTensor
 from . import _te
 from ._arguments import check_tensors
 from ._operands import SCALARS, Operand, applied

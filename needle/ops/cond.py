@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import TensorTuple
 from ..backend_ndarray import NDArray
-from ..body import Body, Run, Step, reference_of, same_spec
 from ..errors import ShapeError
 from ..op import Op, register
-from ..op_types import Gradients
-from ..samples import Arg, error, sample
-from ..spec import Spec, common_device
-from ..tensor import TensorTuple
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Gradients
+from ..op.subgraph import Body, Run, Step, reference_of, same_spec
 from ._loop_rules import RULES
 from ._predicates import check_predicate
 from .arithmetic import Add, Multiply

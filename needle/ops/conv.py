@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.node import Node
+from ..autograd.shapes import Shape, Spec
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, convolution
 from ..errors import ShapeError
-from ..node import Node
 from ..op import in_float32, register
-from ..op_types import ArrayGradients, Expr, Extent, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Shape, Spec
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample
+from ..op.signatures import ArrayGradients, Expr, Extent, Gradients, TeNamespace, TeTensor
 from . import _conv, _te
 from . import _conv_transpose as transposed
 from ._windows import IntOrPair, Pair, as_window, counts_te, overlap, pad_te, windows_at

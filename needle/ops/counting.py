@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import DeviceLike, NDArray, array, full
 from ..backend_ndarray.dtypes import INTEGER, is_floating
-from ..dims import Expression
 from ..errors import ShapeError
-from ..extents import as_extent
 from ..op import Op, register
-from ..op_types import Expr, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Spec
-from ..tensor import Tensor, make_const
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Expr, TeNamespace, TeTensor
+from ..sizes.dims import Expression
+from ..sizes.extents import as_extent
 from . import _te
 
 

@@ -6,10 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from .._state import state
+from ..autograd.shapes import Shape
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import is_half, result_type
-from ..spec import Shape
-from ..tensor import Tensor
+from ..common.state import state
 from ._contraction import Program, program
 from ._subscripts import Labels, from_lists, parsed
 from .elementwise import cast

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.node import Node
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, numpy_functions
 from ..backend_ndarray.dtypes import DTYPES, astype, dtype_name, is_floating
-from ..node import Node
 from ..op import Elementwise, register
-from ..op_types import ArrayGradients, Expr, TeNamespace, TeTensor
-from ..samples import Arg, ErrorSample, Sample, error, unary
-from ..tensor import Tensor
+from ..op.samples import Arg, ErrorSample, Sample, error, unary
+from ..op.signatures import ArrayGradients, Expr, TeNamespace, TeTensor
 from . import _te
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, numpy_functions
 from ..backend_ndarray.arguments import finite
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..op import in_float32, register
-from ..op_types import Expr, TeNamespace, TeTensor
-from ..tensor import Tensor
+from ..op.signatures import Expr, TeNamespace, TeTensor
 from . import _functions, _te
 from ._arguments import check_tensors
 from .arithmetic import where

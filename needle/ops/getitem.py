@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
-from ..apply import moved
+from ..autograd.dispatch import moved
+from ..autograd.shapes import broadcast_shapes
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import NDArray, indexing
 from ..backend_ndarray.dtypes import INTEGER
-from ..dims import Expression
+from ..common.state import state
 from ..errors import TraceError
-from ..extents import is_symbolic
-from ..spec import broadcast_shapes
-from ..tensor import Tensor, make_const
+from ..sizes.dims import Expression
+from ..sizes.extents import is_symbolic
 from ._keys import as_key
 from .index import RavelIndex, take
 from .shape import permute, reshape

@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, array
 from ..backend_ndarray.dtypes import compute_dtype
 from ..errors import ShapeError
-from ..extents import same
 from ..op import register
-from ..op_types import Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Spec, common_device
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
+from ..sizes.extents import same
 from . import _te
 from ._arguments import check_tensors
 from ._index import Index, check_index, positions

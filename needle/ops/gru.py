@@ -6,16 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.node import Node
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
 from ..errors import ShapeError
-from ..node import Node
 from ..op import Op, in_float32, register
-from ..op_types import ArrayGradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Spec, common_device
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample
+from ..op.signatures import ArrayGradients, TeNamespace, TeTensor
 from ._gru_gates import gates_backward, gates_gradient
 from .elementwise import Sigmoid, Tanh
 

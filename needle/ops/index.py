@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
-from ..backend_ndarray import NDArray, array, zeros
-from ..backend_ndarray.dtypes import dtype_name
-from ..backend_ndarray.indexing import linear_index
-from ..backend_ndarray.ndarray import wrap
-from ..errors import ShapeError
-from ..extents import as_extent
-from ..op import Op, register
-from ..op_types import Expr, Extent, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import (
+from ..autograd.dispatch import apply
+from ..autograd.shapes import (
     Spec,
     broadcast_shapes,
     common_device,
     normalize_axis,
 )
-from ..tensor import Tensor
+from ..autograd.tensor import Tensor
+from ..backend_ndarray import NDArray, array, zeros
+from ..backend_ndarray.dtypes import dtype_name
+from ..backend_ndarray.indexing import linear_index
+from ..backend_ndarray.ndarray import wrap
+from ..errors import ShapeError
+from ..op import Op, register
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Expr, Extent, Gradients, TeNamespace, TeTensor
+from ..sizes.extents import as_extent
 from . import _te
 from ._arguments import check_tensors
 from ._index import Index, check_index, positions, put_te

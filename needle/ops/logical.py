@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import is_floating, result_type
 from ..errors import ShapeError
 from ..op import Binary, Elementwise, register
-from ..op_types import Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample, unary
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample, unary
+from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from . import _te
 from ._operands import Operand, applied
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import DeviceLike, array, full
 from ..backend_ndarray.arguments import finite
+from ..common.state import state
 from ..errors import ShapeError
-from ..extents import as_extent, is_symbolic
-from ..tensor import Tensor, make_const
+from ..sizes.extents import as_extent, is_symbolic
 from ._arguments import check_tensors
 from .arithmetic import compare, maximum, where
 from .counting import arange

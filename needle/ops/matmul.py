@@ -8,16 +8,16 @@ from types import ModuleType
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.node import Node
+from ..autograd.shapes import Spec, broadcast_shapes, common_device
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import result_type
 from ..errors import ShapeError
-from ..node import Node
 from ..op import Op, register, unbroadcast
-from ..op_types import ArrayGradients, Expr, Extent, Gradients, TeNamespace, TeTensor
-from ..samples import error, sample
-from ..spec import Spec, broadcast_shapes, common_device
-from ..tensor import Tensor
+from ..op.samples import error, sample
+from ..op.signatures import ArrayGradients, Expr, Extent, Gradients, TeNamespace, TeTensor
 from . import _te
 from .shape import reshape, transpose
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.dtypes import value_in
+from ..autograd.shapes import Axes, Shape, Spec, as_axes, normalize_axes
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, zeros
-from ..dims import Expression
-from ..dtypes import value_in
 from ..errors import ShapeError
-from ..extents import as_extent
 from ..op import Movement, register
-from ..op_types import Expr, Extent, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Axes, Shape, Spec, as_axes, normalize_axes
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
+from ..sizes.dims import Expression
+from ..sizes.extents import as_extent
 from . import _te
 from ._keys import Range
 from ._scalars import takes_scalars

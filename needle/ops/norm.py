@@ -9,16 +9,16 @@ from types import ModuleType
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.node import Node
+from ..autograd.shapes import Axes, Spec, as_axes, common_device, normalize_axes, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray, layers, zeros
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating, result_type
 from ..errors import ShapeError
-from ..node import Node
 from ..op import Op, in_float32, register, unbroadcast
-from ..op_types import Array, ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Axes, Spec, as_axes, common_device, normalize_axes, normalize_axis
-from ..tensor import Tensor, TensorTuple
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Array, ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
 from . import _te
 from .elementwise import rsqrt
 from .reduce import Mean, mean, summation, var

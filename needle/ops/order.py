@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Axes, normalize_axes
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import NDArray
 from ..backend_ndarray import array as nd_array
 from ..backend_ndarray import full as nd_full
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
+from ..common.state import state
 from ..errors import ShapeError, TraceError
 from ..op import register
-from ..op_types import Expr, TeNamespace, TeTensor
-from ..samples import error
-from ..spec import Axes, normalize_axes
-from ..tensor import Tensor, make_const
+from ..op.samples import error
+from ..op.signatures import Expr, TeNamespace, TeTensor
 from . import _te
 from ._arguments import check_tensors
 from ._scalars import takes_scalars

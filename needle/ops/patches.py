@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from ..tensor import Tensor
 from ._arguments import check_tensors
 from ._windows import IntOrPair, as_window, pair
 from .shape import permute, reshape

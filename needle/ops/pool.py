@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Shape, Spec
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
-from ..op_types import Array, Expr, TeNamespace, TeTensor
-from ..samples import Arg, ErrorSample, Sample, error, sample
-from ..spec import Shape, Spec
-from ..tensor import Tensor
+from ..op.samples import Arg, ErrorSample, Sample, error, sample
+from ..op.signatures import Array, Expr, TeNamespace, TeTensor
 from . import _te
 from ._windows import IntOrPair, Pair, Window, as_window, check_rank, counts_te, lowest, pad, pad_te
 from .index import one_hot

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
-from ..apply import of_value, unrecorded
+from ..autograd.dispatch import of_value, unrecorded
+from ..autograd.shapes import broadcast_shapes, normalize_axes, normalize_axis
+from ..autograd.tensor import Tensor, make_const
+from ..common.state import state
 from ..errors import ShapeError
-from ..extents import same
-from ..spec import broadcast_shapes, normalize_axes, normalize_axis
-from ..tensor import Tensor, make_const
+from ..sizes.extents import same
 from ._arguments import check_tensors
 from .einsum import _contract
 from .index import take

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.node import Node
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray, layers
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ShapeError
-from ..node import Node
 from ..op import Op, register
-from ..op_types import ArrayGradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Spec, common_device
-from ..tensor import Tensor, TensorTuple
+from ..op.samples import Arg, error, sample
+from ..op.signatures import ArrayGradients, TeNamespace, TeTensor
 from .elementwise import Sigmoid, Tanh, sigmoid, tanh
 from .shape import reshape
 from .tuples import split, stack

@@ -9,16 +9,16 @@ from types import ModuleType
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Axes, Spec, as_axes, normalize_axes, reduced_shape
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, compute_dtype, is_floating
-from ..dims import Expression
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register, remembered
-from ..op_types import Expr, HasShape, TeNamespace, TeTensor
-from ..samples import Arg, Sample, error, sample
-from ..spec import Axes, Spec, as_axes, normalize_axes, reduced_shape
-from ..tensor import Tensor
+from ..op.samples import Arg, Sample, error, sample
+from ..op.signatures import Expr, HasShape, TeNamespace, TeTensor
+from ..sizes.dims import Expression
 from . import _te
 from ._scalars import takes_scalars
 from .arithmetic import compare

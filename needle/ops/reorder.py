@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import of_value, unrecorded
+from ..autograd.dispatch import of_value, unrecorded
+from ..autograd.shapes import Axes, as_shape, normalize_axes, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple, make_const
 from ..backend_ndarray.arguments import count
-from ..dims import Expression
 from ..errors import ShapeError, TraceError
-from ..extents import as_extent, same
-from ..spec import Axes, as_shape, normalize_axes, normalize_axis
-from ..tensor import Tensor, TensorTuple, make_const
+from ..sizes.dims import Expression
+from ..sizes.extents import as_extent, same
 from ._arguments import check_tensors
 from .along import take_along_axis
 from .counting import arange

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec, common_device, normalize_axis
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
 from ..errors import ShapeError
 from ..op import register
-from ..op_types import Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, Sample, error
-from ..spec import Spec, common_device, normalize_axis
-from ..tensor import Tensor
+from ..op.samples import Arg, Sample, error
+from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from . import _te
 from ._index import Index, positions
 

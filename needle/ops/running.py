@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import is_floating, is_half
 from ..op import register
-from ..op_types import Expr, Stmt, TeNamespace, TeTensor
-from ..spec import Spec, normalize_axis
-from ..tensor import Tensor, TensorTuple
+from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 from ._scalars import takes_scalars
 from ._scan import Along

@@ -12,14 +12,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.dtypes import checked_scalar, scalar_dtype
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating
-from ..dtypes import checked_scalar, scalar_dtype
 from ..op import Elementwise, register
-from ..op_types import Expr, TeNamespace, TeTensor
-from ..samples import Arg, ErrorSample, Sample, error, sample, unary
-from ..tensor import Tensor
+from ..op.samples import Arg, ErrorSample, Sample, error, sample, unary
+from ..op.signatures import Expr, TeNamespace, TeTensor
 from . import _te
 
 _SHAPES = ((), (3, 4), (0, 3))

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec, common_device, normalize_axis
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
 from ..op import in_float32, register
-from ..op_types import Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, Sample, error, sample
-from ..spec import Spec, common_device, normalize_axis
-from ..tensor import Tensor
+from ..op.samples import Arg, Sample, error, sample
+from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from . import _te
 from ._scalars import takes_scalars
 from ._scan import Along

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.node import Node
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import TensorTuple
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray.ndarray import wrap
-from ..body import Body, Run, Step, reference_of, same_spec
-from ..dims import Expression
 from ..errors import ShapeError
-from ..extents import same
-from ..node import Node
 from ..op import Op, register
-from ..op_types import ArrayGradients, Gradients
-from ..samples import Arg, error, sample
-from ..spec import Spec, common_device
-from ..tensor import TensorTuple
+from ..op.samples import Arg, error, sample
+from ..op.signatures import ArrayGradients, Gradients
+from ..op.subgraph import Body, Run, Step, reference_of, same_spec
+from ..sizes.dims import Expression
+from ..sizes.extents import same
 from ._loop_rules import RULES
 from .arithmetic import Add, Multiply
 from .elementwise import Tanh

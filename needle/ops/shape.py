@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply, moved
+from ..autograd.dispatch import apply, moved
+from ..autograd.shapes import Spec, as_axes, as_shape, is_one, normalize_axes
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
-from ..dims import Expression
 from ..errors import ShapeError, TraceError
-from ..extents import same
 from ..op import Movement, register, unbroadcast
-from ..op_types import Expr, Extent, TeNamespace, TeTensor
-from ..samples import error, sample
-from ..spec import Spec, as_axes, as_shape, is_one, normalize_axes
-from ..tensor import Tensor
+from ..op.samples import error, sample
+from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
+from ..sizes.dims import Expression
+from ..sizes.extents import same
 
 
 @register

@@ -7,14 +7,14 @@ from types import ModuleType
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Shape, Spec, as_shape, common_device
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray import NDArray, full, zeros
 from ..errors import ShapeError
 from ..op import Movement, Op, register
-from ..op_types import Expr, Extent, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Shape, Spec, as_shape, common_device
-from ..tensor import Tensor, make_const
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Expr, Extent, Gradients, TeNamespace, TeTensor
 from . import _te
 from ._keys import BasicKey, Key, Range, Span, as_key, expand, native, resolved, sliced_shape, span
 from .shape import broadcast_to

@@ -6,16 +6,16 @@ from types import ModuleType
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Axes, Spec, as_axes, normalize_axes, normalize_axis
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half
 from ..errors import ShapeError
 from ..op import Op, Reduce, in_float32, register, remembered
-from ..op_types import Array, Expr, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Axes, Spec, as_axes, normalize_axes, normalize_axis
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Array, Expr, TeNamespace, TeTensor
 from . import _te
 from ._scalars import takes_scalars
 from .elementwise import cast, exp

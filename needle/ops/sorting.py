@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Spec, common_device, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import compute_dtype, is_floating, is_half, result_type
 from ..errors import ShapeError
-from ..extents import same
 from ..op import Op, register
-from ..op_types import Expr, Gradients, Stmt, TeNamespace, TeTensor
-from ..samples import error, sample
-from ..spec import Spec, common_device, normalize_axis
-from ..tensor import Tensor, TensorTuple
+from ..op.samples import error, sample
+from ..op.signatures import Expr, Gradients, Stmt, TeNamespace, TeTensor
+from ..sizes.extents import same
 from . import _te
 from ._arguments import check_tensors
 from ._operands import Operand, applied

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, numpy_functions
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
 from ..errors import ShapeError
 from ..op import Binary, register, unbroadcast
-from ..op_types import Gradients, TeNamespace, TeTensor
-from ..samples import binary, error
-from ..tensor import Tensor
+from ..op.samples import binary, error
+from ..op.signatures import Gradients, TeNamespace, TeTensor
 from . import _functions, _te
 from ._operands import Operand, applied
 from .arithmetic import where

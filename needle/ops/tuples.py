@@ -8,18 +8,18 @@ from types import ModuleType
 
 import numpy as np
 
-from .._state import state
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.shapes import Shape, Spec, common_device, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import result_type
 from ..backend_ndarray.ndarray import wrap
-from ..dims import Expression
+from ..common.state import state
 from ..errors import ShapeError, TraceError
 from ..op import Op, register
-from ..op_types import Expr, Gradients, TeNamespace, TeTensor
-from ..samples import Arg, Sample, error, sample
-from ..spec import Shape, Spec, common_device, normalize_axis
-from ..tensor import Tensor, TensorTuple
+from ..op.samples import Arg, Sample, error, sample
+from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
+from ..sizes.dims import Expression
 from . import _te
 from .scalar import AddScalar
 from .slicing import slice as get_slice

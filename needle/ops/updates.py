@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray
 from ..op import register
-from ..tensor import Tensor, TensorTuple
 from ._update import Functions, Update, decayed, error_samples, samples
 
 

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ..autograd.shapes import Spec, common_device
+from ..autograd.tensor import TensorTuple
 from ..backend_ndarray import NDArray
-from ..body import Body, Run, Step, reference_of, same_spec
 from ..errors import ShapeError, UnsupportedError
 from ..op import Op, register
-from ..samples import Arg, ErrorSample, Sample
-from ..spec import Spec, common_device
-from ..tensor import TensorTuple
+from ..op.samples import Arg, ErrorSample, Sample
+from ..op.subgraph import Body, Run, Step, reference_of, same_spec
 from ._predicates import check_predicate
 from .arithmetic import Add, Compare, Multiply
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.dtypes import value_in
+from ..autograd.shapes import Shape, Spec
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
-from ..dtypes import value_in
 from ..errors import ShapeError
 from ..op import Op, in_float32, register
-from ..op_types import Expr, Extent, TeNamespace, TeTensor
-from ..samples import Arg, error, sample
-from ..spec import Shape, Spec
-from ..tensor import Tensor
+from ..op.samples import Arg, error, sample
+from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
 from . import _te
 from ._windows import (
     IntOrPair,

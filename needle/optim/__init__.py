@@ -6,7 +6,7 @@ sets that of its `optimizer`: after `steps` calls of its `step` it is base_lr ti
 formulas p is a parameter, grad its gradient and step the number of the step, from 1 on.
 """
 
-from ..keywords import name_constructors
+from ..common.keywords import name_constructors
 from .adam import Adam, AdamW
 from .adaptive import Adafactor, Adagrad, Lion, RMSprop
 from .clip import clip_grad_norm, clip_grad_value

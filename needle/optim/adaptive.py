@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from math import sqrt
 from typing import Any, ClassVar, NamedTuple
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import finite, fraction, not_negative
 from ..backend_ndarray.dtypes import finfo
 from ..op import remembered
 from ..ops import AdagradUpdate, LionUpdate, RmspropUpdate
-from ..tensor import Tensor
 from .optimizer import Check, Optimizer, flag, pair_of, wide, write
 
 _ADAGRAD, _RMSPROP, _LION = map(remembered, (AdagradUpdate, RmspropUpdate, LionUpdate))

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype
-from ..tensor import Tensor
 
 
 def clip_grad_norm(

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import share
 from ..backend_ndarray.dtypes import compute_dtype
 from ..nn.module import Module
-from ..tensor import Tensor
 from .optimizer import wide, write
 
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._state import call_recording, state
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray.arguments import count, not_negative
-from ..tensor import Tensor, make_const
+from ..common.state import call_recording, state
 from .line_search import strong_wolfe
 from .optimizer import Check, Optimizer
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .._state import state
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import Device, NDArray, cpu, from_dlpack, full, zeros
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
-from ..tensor import Tensor
+from ..common.state import state
 from .clip import clip_grad_norm
 
 Check = Callable[[str, str, Any], Any]  # (optimizer, option, value) -> the value, or an error

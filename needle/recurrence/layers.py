@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..autograd.shapes import Spec
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, empty, full, layers
 from ..backend_ndarray.dtypes import is_half
-from ..body import Body, Step
 from ..op import Op
+from ..op.subgraph import Body, Step
 from ..ops._loop_rules import RULES
 from ..ops.arithmetic import Add
 from ..ops.elementwise import Relu, Tanh, cast
@@ -20,8 +22,6 @@ from ..ops.gru import GruGates
 from ..ops.matmul import Matmul
 from ..ops.recurrent import LstmGates
 from ..ops.tuples import TupleGetItem
-from ..spec import Spec
-from ..tensor import Tensor
 from .running import run
 
 

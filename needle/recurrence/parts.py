@@ -15,14 +15,14 @@ from math import prod
 from typing import Any
 
 from .. import ops
-from ..apply import apply
-from ..body import Body, Step, remembered, without
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..op import Binary, Elementwise, Op
+from ..op.subgraph import Body, Step, remembered, without
 from ..ops.arithmetic import Where
 from ..ops.matmul import Matmul
 from ..ops.movement import Squeeze, Unsqueeze
 from ..ops.shape import BroadcastTo, Permute, Reshape, Transpose
-from ..tensor import Tensor
 
 Finish = Callable[[Sequence[Tensor]], list[Tensor]]
 

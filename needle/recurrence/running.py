@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._state import state
-from ..apply import apply
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import is_floating
-from ..body import Body
+from ..common.state import state
+from ..op.subgraph import Body
 from ..ops.scan_loop import Scan
-from ..tensor import Tensor
 from .parts import parts
 
 

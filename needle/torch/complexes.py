@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.tensor import Tensor
 from ..conversion.values import Value, dtype_of, shape_of, tensor
 from ..errors import UnsupportedError
-from ..tensor import Tensor
 from . import registry
 from .program import Node, Result
 

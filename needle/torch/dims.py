@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import tree
-from ..dims import LARGEST, Dim, dims_of, size_of
+from ..autograd.shapes import Spec
+from ..common import tree
 from ..errors import DimError
-from ..inputs import symbolic_specs
-from ..spec import Spec
+from ..sizes.dims import LARGEST, Dim, dims_of, size_of
+from ..trace.input_specs import symbolic_specs
 
 # The first size to try a model at, unless a dim is larger. Far from the least sizes, fewer extents
 # inside the model happen to be 1.

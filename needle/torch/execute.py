@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from .._state import state
+from ..autograd.tensor import Tensor, TensorTuple
+from ..common.state import state
 from ..conversion.node import named
 from ..conversion.registry import Converter
 from ..errors import UnsupportedError
-from ..extents import replaced, same
-from ..tensor import Tensor, TensorTuple
+from ..sizes.extents import replaced, same
 from . import complexes, registry
 from .complexes import Complex, dtype_name
 from .program import Node, Program, Ref, extent_at, refs

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from ..dims import Expression
 from ..errors import DimError, ModelError, UnsupportedError
+from ..sizes.dims import Expression
 from . import aliases, complexes, known_numbers, recurrence, registry, strided
 from .decompositions import own_decompositions
 from .dims import Asked

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from .._state import no_grad
+from ..autograd.tensor import Tensor
+from ..common.state import no_grad
 from ..conversion.budget import check_iterations
 from ..conversion.values import tensor
-from ..tensor import Tensor
 from .complexes import Complex
 from .execute import Run
 from .program import Program, refs

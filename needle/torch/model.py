@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import tree as trees
-from .._state import state
+from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
+from ..common import tree as trees
+from ..common.state import state
 from ..conversion.values import tensor
 from ..errors import ModelError, UnsupportedError
 from ..nn.module import Module
 from ..nn.parameter import Parameter
-from ..tensor import Tensor
 from .execute import Run
 from .program import Program
 from .structure import flattened
@@ -184,7 +184,7 @@ class _Argument(inspect.Parameter):
 
 
 def _as_dicts(tree: Any) -> Any:
-    """A tree in the kinds that `needle.tree` knows: objects become dicts of their parts."""
+    """A tree in the kinds that `needle.common.tree` knows: objects become dicts of their parts."""
     if tree == trees.LEAF:
         return tree
     ((kind, parts),) = tree.items()

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .. import ops
+from ..autograd.tensor import Tensor
 from ..backend_ndarray.dtypes import FLOATING, is_half, result_type
 from ..conversion.values import Value, tensor
-from ..dims import Expression
-from ..extents import same
-from ..tensor import Tensor
+from ..sizes.dims import Expression
+from ..sizes.extents import same
 from .program import Node
 
 Number = bool | int | float

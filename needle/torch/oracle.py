@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._state import no_grad
+from ..autograd.tensor import Tensor
+from ..common.state import no_grad
 from ..errors import DimError, ModelError, UnsupportedError
-from ..tensor import Tensor
 from .arrays import array_of
 from .attributes import put_back
 from .complexes import OF_PARTS, TO_PARTS, Complex

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..conversion.node import NamedNode
-from ..dims import Dim, Expression
+from ..sizes.dims import Dim, Expression
 
 
 class Ref(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..extents import same
+from ..sizes.extents import same
 from . import complexes, registry
 from .arrays import array_of, dtype_name, is_held
 from .complexes import OF_PARTS, TO_PARTS, real_dtype

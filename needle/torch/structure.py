@@ -21,9 +21,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from .. import tree as trees
+from ..common import tree as trees
 from ..errors import UnsupportedError
-from ..graph import positional_names
+from ..trace.graph import positional_names
 
 _PLAIN = (bool, int, float, str, type(None))
 _ONLY = "only tensors, numbers, strings and None are taken, and what holds them"
@@ -234,7 +234,7 @@ def _holds(value: Any, leaf: Any, within: tuple[int, ...]) -> bool:
 
 
 def _named(tree: Any, value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """The tensors of a value, with names like those of `needle.tree.flatten`."""
+    """The tensors of a value, with names like those of `needle.common.tree.flatten`."""
     if tree == trees.LEAF:
         yield name, value
         return

@@ -15,9 +15,9 @@ from functools import reduce
 from math import prod
 from typing import Any
 
-from ..dims import Dim, Expression, dims_of
 from ..errors import DimError, TraceError, UnsupportedError
-from ..extents import same
+from ..sizes.dims import Dim, Expression, dims_of
+from ..sizes.extents import same
 from .dims import Asked
 
 _LARGEST_DIVISOR = 64  # of a scale, which is a binary fraction

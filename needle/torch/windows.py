@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .. import ops
+from ..autograd.tensor import Tensor
 from ..conversion.values import along, size_tensor
-from ..extents import is_symbolic
 from ..nn.functional.pool import first_largest
-from ..tensor import Tensor
+from ..sizes.extents import is_symbolic
 
 Made = TypeVar("Made", Tensor, tuple[Tensor, Tensor])
 

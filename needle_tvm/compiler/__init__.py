@@ -14,7 +14,7 @@
   graph at these sizes (`frontend.sized`, `frontend.shapes`); if all largest sizes together make
   very large inputs, it takes each largest size by itself. The manifest's `checked` records the
   outcome.
-- The user calls an `Executable` (`executable`). It asks `needle.weights` whether a weight has
+- The user calls an `Executable` (`executable`). It asks `needle.trace.weights` whether a weight has
   changed, which compares one number. An executable for another machine has an artifact to export,
   and no program.
 - The state of a model (what its calls write) stays outside the code, which is a pure function: the
@@ -28,10 +28,10 @@
   makes the key of a call. A new key is traced (`needle.trace.trace_flat`) and compiled, with flat
   inputs and results; `entries` keeps the code of a key. An entry follows the weights as an
   executable does, and all tensors around the function are weights. It also compares the Python
-  values on which the trace may depend: `needle.surroundings` finds them by the variables, items and
-  attributes that the code names. Every call asks the links to them (`needle.links`) whether the
-  values are still there. If one differs, the entry stays, and another one is looked for or
-  compiled.
+  values on which the trace may depend: `needle.trace.captures` finds them by the variables, items
+  and attributes that the code names. Every call asks the links to them (`needle.trace.guards`)
+  whether the values are still there. If one differs, the entry stays, and another one is looked for
+  or compiled.
 - `dynamo` is the backend of `torch.compile`; `aot_build` and `aot_code` compile and call its
   graphs. They call `main_in_place` (`lower.in_place`) for arguments that a graph writes.
 - `products` chooses between needle's kernels and cuBLAS for a GPU's matmuls.

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import needle as ndl
 from needle import ops
-from needle.dims import LARGEST, Dim, Expression
 from needle.errors import UnsupportedError
 from needle.nn.module import Module
+from needle.sizes.dims import LARGEST, Dim, Expression
 from needle.torch.aot_graph import AotGraph, Part
 from needle.torch.execute import Run
 from needle.torch.symbols import Symbols

@@ -6,13 +6,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from needle import Tensor, tree
+from needle import Tensor
+from needle.autograd.node import Node
+from needle.common import tree
 from needle.errors import ChangedError, TraceError
-from needle.node import Node
 from needle.op import Op
-from needle.surroundings import Surroundings
-from needle.trace import as_tensor
-from needle.weights import Weights, baked_in, differences
+from needle.trace.captures import Surroundings
+from needle.trace.tracer import as_tensor
+from needle.trace.weights import Weights, baked_in, differences
 from needle_tvm.compiler.executable import calls_of
 from needle_tvm.errors import ParameterError
 from needle_tvm.runtime import Program

@@ -13,14 +13,15 @@ import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from needle import Tensor, tree
-from needle._state import state
+from needle import Tensor
 from needle.autograd import Value
+from needle.common import tree
+from needle.common.state import state
 from needle.errors import DimError, TraceError
-from needle.graph import Graph, is_tensor
-from needle.surroundings import Surroundings, found_in
 from needle.trace import trace_flat
-from needle.weights import differences
+from needle.trace.captures import Surroundings, found_in
+from needle.trace.graph import Graph, is_tensor
+from needle.trace.weights import differences
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.entries import Compiled, Eager, Entry
 from needle_tvm.compiler.request import Choices, check_dims, request

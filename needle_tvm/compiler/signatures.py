@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from needle import Tensor, default_device, tree
+from needle import Tensor, default_device
 from needle.backend_ndarray import Device
 from needle.backend_ndarray.dtypes import DTYPES
-from needle.graph import is_tensor
+from needle.common import tree
 from needle.nn import Module
-from needle.trace import as_tensor
+from needle.trace.graph import is_tensor
+from needle.trace.tracer import as_tensor
 from needle_tvm.errors import InputError, UsageError
 
 Key = tuple[Any, ...]
@@ -131,7 +132,7 @@ class Signature:
         return [*zip([*self._positional, *rest], args, strict=False), *kwargs.items()]
 
     def trees(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], list[str]]:
-        """The structure of each argument (`needle.tree`), and the names of the inputs."""
+        """The structure of each argument (`needle.common.tree`), and the names of the inputs."""
         trees, names = [], []
         for number, (name, value) in enumerate(self.named(args, kwargs)):
             if name in self._static or (number == 0 and self.owner):

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from needle.dims import Expression
 from needle.errors import DimError, ModelError, TraceError, UnsupportedError
+from needle.sizes.dims import Expression
 from needle.trace import Graph
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request

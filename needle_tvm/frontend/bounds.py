@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle.autograd.shapes import Spec
 from needle.backend_ndarray.dtypes import astype, compute_dtype, finfo, is_floating
-from needle.body import Body, reference_of
+from needle.op.subgraph import Body, reference_of
 from needle.ops.conv import Conv, ConvInput, ConvWeight
 from needle.ops.matmul import Matmul
-from needle.spec import Spec
 from needle.testing import tolerance
 from needle_tvm.artifact.tolerance import operand_tolerance
 from needle_tvm.errors import MismatchError

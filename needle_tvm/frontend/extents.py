@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from needle.autograd import Node
-from needle.dims import Dim, Expression, dims_of
-from needle.extents import replaced, same
+from needle.sizes.dims import Dim, Expression, dims_of
+from needle.sizes.extents import replaced, same
 from needle_tvm._tvm.names import tirx, tvm
 from needle_tvm.tir.functions import simplified
 

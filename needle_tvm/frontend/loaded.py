@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from needle.autograd.tensor import Tensor
 from needle.errors import DimError
-from needle.surroundings import found_in
-from needle.tensor import Tensor
 from needle.trace import Graph, trace_flat
+from needle.trace.captures import found_in
 from needle_tvm.artifact.arrays import as_numpy
 from needle_tvm.artifact.function import digest_of
 from needle_tvm.errors import UsageError

@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from needle.dims import dims_of
-from needle.graph import Graph, Leaf
-from needle.node import Node
+from needle.autograd.node import Node
+from needle.autograd.shapes import Spec
 from needle.ops import Cond, Scan, WhileLoop
-from needle.spec import Spec
+from needle.sizes.dims import dims_of
+from needle.trace.graph import Graph, Leaf
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
@@ -27,7 +27,7 @@ from needle_tvm.lower.while_loops import while_function
 from needle_tvm.tir import nests, tasks
 
 if TYPE_CHECKING:
-    from needle.body import Body
+    from needle.op.subgraph import Body
 
 
 MERGE = "merge_kernels"

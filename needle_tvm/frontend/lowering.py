@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from needle.graph import positional_names
+from needle.trace.graph import positional_names
 from needle_tvm._tvm.names import IRModule, Target
 from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError

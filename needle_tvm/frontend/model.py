@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from needle.dims import bounds_of
+from needle.autograd.shapes import Spec
 from needle.errors import DimError
-from needle.spec import Spec
+from needle.sizes.dims import bounds_of
 from needle.trace import Graph, trace
 from needle_tvm.errors import UsageError
 from needle_tvm.frontend import bounds, reference

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from needle.dims import Dim, dims_of, size_of
+from needle.sizes.dims import Dim, dims_of, size_of
 from needle_tvm.artifact.sizes import Sizes, may_be, parse_dims, parse_shape
 from needle_tvm.errors import InputError, UsageError
 

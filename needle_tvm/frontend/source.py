@@ -18,7 +18,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Weights(Protocol):
-    """The weights of a model by name, wherever they are kept; see `needle.weights.Weights`."""
+    """A model's weights by name, wherever they are kept; see `needle.trace.weights.Weights`."""
 
     def values(self) -> Mapping[str, Any]:
         """The current weights."""

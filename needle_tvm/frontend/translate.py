@@ -8,8 +8,8 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from needle.backend_ndarray.dtypes import SMALL_INTEGER, compute_dtype, is_floating, is_narrow
-from needle.dims import bounds_of
 from needle.ops import _te
+from needle.sizes.dims import bounds_of
 from needle_tvm._tvm.names import (
     OP_PATTERN,
     TE_NAMESPACE,

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from needle import ops
-from needle.body import Body
-from needle.graph import Graph
-from needle.node import Node, OpRules
+from needle.autograd.node import Node, OpRules
+from needle.op.subgraph import Body
 from needle.ops import Cond, MakeTuple, Scan, TupleGetItem, WhileLoop
+from needle.trace.graph import Graph
 from needle_tvm.errors import TargetError
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from needle.dims import Dim, Expression
-from needle.extents import same
+from needle.sizes.dims import Dim, Expression
+from needle.sizes.extents import same
 from needle.trace import Graph
 from needle_tvm.errors import UsageError
 

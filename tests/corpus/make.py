@@ -26,11 +26,11 @@ import torch
 
 import needle as ndl
 import needle_tvm
-from needle.graph import Graph
 from needle.onnx.emit import find
 from needle.torch.arrays import array_of
 from needle.torch.loading import loaded
 from needle.trace import trace
+from needle.trace.graph import Graph
 from needle_tvm.check.campaign import draw, judge
 from needle_tvm.check.campaign.onnx import layers
 from needle_tvm.check.campaign.program import Program

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import _examples as examples
 from needle import data, nn, optim
 from needle.ops import REGISTRY
+from needle.testing import examples as examples
 
 HERE = Path(__file__).parent
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import needle as ndl
-from needle.dims import Dim, Expression, bounds_of, size_of
 from needle.errors import TraceError
-from needle.extents import replaced, same
 from needle.ops import REGISTRY
+from needle.sizes.dims import Dim, Expression, bounds_of, size_of
+from needle.sizes.extents import replaced, same
 
 N = Dim("n", max=256)
 M = Dim("m", min=2, max=7)

@@ -7,8 +7,8 @@ import pytest
 
 import needle as ndl
 from needle import backend_ndarray as nd
+from needle.autograd.dtypes import scalar_dtype
 from needle.backend_ndarray.dtypes import DTYPES, FLOATING, ITEMSIZE, result_type
-from needle.dtypes import scalar_dtype
 from needle.serialize import _DTYPES as FILE_DTYPES
 from tests import ROOT
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import graph, nn, ops, outside
+from needle import nn, ops
 from needle.op import REGISTRY, Elementwise, register
-from needle.trace import trace
+from needle.trace import graph, library_code, trace
 
 
 def tensor(*shape, dtype="float32"):
@@ -116,8 +116,12 @@ def test_needles_own_ops_have_one():
 
 def test_what_is_installed_is_not_followed():
     told = [np.ones, np.dtype, dataclasses.dataclass, pytest.raises, nn.Linear, trace]
-    assert all(map(outside.is_told, told)) and not outside.is_told(tensor)
-    assert outside.is_known("pytest") and outside.is_known("json") and outside.is_known("sys")
-    assert not outside.is_known(__name__) and not outside.is_known(None)
+    assert all(map(library_code.is_told, told)) and not library_code.is_told(tensor)
+    assert (
+        library_code.is_known("pytest")
+        and library_code.is_known("json")
+        and library_code.is_known("sys")
+    )
+    assert not library_code.is_known(__name__) and not library_code.is_known(None)
     made = dataclasses.make_dataclass("Made", ["x"])
-    assert not outside.is_told(made)  # whatever module made it
+    assert not library_code.is_told(made)  # whatever module made it

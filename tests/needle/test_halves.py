@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import _examples as examples
 from needle import nn, optim
 from needle.autograd import TensorTuple
 from needle.backend_ndarray.dtypes import HALVES, astype, is_floating
 from needle.ops import REGISTRY
 from needle.testing import assert_close, tolerance
+from needle.testing import examples as examples
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 

@@ -9,7 +9,7 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from needle._names import _CALLED
+from needle.common.framework_names import _CALLED
 
 X = np.array([[0.3, -0.4], [0.5, 0.2]], np.float32)
 _ARGUMENTS = {  # of the names that do not take one array

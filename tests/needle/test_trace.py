@@ -9,8 +9,8 @@ import pytest
 
 import needle as ndl
 from needle import nn, ops
+from needle.autograd.tensor import handle
 from needle.errors import ShapeError, TraceError
-from needle.tensor import handle
 from needle.trace import trace
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import needle as ndl
 from needle import nn, ops
-from needle.dims import Dim, dims_of
 from needle.errors import DimError, ShapeError, TraceError
+from needle.sizes.dims import Dim, dims_of
 from needle.trace import trace
 
 N, M, T = Dim("n", max=20), Dim("m", min=2, max=9), Dim("t", min=2, max=12)

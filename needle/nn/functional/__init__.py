@@ -5,7 +5,7 @@ The `reduction` of a loss is "mean", "sum" or "none" (ValueError for another). N
 the variance, or to the mean square.
 """
 
-from ...keywords import name_functions
+from ...common.keywords import name_functions
 from ...ops import (
     celu,
     elu,

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ... import init, ops
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray import Device, DeviceLike, NDArray, full
 from ...backend_ndarray.arguments import count, fraction
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...errors import ShapeError
-from ...extents import is_symbolic
-from ...tensor import Tensor, make_const
+from ...sizes.extents import is_symbolic
 from .basic import dropout
 
 

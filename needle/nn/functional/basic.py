@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ... import init, ops
-from ..._state import no_grad, state
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray.arguments import count, fraction, not_negative
+from ...common.state import no_grad, state
 from ...errors import ShapeError
 from ...ops._values import check_integers, check_within, whole_numbers
-from ...tensor import Tensor, make_const
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...autograd.tensor import Tensor
 from ...errors import ShapeError
 from ...ops import concat, flip
-from ...tensor import Tensor
 
 
 def _span(x: Tensor, axis: int, begin: int, end: int) -> Tensor:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import ops
-from ...tensor import Tensor
+from ...autograd.tensor import Tensor
 
 
 def channels_last(x: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...tensor import Tensor
+from ...autograd.tensor import Tensor
 from .conv import numbers, same_padding, transposed_size, transposed_window
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray import array, full
 from ...backend_ndarray.arguments import count
 from ...backend_ndarray.dtypes import compute_dtype
+from ...common.state import state
 from ...errors import ShapeError
 from ...ops._values import check_within, whole_numbers
-from ...tensor import Tensor, make_const
 from .loss import check_reduction
 
 # A log-probability that stands for 0: finite, because gradients of infinite ones would be NaN.

@@ -10,21 +10,21 @@ from math import prod
 from typing import Any
 
 from ... import init, ops
-from ..._state import state
-from ...apply import apply
+from ...autograd.dispatch import apply
+from ...autograd.engine import pulled_back
+from ...autograd.node import Node, spec_of
+from ...autograd.shapes import Spec, common_device
+from ...autograd.tensor import Tensor
 from ...backend_ndarray import Device, NDArray
 from ...backend_ndarray.dtypes import compute_dtype, is_floating, is_half
 from ...backend_ndarray.ndarray import wrap
-from ...engine import pulled_back
+from ...common.state import state
 from ...errors import ShapeError
-from ...extents import same
-from ...node import Node, spec_of
 from ...op import Op
-from ...op_types import ArrayGradients, Gradients
+from ...op.signatures import ArrayGradients, Gradients
 from ...ops._arguments import check_tensors
 from ...ops.weighted_elements import WeightedElements
-from ...spec import Spec, common_device
-from ...tensor import Tensor
+from ...sizes.extents import same
 from .resize import cubic_weights
 
 _MODES = ("bilinear", "nearest", "bicubic")

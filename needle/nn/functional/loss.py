@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import finite, share
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...errors import ShapeError
 from ...ops._values import check_within, whole_numbers
-from ...tensor import Tensor
 
 
 def check_reduction(owner: str, reduction: str, *more: str) -> None:

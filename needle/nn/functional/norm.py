@@ -7,11 +7,11 @@ from math import prod
 from typing import Any
 
 from ... import init, ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import counts, not_negative
 from ...backend_ndarray.dtypes import finfo, is_floating
-from ...dims import Expression
 from ...errors import ShapeError
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 
 
 def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:

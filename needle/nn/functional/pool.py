@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray import full
 from ...backend_ndarray.arguments import count
 from ...backend_ndarray.dtypes import is_floating
 from ...errors import ShapeError
-from ...extents import same
 from ...ops._windows import lowest
-from ...tensor import Tensor, make_const
+from ...sizes.extents import same
 from .conv import as_row, channels_first, channels_last, from_row, numbers
 
 # Kernel, stride, padding and, of a largest element, dilation: a number for each axis.

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from ... import init, ops
-from ...apply import apply
+from ...autograd.dispatch import apply
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray import Device, NDArray, array
 from ...backend_ndarray.arguments import count
 from ...backend_ndarray.dtypes import is_floating
-from ...dims import Expression
 from ...errors import ShapeError, TraceError
-from ...extents import is_symbolic, same
 from ...ops._arguments import check_tensors
 from ...ops.resample import Resample
-from ...tensor import Tensor, make_const
+from ...sizes.dims import Expression
+from ...sizes.extents import is_symbolic, same
 from .pool import AXES, averaged
 
 _AXES_OF = {"linear": 1, "bilinear": 2, "trilinear": 3, "bicubic": 2}  # of modes for one number

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, normal_axis, size_tensor, tensor
-from ...extents import is_symbolic
-from ...tensor import Tensor
+from ...sizes.extents import is_symbolic
 from ..graph import Node
 from ..guards import DOMAIN
 from ..heads import (

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.budget import bounded
 from ...conversion.convolutions import Sides, padded
 from ...conversion.values import Value, along, known_integers, known_number, normal_axes, tensor
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 

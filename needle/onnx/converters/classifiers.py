@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor, make_const
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor, make_const
 from ..graph import Node
 from ..registry import converter
 from .ml import floats, row, transformed

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
+from ...common.state import state
 from ...conversion.values import Carried, Items, Missing, Value, known_number, tensor
 from ...errors import ModelError
-from ...extents import same
 from ...loops import cond
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..execute import Scope
 from ..graph import Graph, Node
 from ..registry import converter

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.budget import bounded
 from ...conversion.convolutions import Sides, kernels_last, padded, transposed_convolved, whole_size
 from ...conversion.values import Value, known_integers, tensor
 from ...nn import functional as F
-from ...tensor import Tensor
 from ..geometry import Windows, explicit_pads, of_axes, windows
 from ..graph import Node
 from ..registry import converter

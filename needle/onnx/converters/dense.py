@@ -7,8 +7,8 @@ from math import prod
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating, result_type
 from ...conversion.integers import divide_towards_zero, integer_power
 from ...conversion.values import Carried, Value, known_number, normal_axis, tensor
-from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 

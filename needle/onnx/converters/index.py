@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
+from ...common.state import state
 from ...conversion.budget import bounded
 from ...conversion.values import (
     Value,
@@ -17,8 +18,7 @@ from ...conversion.values import (
     normal_axis,
     tensor,
 )
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 

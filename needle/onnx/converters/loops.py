@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
+from ...common.state import state
 from ...conversion import budget
 from ...conversion.unrolling import Room, check_count, stacked
 from ...conversion.values import (
@@ -29,9 +30,8 @@ from ...conversion.values import (
     tensor,
 )
 from ...errors import ShapeError
-from ...extents import is_symbolic
 from ...loops import while_loop
-from ...tensor import Tensor
+from ...sizes.extents import is_symbolic
 from ..execute import Scope
 from ..graph import Node, used_names
 from ..registry import converter

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 from .index import index_tensor

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_half
 from ...conversion.values import Value, dtype_of, normal_axis, tensor
 from ...nn import functional as F
-from ...tensor import Tensor
 from ..execute import applied
 from ..geometry import windows
 from ..graph import Node

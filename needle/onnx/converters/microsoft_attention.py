@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from ... import init, ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, known_integer, size_tensor, tensor
-from ...dims import Expression
-from ...extents import same
-from ...tensor import Tensor
+from ...sizes.dims import Expression
+from ...sizes.extents import same
 from ..graph import Node
 from ..heads import (
     Mask,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.budget import bounded
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor, make_const
 from ..graph import Node
 from ..registry import converter
 from .index import index_tensor

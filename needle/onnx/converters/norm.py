@@ -7,11 +7,11 @@ from math import prod
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_half
 from ...conversion.convolutions import padded
 from ...conversion.values import Value, normal_axes, normal_axis, tensor
 from ...nn import functional as F
-from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...conversion.budget import bounded
 from ...conversion.convolutions import Sides, padded
 from ...conversion.values import Value, known_integers, tensor
-from ...dims import Expression
 from ...init import zeros
 from ...nn import functional as F
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..geometry import Windows, windows
 from ..graph import Node
 from ..registry import converter

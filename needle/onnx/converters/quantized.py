@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor, make_const
 from ...conversion.budget import bounded
 from ...conversion.convolutions import channelwise
 from ...conversion.values import PACKED, Value, dtype_of, is_known, normal_axis, shape_of, tensor
-from ...tensor import Tensor, make_const
 from ..geometry import windows
 from ..graph import OTHER_DTYPES, Node
 from ..registry import converter

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, dtype_of, tensor
-from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 from .pool import average_pool

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ... import init, ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
 from ...loops import scan
 from ...recurrence import layers as usual_layers
-from ...tensor import Tensor
 from ..graph import Node
 from ..registry import converter
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.values import Value, along, known_integers, normal_axes, normal_axis, tensor
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 

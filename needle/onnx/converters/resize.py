@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...apply import apply
+from ...autograd.dispatch import apply
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray import Device, NDArray
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.budget import bounded
 from ...conversion.values import Value, known, known_integers, normal_axes, tensor
-from ...dims import Expression
-from ...extents import same
 from ...init import zeros
 from ...nn.functional.resize import resample_tables
 from ...ops.resample import Resample
-from ...tensor import Tensor, make_const
+from ...sizes.dims import Expression
+from ...sizes.extents import same
 from ..graph import Node
 from ..registry import converter
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion import budget
 from ...conversion.unrolling import Room, elements, stacked
 from ...conversion.values import (
@@ -21,9 +22,8 @@ from ...conversion.values import (
     tensor,
 )
 from ...errors import DimError, ModelError, ShapeError, TraceError
-from ...extents import is_symbolic, same
 from ...loops import scan as needle_scan
-from ...tensor import Tensor
+from ...sizes.extents import is_symbolic, same
 from ..execute import Scope, untraced
 from ..graph import Graph, Node
 from ..registry import converter

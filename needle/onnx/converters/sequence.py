@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
+from ...common.state import state
 from ...conversion.values import (
     Carried,
     Items,
@@ -23,8 +24,7 @@ from ...conversion.values import (
     sizes,
     tensor,
 )
-from ...extents import same
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..graph import Node
 from ..registry import converter, find_twin
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.budget import bounded
 from ...conversion.values import (
     Value,
@@ -21,8 +22,7 @@ from ...conversion.values import (
     sizes,
     tensor,
 )
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.budget import bounded
 from ...conversion.fourier import Parts, check_length, fitted, transformed, whole
 from ...conversion.values import (
@@ -17,8 +18,7 @@ from ...conversion.values import (
     normal_axis,
     tensor,
 )
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..graph import Node
 from ..registry import converter
 

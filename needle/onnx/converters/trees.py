@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ... import init, ops
+from ...autograd.tensor import Tensor, make_const
 from ...conversion.budget import bounded
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor, make_const
 from ..graph import Node
 from ..registry import converter
 from .ml import transformed

@@ -11,7 +11,7 @@ import numpy as np
 from ... import ops
 from ...backend_ndarray.dtypes import astype
 from ...conversion.values import Value, known_integers, normal_axes, normal_axis, sizes, tensor
-from ...extents import is_symbolic
+from ...sizes.extents import is_symbolic
 from ..graph import Node
 from ..registry import twin
 from .shape import reshaped, slices, split_extents

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ..._state import state
-from ...apply import apply
+from ...autograd.dispatch import apply
+from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray.dtypes import is_floating
+from ...common.state import state
 from ...conversion.budget import bounded
 from ...conversion.values import Value, known_integers, tensor
 from ...nn import functional as F
 from ...nn.functional.grid import sampled
 from ...ops.weighted_elements import WeightedElements
-from ...tensor import Tensor, make_const
 from ..geometry import explicit_pads, of_axes
 from ..graph import Node
 from ..registry import converter

@@ -4,9 +4,9 @@ bias, and a BatchNorm by known statistics is one BatchNormalization."""
 from __future__ import annotations
 
 from ... import ops
+from ...autograd.node import Node
 from ...backend_ndarray.dtypes import is_floating
-from ...extents import same
-from ...node import Node
+from ...sizes.extents import same
 from ._dtypes import has_kernel
 from ._layouts import convolved, first, first_shape, last, transposed_convolved
 from ._rules import Site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...node import Node
+from ...autograd.node import Node
 from ...ops import Pad
 from ._rules import Site
 from ._writer import Value, Writer

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...body import Body
-from ...extents import same
-from ...node import Node, OpRules
+from ...autograd.node import Node, OpRules
 from ...op import Op
+from ...op.subgraph import Body
+from ...sizes.extents import same
 from ._writer import Writer
 
 # A rule takes the Site of the op and its inputs (a tuple of Values for a tuple-valued one), and

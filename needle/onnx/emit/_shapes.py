@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...dims import Expression
-from ...extents import same
+from ...sizes.dims import Expression
+from ...sizes.extents import same
 
 Shape = tuple[Any, ...]
 

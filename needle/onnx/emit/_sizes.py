@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
-from ...dims import Dim, Expression
+from ...sizes.dims import Dim, Expression
 from ._shapes import Shape
 from ._values import Value
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ...autograd.shapes import broadcast_shapes
 from ...backend_ndarray.dtypes import astype, is_half
-from ...dims import Expression
-from ...extents import is_symbolic, same
-from ...spec import broadcast_shapes
+from ...sizes.dims import Expression
+from ...sizes.extents import is_symbolic, same
 from ._dtypes import NUMBER, computed_in
 from ._shapes import Shape, reshape_target, unit_axis, with_ones
 from ._sizes import Sizes

@@ -8,7 +8,7 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import compute_dtype
-from ...extents import same
+from ...sizes.extents import same
 from ._rules import Site, rule
 from ._writer import Value, Writer
 from .elementwise import like

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ... import ops
-from ...dims import Expression
+from ...sizes.dims import Expression
 from ._rules import Site, rule
 from ._writer import Value
 from .along import added_at, counting, moved_to_front

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import ops
-from ...body import Body
-from ...extents import same
-from ...node import Node
+from ...autograd.node import Node
+from ...op.subgraph import Body
+from ...sizes.extents import same
 from ._rules import Site, rule, written
 from ._writer import Value, Writer
 from .along import counting

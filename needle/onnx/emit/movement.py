@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ... import ops
-from ...dtypes import value_in
-from ...spec import normalize_axes
+from ...autograd.dtypes import value_in
+from ...autograd.shapes import normalize_axes
 from ._rules import Site, rule
 from ._writer import Value, Writer
 

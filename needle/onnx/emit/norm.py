@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from ... import ops
-from ...spec import normalize_axes
+from ...autograd.shapes import normalize_axes
 from ._dtypes import has_kernel
 from ._rules import Site, rule
 from ._writer import Value, Writer

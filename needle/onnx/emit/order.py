@@ -8,8 +8,8 @@ import numpy as np
 
 from ... import ops
 from ...backend_ndarray.dtypes import is_floating, result_type
-from ...dims import bounds_of
-from ...extents import same
+from ...sizes.dims import bounds_of
+from ...sizes.extents import same
 from ._rules import Site, rule
 from ._writer import Value, Writer
 from .elementwise import floats, like, rounded

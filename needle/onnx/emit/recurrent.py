@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from ... import ops
-from ...body import Body
-from ...node import Node
+from ...autograd.node import Node
+from ...op.subgraph import Body
 from ...recurrence import layers as usual
 from ._dtypes import has_kernel
 from ._rules import Site, rule

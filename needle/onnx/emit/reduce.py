@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import nan, prod
 
 from ... import ops
-from ...extents import same
-from ...spec import normalize_axes
+from ...autograd.shapes import normalize_axes
+from ...sizes.extents import same
 from ._rules import Site, rule
 from ._writer import Value
 from .elementwise import floats, rounded

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...dims import Expression
-from ...extents import same
 from ...ops._keys import Range, Span, expand, span
+from ...sizes.dims import Expression
+from ...sizes.extents import same
 from ._rules import Site, rule
 from ._writer import Value, Writer
 from .movement import flipped, spread

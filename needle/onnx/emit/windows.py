@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ... import ops
-from ...dtypes import value_in
+from ...autograd.dtypes import value_in
 from ._rules import Site, rule
 from ._writer import Value, Writer
 from .along import added_at, counting

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ...apply import apply
+from ...autograd.dispatch import apply
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import FLOATING
 from ...conversion.values import Value, tensor
 from ...ops.composed import Clip
-from ...tensor import Tensor
 from ..operands import Number, cast, computed
 from ..program import Node
 from ..registry import converter

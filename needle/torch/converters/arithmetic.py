@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import FLOATING
 from ...conversion.integers import divide_towards_zero, integer_power
 from ...conversion.values import Value
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..operands import Number, arithmetic, cast, computed, is_tensor
 from ..program import Node
 from ..registry import converter

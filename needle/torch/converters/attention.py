@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import finfo
 from ...conversion.values import Value, tensor
-from ...extents import same
 from ...nn import functional as F
 from ...nn.functional.attention import with_masks
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..operands import cast, wide
 from ..program import Node
 from ..registry import converter

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, is_known, tensor
 from ...init import zeros
-from ...tensor import Tensor
 from ..operands import cast, in_float32
 from ..program import Node
 from ..registry import converter

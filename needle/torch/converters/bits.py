@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.bits import INTEGER_OF, bits_of, exponent_of, is_negative, of_bits, power_of_two
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import cast
 from ..program import Node
 from ..registry import converter

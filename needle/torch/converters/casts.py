@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import FLOATING
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import cast
 from ..program import Node
 from ..registry import converter

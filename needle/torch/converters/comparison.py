@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import FLOATING
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import cast, promoted
 from ..program import Node
 from ..registry import converter

@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import along, normal_axis
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..complexes import Complex, zeros_like
 from ..operands import is_tensor
 from ..program import Node

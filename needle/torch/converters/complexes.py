@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..complexes import OF_PARTS, TO_PARTS, Complex, part, real_dtype
 from ..operands import Number, cast, is_tensor
 from ..program import Node

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from ... import loops
-from ..._state import state
+from ...autograd.tensor import Tensor
+from ...common.state import state
 from ...conversion import budget
 from ...conversion.values import known_number
-from ...tensor import Tensor
 from ..loops import WHILE_LOOP, as_tree, of_tree, run_body
 from ..operands import is_tensor
 from ..program import Node, Program

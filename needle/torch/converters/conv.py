@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.convolutions import kernels_last, transposed_convolved
 from ...conversion.values import Value, tensor
 from ...nn import functional as F
-from ...tensor import Tensor
 from ..operands import in_float32
 from ..program import Node
 from ..registry import converter

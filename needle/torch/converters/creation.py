@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value
-from ...tensor import Tensor
 from ..operands import Number, cast, number
 from ..program import Node
 from ..registry import converter

@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating
+from ...common.state import state
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import Number, cast, permuted, wide
 from ..program import Node
 from ..registry import converter

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import wide
 from ..program import Node
 from ..registry import converter

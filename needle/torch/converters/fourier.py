@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.fourier import check_length, fitted, signal_of_half, transformed
 from ...conversion.values import Value, normal_axes, tensor
-from ...dims import Expression
-from ...extents import is_symbolic
-from ...tensor import Tensor
+from ...sizes.dims import Expression
+from ...sizes.extents import is_symbolic
 from ..complexes import REAL, Complex
 from ..program import Node
 from ..registry import complex_converter, converter

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value
-from ...tensor import Tensor
 from ..operands import cast, computed
 from ..program import Node
 from ..registry import converter

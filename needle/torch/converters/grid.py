@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...extents import same
 from ...init import zeros
 from ...nn import functional as F
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..operands import in_float32
 from ..program import Node
 from ..registry import converter

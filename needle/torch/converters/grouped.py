@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import cast, in_float32
 from ..program import Node
 from ..registry import converter

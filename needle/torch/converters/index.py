@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
+from ...common.state import state
 from ...conversion.values import Value, dtype_of, normal_axis, shape_of, tensor
-from ...tensor import Tensor
 from ..operands import cast
 from ..program import Node
 from ..registry import converter

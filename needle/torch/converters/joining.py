@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, normal_axis, shape_of, tensor
-from ...extents import same
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..operands import cast
 from ..program import Node
 from ..registry import converter

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ... import linalg, ops
-from ..._state import state
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_half
+from ...common.state import state
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import Number
 from ..program import Node
 from ..registry import converter

@@ -6,10 +6,10 @@ from math import prod
 from typing import Any
 
 from ... import init, ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import finfo
 from ...conversion.values import Value, tensor
 from ...nn import functional as F
-from ...tensor import Tensor
 from ..operands import cast, wide
 from ..program import Node
 from ..registry import converter

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, normal_axis, shape_of, tensor
-from ...tensor import Tensor
 from ..operands import Number, cast, is_tensor, promoted
 from ..program import Node
 from ..registry import converter

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, along, tensor
 from ...nn.functional.border import border
-from ...tensor import Tensor
 from ..operands import Number
 from ..program import Node
 from ..registry import converter

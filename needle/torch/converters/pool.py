@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.values import Value, size_tensor, tensor
-from ...extents import same
 from ...init import zeros
 from ...nn import functional as F
 from ...ops._windows import lowest
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..operands import cast, in_float32
 from ..program import Node
 from ..registry import converter

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
 from ...init import zeros
 from ...loops import scan
 from ...recurrence import layers as usual_layers
-from ...tensor import Tensor
 from ..operands import in_float32, wide
 from ..program import Node
 from ..registry import converter

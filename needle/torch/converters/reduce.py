@@ -7,11 +7,11 @@ from math import prod as product
 from typing import Any
 
 from ... import ops
-from ..._state import state
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating
+from ...common.state import state
 from ...conversion.values import Value, size_tensor, tensor
-from ...dims import Expression
-from ...tensor import Tensor
+from ...sizes.dims import Expression
 from ..operands import axes_of, cast, wide
 from ..program import Node
 from ..registry import converter

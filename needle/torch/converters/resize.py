@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_floating
 from ...conversion.values import Value, tensor
-from ...extents import same
 from ...nn.functional.resize import resized
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..operands import in_float32
 from ..program import Node
 from ..registry import converter

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import FLOATING
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..program import Node
 from ..registry import converter
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value
-from ...tensor import Tensor
 from ..operands import cast, wide, with_axis
 from ..program import Node
 from ..registry import converter

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, normal_axis, shape_of, tensor
-from ...extents import same
-from ...tensor import Tensor
+from ...sizes.extents import same
 from ..operands import Number, cast, category
 from ..program import Node
 from ..registry import converter

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
-from ...tensor import Tensor
 from ..operands import cast, wide, with_axis
 from ..program import Node
 from ..registry import converter

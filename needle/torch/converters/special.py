@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...backend_ndarray.dtypes import is_half
 from ...conversion.values import Value
-from ...tensor import Tensor
 from ..operands import cast, is_tensor
 from ..program import Node
 from ..registry import converter

@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import nan
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, tensor
 from ...nn import functional as F
-from ...tensor import Tensor
 from ..operands import wide
 from ..program import Node
 from ..registry import converter

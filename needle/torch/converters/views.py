@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...conversion.values import Value, along, normal_axis, tensor
-from ...dims import Expression
-from ...extents import is_symbolic, same
 from ...ops._keys import Span
-from ...tensor import Tensor
+from ...sizes.dims import Expression
+from ...sizes.extents import is_symbolic, same
 from ..operands import cast, is_tensor, permuted
 from ..program import Node
 from ..registry import converter

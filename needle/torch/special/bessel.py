@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ... import ops
-from ...tensor import Tensor
+from ...autograd.tensor import Tensor
 from . import tables
 from .pieces import either, polynomial, ratio, size
 

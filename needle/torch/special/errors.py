@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from ... import ops
+from ...autograd.tensor import Tensor
 from ...ops.exponential import _FAR, _MIDDLE, _TAIL
-from ...tensor import Tensor
 from .pieces import either, polynomial, ratio, size
 
 # ln(erfcx(x) / t) for t = 2 / (2 + x) as a polynomial in 2 t - 1: interpolated at 26 nodes of

@@ -8,7 +8,7 @@ import math
 import numpy as np
 
 from ... import ops
-from ...tensor import Tensor
+from ...autograd.tensor import Tensor
 from .pieces import either, polynomial
 
 _SHIFT = 10  # from where on asymptotic series have all digits

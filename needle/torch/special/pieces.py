@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ... import ops
-from ...tensor import Tensor
+from ...autograd.tensor import Tensor
 
 
 def polynomial(x: Tensor, coefficients: Sequence[float]) -> Tensor:

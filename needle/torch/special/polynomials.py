@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ... import ops
-from ...tensor import Tensor
+from ...autograd.tensor import Tensor
 from .pieces import either
 
 # The polynomials of degree 1, a + b x, by their letters.

@@ -14,9 +14,9 @@ from typing import Any
 import needle as ndl
 from needle.backend_ndarray.dtypes import DTYPES, is_floating
 from needle.errors import TraceError
-from needle.graph import Graph
 from needle.op import REGISTRY, Op
-from needle.samples import Arg
+from needle.op.samples import Arg
+from needle.trace.graph import Graph
 from needle_tvm.check.campaign.drawer import REFUSALS, Drawer, Made, Unfit
 from needle_tvm.check.campaign.layers import LAYERS
 from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program

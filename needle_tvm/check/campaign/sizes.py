@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from needle.dims import Dim, Expression, bounds_of
-from needle.extents import same
+from needle.sizes.dims import Dim, Expression, bounds_of
+from needle.sizes.extents import same
 
 _NAME = re.compile(r"\bn\d+\b")  # of a dim in a step's text
 _LEAST = (1, 1, 1, 2, 3, 8)

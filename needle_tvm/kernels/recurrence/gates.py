@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from needle.body import Body, Step
-from needle.dims import bounds_of
-from needle.extents import replaced
+from needle.autograd.shapes import Spec
 from needle.op import Binary, Elementwise, Op
+from needle.op.subgraph import Body, Step
 from needle.ops.arithmetic import Where
 from needle.ops.gru import GruGates
 from needle.ops.matmul import Matmul
 from needle.ops.recurrent import LstmGates
 from needle.ops.slicing import Slice
 from needle.ops.tuples import TupleGetItem
-from needle.spec import Spec
+from needle.sizes.dims import bounds_of
+from needle.sizes.extents import replaced
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx, tvm
 from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
 from needle_tvm.kernels.variants import covers_best

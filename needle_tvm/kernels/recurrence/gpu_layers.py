@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from needle.body import Body
+from needle.op.subgraph import Body
 from needle.ops import Scan, _te
 from needle.recurrence import layers as recurrent
 from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, relax, te, tirx, topi

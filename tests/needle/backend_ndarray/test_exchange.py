@@ -13,7 +13,7 @@ import pytest
 import needle as ndl
 from needle import backend_ndarray as nd
 from needle import nn
-from needle import tensor as tensor_module
+from needle.autograd import tensor as tensor_module
 from needle.backend_ndarray import ndarray as ndarray_module
 from needle.errors import TraceError
 from needle.trace import trace

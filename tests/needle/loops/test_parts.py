@@ -5,12 +5,12 @@ import pytest
 
 import needle as ndl
 from needle import ops
+from needle.autograd.shapes import Spec
 from needle.loops import gradient
 from needle.loops.tracing import traced
 from needle.ops import Matmul, Scan
 from needle.recurrence import layers
 from needle.recurrence.parts import parts
-from needle.spec import Spec
 from needle.trace import trace
 
 

@@ -7,10 +7,10 @@ import numpy as np
 
 import needle as ndl
 import needle.onnx
-from needle import _examples as examples
 from needle.backend_ndarray.dtypes import is_floating, is_half
 from needle.ops import REGISTRY
 from needle.testing import assert_close
+from needle.testing import examples as examples
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 

@@ -8,8 +8,8 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("tvm", reason="the table of needle's own layers is that of the compiled tests")
 
 import needle as ndl
-from needle.graph import flatten_call, flatten_outputs
 from needle.testing import assert_close
+from needle.trace.graph import flatten_call, flatten_outputs
 from tests.needle.onnx.exporting import loaded, run
 from tests.needle_tvm.compiler.test_modules_compiled import CASES as OURS
 from tests.needle_tvm.compiler.test_modules_compiled import draw, randomized

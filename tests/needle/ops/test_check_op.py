@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import needle as ndl
+from needle.autograd.shapes import Spec
 from needle.errors import ShapeError
 from needle.op import REGISTRY, Binary, Elementwise, Op, register
-from needle.samples import Arg, binary, error, sample, unary
-from needle.spec import Spec
+from needle.op.samples import Arg, binary, error, sample, unary
 from needle.testing import OpCheckError, assert_close, check_op, tolerance
 
 

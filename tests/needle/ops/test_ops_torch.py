@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import needle as ndl
-from needle import _examples as examples
 from needle.backend_ndarray.dtypes import is_floating
 from needle.ops import REGISTRY
 from needle.testing import assert_close
+from needle.testing import examples as examples
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -2,8 +2,8 @@
 
 import pytest
 
-from needle.dims import Dim
 from needle.errors import DimError
+from needle.sizes.dims import Dim
 from needle.torch.dims import asked
 
 torch = pytest.importorskip("torch")

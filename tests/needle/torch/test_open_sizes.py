@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import needle.torch
-from needle.dims import Dim
 from needle.errors import DimError, ModelError
+from needle.sizes.dims import Dim
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional

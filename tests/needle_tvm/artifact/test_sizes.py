@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from needle.dims import Expression
+from needle.sizes.dims import Expression
 from needle_tvm.artifact.sizes import Dim, Extent, Sizes, parse_dims, parse_shape
 from needle_tvm.errors import InputError
 from tests.needle.test_dims import FORMS, SIZES, expressed

@@ -9,7 +9,7 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from needle.dims import Dim
+from needle.sizes.dims import Dim
 from needle.trace import trace
 from needle_tvm.check.campaign import sizes
 from needle_tvm.check.campaign.draw import draw_with_dims

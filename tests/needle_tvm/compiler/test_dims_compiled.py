@@ -10,11 +10,11 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import nn, ops
-from needle._examples import draw
-from needle.dims import Dim
 from needle.errors import ShapeError, TraceError
 from needle.op import REGISTRY
-from needle.samples import Arg
+from needle.op.samples import Arg
+from needle.sizes.dims import Dim
+from needle.testing.examples import draw
 from needle.trace import trace
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact

@@ -12,7 +12,7 @@ import needle as ndl
 import needle_tvm
 from apps.models import mlp, resnet, transformer
 from needle import nn
-from needle.dims import Dim
+from needle.sizes.dims import Dim
 
 pytestmark = pytest.mark.slow
 

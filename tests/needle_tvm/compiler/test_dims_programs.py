@@ -6,7 +6,7 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import ops
-from needle.dims import Dim, dims_of
+from needle.sizes.dims import Dim, dims_of
 
 N, M, WIDE = Dim("n", max=20), Dim("m", min=2, max=33), Dim("n", max=300)
 SOME = Dim("n", min=8, max=17)

@@ -5,8 +5,8 @@ import pytest
 from needle.backend_ndarray import DTYPES
 from needle.backend_ndarray.dtypes import SMALL_INTEGER
 from needle.op import Op, register
+from needle.op.samples import error, sample
 from needle.ops import REGISTRY
-from needle.samples import error, sample
 from needle_tvm.stages import STAGES
 from needle_tvm.testing import OpCheckError, check_op
 

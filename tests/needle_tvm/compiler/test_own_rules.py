@@ -5,9 +5,9 @@ import pytest
 
 import needle_tvm
 from needle import ops
+from needle.autograd.shapes import Spec
 from needle.op import REGISTRY, Binary, Elementwise, Op, register
-from needle.samples import error, unary
-from needle.spec import Spec
+from needle.op.samples import error, unary
 from needle_tvm import MismatchError
 from needle_tvm.errors import StageError, TranslationError, UsageError
 from needle_tvm.stages import STAGES

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle.dims import Dim
+from needle.sizes.dims import Dim
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact
 from needle_tvm.compiler import first_check

@@ -2,7 +2,7 @@
 
 import pytest
 
-from needle.dims import Dim
+from needle.sizes.dims import Dim
 from tests.needle_tvm.compiler.test_torch_kernels import with_statistics
 from tests.needle_tvm.compiler.torch_checks import agree_at
 

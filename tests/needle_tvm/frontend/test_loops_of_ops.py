@@ -5,9 +5,9 @@ import pytest
 
 import needle as ndl
 import needle_tvm
-from needle import _examples as examples
 from needle.op import REGISTRY
 from needle.testing import assert_close
+from needle.testing import examples as examples
 
 NAMES = [
     name

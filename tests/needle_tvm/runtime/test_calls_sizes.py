@@ -5,7 +5,7 @@ import pytest
 
 import needle_tvm
 from needle import nn, ops
-from needle.dims import Dim
+from needle.sizes.dims import Dim
 from tests.needle.test_concurrent import in_threads
 from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.runtime.ways import drawn

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import needle_tvm
-from needle.dims import Dim
+from needle.sizes.dims import Dim
 from tests.needle_tvm.conftest import make_mlp
 from tests.needle_tvm.runtime.ways import heap, python_way
 

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 import needle as ndl
-from needle.graph import Graph
 from needle.onnx.emit import find
+from needle.trace.graph import Graph
 from needle_tvm.check.campaign import judge, verdicts
 from needle_tvm.check.campaign.draw import draw
 from needle_tvm.check.campaign.onnx import layers

@@ -9,10 +9,10 @@ import pytest
 
 import needle_tvm
 from needle import nn, ops
-from needle.apply import apply
+from needle.autograd.dispatch import apply
+from needle.autograd.shapes import Spec
 from needle.backend_ndarray import NDArray
 from needle.op import Op
-from needle.spec import Spec
 from needle.trace import trace
 from needle_tvm._tvm.names import te, tirx, topi, tvm
 from needle_tvm.frontend import lowering

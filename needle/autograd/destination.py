@@ -1,0 +1,56 @@
+"""What `to` is given: a device, a dtype, or both, also by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..backend_ndarray import DTYPES, Device, dtype_name
+from ..backend_ndarray.ndarray import device_named
+
+
+def destination(
+    owner: str, args: tuple[Any, ...], device: Any = None, dtype: Any = None
+) -> tuple[Device | None, str | None]:
+    """(device, dtype) of arguments like needle.cuda(), "cuda:1", "float16", np.float16; None for
+    one that is not given.
+
+    TypeError for a value that is neither, and for two devices or two dtypes; ValueError for a
+    CPU's number other than 0.
+    """
+    found: dict[str, Any] = {}
+    values = [(None, value) for value in args if value is not None]
+    for kind, value in (*values, ("device", device), ("dtype", dtype)):
+        if value is None:
+            continue
+        parsed: Any = _device(owner, value) if kind != "dtype" else None
+        if parsed is None:
+            if kind == "device":
+                raise TypeError(f"{owner}: device {value!r} is no device; {_DEVICES}")
+            parsed = _dtype(owner, value)
+        what = "device" if isinstance(parsed, Device) else "dtype"
+        if what in found:
+            raise TypeError(f"{owner}: {found[what]} and {parsed} are two {what}s; give one")
+        found[what] = parsed
+    return found.get("device"), found.get("dtype")
+
+
+_DEVICES = "devices are cpu, cpu_numpy, cuda and cuda:1 ..."
+
+
+def _device(owner: str, value: Any) -> Device | None:
+    if isinstance(value, Device) or not isinstance(value, str):
+        return value if isinstance(value, Device) else None
+    try:
+        return device_named(value)
+    except ValueError as reason:
+        raise ValueError(f"{owner}: {reason}") from None
+
+
+def _dtype(owner: str, value: Any) -> str:
+    try:
+        return dtype_name(value)
+    except TypeError:
+        raise TypeError(
+            f"{owner}: {value!r} is neither a device nor a dtype; {_DEVICES}, and dtypes "
+            f"{', '.join(DTYPES)}"
+        ) from None

@@ -1,0 +1,293 @@
+"""Reverse-mode differentiation. Nothing here recurses: graphs may be any number of ops deep."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from .. import backend_ndarray as nd
+from ..backend_ndarray.dtypes import ITEMSIZE
+from ..backend_ndarray.locks import fork_safe_lock
+from ..common.state import call_recording, state
+from ..errors import ShapeError
+from ..sizes.extents import is_symbolic
+from .node import Node
+from .tensor import Tensor, TensorTuple, handle, make_const
+
+
+def topological_order(
+    roots: Iterable[Node], requires_grad: bool = False, until: Collection[Node] = ()
+) -> list[Node]:
+    """All nodes that `roots` depend on, inputs before users, in a fixed order.
+
+    With `requires_grad`, only nodes that gradients flow through; what `until` depends on is left
+    out.
+    """
+    order: list[Node] = []
+    seen: set[int] = set()
+    for root in roots:
+        if id(root) in seen:
+            continue
+        seen.add(id(root))
+        # (node, its unvisited inputs)
+        stack = [(root, iter(root.input_nodes))]
+        while stack:
+            node, rest = stack[-1]
+            for child in rest:
+                if id(child) not in seen and (child.requires_grad or not requires_grad):
+                    seen.add(id(child))
+                    stack.append((child, iter(() if child in until else child.input_nodes)))
+                    break
+            else:
+                order.append(node)
+                stack.pop()
+    return order
+
+
+def backward(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
+    """See Tensor.backward."""
+    call_recording(create_graph, _accumulate, root, out_grad, create_graph, retain)
+
+
+def grad(
+    root: Tensor,
+    inputs: Iterable[Tensor],
+    out_grad: Tensor | None = None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+) -> list[Tensor]:
+    """d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`: leaves that
+    `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those of
+    Tensor.backward.
+
+    RuntimeError as well for an input that is no leaf, requires no gradient, or is not reached.
+
+    >>> x = ndl.Tensor([3.0])
+    >>> (first,) = ndl.autograd.grad((x**3).sum(), [x], create_graph=True)
+    >>> (second,) = ndl.autograd.grad(first.sum(), [x])
+    >>> first.item(), second.item()
+    (27.0, 18.0)
+    """
+    _check_requires_grad(root)
+    inputs = list(inputs)
+    retain = create_graph if retain_graph is None else retain_graph
+    for number, each in enumerate(inputs):
+        if not isinstance(each, Tensor):
+            raise TypeError(f"grad: input {number} is a {type(each).__name__}, not a Tensor")
+        if each.node.op is not None or not each.node.requires_grad:
+            what = "is no leaf" if each.node.op is not None else "does not require a gradient"
+            raise RuntimeError(f"grad: input {number}, {each.spec}, {what}")
+    wanted = {each.node for each in inputs}
+    reached = set(topological_order((root.node,), requires_grad=True))
+    for number, each in enumerate(inputs):
+        if each.node not in reached:
+            raise RuntimeError(f"grad: the tensor does not depend on input {number}, {each.spec}")
+    found = dict(call_recording(create_graph, _found, root, out_grad, create_graph, retain, wanted))
+    return [found[each.node] for each in inputs]
+
+
+def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
+    """Add the gradients behind `root` to those of the leaves."""
+    found = _found(root, out_grad, create_graph, retain)
+    with _accumulating:
+        for leaf, part in found:
+            leaf.grad = part if leaf.grad is None else leaf.grad + part
+
+
+def _found(
+    root: Tensor,
+    out_grad: Tensor | None,
+    create_graph: bool,
+    retain: bool,
+    wanted: Collection[Node] | None = None,
+) -> list[tuple[Node, Tensor]]:
+    """(leaf, gradient) for the `wanted` leaves (None: all) behind `root`, in memory of their own
+    unless they have a graph."""
+    _check_requires_grad(root)
+    if out_grad is None:
+        grad = _ones(root)
+    else:
+        _check_out_grad(root, out_grad)
+        grad = out_grad if out_grad.dtype == root.dtype else out_grad.astype(root.dtype)
+    own = not create_graph and state.trace is None
+    if own and not grad.realize_cached_data().is_compact:
+        grad = make_const(grad.realize_cached_data().compact())
+    found = _gradients(root.node, grad, retain)
+    if wanted is not None:
+        found = [(leaf, part) for leaf, part in found if leaf in wanted]
+    return _own_memory(found, grad) if own else found
+
+
+# Graphs that several threads differentiate at once may share leaves: no sum may get lost.
+_accumulating = fork_safe_lock()
+
+
+def _check_requires_grad(root: Tensor) -> None:
+    if not root.node.requires_grad:
+        raise RuntimeError(
+            f"backward: {root!r} does not require a gradient (made under no_grad, or from tensors "
+            "that do not require one)"
+        )
+
+
+def _check_out_grad(root: Tensor, out_grad: Any) -> None:
+    if not isinstance(out_grad, Tensor):
+        raise TypeError(f"backward: out_grad is a {type(out_grad).__name__}, not a Tensor")
+    if out_grad.shape != root.shape:
+        raise ShapeError(f"backward: out_grad has shape {out_grad.shape}, the tensor {root.shape}")
+    if out_grad.device is not root.device:
+        raise ValueError(
+            f"backward: out_grad and tensor are on different devices: {out_grad.device} and "
+            f"{root.device}"
+        )
+
+
+def _ones(like: Tensor) -> Tensor:
+    return _filled(like.shape, 1, like)
+
+
+def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
+    """A constant in the dtype and on the device of `like`, a Tensor or Spec."""
+    symbolic = is_symbolic(shape)
+    data = nd.full(() if symbolic else shape, value, like.dtype, like.device)
+    made = Tensor(data, requires_grad=False)
+    return made.broadcast_to(shape) if symbolic else made
+
+
+def pulled_back(
+    made: Callable[..., Tensor], inputs: Sequence[Tensor], out_grad: Tensor
+) -> tuple[Tensor | None, ...]:
+    """The gradients of made(*inputs) for the inputs, None for those that require none: the gradient
+    rule of an op whose result other ops can make as well. It is recorded if gradients are."""
+    root = call_recording(True, made, *inputs)
+    ends = {x.node for x in inputs}
+    found = dict(_gradients(root.node, out_grad, state.grad, ends))
+    return tuple([found.get(x.node) for x in inputs])
+
+
+def _gradients(
+    root: Node, out_grad: Tensor, retain: bool, ends: Collection[Node] = ()
+) -> list[tuple[Node, Tensor]]:
+    """(leaf, gradient) for every leaf that requires one, zeros where ops on the way pass none back;
+    nodes of `ends` count as leaves, and are left out where none came."""
+    order = topological_order((root,), requires_grad=True, until=ends)
+    pending: dict[Node, Any] = {root: out_grad}
+    leaves = []
+    while order:
+        node = order.pop()  # drops this reference as well
+        if node not in pending:
+            if node.op is None and node not in ends:
+                spec = node.specs[0]
+                leaves.append((node, _filled(spec.shape, 0, spec)))
+        elif node.op is None or node in ends:
+            leaves.append((node, pending.pop(node)))
+        else:
+            _pass_back(node, pending, retain)
+    leaves.reverse()
+    return leaves
+
+
+def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
+    """Pass the gradient of `node` on to its inputs.
+
+    This is a function of its own so that its locals are freed before the next node's gradient.
+    """
+    op: Any = node.op
+    grad = pending.pop(node)
+    _check_kept(node)
+    grads: Any = NotImplemented
+    if op.backward is not None and not state.grad and state.trace is None:
+        grads = _by_arrays(node, grad)
+    if grads is NotImplemented:
+        if type(node.spec) is tuple and not op.partial_gradients:
+            grad = _whole(node, grad)
+        grads = op.gradient_as_tuple(grad, handle(node, node.output))
+    del grad
+    if not retain:
+        node.free()
+    inputs = node.input_nodes
+    if len(grads) != len(inputs):
+        raise RuntimeError(
+            f"{op.name}: gradient gave {len(grads)} results for {len(inputs)} inputs"
+        )
+    for source, part in zip(inputs, grads, strict=True):
+        if part is not None and source.requires_grad:
+            before = pending.get(source)
+            pending[source] = part if before is None else _add(before, part)
+
+
+def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
+    """The gradients, each in memory that it shares with no other and not with `out_grad`.
+
+    Ops may return a gradient as a view, or the same one for several inputs. If they shared memory,
+    a write in place to one leaf's gradient would change another's.
+    """
+    starts, ends = ([edge] for edge in _bytes(out_grad))  # disjoint, in order
+    out = []
+    for leaf, grad in found:
+        data = grad.realize_cached_data()
+        first, last = _bytes(grad)
+        at = bisect.bisect(starts, first)
+        shared = (at > 0 and ends[at - 1] > first) or (at < len(starts) and starts[at] < last)
+        if not data.is_compact or shared:
+            grad = make_const(data.copy())
+        elif first < last:
+            starts.insert(at, first)
+            ends.insert(at, last)
+        out.append((leaf, grad))
+    return out
+
+
+def _bytes(x: Tensor) -> tuple[int, int]:
+    """The address range [first, end) of a compact tensor's memory."""
+    data = x.realize_cached_data()
+    start = data.view.data_ptr
+    return start, start + data.size * ITEMSIZE[data.dtype]
+
+
+def _by_arrays(node: Node, grad: Any) -> Any:
+    """The gradients for the inputs from the op's own kernels (Op.backward), or NotImplemented."""
+    assert node.op is not None and node.op.backward is not None
+    if type(node.spec) is tuple:
+        parts = grad if type(grad) is tuple else tuple(grad)
+        data: Any = tuple([None if part is None else part.cached_data for part in parts])
+    else:
+        data = grad.cached_data
+    found = node.op.backward(data, node)
+    if found is NotImplemented:
+        return found
+    return tuple([None if part is None else handle(None, part) for part in found])
+
+
+def _add(a: Any, b: Any) -> Any:
+    """The sum of two gradients; that of a tuple-valued node is a tuple with None for zero."""
+    if isinstance(a, (tuple, TensorTuple)) or isinstance(b, tuple):
+        return tuple(
+            y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=True)
+        )
+    return a + b
+
+
+def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
+    """The gradient of a tuple-valued node with zeros in place of None."""
+    return tuple(
+        _filled(spec.shape, 0, spec) if part is None else part
+        for part, spec in zip(grad, node.specs, strict=True)
+    )
+
+
+def _check_kept(node: Node) -> None:
+    """RuntimeError if a value that the node's gradient reads was freed or written in place."""
+    name = node.op.name if node.op else ""
+    if node.freed:
+        raise RuntimeError(
+            f"backward: what {name} kept was let go by an earlier backward; give that one "
+            "retain_graph=True to go through the same graph twice"
+        )
+    stale = node.stale()
+    if stale is not None:
+        raise RuntimeError(
+            f"backward: {name} needs a {stale.dtype}{list(stale.shape)} value as it was in the "
+            "forward pass, but its memory was changed in place since (by an optimizer step?)"
+        )

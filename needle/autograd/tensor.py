@@ -1,0 +1,382 @@
+"""Tensor: an n-dimensional array that remembers how it was made.
+
+A Tensor is a light handle over a value and the `Node` (see node.py) that made it. Its methods that
+call ops are in needle.methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import backend_ndarray as nd
+from ..backend_ndarray import Device, DeviceLike, NDArray
+from ..backend_ndarray.dtypes import is_floating
+from ..common.framework_names import missing
+from ..common.state import note_replaced, state
+from ..errors import ShapeError, TraceError
+from .destination import destination
+from .dtypes import as_ndarray
+from .node import Node, OpRules, spec_of
+from .tensor_methods import TensorMethods, TupleMethods
+
+
+class Value:
+    """Base of Tensor and TensorTuple."""
+
+    __slots__ = ("__weakref__", "_data", "_node")
+
+    _data: Any
+    _node: Node | None
+
+    @property
+    def node(self) -> Node:
+        """The graph node. While tracing, that of a concrete tensor is a leaf of the trace."""
+        if state.trace is not None and self._data is not None:
+            return state.trace.leaf(self)
+        node = self._node
+        if node is None:
+            node = self._node = Node(spec_of(self._data), False)
+        return node
+
+    @property
+    def spec(self) -> Any:
+        """The Spec (a tuple of Specs for a TensorTuple)."""
+        data = self._data
+        if data is None:
+            assert self._node is not None
+            return self._node.spec
+        return spec_of(data)
+
+    @property
+    def op(self) -> OpRules | None:
+        """The op that made this; None for a leaf."""
+        return None if self._node is None else self._node.op
+
+    @property
+    def inputs(self) -> tuple[Any, ...]:
+        """The inputs of the op that made this; those whose values were freed have only shape and
+        dtype."""
+        made_by = self._node
+        if made_by is None:
+            return ()
+        nodes, saved = made_by.input_nodes, made_by.saved
+        if saved is None:
+            return tuple([handle(node, None) for node in nodes])
+        return tuple([handle(node, data) for node, data in zip(nodes, saved, strict=True)])
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether this tensor takes part in gradients."""
+        return self._node is not None and self._node.requires_grad
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether no recorded op made this."""
+        return self._node is None or self._node.op is None
+
+    def realize_cached_data(self) -> Any:
+        """The NDArray (a tuple of them for a TensorTuple). TraceError if there is no value."""
+        if state.trace is not None:
+            state.trace.check_read(self)
+        if self._data is None:
+            raise no_value(self)
+        return self._data
+
+    @property
+    def cached_data(self) -> Any:
+        """The NDArray behind this tensor."""
+        return self.realize_cached_data()
+
+
+class _TensorExchange:
+    """`Tensor.__dlpack_c_exchange_api__`, as NDArray has it; a trace forbids it to read values."""
+
+    _table: Any = None
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        if self._table is None:
+            _ = NDArray.__dlpack_c_exchange_api__
+            self._table = nd.cpu().kernels.tensor_exchange(Tensor, state)
+        return self._table
+
+
+class Tensor(Value, TensorMethods):
+    """An n-dimensional array that remembers how it was made.
+
+    `array`: nested sequences or Python scalars (floats become float32, ints int64), a NumPy array
+    (copied; keeps its dtype), an NDArray (shared), a Tensor (its value is shared) or any object
+    with `__dlpack__`. `device` (None: the CPU, or where the array is) and `dtype` convert it.
+    `requires_grad` applies to floating dtypes only. Raises TypeError for a dtype that needle does
+    not store.
+
+    >>> x = ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])
+    >>> (x * x).sum().backward()
+    >>> x.grad.numpy().tolist()
+    [[2.0, 4.0], [6.0, 8.0]]
+    """
+
+    __slots__ = ()
+    _is_variable = False  # whether augmented assignment writes into it whatever it requires
+    __array_ufunc__ = None  # so that np.ndarray + Tensor calls Tensor.__radd__
+    __dlpack_c_exchange_api__ = _TensorExchange()
+
+    def __init__(
+        self,
+        array: Any,
+        *,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = True,
+    ) -> None:
+        if isinstance(array, Tensor):
+            array = array.realize_cached_data()
+        data = as_ndarray(array, device, dtype)
+        self._data = data
+        self._node = (
+            Node(spec_of(data), True) if requires_grad and is_floating(data.dtype) else None
+        )
+
+    if not TYPE_CHECKING:  # mypy would take every attribute for one
+
+        def __getattr__(self, name):
+            raise missing(self, f"{type(self).__name__!r} object", name)
+
+    # Properties
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents."""
+        data: Any = self._data
+        return data.shape if data is not None else self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """The name of the element type."""
+        data: Any = self._data
+        return data.dtype if data is not None else self.spec.dtype
+
+    @property
+    def device(self) -> Device:
+        """The device that holds the values."""
+        data: Any = self._data
+        return data.device if data is not None else self.spec.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        out = 1
+        for n in self.shape:
+            out *= n
+        return out
+
+    def dim(self) -> int:
+        """`ndim`, as PyTorch's users write it."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """`size`, as PyTorch's users write it."""
+        return self.size
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("a 0-d tensor has no length")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        kind, op = type(self).__name__, self.op
+        made = "" if op is None else f", op={op.name}"
+        if self._data is None or state.trace is not None:
+            return f"{kind}({self.spec}{made})"
+        leaf = ", requires_grad=True" if op is None and self.requires_grad else ""
+        values = np.array2string(self._data.numpy(), separator=", ", prefix=f"{kind}(")
+        about = f"shape={self.shape}, dtype={self.dtype}, device={self.device}"
+        return f"{kind}({values}, {about}{made}{leaf})"
+
+    # The value
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy copy."""
+        return self.realize_cached_data().numpy()
+
+    def item(self) -> bool | int | float:
+        """The only element as a Python scalar. ValueError unless there is exactly one."""
+        return self.realize_cached_data().item()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if is_floating(self.dtype) or self.dtype == "bool":
+            raise TypeError(f"a {self.dtype} tensor is not an index; an integer of one element is")
+        return int(self.item())
+
+    def tolist(self) -> Any:
+        """The values as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        return self.realize_cached_data().numpy().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        return self.realize_cached_data().__array__(dtype, copy)
+
+    def __dlpack__(self, **kwargs: Any) -> Any:
+        return self.realize_cached_data().__dlpack__(**kwargs)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.realize_cached_data().__dlpack_device__()
+
+    @property
+    def data(self) -> Tensor:
+        """This value without its history; assigning replaces it (same shape and dtype)."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Any) -> None:
+        if state.trace is not None:
+            state.trace.refuse_write(self)
+        if not isinstance(value, Tensor):
+            raise TypeError(f"data must be set to a Tensor, not a {type(value).__name__}")
+        if value.dtype != self.dtype or value.shape != self.shape:
+            raise ShapeError(f"data of {self.spec} cannot be set to {value.spec}")
+        self._replace(value.realize_cached_data())
+
+    def _replace(self, data: NDArray) -> None:
+        self._data = data
+        if self._node is not None and self._node.op is None:
+            self._node.spec = spec_of(data)
+        note_replaced()
+
+    def __reduce__(self) -> Any:
+        # Copies and pickles are leaves, without the history.
+        data = self.realize_cached_data()
+        return _rebuild, (type(self), data, self.requires_grad)
+
+    # Gradients
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether this tensor takes part in gradients; may be set on leaves."""
+        return self._node is not None and self._node.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if not self.is_leaf:
+            raise RuntimeError("requires_grad can only be set on leaves; use detach()")
+        if value and not is_floating(self.dtype):
+            raise TypeError(f"a {self.dtype} tensor cannot require a gradient")
+        if state.trace is not None:
+            state.trace.refuse_write(self)
+        self.node.requires_grad = bool(value)
+        note_replaced()
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that `backward` accumulated for this leaf, of its shape, or None."""
+        if state.trace is None and self._node is None:
+            return None
+        return self.node.grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"grad must be a Tensor or None, not a {type(value).__name__}")
+            if value.shape != self.shape:
+                raise ShapeError(f"grad of shape {value.shape} for a tensor of shape {self.shape}")
+            if value.device is not self.device:
+                raise ValueError(
+                    f"grad and tensor are on different devices: {value.device} and {self.device}"
+                )
+        self.node.grad = value
+
+    def to(self, *to: Any, device: Any = None, dtype: Any = None) -> Tensor:
+        """This tensor on another device or in another dtype, or both: `x.to("cuda")`,
+        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`. Self if nothing changes.
+
+        A change of the dtype is an op of the graph; one of the device makes a leaf. TypeError for
+        a value that is neither a device nor a dtype.
+        """
+        place, name = destination("to", to, device, dtype)
+        out: Tensor = self if name is None or name == self.dtype else self.astype(name)
+        if place is None or place is out.device:
+            return out
+        return Tensor(out.realize_cached_data().to(place), requires_grad=out.requires_grad)
+
+
+class TensorTuple(Value, TupleMethods):
+    """The value of an op with several outputs. Indexing gives Tensors."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(self.spec)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def tuple(self) -> tuple[Tensor, ...]:
+        """The parts as a Python tuple."""
+        return tuple(self)
+
+    def __repr__(self) -> str:
+        return f"TensorTuple({', '.join(map(str, self.spec))})"
+
+
+def handle(node: Node | None, data: Any) -> Any:
+    """A Tensor or TensorTuple over `node` and `data` (either may be None, not both)."""
+    parts = data if node is None else node.spec
+    out: Any = object.__new__(TensorTuple if type(parts) is tuple else Tensor)
+    out._node = node
+    out._data = data
+    return out
+
+
+def no_value(x: Value) -> Exception:
+    node = x._node
+    made = "" if node is None or node.op is None else f" (made by {node.op.name})"
+    if node is not None and node.scope is not None:
+        where = f" in module {node.scope!r}" if node.scope else ""
+        return TraceError(f"{x!r}{made}{where} was made while tracing and has no value")
+    return RuntimeError(
+        f"the value of {x!r}{made} was released: no gradient declared that it reads it (Op.reads), "
+        "or a backward pass without retain_graph has been here"
+    )
+
+
+def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
+    out = object.__new__(kind)
+    Tensor.__init__(out, data, requires_grad=requires_grad)
+    return out
+
+
+def make_const(value: Any, device: DeviceLike | None = None) -> Tensor:
+    """A Tensor without gradient of `value` (an NDArray is shared) on `device`, as `Tensor` takes
+    it."""
+    return Tensor(value, device=device, requires_grad=False)
+
+
+def from_dlpack(x: Any, requires_grad: bool = False) -> Tensor:
+    """A Tensor that shares the memory of any object with `__dlpack__`, or copies it if it cannot.
+    With `requires_grad` it is a leaf that gets a gradient.
+
+    Raises TypeError for a dtype that needle does not store, BufferError for unknown devices.
+
+    >>> array = np.zeros(2, "float32")
+    >>> x = ndl.from_dlpack(array)
+    >>> array[0] = 5.0
+    >>> x.numpy().tolist()
+    [5.0, 0.0]
+    """
+    return Tensor(nd.from_dlpack(x), requires_grad=requires_grad)

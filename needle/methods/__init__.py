@@ -1,0 +1,7 @@
+"""The methods and operators of Tensor, which call ops.
+
+The class Tensor is defined before the ops, so `binding` binds these methods to it once all ops are
+defined. `indexed_update` has `x.at[key].set(value)`.
+"""
+
+from . import binding as binding

@@ -1,0 +1,90 @@
+"""Augmented assignment of Tensors: `p -= lr * p.grad`. binding.py binds these operators.
+
+A Parameter, and any other leaf that requires a gradient, is a variable: the operator writes into
+its memory, so that views, its module and compiled code see the result. Every other Tensor is a
+value: Python then binds the name to the result, which is a new Tensor.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from ..backend_ndarray.dtypes import is_floating
+from ..common.state import state
+from ..errors import ShapeError
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "+=": operator.add,
+    "-=": operator.sub,
+    "*=": operator.mul,
+    "/=": operator.truediv,
+    "//=": operator.floordiv,
+    "%=": operator.mod,
+    "**=": operator.pow,
+    "@=": operator.matmul,
+    "&=": operator.and_,
+    "|=": operator.or_,
+    "^=": operator.xor,
+    "<<=": operator.lshift,
+    ">>=": operator.rshift,
+}
+
+
+def _method(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Any]:
+    def method(self: Tensor, other: Any) -> Any:
+        if not (self.is_leaf and (self.requires_grad or self._is_variable)):
+            return compute(self, other)
+        if state.grad and self.requires_grad:
+            raise _recorded(self, symbol)
+        if state.trace is not None:
+            state.trace.refuse_write(self)
+        result = compute(self, other)
+        _write(self, symbol, result)
+        return self
+
+    return method
+
+
+def _write(target: Tensor, symbol: str, result: Any) -> None:
+    """Set the elements of a variable to those of `result`, rounded to its dtype."""
+    name = f"{type(target).__name__} {symbol}"
+    if not isinstance(result, Tensor):
+        raise TypeError(f"{name}: the result is a {type(result).__name__}, not a Tensor")
+    if result.requires_grad:
+        raise _recorded(target, symbol)
+    if result.shape != target.shape:
+        raise ShapeError(
+            f"{name}: the result has shape {result.shape}, which does not fit into a tensor of "
+            f"shape {target.shape}"
+        )
+    loses = is_floating(result.dtype) and not is_floating(target.dtype)
+    if loses or (target.dtype == "bool" and result.dtype != "bool"):
+        raise TypeError(
+            f"{name}: the result is {result.dtype}, which does not fit into a {target.dtype} tensor"
+        )
+    data, values = target.realize_cached_data(), result.realize_cached_data()
+    if any(step == 0 and n > 1 for n, step in zip(data.shape, data.strides, strict=True)):
+        raise RuntimeError(
+            f"{name}: some elements of this {target.spec} share memory (it was broadcast): make "
+            "the tensor from a clone() of the broadcast one"
+        )
+    data[...] = values
+
+
+def _recorded(target: Tensor, symbol: str) -> RuntimeError:
+    kind = type(target).__name__
+    value = "this" if target.requires_grad else "the value to write"
+    return RuntimeError(
+        f"{kind} {symbol}: {value} requires a gradient, and gradients are recorded here: write "
+        f"into {target.spec} under `with needle.no_grad():`, or make a new Tensor (x = x "
+        f"{symbol[:-1]} y)"
+    )
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    f"__i{function.__name__.strip('_')}__": _method(symbol, function)
+    for symbol, function in OPERATORS.items()
+}

@@ -1,0 +1,64 @@
+"""Methods of Tensor that copy it, and that convert it by PyTorch's names of dtypes and devices.
+binding.py binds them."""
+
+# mypy: disable-error-code="misc"
+# Each `self` is an instance of the class that the function is bound to.
+
+from __future__ import annotations
+
+from ..autograd.dispatch import apply
+from ..autograd.tensor import Tensor
+from ..backend_ndarray import DeviceLike
+from ..common.state import state
+from . import unchecked_ops as ops
+
+
+class CopyingMethods:
+    """Methods of Tensor, as PyTorch has them."""
+
+    def clone(self: Tensor) -> Tensor:
+        """A copy with memory of its own, through which gradients flow."""
+        return apply(ops.Cast(self.dtype), (self,))
+
+    def contiguous(self: Tensor) -> Tensor:
+        """This tensor if its elements lie in order, without gaps; otherwise a copy where they do.
+        Every op takes tensors of any layout."""
+        if state.trace is not None or self.cached_data.is_compact:
+            return self
+        return self.clone()
+
+    def cpu(self: Tensor) -> Tensor:
+        """The tensor on the CPU, as `to("cpu")`."""
+        return self.to("cpu")
+
+    def cuda(self: Tensor, device: DeviceLike | None = None) -> Tensor:
+        """The tensor on the GPU `device` (None: the first), as `to`."""
+        return self.to("cuda" if device is None else device)
+
+    def bool(self: Tensor) -> Tensor:
+        """The elements as bool: whether they are not 0."""
+        return ops.cast(self, "bool")
+
+    def int(self: Tensor) -> Tensor:
+        """The elements as int32, as `astype`."""
+        return ops.cast(self, "int32")
+
+    def long(self: Tensor) -> Tensor:
+        """The elements as int64, as `astype`."""
+        return ops.cast(self, "int64")
+
+    def half(self: Tensor) -> Tensor:
+        """The elements as float16, as `astype`."""
+        return ops.cast(self, "float16")
+
+    def bfloat16(self: Tensor) -> Tensor:
+        """The elements as bfloat16, as `astype`."""
+        return ops.cast(self, "bfloat16")
+
+    def float(self: Tensor) -> Tensor:
+        """The elements as float32, as `astype`."""
+        return ops.cast(self, "float32")
+
+    def double(self: Tensor) -> Tensor:
+        """The elements as float64, as `astype`."""
+        return ops.cast(self, "float64")

@@ -1,0 +1,133 @@
+"""Elementwise methods and operators of Tensor. binding.py binds them; needle.ops documents each."""
+
+# mypy: disable-error-code="misc"
+# Each `self` is an instance of the class that the function is bound to.
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from ..ops._operands import binary
+from . import unchecked_ops as ops
+
+
+class ElementwiseMethods:
+    """Methods of Tensor, as PyTorch has them."""
+
+    add = ops.add
+    sub = subtract = ops.subtract
+    mul = multiply = ops.multiply
+    div = divide = ops.divide
+    pow = power = ops.power
+    neg = negate = ops.negate
+    eq = ops.equal
+    ne = ops.not_equal
+    lt = ops.less
+    le = ops.less_equal
+    gt = ops.greater
+    ge = ops.greater_equal
+    abs = ops.abs
+    sign = ops.sign
+    exp = ops.exp
+    log = ops.log
+    tanh = ops.tanh
+    sqrt = ops.sqrt
+    exp2 = ops.exp2
+    expm1 = ops.expm1
+    log2 = ops.log2
+    log10 = ops.log10
+    log1p = ops.log1p
+    rsqrt = ops.rsqrt
+    square = ops.square
+    reciprocal = ops.reciprocal
+    sin = ops.sin
+    cos = ops.cos
+    tan = ops.tan
+    asin = ops.asin
+    acos = ops.acos
+    atan = ops.atan
+    atan2 = ops.atan2
+    sinh = ops.sinh
+    cosh = ops.cosh
+    asinh = ops.asinh
+    acosh = ops.acosh
+    atanh = ops.atanh
+    sigmoid = ops.sigmoid
+    erf = ops.erf
+    erfinv = ops.erfinv
+    relu = ops.relu
+    floor = ops.floor
+    ceil = ops.ceil
+    round = ops.round
+    trunc = ops.trunc
+    frac = ops.frac
+    clip = ops.clip
+    maximum = ops.maximum
+    minimum = ops.minimum
+    remainder = ops.remainder
+    fmod = ops.fmod
+    floor_divide = ops.floor_divide
+    lerp = ops.lerp
+    isnan = ops.isnan
+    isinf = ops.isinf
+    isfinite = ops.isfinite
+    nan_to_num = ops.nan_to_num
+    logical_and = ops.logical_and
+    logical_or = ops.logical_or
+    logical_xor = ops.logical_xor
+    logical_not = ops.logical_not
+    bitwise_and = ops.bitwise_and
+    bitwise_or = ops.bitwise_or
+    bitwise_xor = ops.bitwise_xor
+    bitwise_not = ops.bitwise_not
+    left_shift = ops.left_shift
+    right_shift = ops.right_shift
+
+    def __abs__(self: Tensor) -> Tensor:
+        return ops.abs(self)
+
+    def __invert__(self: Tensor) -> Tensor:
+        return ops.bitwise_not(self)
+
+    def __floordiv__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.FLOOR_DIVIDE, self, other)
+
+    def __rfloordiv__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.FLOOR_DIVIDE, self, other, swap=True)
+
+    def __mod__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.REMAINDER, self, other)
+
+    def __rmod__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.REMAINDER, self, other, swap=True)
+
+    def __and__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.BITWISE_AND, self, other)
+
+    def __rand__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.BITWISE_AND, self, other, swap=True)
+
+    def __or__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.BITWISE_OR, self, other)
+
+    def __ror__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.BITWISE_OR, self, other, swap=True)
+
+    def __xor__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.BITWISE_XOR, self, other)
+
+    def __rxor__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.BITWISE_XOR, self, other, swap=True)
+
+    def __lshift__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.LEFT_SHIFT, self, other)
+
+    def __rlshift__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.LEFT_SHIFT, self, other, swap=True)
+
+    def __rshift__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.RIGHT_SHIFT, self, other)
+
+    def __rrshift__(self: Tensor, other: Any) -> Tensor:
+        return binary(ops.RIGHT_SHIFT, self, other, swap=True)

@@ -1,0 +1,151 @@
+"""Methods of Tensor that move, cut and choose elements. binding.py binds them; needle.ops documents
+what each does and raises."""
+
+# mypy: disable-error-code="misc"
+# Each `self` is an instance of the class that the function is bound to.
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.shapes import Axes
+from ..autograd.tensor import Tensor, TensorTuple
+from . import unchecked_ops as ops
+from .indexed_update import At
+
+
+class IndexingMethods:
+    """Methods of Tensor, as PyTorch has them."""
+
+    @property
+    def at(self: Tensor) -> At:
+        """x.at[key].set(value), .add, .max and .min: copies of x that differ at key."""
+        return At(self)
+
+    def __setitem__(self: Tensor, key: Any, value: Any) -> None:
+        raise TypeError(
+            "elements of a Tensor are never assigned to: x[i] = v is x = x.at[i].set(v), for a "
+            "Parameter p.data = p.data.at[i].set(v) (NDArrays can be assigned to)"
+        )
+
+    @property
+    def T(self: Tensor) -> Tensor:
+        """All axes in the opposite order, as NumPy's."""
+        return self if self.ndim < 2 else ops.permute(self, range(self.ndim)[::-1])
+
+    @property
+    def mT(self: Tensor) -> Tensor:
+        """The last two axes exchanged."""
+        return ops.transpose(self)
+
+    def take(self: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
+        return ops.take(self, index, axis)
+
+    def take_along_axis(self: Tensor, index: Tensor, axis: int) -> Tensor:
+        return ops.take_along_axis(self, index, axis)
+
+    def gather(self: Tensor, axis: int, index: Tensor) -> Tensor:
+        return ops.gather(self, axis, index)
+
+    def scatter(self: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+        return ops.scatter(self, axis, index, source)
+
+    def scatter_add(self: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
+        return ops.scatter_add(self, axis, index, source)
+
+    def masked_fill(self: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
+        return ops.masked_fill(self, mask, value)
+
+    def masked_select(self: Tensor, mask: Tensor) -> Tensor:
+        return ops.masked_select(self, mask)
+
+    def nonzero(self: Tensor, as_tuple: bool = False) -> Any:
+        return ops.nonzero(self, as_tuple)
+
+    def unique(
+        self: Tensor,
+        return_inverse: bool = False,
+        return_counts: bool = False,
+        axis: int | None = None,
+    ) -> Any:
+        return ops.unique(self, return_inverse, return_counts, axis)
+
+    def view(self: Tensor, *shape: Any) -> Tensor:
+        """`reshape` to `shape`. Where the elements have to be copied for it, this copies them."""
+        return ops.reshape(self, shape)
+
+    def reshape_as(self: Tensor, other: Tensor) -> Tensor:
+        """`reshape` to the shape of `other`."""
+        return ops.reshape(self, other.shape)
+
+    def expand_as(self: Tensor, other: Tensor) -> Tensor:
+        """`broadcast_to` the shape of `other`."""
+        return ops.broadcast_to(self, other.shape)
+
+    def squeeze(self: Tensor, axes: Axes = None) -> Tensor:
+        return ops.squeeze(self, axes)
+
+    def unsqueeze(self: Tensor, axes: int | Sequence[int]) -> Tensor:
+        return ops.unsqueeze(self, axes)
+
+    def flatten(self: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
+        return ops.flatten(self, start_axis, end_axis)
+
+    def unflatten(self: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
+        return ops.unflatten(self, axis, shape)
+
+    def moveaxis(
+        self: Tensor, source: int | Sequence[int], destination: int | Sequence[int]
+    ) -> Tensor:
+        return ops.moveaxis(self, source, destination)
+
+    def swapaxes(self: Tensor, axis1: int, axis2: int) -> Tensor:
+        return ops.swapaxes(self, axis1, axis2)
+
+    def expand(self: Tensor, *shape: Any) -> Tensor:
+        return ops.expand(self, *shape)
+
+    def repeat(self: Tensor, *repeats: Any) -> Tensor:
+        return ops.repeat(self, *repeats)
+
+    def tile(self: Tensor, *repeats: Any) -> Tensor:
+        return ops.tile(self, *repeats)
+
+    def repeat_interleave(
+        self: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None
+    ) -> Tensor:
+        return ops.repeat_interleave(self, repeats, axis)
+
+    def flip(self: Tensor, axes: Axes = None) -> Tensor:
+        return ops.flip(self, axes)
+
+    def roll(self: Tensor, shifts: int | Sequence[int], axes: Axes = None) -> Tensor:
+        return ops.roll(self, shifts, axes)
+
+    def split(self: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
+        """Parts of these sizes along `axis`, or of one size (PyTorch's split): ops.split_sizes."""
+        return ops.split_sizes(self, sizes, axis)
+
+    def chunk(self: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
+        return ops.chunk(self, chunks, axis)
+
+    def unbind(self: Tensor, axis: int = 0) -> TensorTuple:
+        return ops.unbind(self, axis)
+
+    def unfold(self: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
+        """All windows of `size` elements along `axis`, `step` apart: ops.windows (ops.unfold is of
+        images)."""
+        return ops.windows(self, axis, size, step)
+
+    def diagonal(self: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+        return ops.diagonal(self, offset, axis1, axis2)
+
+    def diag(self: Tensor, k: int = 0) -> Tensor:
+        return ops.diag(self, k)
+
+    def tril(self: Tensor, k: int = 0) -> Tensor:
+        return ops.tril(self, k)
+
+    def triu(self: Tensor, k: int = 0) -> Tensor:
+        return ops.triu(self, k)

@@ -1,0 +1,10 @@
+"""The ops without checks of keywords, for Tensor's methods, which check their own."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..ops import *  # noqa: F403
+else:
+    from ..ops import unchecked
+
+    globals().update(vars(unchecked))

@@ -1,0 +1,50 @@
+"""Op, the base of all ops, and all that the definition of an op needs.
+
+`base` has the class, its families (`Elementwise`, `Binary`, `Reduce`, `Movement`) and `register`;
+`signatures` the types in the signatures of rules, `samples` the descriptions of example inputs, and
+`subgraph` the functions of tensors that ops such as `Scan` have as attributes.
+"""
+
+from .base import (
+    REGISTRY,
+    Axes,
+    Binary,
+    Elementwise,
+    ErrorSample,
+    Movement,
+    Op,
+    Reduce,
+    Sample,
+    ShapeError,
+    Spec,
+    Tensor,
+    TensorTuple,
+    in_float32,
+    normalize_axes,
+    normalize_axis,
+    register,
+    remembered,
+    unbroadcast,
+)
+
+__all__ = [
+    "REGISTRY",
+    "Axes",
+    "Binary",
+    "Elementwise",
+    "ErrorSample",
+    "Movement",
+    "Op",
+    "Reduce",
+    "Sample",
+    "ShapeError",
+    "Spec",
+    "Tensor",
+    "TensorTuple",
+    "in_float32",
+    "normalize_axes",
+    "normalize_axis",
+    "register",
+    "remembered",
+    "unbroadcast",
+]

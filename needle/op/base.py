@@ -1,0 +1,333 @@
+"""Op, the base of all ops. An op is one class: its methods are its rules, its fields attributes.
+
+Rules are pure: nothing is stored on the op, so one op object may be used any number of times, by
+any number of threads, and gradients of gradients are right. Ops import no TVM: `emit_te` and `emit`
+get TVM's modules as an argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from ..autograd.dispatch import apply
+from ..autograd.shapes import (
+    Axes,
+    Spec,
+    broadcast_shapes,
+    common_device,
+    is_one,
+    normalize_axes,
+    normalize_axis,
+    reduced_shape,
+)
+from ..autograd.tensor import Tensor, TensorTuple, Value
+from ..backend_ndarray import NDArray
+from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
+from ..errors import ShapeError
+from ..sizes.extents import same
+from .samples import ErrorSample, Sample
+from .signatures import ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Any:
+        return lambda x: x
+
+
+__all__ = [
+    "REGISTRY",
+    "Axes",
+    "Binary",
+    "Elementwise",
+    "ErrorSample",
+    "Movement",
+    "Op",
+    "Reduce",
+    "Sample",
+    "ShapeError",
+    "Spec",
+    "Tensor",
+    "TensorTuple",
+    "in_float32",
+    "normalize_axes",
+    "normalize_axis",
+    "register",
+    "remembered",
+    "unbroadcast",
+]
+
+REGISTRY: dict[str, type[Op]] = {}
+
+
+class Op:
+    """Base of all ops. A subclass, decorated with `register`, is a frozen dataclass.
+
+    Each op defines `infer`, `compute`, `gradient`, `emit_te`, `reference`, `samples`,
+    `error_samples` and a docstring.
+    """
+
+    name: ClassVar[str]
+    # The values that `gradient` reads (shapes and dtypes are always known): a subset of {"inputs",
+    # "output"}, or the indices of parts if the output is a tuple. All other values are freed as
+    # soon as nothing else refers to them.
+    reads: ClassVar[frozenset[Any]] = frozenset()
+    # True if the kernels accept inputs that `infer` refuses: eager calls then infer first. Other
+    # ops compute at once, and call `infer` only to explain a kernel's error.
+    infer_first: ClassVar[bool] = False
+    # True if the op only regroups values (make_tuple, tuple_get_item): nothing to compute.
+    structural: ClassVar[bool] = False
+    # True if the op moves or repeats elements and computes none: halves need not be widened for it.
+    moves: ClassVar[bool] = False
+    # True if values depend on the bits of operands: a reference takes them in their own dtype.
+    reads_bits: ClassVar[bool] = False
+    # True if `gradient` compares inputs with the output, so that both must be of one computation.
+    compares: ClassVar[bool] = False
+    # True if `gradient` of a tuple-valued op takes None for parts that no gradient reaches.
+    partial_gradients: ClassVar[bool] = False
+    # True if compiled code never fuses its kernel with others.
+    opaque: ClassVar[bool] = False
+    # True if `emit_te` writes a kernel's loops as they shall be.
+    scheduled: ClassVar[bool] = False
+    # True if the op runs bodies, which compiled code has kernels of (needle_tvm.frontend.loops): it
+    # has no `emit_te`.
+    has_bodies: ClassVar[bool] = False
+    # False if `gradient` always raises an UnsupportedError.
+    has_gradient: ClassVar[bool] = True
+    # Number of inputs, which `register` reads from the signature of `infer`; None for any.
+    arity: ClassVar[int | None] = None
+    samples: ClassVar[Sequence[Sample]] = ()
+    error_samples: ClassVar[Sequence[ErrorSample]] = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Whether class and attributes are equal; attributes of different types (2, 2.0) differ."""
+        return type(self) is type(other) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._key()))
+
+    def _key(self) -> tuple[str, ...]:
+        return tuple([repr(getattr(self, f.name)) for f in dataclasses.fields(self)])  # type: ignore
+
+    def keep(self, output: Any) -> Any:
+        """The part of the output to save for `gradient`."""
+        if "output" in self.reads:
+            return output
+        if type(output) is tuple and any(i in self.reads for i in range(len(output))):
+            return tuple([part if i in self.reads else None for i, part in enumerate(output)])
+        return None
+
+    def __call__(self, *inputs: Value) -> Any:
+        """Apply the op to Tensors (or TensorTuples, if an input is a tuple)."""
+        return apply(self, inputs)
+
+    def infer(self, *specs: Any) -> Spec | tuple[Spec, ...]:
+        """The Spec of the output from those of the inputs; a tuple of Specs for a tuple-valued op.
+
+        Raises ShapeError or TypeError that names the op, the inputs and the rule they break.
+        """
+        raise NotImplementedError(f"{self.name}: infer is not defined")
+
+    def decided(self, *specs: Any) -> Op:
+        """The same op for inputs whose extents depend on dims, with attributes that leave nothing
+        to decide by an extent, which `emit_te` cannot: no -1 in a shape, no end of a slice that is
+        cut off. Raises what `infer` raises."""
+        return self
+
+    def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
+        """For each input that holds indices, by its position: the least and largest valid index.
+
+        Eager calls raise IndexError for others. Compiled functions check the inputs of a call.
+        """
+        return {}
+
+    def compute(self, *inputs: Any) -> NDArray | tuple[NDArray, ...]:
+        """The output NDArray (or a tuple of them) from input NDArrays, which it never writes to."""
+        raise NotImplementedError(f"{self.name}: compute is not defined")
+
+    def gradient(self, out_grad: Any, node: Any) -> Tensor | Gradients | None:
+        """The gradients for the inputs of `node`, the output Tensor, computed with Tensor ops.
+
+        For each input a Tensor of its shape and dtype, or None if no gradient flows back.
+        """
+        raise NotImplementedError(f"{self.name}: gradient is not defined")
+
+    def gradient_as_tuple(self, out_grad: Any, node: Any) -> Gradients:
+        """Like `gradient`, but always a tuple with one entry per input."""
+        out: Any = self.gradient(out_grad, node)
+        if type(out) is tuple:
+            return out
+        if isinstance(out, list):
+            return tuple(out)
+        return (out,)
+
+    # An op that has kernels for its gradient defines
+    #     backward(self, out_grad, node)
+    # the twin of `gradient` on NDArrays, for gradients that are not differentiated again: `node` is
+    # the Node with `saved` and `output` as `reads` requests. The out_grad of a tuple-valued op has
+    # None for parts without a gradient. It returns a tuple with one entry per input, or
+    # NotImplemented for a case that it leaves to `gradient`. If the gradient is recorded or traced,
+    # `gradient` is used; a property test checks that both give the same results.
+    backward: ClassVar[Callable[..., ArrayGradients] | None] = None
+
+    def emit_te(self, k: TeNamespace, *inputs: Any) -> TeTensor | tuple[TeTensor, ...]:
+        """The output te.Tensor (or a tuple of them) from input te.Tensors.
+
+        `k` has TVM's te, topi and tirx, and `statements` for loops that are not expressions: it
+        passes TVM's statement builder to a function and returns a statement for te.extern.
+        """
+        raise NotImplementedError(f"{self.name}: emit_te is not defined")
+
+    # An op that graph passes should recognise defines
+    #     emit(self, r, *relax_exprs)
+    # with r = tvm.relax; it returns an expression, or None if this case has no equal operator.
+    emit: ClassVar[Callable[..., Expr | None] | None] = None
+
+    # needle.onnx.emit says needle's own ops in ONNX; another op that should be exported defines
+    #     emit_onnx(self, site, *values)
+    # with the `Site` and `Value`s of that package; it returns a Value, or a tuple of them.
+    emit_onnx: ClassVar[Callable[..., Any] | None] = None
+
+    def reduction_length(self, *specs: Any) -> int:
+        """The number of terms that an output element sums; rounding errors grow with it."""
+        return 1
+
+    # NumPy twin of `compute`: a ufunc, or a method.
+    reference: ClassVar[Callable[..., Any]] = None  # type: ignore[assignment]
+
+
+def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a `compute` of several steps: half-precision inputs are computed in float32
+    throughout, and the result is rounded once."""
+
+    @functools.wraps(compute)
+    def wrapped(self: Op, *inputs: Any) -> Any:
+        if len(inputs) == 1 and not is_half(inputs[0].view.dtype):
+            return compute(self, *inputs)
+        dtypes = [x.dtype for x in inputs]
+        if not any(map(is_half, dtypes)):
+            return compute(self, *inputs)
+        wide = [x.astype("float32") if is_half(x.dtype) else x for x in inputs]
+        out, dtype = compute(self, *wide), functools.reduce(result_type, dtypes)
+        if isinstance(out, tuple):
+            return tuple(part.astype(dtype, copy=False) for part in out)
+        return out.astype(dtype, copy=False)
+
+    return wrapped
+
+
+C = TypeVar("C", bound=Op)
+O = TypeVar("O", bound=type[Op])  # noqa: E741
+
+
+@dataclass_transform(frozen_default=True)
+def register(cls: O) -> O:
+    """Make `cls` a frozen dataclass and enter it in REGISTRY under its snake-case name.
+
+    Raises ValueError if another class has the name.
+    """
+    if "name" not in vars(cls):
+        cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+    parameters = list(inspect.signature(cls.infer).parameters.values())[1:]
+    variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    cls.arity = None if variadic else len(parameters)
+    made: O = dataclasses.dataclass(frozen=True, eq=False)(cls)  # type: ignore[assignment]
+    other = REGISTRY.get(cls.name)
+    # The same class again means that a module was reloaded.
+    if other is not None and (other.__module__, other.__qualname__) != (
+        cls.__module__,
+        cls.__qualname__,
+    ):
+        raise ValueError(
+            f"op name {cls.name!r} is taken by {other.__module__}.{other.__qualname__}"
+        )
+    REGISTRY[cls.name] = made
+    return made
+
+
+def remembered(cls: Callable[..., C]) -> Callable[..., C]:
+    """The constructor of an op, which gives the same object for the same attributes: ops hold no
+    state, and a small call spends much of its time on making one."""
+    return functools.lru_cache(maxsize=256, typed=True)(cls)
+
+
+class Elementwise(Op):
+    """One input, an output of the same shape. `floating` ops compute integers in float64."""
+
+    floating: ClassVar[bool] = False
+
+    def infer(self, x: Spec) -> Spec:
+        return Spec(x.shape, self.dtype_of(x.dtype), x.device)
+
+    def dtype_of(self, dtype: str) -> str:
+        return FLOAT_OF_INTEGER if self.floating and not is_floating(dtype) else dtype
+
+
+class Binary(Op):
+    """Two inputs with NumPy broadcasting and promotion."""
+
+    def infer(self, a: Spec, b: Spec) -> Spec:
+        device = common_device(self.name, a, b)
+        shape = broadcast_shapes(self.name, a.shape, b.shape)
+        return Spec(shape, self.dtype_of(a.dtype, b.dtype), device)
+
+    def dtype_of(self, a: str, b: str) -> str:
+        return result_type(a, b)
+
+
+class Reduce(Op):
+    """Axes (None: all) are removed, or reduced to extent 1 with keepdims."""
+
+    # Fields of subclasses.
+    axes: int | tuple[int, ...] | None
+    keepdims: bool
+
+    def infer(self, x: Spec) -> Spec:
+        axes = normalize_axes(self.name, self.axes, x.ndim)
+        return Spec(reduced_shape(x.shape, axes, self.keepdims), self.dtype_of(x.dtype), x.device)
+
+    def dtype_of(self, dtype: str) -> str:
+        return dtype
+
+    def reduction_length(self, x: Spec) -> int:
+        return prod(x.shape[a] for a in normalize_axes(self.name, self.axes, x.ndim))
+
+    def expand(self, reduced: Tensor, like: Tensor) -> Tensor:
+        """`reduced` with the reduced axes as extents of 1, to broadcast against `like`."""
+        if self.keepdims:
+            return reduced
+        axes = normalize_axes(self.name, self.axes, like.ndim)
+        return reduced.reshape(reduced_shape(like.shape, axes, True))
+
+
+class Movement(Op):
+    """Elements are moved or repeated, none is computed; subclasses define `shape_of`."""
+
+    moves = True
+
+    def infer(self, x: Spec) -> Spec:
+        return Spec(self.shape_of(x.shape), x.dtype, x.device)
+
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        raise NotImplementedError(f"{self.name}: shape_of is not defined")
+
+
+def unbroadcast(grad: Tensor, like: Tensor) -> Tensor:
+    """`grad` summed over the axes along which `like` was broadcast, in like's dtype."""
+    shape, target = grad.shape, like.shape
+    if not same(shape, target):
+        lead = len(shape) - len(target)
+        ones = [lead + i for i, n in enumerate(target) if is_one(n) and not is_one(shape[lead + i])]
+        axes = (*range(lead), *ones)
+        if axes:
+            grad = grad.sum(axes)
+        if not same(grad.shape, target):
+            grad = grad.reshape(target)
+    return grad if grad.dtype == like.dtype else grad.astype(like.dtype)

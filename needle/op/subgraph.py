@@ -1,0 +1,256 @@
+"""Body: a pure function of tensors as data, the attribute of the ops that run one many times.
+
+A body numbers its values: first its inputs, then the result of each step. It is what a jaxpr is to
+JAX (https://docs.jax.dev/en/latest/jaxpr.html), without nested scopes: everything that the function
+read from its surroundings is an input.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ..autograd.node import OpRules
+from ..autograd.shapes import Spec
+from ..backend_ndarray import NDArray, cpu_numpy
+from ..backend_ndarray.dtypes import is_floating
+from ..sizes.dims import Expression
+from ..sizes.extents import replaced, same
+from .base import Op
+
+Run = Callable[[Op, tuple[Any, ...]], Any]  # an op's result from values
+
+
+def reference_of(op: OpRules, given: tuple[Any, ...]) -> Any:
+    """The result of an op's NumPy twin, or of `compute` on the NumPy device if it has none."""
+    if op.reference is not None:
+        return op.reference(*given)
+    made = op.compute(*_mapped(lambda x: NDArray(x, device=cpu_numpy()), given))
+    return _mapped(lambda x: x.numpy(), made)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_mapped(change, part) for part in value])
+    return change(value)
+
+
+R = TypeVar("R")
+
+
+class Step(NamedTuple):
+    """One application of an op: to values by their numbers."""
+
+    op: Op
+    inputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Body:
+    """`outputs` are numbers of values: of `inputs`, or of the results of `steps`."""
+
+    inputs: tuple[Spec, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Body) and repr(self) == repr(other)
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+    def __repr__(self) -> str:
+        """A short text that is the same for equal bodies, and differs for others."""
+        text: str | None = self.__dict__.get("_text")
+        if text is None:
+            specs = [(spec.shape, spec.dtype) for spec in self.inputs]
+            digest = hashlib.sha256(repr((specs, self.steps, self.outputs)).encode()).hexdigest()
+            text = f"Body({len(self.inputs)} inputs, {len(self.steps)} steps, {digest[:16]})"
+            self.__dict__["_text"] = text
+        return text
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether equal texts mean equal bodies: there are no sizes of dims, which have names, and
+        no ops of others, whose attributes may have any text."""
+        known: bool | None = self.__dict__.get("_is_plain")
+        if known is None:
+            sizes: list[Expression] = []
+            replaced((self.inputs, tuple([step.op for step in self.steps])), sizes.append)
+            known = not sizes and all(map(_is_plain, [step.op for step in self.steps]))
+            self.__dict__["_is_plain"] = known
+        return known
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return len(self.inputs) + len(self.steps)
+
+    def numbered(self) -> Iterable[tuple[int, Step]]:
+        """The steps with the numbers of their results."""
+        return enumerate(self.steps, len(self.inputs))
+
+    def specs(self, given: Sequence[Spec] | None = None) -> list[Any]:
+        """The Spec of each value, for inputs like `given`; a tuple of Specs for a tuple. Raises the
+        errors of `infer`."""
+        found: list[Any] = list(self.inputs if given is None else given)
+        for step in self.steps:
+            found.append(step.op.infer(*[found[i] for i in step.inputs]))
+        return found
+
+    def output_specs(self, given: Sequence[Spec] | None = None) -> list[Spec]:
+        found = self.specs(given)
+        return [found[number] for number in self.outputs]
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether all steps have one, those of bodies in it too."""
+        return all(
+            step.op.has_gradient
+            and all(x.has_gradient for x in vars(step.op).values() if isinstance(x, Body))
+            for step in self.steps
+        )
+
+    def reduction_length(self, given: Sequence[Spec]) -> int:
+        """The number of terms that the sums of all steps have together, at least 1."""
+        found = self.specs(given)
+        terms = [s.op.reduction_length(*[found[i] for i in s.inputs]) for s in self.steps]
+        return max(1, sum(terms))
+
+    def evaluated(self, inputs: Sequence[Any], run: Run) -> Any:
+        """The outputs, each step's result being run(op, inputs). A value is dropped when no later
+        step reads it."""
+        values: list[Any] = list(inputs)
+        for (op, given), dead in self._program():
+            values.append(run(op, tuple([values[i] for i in given])))
+            for number in dead:
+                values[number] = None
+        return [values[number] for number in self.outputs]
+
+    def _program(self) -> list[tuple[Step, list[int]]]:
+        """The steps with the values that each is the last to read."""
+        found: list[tuple[Step, list[int]]] | None = self.__dict__.get("_steps")
+        if found is None:
+            found = list(zip(self.steps, self._last_reads(), strict=True))
+            self.__dict__["_steps"] = found
+        return found
+
+    def compute(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs as NDArrays, from NDArrays."""
+        found: list[Any] = self.evaluated(inputs, lambda op, given: op.compute(*given))
+        return found
+
+    def _last_reads(self) -> list[list[int]]:
+        """For each step, the values that it is the last to read, outputs apart."""
+        seen = set(self.outputs)
+        found = []
+        for step in reversed(self.steps):
+            dead = set(step.inputs) - seen
+            seen |= dead
+            found.append(sorted(dead))
+        return found[::-1]
+
+    def needed(self, outputs: Iterable[int]) -> set[int]:
+        """The values that these depend on, with themselves."""
+        found = set(outputs)
+        for number, step in reversed(list(self.numbered())):
+            if number in found:
+                found.update(step.inputs)
+        return found
+
+    def reached(self, sources: Iterable[int]) -> set[int]:
+        """The values that depend on one of these, with these themselves."""
+        found = set(sources)
+        for number, step in self.numbered():
+            if not found.isdisjoint(step.inputs):
+                found.add(number)
+        return found
+
+    def cut(self, inputs: Sequence[int], outputs: Sequence[int]) -> Body:
+        """The body that computes some values from others, which are its inputs. Everything that the
+        outputs depend on is among these or computed from them."""
+        specs = self.specs()
+        place = {number: at for at, number in enumerate(inputs)}
+        wanted, pending = set(outputs), list(reversed(list(self.numbered())))
+        kept = []
+        for number, step in pending:
+            if number in wanted and number not in place:
+                wanted.update(step.inputs)
+                kept.append((number, step))
+        steps: list[tuple[Op, tuple[int, ...]]] = []
+        for number, step in reversed(kept):
+            place[number] = len(inputs) + len(steps)
+            steps.append((step.op, step.inputs))
+        made = tuple([Step(op, tuple([place[i] for i in given])) for op, given in steps])
+        return Body(tuple([specs[i] for i in inputs]), made, tuple([place[i] for i in outputs]))
+
+    def with_outputs(self, outputs: Sequence[int]) -> Body:
+        return dataclasses.replace(self, outputs=tuple(outputs))
+
+
+def _is_plain(op: Op) -> bool:
+    if not type(op).__module__.startswith("needle."):
+        return False
+    fields = [getattr(op, each.name) for each in dataclasses.fields(op)]  # type: ignore[arg-type]
+    return all(each.is_plain for each in fields if isinstance(each, Body))
+
+
+def remembered(function: Callable[..., R]) -> Callable[..., R]:
+    """Keep the results of a function of an op with bodies, or of a body, and of other values that
+    can be hashed: eager code runs the same loops again and again."""
+    kept = functools.lru_cache(maxsize=256)(function)
+
+    @functools.wraps(function)
+    def called(of: Any, *others: Any) -> R:
+        return (kept if of.is_plain else function)(of, *others)
+
+    return called
+
+
+def body_of(
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    order: Sequence[Any],
+    alias: Mapping[Any, Any],
+    detach: Op | None = None,
+) -> Body:
+    """The body of traced nodes: `order` has those between inputs and outputs, in order of
+    computing; a node in `alias` stands for another. `detach` comes behind what was computed without
+    a gradient from values that have one."""
+    place = {node: number for number, node in enumerate(inputs)}
+    steps: list[Step] = []
+    reached = {node for node in inputs if node.requires_grad}  # by the gradients of steps
+
+    def number(node: Any) -> int:
+        return place[alias.get(node, node)]
+
+    def add(op: Op, given: tuple[int, ...]) -> int:
+        steps.append(Step(op, given))
+        return len(inputs) + len(steps) - 1
+
+    for node in order:
+        if node in place or node in alias:
+            continue
+        place[node] = add(node.op, tuple([number(each) for each in node.input_nodes]))
+        if reached.isdisjoint(node.input_nodes) or node.op == detach:
+            continue
+        if any(is_floating(spec.dtype) for spec in node.specs):
+            if node.requires_grad or detach is None or type(node.spec) is tuple:
+                reached.add(node)
+            else:
+                place[node] = add(detach, (place[node],))
+    specs = tuple([Spec(node.spec.shape, node.spec.dtype, None) for node in inputs])
+    return Body(specs, tuple(steps), tuple([number(node) for node in outputs]))
+
+
+def same_spec(a: Spec, b: Spec) -> bool:
+    """Whether shape and dtype are equal."""
+    return a.dtype == b.dtype and same(a.shape, b.shape)
+
+
+def without(numbers: Iterable[int], others: Collection[int]) -> list[int]:
+    """`numbers` that are not among `others`, in order."""
+    return [number for number in numbers if number not in others]

@@ -1,0 +1,7 @@
+"""Sizes that the call of compiled code decides.
+
+`dims` has `Dim` and the expressions of dims; `polynomials` does their arithmetic, and `extents`
+answers questions about ints and such expressions alike. `size_numbers` has numbers that depend on
+sizes and are not whole. Expressions are kept in one exact form. If form and bounds do not decide a
+question, the error names the dim and the line.
+"""

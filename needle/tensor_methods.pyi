@@ -1,2 +1,0 @@
-from .methods import TensorMethods as TensorMethods
-from .methods import TupleMethods as TupleMethods

@@ -1,0 +1,297 @@
+"""The result of tracing: a graph of ops with named leaves, ready to be translated."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import operator
+import types
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..autograd.engine import topological_order
+from ..autograd.node import Node
+from ..autograd.tensor import TensorTuple
+from ..backend_ndarray import NDArray
+from ..common import tree
+from ..errors import TraceError
+from ..op.subgraph import Body
+from ..sizes.dims import Dim, Expression, dims_of
+from ..sizes.extents import replaced
+from . import library_code
+from .weights import Weights
+
+
+@dataclasses.dataclass(eq=False)
+class Leaf:
+    """An input (`value` is the example), a parameter or buffer, or a constant of a graph."""
+
+    name: str
+    node: Node
+    value: NDArray = dataclasses.field(repr=False)
+    others: tuple[str, ...] = ()  # further names of a parameter
+
+    @property
+    def spec(self) -> Any:
+        """Shape, dtype and device."""
+        return self.node.spec
+
+
+@dataclasses.dataclass(eq=False)
+class Graph:
+    """Ops in topological order between named leaves and outputs.
+
+    `nodes` holds every node that the outputs depend on, including leaves (op None); `inputs` also
+    holds those that nothing depends on. One node may be several outputs, or a leaf. `params` are
+    the used parameters and buffers, with the names and in the order of the model's state_dict.
+    `input_tree` is {"args": [tree, ...], "kwargs": {name: tree}} as in the traced call;
+    needle.common.tree defines a tree.
+    """
+
+    inputs: list[Leaf]
+    params: list[Leaf]
+    constants: list[Leaf]
+    outputs: list[Node]
+    input_tree: dict[str, Any]
+    output_tree: Any
+    signature: inspect.Signature | None
+    output_names: tuple[str, ...] = ()  # if the model has names for them
+    nodes: list[Node] = dataclasses.field(init=False)
+    weights: Weights = dataclasses.field(init=False)  # the current `params`
+
+    def __post_init__(self) -> None:
+        self.nodes = topological_order(self.outputs)
+        used = {id(node) for node in self.nodes}
+        self.params = [leaf for leaf in self.params if id(leaf.node) in used]
+        self.constants = [leaf for leaf in self.constants if id(leaf.node) in used]
+        for i, leaf in enumerate(self.constants):
+            leaf.name = f"const_{i}"
+        _distinct_names(self.inputs, {leaf.name for leaf in (*self.params, *self.constants)})
+        known = {id(leaf.node) for leaf in (*self.inputs, *self.params, *self.constants)}
+        for node in self.nodes:
+            if node.op is None and id(node) not in known:
+                raise TraceError(f"tracing: a tensor {node.spec} comes from another trace")
+
+    @property
+    def dims(self) -> list[Dim]:
+        """The dims that extents of inputs depend on, by name."""
+        found = dims_of(n for leaf in self.inputs for n in leaf.spec.shape)
+        return sorted(found, key=lambda dim: dim.name)
+
+    def at(self, sizes: Mapping[Dim, Any]) -> Graph:
+        """The graph with a number, or an expression of other dims, for each of its dims: the same
+        nodes, one for one, with other shapes and attributes; itself if it has no dims. Raises the
+        errors of `infer`."""
+        if not self.dims:
+            return self
+
+        def number(value: Any) -> Any:
+            return replaced(value, lambda each: each.built(sizes.__getitem__, operator.floordiv))
+
+        made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
+        inputs = []
+        for leaf in self.inputs:
+            made[leaf.node] = node = Node(number(leaf.spec), leaf.node.requires_grad, "")
+            inputs.append(dataclasses.replace(leaf, node=node))
+        for node in self.nodes:
+            if node.op is None:
+                continue
+            op, sources = number(node.op), tuple(made[source] for source in node.input_nodes)
+            spec = op.infer(*[source.spec for source in sources])
+            made[node] = new = Node(spec, node.requires_grad, node.scope)
+            new.op, new.input_nodes = op, sources
+        params, constants = list(self.params), [dataclasses.replace(c) for c in self.constants]
+        outputs = [made[node] for node in self.outputs]
+        trees = self.input_tree, self.output_tree, self.signature
+        graph = Graph(inputs, params, constants, outputs, *trees, self.output_names)
+        graph.weights = self.weights
+        return graph
+
+    def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        """The tensors among the arguments of a call, in the order of `inputs`.
+
+        Arguments may be given by position or by name. TypeError if their nesting differs from the
+        traced call's, or if a static argument has another value.
+        """
+        args, kwargs = respell(self.signature, args, kwargs, len(self.input_tree["args"]))
+        found, leaves = flatten_call(self.signature, args, kwargs)
+        for kind in ("args", "kwargs"):
+            tag = "tuple" if kind == "args" else "dict"
+            wrong = tree.difference({tag: self.input_tree[kind]}, {tag: found[kind]}, kind)
+            if wrong:
+                raise TypeError(f"arguments differ from those of the traced call: {wrong}")
+        return [value for _, value in leaves]
+
+    def unflatten_outputs(self, values: Sequence[Any]) -> Any:
+        """The model's return value with `values` (in the order of `outputs`) as its tensors."""
+        if len(values) != len(self.outputs):
+            raise ValueError(f"{len(values)} values for {len(self.outputs)} outputs")
+        return tree.unflatten(self.output_tree, iter(values))
+
+    def flatten_outputs(self, value: Any) -> list[Any]:
+        """The tensors in the model's return value, in the order of `outputs`."""
+        _, leaves = flatten_outputs(value)
+        return [leaf for _, leaf in leaves]
+
+    def fingerprint(self) -> str | None:
+        """SHA-256 of everything that determines the compiled program: ops, their attributes, edges,
+        shapes, dtypes, names, static arguments and constants. Parameter values are not part of it,
+        nor are the rules of needle's own ops, which its sources determine.
+
+        None if that is not enough: an op, or one in a loop's body, has a class or a rule that is
+        not needle's, or an attribute whose text need not tell it from others."""
+        if not _Known().ops([node.op for node in self.nodes if node.op is not None]):
+            return None
+        digest = hashlib.sha256()
+
+        def add(*parts: Any) -> None:
+            digest.update("\x1f".join(map(str, parts)).encode() + b"\x1e")
+
+        number = {id(node): i for i, node in enumerate(self.nodes)}
+        for kind, leaves in (
+            ("input", self.inputs),
+            ("param", self.params),
+            ("constant", self.constants),
+        ):
+            for leaf in leaves:
+                add(kind, number.get(id(leaf.node)), leaf.name, *leaf.others, leaf.spec)
+                if kind == "constant":
+                    digest.update(leaf.value.numpy().tobytes())
+        for dim in self.dims:
+            add("dim", dim.described())
+        for node in self.nodes:
+            if node.op is not None:
+                edges = [number[id(source)] for source in node.input_nodes]
+                add(type(node.op).__module__, repr(node.op), edges, *node.specs)
+        add("outputs", [number[id(node)] for node in self.outputs], *self.output_names)
+        for part in (*self.input_tree["args"], self.output_tree):
+            add(tree.text(part))
+        for name, part in self.input_tree["kwargs"].items():
+            add(name, tree.text(part))
+        return digest.hexdigest()
+
+
+def respell(
+    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any], count: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with `count` arguments given by position, as far as the signature allows.
+
+    TypeError for arguments that the signature does not accept.
+    """
+    if signature is None:
+        return args, kwargs
+    signature.bind(*args, **kwargs)
+    names = list(signature.parameters)
+    while len(args) < count and len(args) < len(names) and names[len(args)] in kwargs:
+        args, kwargs = (
+            (*args, kwargs[names[len(args)]]),
+            {k: v for k, v in kwargs.items() if k != names[len(args)]},
+        )
+    if len(args) > count and not any(
+        p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()
+    ):
+        kwargs = {**dict(zip(names[count:], args[count:], strict=False)), **kwargs}
+        args = args[:count]
+    return args, kwargs
+
+
+def flatten_call(
+    signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[dict[str, Any], list[tuple[str, Any]]]:
+    """({"args": trees, "kwargs": trees by name}, named tensors) of a call.
+
+    A name is that of the parameter that takes the argument; for *xs the names are xs_0, xs_1, ...
+    """
+    leaves: list[tuple[str, Any]] = []
+
+    def flat(value: Any, name: str) -> Any:
+        found, more = tree.flatten(value, name, is_tensor)
+        leaves.extend(more)
+        return found
+
+    names = positional_names(signature, len(args))
+    return {
+        "args": [flat(value, name) for name, value in zip(names, args, strict=True)],
+        "kwargs": {name: flat(value, name) for name, value in kwargs.items()},
+    }, leaves
+
+
+def positional_names(signature: inspect.Signature | None, count: int) -> list[str]:
+    """The names of the parameters that take the first `count` positional arguments."""
+    names: list[str] = []
+    for parameter in signature.parameters.values() if signature else ():
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            return names[:count] + [f"{parameter.name}_{i}" for i in range(count - len(names))]
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+    return names[:count] + [f"input_{i}" for i in range(len(names), count)]
+
+
+def flatten_outputs(value: Any) -> tuple[Any, list[tuple[str, Any]]]:
+    """(tree, named tensors) of a model's return value; a TensorTuple counts as a tuple."""
+    return tree.flatten(_untuple(value), "output", is_tensor)
+
+
+def _untuple(value: Any) -> Any:
+    if isinstance(value, TensorTuple):
+        return value.tuple()
+    if isinstance(value, dict):
+        return {key: _untuple(item) for key, item in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (tuple if isinstance(value, tuple) else list)(_untuple(item) for item in value)
+    return value
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether an argument becomes an input of the graph, like Tensors, NDArrays and NumPy's."""
+    return hasattr(type(x), "__dlpack__")
+
+
+def _distinct_names(leaves: list[Leaf], taken: set[str]) -> None:
+    for leaf in leaves:
+        name, i = leaf.name, 1
+        while leaf.name in taken:
+            i += 1
+            leaf.name = f"{name}_{i}"
+        taken.add(leaf.name)
+
+
+class _Known:
+    """What needle's sources and its text determine."""
+
+    def __init__(self) -> None:
+        self._classes: dict[type, bool] = {}
+
+    def ops(self, ops: Iterable[Any]) -> bool:
+        """Whether that is so of ops: of their classes and their attributes."""
+        return all(
+            self._class(type(op))
+            and all(self._attribute(getattr(op, f.name)) for f in dataclasses.fields(op))
+            for op in ops
+        )
+
+    def _class(self, cls: type) -> bool:
+        """Whether a class and its methods are needle's; other code may have replaced some."""
+        if cls not in self._classes:
+            self._classes[cls] = all(
+                library_code.is_ours(base.__module__)
+                and all(
+                    library_code.is_ours(value.__globals__.get("__name__"))
+                    for name, value in vars(base).items()
+                    if isinstance(value, types.FunctionType) and not name.startswith("__")
+                )
+                for base in cls.__mro__[:-1]
+            )
+        return self._classes[cls]
+
+    def _attribute(self, value: Any) -> bool:
+        if isinstance(value, Body):
+            return self.ops(step.op for step in value.steps)
+        if isinstance(value, tuple):
+            is_needles = type(value) is tuple or library_code.is_ours(type(value).__module__)
+            return is_needles and all(map(self._attribute, value))
+        return type(value) in _PLAIN or isinstance(value, Expression)
+
+
+_PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
