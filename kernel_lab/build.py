@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from kernel_lab.workload import Processor
 from needle_tvm.target import gpu, nvcc
 from needle_tvm.target import spec as targets
+from needle_tvm.target.gpu import SHARED_BYTES
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import GPU
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
@@ -19,9 +22,6 @@ CUDA_ARCHITECTURES = ("sm_75", "sm_90")  # the targets of GPU rungs if no GPU is
 
 _DOTS = "avx512vnni"  # LLVM's name of the feature that `Processor.dots` stands for
 
-# Shared memory that a block may use without opting in, on every architecture from sm_75 on.
-SHARED_BYTES = 48 * 1024
-
 
 def description(device: str, arch: str | None = None) -> dict[str, Any]:
     """TVM's description of a target: this processor, or a GPU of architecture `arch`."""
@@ -29,7 +29,7 @@ def description(device: str, arch: str | None = None) -> dict[str, Any]:
         spec = targets.resolve("cpu")
         return {**spec.fields, "mcpu": str(spec.to_tvm().attrs["mcpu"])}
     return {
-        "kind": "cuda",
+        "kind": GPU,
         "arch": arch or gpu_architecture() or CUDA_ARCHITECTURES[-1],
         "max_threads_per_block": 1024,
         "max_shared_memory_per_block": SHARED_BYTES,
@@ -45,7 +45,8 @@ def gpu_architecture() -> str | None:
 
 def architecture(target: Target) -> str | None:
     """A GPU target's architecture; None for a processor."""
-    return str(target.attrs["arch"]) if str(target.kind) == "cuda" else None
+    info = target_info(target)
+    return info.arch if info.is_gpu else None
 
 
 def make_target(device: str, arch: str | None = None) -> Target:
@@ -60,14 +61,11 @@ def make_target(device: str, arch: str | None = None) -> Target:
 
 def processor(target: Target) -> Processor:
     """The facts about an llvm target that schedules depend on; the defaults for a GPU."""
-    from needle_tvm._tvm.names import cpu_features
-    from needle_tvm.kernels.blocks import vector_registers
-
-    if str(target.kind) != "llvm":
+    info = target_info(target)
+    if not info.is_cpu:
         return Processor()
-    registers, size = vector_registers(target)
-    dots = _DOTS in cpu_features(target)
-    return Processor(int(target.attrs["num-cores"]), registers, size // 4, dots)  # of float32
+    lanes, dots = info.lanes("float32"), info.has(_DOTS)
+    return Processor(info.cores, info.vectors.number, lanes, dots)
 
 
 def compile_module(module: IRModule, target: Target) -> Any:

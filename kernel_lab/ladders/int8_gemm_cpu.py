@@ -21,7 +21,7 @@ ladder = Ladder(int8_gemm.INT8_GEMM, "cpu")
 
 # AVX512-VNNI's `vpdpbusd`, for processors that have it (`Processor.dots`).
 DOTS = dots.DotInstruction(
-    "kernel_lab_dots", "llvm.x86.avx512.vpdpbusd.512", "uint8", "int8", "int32"
+    "kernel_lab_dots", "avx512vnni", "llvm.x86.avx512.vpdpbusd.512", "uint8", "int8", "int32"
 )
 TERMS = DOTS.terms  # neighbouring k whose products one instruction adds
 ROWS, VECTORS = 8, 2  # of a register tile: sixteen vectors of sums

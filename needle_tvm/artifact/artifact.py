@@ -26,6 +26,7 @@ from needle_tvm.artifact.summary import summary
 from needle_tvm.errors import ArtifactError, TargetError
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.target import cublas, gpu, host
+from needle_tvm.target.kind import is_gpu
 from needle_tvm.target.precision import FLOAT32
 
 
@@ -92,7 +93,7 @@ class Artifact:
     @property
     def for_gpu(self) -> bool:
         """Whether the code runs on a GPU."""
-        return self.target.get("kind") == "cuda"
+        return is_gpu(self.target)
 
     @property
     def precision(self) -> str:

@@ -16,6 +16,7 @@ from needle_tvm.artifact.layout import MANIFEST, SIGNATURE
 from needle_tvm.errors import ArtifactError, SignatureError
 from needle_tvm.process.paths import StrPath, as_path
 from needle_tvm.target import cublas, gpu
+from needle_tvm.target.kind import is_gpu
 from needle_tvm.target.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
@@ -130,7 +131,7 @@ def _check_structure(manifest: dict[str, Any]) -> None:
     cores = manifest["target"].get("num-cores")
     expect(all(isinstance(feature, str) for feature in features), "features")
     expect(cores is None or (isinstance(cores, int) and cores > 0), "num-cores")
-    if manifest["target"].get("kind") == "cuda":
+    if is_gpu(manifest["target"]):
         expect(bool(gpu.ARCHITECTURE.fullmatch(manifest["target"]["arch"])), "arch")
     expect(set(manifest.get("libraries", ())) <= {cublas.LIBRARY}, "libraries")
     expect(isinstance(manifest["versions"], dict), "versions")

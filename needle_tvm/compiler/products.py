@@ -43,7 +43,7 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
         raise StageError(f"products={products!r}: must be one of {', '.join(PRODUCTS)}")
     if products == OWN:
         return
-    if spec.device != "cuda":
+    if not spec.is_gpu:
         raise TargetError(f"products={products!r}: cuBLAS is for targets of kind cuda")
     if stage != _STAGE:
         raise StageError(f"products={products!r}: only stage {_STAGE!r} has a choice")

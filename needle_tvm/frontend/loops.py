@@ -24,6 +24,7 @@ from needle_tvm.lower.frame import Plan
 from needle_tvm.lower.loops import Layout, scan_function
 from needle_tvm.lower.variant import Variant
 from needle_tvm.lower.while_loops import while_function
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests, tasks
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class _Site:
     def scan(self, whole: Scan, used: Collection[int]) -> tuple[Any, ...]:
         op = whole.fitted(self._specs).only(sorted(used))
         states, last = op.states, op.states + op.sequences
-        if str(self._loops.target.kind) == "cuda":
+        if target_info(self._loops.target).is_gpu:
             return tuple(gpu_layers.layer(self._builder, whole, self._operands))
         target, stage = self._loops.target, self._loops.variant.stage
         if stage == TUNED:

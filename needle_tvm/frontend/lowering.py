@@ -17,6 +17,7 @@ from needle_tvm.frontend.whole_axes import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
 from needle_tvm.process.turns import in_turn
+from needle_tvm.target.info import target_info
 
 if TYPE_CHECKING:
     from needle.trace import Graph, Leaf
@@ -39,7 +40,7 @@ def translated(
     """The module before any pass, of a graph whose dims are whole axes; it may be the body of a
     loop among `loops`."""
     loops = loops or Loops(target, variant, _lowered)
-    if str(target.kind) == "cuda":
+    if target_info(target).is_gpu:
         graph = unrolled(graph, loops.has_kernels)
     prefers = pipeline.of(target, variant.stage).prefer_emit
     return translate(graph, prefer_emit=prefers, loops=loops)

@@ -24,6 +24,7 @@ from needle_tvm.graph.dependence import (
     parameters_of,
     readers_of,
 )
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.extents import UNBOUNDED, Size, bounds_of, interval
 
 
@@ -103,7 +104,7 @@ class Rewriter(expr_functor.PyExprMutator):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
         self.target = target
-        self.on_gpu = str(target.kind) == "cuda"
+        self.on_gpu = target_info(target).is_gpu
         self.readers = readers_of(function)
         self._parameters = parameters_of(function)
         self._bounds = bounds_of(function)

@@ -12,10 +12,11 @@ from needle_tvm._tvm.names import (
     PrimFunc,
     Schedule,
     Target,
-    cpu_features,
     tirx,
     tvm,
+    tvm_ffi,
 )
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import extents
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
 
@@ -197,16 +198,6 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
             continue  # a reduction: it keeps its loops
 
 
-def vector_registers(target: Target) -> tuple[int, int]:
-    """(number, bytes) of the vector registers LLVM may use for this target."""
-    features = set(cpu_features(target))
-    if "avx512f" in features:
-        return 32, 64
-    if "avx" in features:
-        return 16, 32
-    return (32, 16) if "neon" in features else (16, 16)
-
-
 def sum_in_registers(
     sch: Schedule, block: Any, outer: Any, unrolled: Sequence[Any], vector: Any
 ) -> None:
@@ -236,7 +227,7 @@ def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
 
 def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:
     """Parallelise a loop over the cores if `block` has enough work."""
-    enough = int(target.attrs["num-cores"]) > 1 and block_work(sch, block) >= PARALLEL_WORK
+    enough = target_info(target).cores > 1 and block_work(sch, block) >= PARALLEL_WORK
     if enough and extent(sch, loop) > 1:
         sch.parallel(loop)
 
@@ -288,12 +279,12 @@ def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
 
 def lanes_of(sch: Schedule, block: Any, target: Target) -> int:
     """The number of elements that a block writes per vector register."""
-    return vector_registers(target)[1] // item_bytes(written_dtype(sch.get(block)))
+    return target_info(target).lanes(written_dtype(sch.get(block)))
 
 
 def item_bytes(dtype: str) -> int:
-    digits = "".join(c for c in dtype if c.isdigit())
-    return max(1, int(digits or 8) // 8)
+    """The size of a dtype's elements in memory."""
+    return int(tvm_ffi.dtype(dtype).itemsize)
 
 
 def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:

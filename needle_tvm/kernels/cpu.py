@@ -17,8 +17,9 @@ from needle_tvm.kernels.reduce.cpu_columns import columns
 from needle_tvm.kernels.reduce.cpu_nests import Nests, rewritten
 from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
-from needle_tvm.kernels.rule import CPU, rules
+from needle_tvm.kernels.rule import rules
 from needle_tvm.kernels.scheduled_mark import mark_scheduled, schedule_each
+from needle_tvm.target.kind import CPU
 from needle_tvm.tir.extents import note_bounds, symbols_of
 
 REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites a reduction

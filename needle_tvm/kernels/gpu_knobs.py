@@ -9,7 +9,8 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import gpu, knob_candidates
 from needle_tvm.kernels.dlight import DLIGHT, by_dlight
-from needle_tvm.kernels.rule import GPU, Rule, rules
+from needle_tvm.kernels.rule import Rule, rules
+from needle_tvm.target.kind import GPU
 
 _MOST = 32  # knobs tried per rule, in the order that the rule gives
 

@@ -26,9 +26,8 @@ from needle_tvm import kernels
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target
 from needle_tvm.faults import blamed_on
 from needle_tvm.kernels import blocks
+from needle_tvm.target.kind import CPU
 from needle_tvm.tir.functions import NODES, nodes_in
-
-CPU, GPU = "llvm", "cuda"  # kinds of rules, named after TVM's code generators
 
 F = TypeVar("F", bound=Callable[..., Any])
 

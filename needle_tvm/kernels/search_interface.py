@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import cpu, gpu, gpu_knobs
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tir.extents import note_bounds
 
 
@@ -28,14 +30,14 @@ class Rules:
 
 
 _RULES = {
-    "llvm": Rules(
+    CPU: Rules(
         prepared=note_bounds,
         schedule_function=cpu.schedule_function,
         variants=cpu.variants,
         choices=cpu.choices,
         realised=cpu.realised,
     ),
-    "cuda": Rules(
+    GPU: Rules(
         prepared=gpu.prepared,
         schedule_function=gpu.schedule_function,
         variants=lambda function, target: iter(()),
@@ -47,4 +49,4 @@ _RULES = {
 
 def rules_of(target: Target) -> Rules:
     """The rules for a target."""
-    return _RULES[str(target.kind)]
+    return _RULES[target_info(target).kind]

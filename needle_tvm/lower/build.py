@@ -15,7 +15,6 @@ from needle_tvm._tvm.names import (
     IRModule,
     Target,
     check_well_formed,
-    cpu_features,
     llvm_version,
     script,
     target_fields,
@@ -36,6 +35,7 @@ from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.turns import compiling, in_turn
 from needle_tvm.target import cublas, host, nvcc
+from needle_tvm.target.info import target_info
 from needle_tvm.target.spec import TargetSpec
 from needle_tvm.tir.extents import bounds_of
 
@@ -53,7 +53,7 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
     """
     check_well_formed(module)
     symbols = list(bounds_of(module[MAIN]))
-    if symbols and str(target.kind) == "cuda":
+    if symbols and target_info(target).is_gpu:
         names = ", ".join(str(symbol.name) for symbol in symbols)
         raise TargetError(
             f"sizes {names}: code for a GPU is for one size; compile it for each size"
@@ -85,7 +85,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     pairs (result, input) that `main_in_place` serves.
     """
     with compiling:
-        if str(target.kind) == "llvm":
+        if target_info(target).is_cpu:
             module = any_address(module)
         text = script(module)
     (folder / SCRIPT).write_text(text + "\n")
@@ -93,7 +93,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     in_place: list[tuple[int, int]] = []
 
     def compile_cuda(source: str) -> bytes:
-        code, found = nvcc.compile_cubin(source, str(target.attrs["arch"]))
+        code, found = nvcc.compile_cubin(source, target_info(target).arch)
         kernels.extend(found)
         return code
 
@@ -103,7 +103,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         return module
 
     with blamed_on("code generation"):
-        added = cuda_graph.add_graph_functions if str(target.kind) == "cuda" else with_variants
+        added = cuda_graph.add_graph_functions if target_info(target).is_gpu else with_variants
         executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     temporary = Path(tempfile.gettempdir())
@@ -163,7 +163,7 @@ def describe(
         "transform": transform,
         "by_kernel": by_kernel,
         "graph": graph,
-        "any_address": str(target.kind) == "llvm",
+        "any_address": target_info(target).is_cpu,
     }
     about_code = dict(notes)
     if "in_place" in about_code:
@@ -177,7 +177,7 @@ def describe(
 
 
 def _target(spec: TargetSpec, target: Target) -> dict[str, Any]:
-    if spec.device == "cuda":
+    if spec.is_gpu:
         return {**spec.fields, "nvcc": nvcc.version()}
-    features = host.checkable(cpu_features(target))
+    features = host.checkable(target_info(target).features)
     return {**spec.fields, "mcpu": str(target.attrs["mcpu"]), "features": features}

@@ -30,6 +30,7 @@ from needle_tvm.lower.linking import cxx_compiler, run
 from needle_tvm.process.forks import loading
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.turns import compiling
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
@@ -60,11 +61,10 @@ def unoptimized() -> Iterator[None]:
 def for_llvm(target: Target) -> Target:
     """Give LLVM the options that our loops need, if it generates the target's code; return the
     target with its level of optimisation."""
-    fields = target_fields(target)
-    if fields["kind"] != "llvm":
+    if not target_info(target).is_cpu:
         return target
     _set_llvm_options()
-    return target if _optimizes.get() else make_target({**fields, "opt-level": 0})
+    return target if _optimizes.get() else make_target({**target_fields(target), "opt-level": 0})
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def build_executable(
         context = tvm.transform.PassContext(config=options)
         with target, context:
             steps = sequential(_steps(target, planned))
-            if str(target.kind) != "llvm":
+            if not target_info(target).is_cpu:
                 return relax.build(module, target=target, relax_pipeline=steps)
             module = steps(module)
             builder = relax.ExecBuilder()
@@ -140,7 +140,7 @@ def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> li
     """The passes of `build_executable` on the graph."""
     from tvm.relax.backend import cpu_generic, cuda
 
-    backend = cuda if str(target.kind) == "cuda" else cpu_generic
+    backend = cuda if target_info(target).is_gpu else cpu_generic
     lowering = [
         *backend.library_dispatch_passes(target),
         relax.transform.ToNonDataflow(),

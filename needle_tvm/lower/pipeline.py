@@ -57,6 +57,8 @@ from needle_tvm.lower.cuda_graph import cuda_graph
 from needle_tvm.lower.keep_fields_apart import keep_fields_apart
 from needle_tvm.lower.merge_kernels import merge_kernels
 from needle_tvm.lower.sizes_in_shapes import sizes_in_shapes
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.target.precision import FLOAT32
 
 Pass = Callable[[IRModule, Target], IRModule]
@@ -154,7 +156,7 @@ _LOWER = (
 
 # By kind of TVM target (its code generator), then by stage.
 PIPELINES: dict[str, dict[str, Pipeline]] = {
-    "llvm": {
+    CPU: {
         "noopt": Pipeline(
             prefer_emit=False,
             graph=(_CLEAN, own_outputs, empty_constants),
@@ -198,7 +200,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
             ),
         ),
     },
-    "cuda": {
+    GPU: {
         "noopt": Pipeline(
             prefer_emit=False,
             graph=(_CLEAN, own_outputs, empty_constants),
@@ -231,7 +233,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
 
 def of(target: Target, stage: str) -> Pipeline:
     """The pipeline of a stage for the target's kind."""
-    return PIPELINES[str(target.kind)][stage]
+    return PIPELINES[target_info(target).kind][stage]
 
 
 def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
@@ -243,7 +245,7 @@ def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
     return module
 
 
-def switches(stage: str, kind: str = "llvm") -> tuple[str, ...]:
+def switches(stage: str, kind: str = CPU) -> tuple[str, ...]:
     """The names that `without` accepts for a stage: its passes and its schedule rules."""
     pipeline = PIPELINES[kind][stage]
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
@@ -299,7 +301,7 @@ def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
     pipeline = of(target, stage)
     if not names:
         return pipeline
-    known = switches(stage, str(target.kind))
+    known = switches(stage, target_info(target).kind)
     for name in names:
         if name not in known:
             raise StageError(f"disable: {name!r}: stage {stage!r} has only {', '.join(known)}")

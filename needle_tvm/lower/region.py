@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, TensorType, relax, tirx
-from needle_tvm.kernels.blocks import item_bytes, vector_registers
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.variants import either
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import extents, nests, regions, tasks
 from needle_tvm.tir.functions import simplified, variables_of
 
@@ -267,8 +268,8 @@ class Region:
 
     def _pays(self, sizes: dict[Any, int], target: Target, repeated: bool) -> bool:
         """Whether several threads are faster at these sizes of the caller's variables."""
-        threads = int(target.attrs["num-cores"])
-        lanes = vector_registers(target)[1] // 4
+        threads = target_info(target).cores
+        lanes = target_info(target).lanes("float32")
         own = {var: _at_sizes(value, sizes) for var, value in self._symbols.items()}
         shared = [nest for phase in self._phases for nest in phase if regions.is_parallel(nest)]
         work = sum(regions.instructions(nest, lanes, own) for nest in shared)

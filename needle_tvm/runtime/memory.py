@@ -16,10 +16,12 @@ import numpy as np
 
 from needle_tvm._tvm.ffi import load_cuda_runtime, load_ffi
 from needle_tvm.artifact import bfloat16
+from needle_tvm.target.features import WIDEST
+from needle_tvm.target.kind import is_gpu
 
-# In bytes. Less aligned memory kills the process, unless the code was built to take inputs at any
-# address; the weights and the code's own memory always have it.
-ALIGNMENT = 64
+# A vector's, in bytes. Less aligned memory kills the process, unless the code was built to take
+# inputs at any address; the weights and the code's own memory always have it.
+ALIGNMENT = WIDEST
 
 _CPU, _CUDA = 1, 2  # DLPack's device types
 # The virtual machine's allocators. One asks the system each time. The other keeps what was freed
@@ -166,7 +168,7 @@ def of(
     `results` are the dtypes of its outputs, `device` is the index of the GPU it runs on. Without
     `pooled`, the host's memory is freed as soon as a call is done with it.
     """
-    return CudaMemory(device) if target.get("kind") == "cuda" else HostMemory(results, pooled)
+    return CudaMemory(device) if is_gpu(target) else HostMemory(results, pooled)
 
 
 def aligned_copy(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -20,11 +20,13 @@ _LLVM = {"bfloat16": "bfloat", "uint8": "i8", "int8": "i8", "float32": "float", 
 class DotInstruction:
     """sums[j] += x[0] w[j, 0] + x[1] w[j, 1] + ... for `LANES` j, by an instruction of AVX-512.
 
-    `name` is the function's, `intrinsic` LLVM's name; x, w and the sums have dtypes, of which 32
+    `name` is the function's, `intrinsic` LLVM's name; LLVM ends the process if a target lacks the
+    `feature`; x, w and the sums have dtypes, of which 32
     bits of x and w are multiplied at once.
     """
 
     name: str
+    feature: str
     intrinsic: str
     x: str
     w: str
@@ -95,7 +97,11 @@ define {sums} @{self.name}({sums} %sums, {words} %x, {words} %w) alwaysinline {{
         return function
 
 
-BF16_FEATURE = "avx512bf16"  # of the target; without it LLVM ends the process
 BF16_PAIRS = DotInstruction(
-    "needle_dot_bf16", "llvm.x86.avx512bf16.dpbf16ps.512", "bfloat16", "bfloat16", "float32"
+    "needle_dot_bf16",
+    "avx512bf16",
+    "llvm.x86.avx512bf16.dpbf16ps.512",
+    "bfloat16",
+    "bfloat16",
+    "float32",
 )

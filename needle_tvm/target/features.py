@@ -13,6 +13,7 @@ import importlib
 import platform
 import struct
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,11 +25,35 @@ class Processor(NamedTuple):
     features: frozenset[str] | None
 
 
+class Vectors(NamedTuple):
+    """The vector registers that a feature brings: the `bytes` of one, and the `number` of them."""
+
+    bytes: int
+    number: int
+
+
 class _Bit(NamedTuple):
+    """A feature of x86: where CPUID says it, Linux's name for it in /proc/cpuinfo if that differs,
+    and what code makes of it: `vectors`, and whether it `fuses` multiplications with additions."""
+
     leaf: tuple[int, int]
     register: int  # of EAX, EBX, ECX, EDX
     bit: int
     saved: int = 0  # bits of XCR0: registers that the operating system must save
+    cpuinfo: str | None = None
+    vectors: Vectors | None = None
+    fuses: bool = False
+
+
+class _Hwcap(NamedTuple):
+    """A feature of Arm: the word of Linux's <asm/hwcap.h> that has it (AT_HWCAP, AT_HWCAP2), its
+    bit, and the rest as of x86."""
+
+    word: int
+    bit: int
+    cpuinfo: str | None = None
+    vectors: Vectors | None = None
+    fuses: bool = False
 
 
 _YMM, _ZMM, _TILES, _EGPR = 0x6, 0xE6, 0x60000, 0x80000
@@ -37,84 +62,62 @@ _A, _B, _C, _D = range(4)
 
 # Intel's and AMD's manuals, instruction CPUID.
 X86 = {
-    "sse3": _Bit(_1, _C, 0),
+    "sse3": _Bit(_1, _C, 0, cpuinfo="pni"),
     "ssse3": _Bit(_1, _C, 9),
-    "sse4.1": _Bit(_1, _C, 19),
-    "sse4.2": _Bit(_1, _C, 20),
+    "sse4.1": _Bit(_1, _C, 19, cpuinfo="sse4_1"),
+    "sse4.2": _Bit(_1, _C, 20, cpuinfo="sse4_2"),
     "sse4a": _Bit(_AMD, _C, 6),
     "popcnt": _Bit(_1, _C, 23),
-    "lzcnt": _Bit(_AMD, _C, 5),
-    "avx": _Bit(_1, _C, 28, _YMM),
+    "lzcnt": _Bit(_AMD, _C, 5, cpuinfo="abm"),
+    "avx": _Bit(_1, _C, 28, _YMM, vectors=Vectors(32, 16)),
     "f16c": _Bit(_1, _C, 29, _YMM),
-    "fma": _Bit(_1, _C, 12, _YMM),
+    "fma": _Bit(_1, _C, 12, _YMM, fuses=True),
     "fma4": _Bit(_AMD, _C, 16, _YMM),
     "xop": _Bit(_AMD, _C, 11, _YMM),
     "tbm": _Bit(_AMD, _C, 21),
     "avx2": _Bit(_7, _B, 5, _YMM),
-    "bmi": _Bit(_7, _B, 3),
+    "bmi": _Bit(_7, _B, 3, cpuinfo="bmi1"),
     "bmi2": _Bit(_7, _B, 8),
     "movbe": _Bit(_1, _C, 22),
-    "avx512f": _Bit(_7, _B, 16, _ZMM),
+    "avx512f": _Bit(_7, _B, 16, _ZMM, vectors=Vectors(64, 32), fuses=True),
     "avx512bw": _Bit(_7, _B, 30, _ZMM),
     "avx512cd": _Bit(_7, _B, 28, _ZMM),
     "avx512dq": _Bit(_7, _B, 17, _ZMM),
     "avx512vl": _Bit(_7, _B, 31, _ZMM),
-    "avx512vnni": _Bit(_7, _C, 11, _ZMM),
-    "avx512bf16": _Bit(_7_1, _A, 5, _ZMM),
-    "avx512fp16": _Bit(_7, _D, 23, _ZMM),
+    "avx512vnni": _Bit(_7, _C, 11, _ZMM, cpuinfo="avx512_vnni"),
+    "avx512bf16": _Bit(_7_1, _A, 5, _ZMM, cpuinfo="avx512_bf16"),
+    "avx512fp16": _Bit(_7, _D, 23, _ZMM, cpuinfo="avx512_fp16"),
     "avx512ifma": _Bit(_7, _B, 21, _ZMM),
     "avx512vbmi": _Bit(_7, _C, 1, _ZMM),
-    "avx512vbmi2": _Bit(_7, _C, 6, _ZMM),
-    "avx512bitalg": _Bit(_7, _C, 12, _ZMM),
-    "avx512vpopcntdq": _Bit(_7, _C, 14, _ZMM),
-    "avxvnni": _Bit(_7_1, _A, 4, _YMM),
-    "avxifma": _Bit(_7_1, _A, 23, _YMM),
+    "avx512vbmi2": _Bit(_7, _C, 6, _ZMM, cpuinfo="avx512_vbmi2"),
+    "avx512bitalg": _Bit(_7, _C, 12, _ZMM, cpuinfo="avx512_bitalg"),
+    "avx512vpopcntdq": _Bit(_7, _C, 14, _ZMM, cpuinfo="avx512_vpopcntdq"),
+    "avxvnni": _Bit(_7_1, _A, 4, _YMM, cpuinfo="avx_vnni"),
+    "avxifma": _Bit(_7_1, _A, 23, _YMM, cpuinfo="avx_ifma"),
     "gfni": _Bit(_7, _C, 8),
     "vaes": _Bit(_7, _C, 9, _YMM),
     "vpclmulqdq": _Bit(_7, _C, 10, _YMM),
-    "amx-tile": _Bit(_7, _D, 24, _TILES),
-    "amx-bf16": _Bit(_7, _D, 22, _TILES),
-    "amx-int8": _Bit(_7, _D, 25, _TILES),
-    "egpr": _Bit(_7_1, _D, 21, _EGPR),
+    "amx-tile": _Bit(_7, _D, 24, _TILES, cpuinfo="amx_tile"),
+    "amx-bf16": _Bit(_7, _D, 22, _TILES, cpuinfo="amx_bf16"),
+    "amx-int8": _Bit(_7, _D, 25, _TILES, cpuinfo="amx_int8"),
+    "egpr": _Bit(_7_1, _D, 21, _EGPR, cpuinfo="apx"),
 }
 
-# Linux's <asm/hwcap.h>: the word that has a feature (AT_HWCAP, AT_HWCAP2), and its bit.
 _HWCAP, _HWCAP2 = 16, 26
 ARM = {
-    "neon": (_HWCAP, 1),
-    "lse": (_HWCAP, 8),
-    "fullfp16": (_HWCAP, 10),
-    "dotprod": (_HWCAP, 20),
-    "sve": (_HWCAP, 22),
-    "sve2": (_HWCAP2, 1),
-    "i8mm": (_HWCAP2, 13),
-    "bf16": (_HWCAP2, 14),
+    "neon": _Hwcap(_HWCAP, 1, cpuinfo="asimd", vectors=Vectors(16, 32), fuses=True),
+    "lse": _Hwcap(_HWCAP, 8, cpuinfo="atomics"),
+    "fullfp16": _Hwcap(_HWCAP, 10, cpuinfo="asimdhp"),
+    "dotprod": _Hwcap(_HWCAP, 20, cpuinfo="asimddp"),
+    "sve": _Hwcap(_HWCAP, 22),
+    "sve2": _Hwcap(_HWCAP2, 1),
+    "i8mm": _Hwcap(_HWCAP2, 13),
+    "bf16": _Hwcap(_HWCAP2, 14),
 }
 
-# Those features that /proc/cpuinfo calls otherwise.
-_IN_CPUINFO = {
-    "sse3": "pni",
-    "sse4.1": "sse4_1",
-    "sse4.2": "sse4_2",
-    "lzcnt": "abm",
-    "bmi": "bmi1",
-    "avx512vnni": "avx512_vnni",
-    "avx512bf16": "avx512_bf16",
-    "avx512fp16": "avx512_fp16",
-    "avx512vbmi2": "avx512_vbmi2",
-    "avx512bitalg": "avx512_bitalg",
-    "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avxvnni": "avx_vnni",
-    "avxifma": "avx_ifma",
-    "amx-tile": "amx_tile",
-    "amx-bf16": "amx_bf16",
-    "amx-int8": "amx_int8",
-    "egpr": "apx",
-    "neon": "asimd",
-    "dotprod": "asimddp",
-    "fullfp16": "asimdhp",
-    "lse": "atomics",
-}
+# Those whose presence is checked when an artifact is loaded: those that LLVM uses by default.
+FEATURES: dict[str, _Bit | _Hwcap] = {**X86, **ARM}
+WIDEST = max(row.vectors.bytes for row in FEATURES.values() if row.vectors is not None)
 
 _X86, _ARM = ("x86_64", "AMD64", "i686"), ("aarch64", "arm64")
 
@@ -147,7 +150,8 @@ def of_cpuid(cpuid: Any, enabled: int) -> Processor:
 
 def by_cpuinfo(text: str, machine: str) -> Processor:
     """The processor that the text of /proc/cpuinfo describes, if it is one of a `machine`."""
-    key, names = ("flags", X86) if machine in _X86 else ("Features", ARM)
+    rows: Mapping[str, _Bit | _Hwcap] = X86 if machine in _X86 else ARM
+    key = "flags" if machine in _X86 else "Features"
     lines = dict(
         (name.strip(), value.strip())
         for name, _, value in (line.partition(":") for line in text.split("\n\n")[0].splitlines())
@@ -155,7 +159,7 @@ def by_cpuinfo(text: str, machine: str) -> Processor:
     if key not in lines:
         return Processor("", None)
     flags = set(lines[key].split())
-    known = frozenset(name for name in names if _IN_CPUINFO.get(name, name) in flags)
+    known = frozenset(name for name, row in rows.items() if (row.cpuinfo or name) in flags)
     return Processor(lines.get("model name", ""), known)
 
 
@@ -175,7 +179,7 @@ def _by_auxiliary_vector() -> frozenset[str] | None:
     except (OSError, AttributeError):
         return None
     ask.restype, ask.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
-    return frozenset(name for name, (word, bit) in ARM.items() if ask(word) >> bit & 1)
+    return frozenset(name for name, row in ARM.items() if ask(row.word) >> row.bit & 1)
 
 
 def _cpuinfo_text() -> str:

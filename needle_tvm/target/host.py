@@ -13,12 +13,7 @@ import platform
 from collections.abc import Iterable
 from typing import Any
 
-from needle_tvm.target.features import ARM, X86, processor
-
-# LLVM's names of the features whose presence is checked when an artifact is loaded: those that LLVM
-# uses by default.
-FEATURES = (*X86, *ARM)
-
+from needle_tvm.target.features import FEATURES, processor
 
 UNKNOWN = "which features this processor has cannot be known here"
 

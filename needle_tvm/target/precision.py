@@ -15,10 +15,10 @@ The product of two rounded operands is exact in float32, except for its smallest
 
 from __future__ import annotations
 
-import re
 from typing import Any, Protocol
 
 from needle_tvm.errors import StageError, TargetError, UsageError
+from needle_tvm.target import gpu
 
 FLOAT32 = "float32"
 PRECISIONS = (FLOAT32, "tf32", "float16", "bfloat16")
@@ -29,7 +29,7 @@ class Target(Protocol):
     """The facts of a target that decide: `target.spec.TargetSpec` has them."""
 
     @property
-    def device(self) -> str: ...
+    def is_gpu(self) -> bool: ...
     @property
     def fields(self) -> dict[str, Any]: ...
 
@@ -47,12 +47,12 @@ def check(dtype: str | None, spec: Target, stage: str) -> str:
         return precision
     if stage == "noopt":
         raise StageError(f"dtype={dtype!r}: stage 'noopt' computes what the model says, in float32")
-    if spec.device != "cuda":
+    if not spec.is_gpu:
         if precision == "tf32":
             raise TargetError("dtype='tf32': only NVIDIA's GPUs from sm_80 on have it, no CPU")
         return precision
     arch = str(spec.fields["arch"])
-    if int((re.findall(r"\d+", arch) or ["0"])[0]) < _SINCE.get(precision, 0):
+    if gpu.capability(arch) < _SINCE.get(precision, 0):
         raise TargetError(
             f"dtype={dtype!r}: GPUs have it from sm_{_SINCE[precision]} on, the target is {arch}"
         )

@@ -15,24 +15,26 @@ from typing import TYPE_CHECKING, Any
 from needle_tvm.errors import TargetError, UsageError
 from needle_tvm.process.threads import available_cores, check_threads
 from needle_tvm.target import gpu, host, nvcc
+from needle_tvm.target.features import FEATURES
+from needle_tvm.target.kind import CPU, GPU
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
 HOST = "host"  # mcpu of a target that means this very machine
 MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name of the processor to take this machine's for
-KINDS = ("cpu", "cuda")
+DEVICES = {CPU: "cpu", GPU: "cuda"}  # the names that users and needle's arrays have for them
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
-_TRIPLE = re.compile(r"(x86_64|aarch64)(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
 # Features that code for any processor of an architecture relies on. Without the first, LLVM ends
 # the process; without the others, it passes numbers in other registers than compiled C++ does.
 _BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
+_TRIPLE = re.compile(rf"({'|'.join(_BASE)})(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
 
 # The architectures to compile for without asking a device: CUDA 13 supports none older. The default
 # limits of a block are the same for all of them: CUDA C++ Programming Guide, table "Technical
 # specifications per compute capability".
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
-_SHARED, _THREADS, _REGISTERS, _WARP = 48 << 10, 1024, 65536, 32
+_THREADS, _REGISTERS, _WARP = 1024, 65536, 32
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class TargetSpec:
     device: str
     description: str
     index: int = 0
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether it is a GPU."""
+        return self.device == DEVICES[GPU]
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -62,7 +69,7 @@ class TargetSpec:
 
         A CPU is not checked: candidates fail if it lacks something.
         """
-        if self.device != "cuda":
+        if not self.is_gpu:
             return ""
         found, arch = gpu.gpus(), str(self.fields["arch"])
         if not found:
@@ -79,7 +86,7 @@ class TargetSpec:
             fields["host"] = host.identity()
             if os.environ.get(MCPU_VARIABLE):
                 fields["host"] += f" as {os.environ[MCPU_VARIABLE]}"
-        if self.device == "cuda":
+        if self.is_gpu:
             fields["nvcc"] = nvcc.version()
         return fields
 
@@ -97,7 +104,7 @@ class TargetSpec:
         chosen = not here or asked or {"mattr", "mtriple"} & set(fields)
         if here:
             fields["mcpu"] = asked or tvm_names.host_cpu()
-        if fields["kind"] == "llvm" and chosen:
+        if fields["kind"] == CPU and chosen:
             _check_with_llvm(fields)
         if here and not asked and "mtriple" not in fields:
             _leave_out_lacking(fields)
@@ -119,7 +126,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
 
     "cuda" is this machine's first GPU, "cuda:1" its second. "cuda:sm_90" is any GPU of that
     architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
-    "mcpu" (LLVM's name of a processor), "mattr" (features of `host.FEATURES` to add or remove,
+    "mcpu" (LLVM's name of a processor), "mattr" (names of `FEATURES` to add or remove,
     as in "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how many
     threads code for a CPU is scheduled for, the same as "num-cores"; the default is the number of
     cores this process may use.
@@ -138,7 +145,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
     if isinstance(target, dict):
         return _from_description(target, cores)
     if target == "cpu":
-        return _spec({"kind": "llvm", "mcpu": HOST, "num-cores": cores})
+        return _spec({"kind": CPU, "mcpu": HOST, "num-cores": cores})
     name, _, which = str(target).partition(":")
     if name == "cuda":
         if which.startswith("sm_"):
@@ -146,14 +153,16 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
         if (which.isdecimal() and len(which) < 10) or target == "cuda":
             return _present(target, int(which or 0))
     raise TargetError(
-        f"target {target!r}: must be {' or '.join(KINDS)}, cuda:INDEX, cuda:ARCHITECTURE as in "
-        "cuda:sm_90, or an llvm description"
+        f"target {target!r}: must be {' or '.join(DEVICES.values())}, cuda:INDEX, "
+        "cuda:ARCHITECTURE as in cuda:sm_90, or an llvm description"
     )
 
 
 def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
-    if target.get("kind") != "llvm":
-        raise TargetError(f"target kind {target.get('kind')!r}: only 'llvm' descriptions are taken")
+    if target.get("kind") != CPU:
+        raise TargetError(
+            f"target kind {target.get('kind')!r}: only {CPU!r} descriptions are taken"
+        )
     unknown = [field for field in target if field not in _LLVM_FIELDS]
     if unknown:
         raise TargetError(
@@ -173,9 +182,9 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
         raise TargetError(f"target field mattr={features!r}: must be a list as in ['+avx2']")
     for each in features:
         # Other features cannot be checked when the code is loaded, and LLVM has no code for some.
-        if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in host.FEATURES:
+        if not isinstance(each, str) or each[:1] not in "+-" or each[1:] not in FEATURES:
             raise TargetError(
-                f"target field mattr: {each!r} must be + or - and one of {', '.join(host.FEATURES)}"
+                f"target field mattr: {each!r} must be + or - and one of {', '.join(FEATURES)}"
             )
     return _spec(fields)
 
@@ -218,7 +227,7 @@ def _of(triple: str | None) -> str:
 
 
 def _spec(fields: dict[str, Any]) -> TargetSpec:
-    return TargetSpec("cpu", json.dumps(fields, sort_keys=True))
+    return TargetSpec(DEVICES[CPU], json.dumps(fields, sort_keys=True))
 
 
 def _present(target: str, index: int) -> TargetSpec:
@@ -248,7 +257,7 @@ def _architecture(target: str, arch: str) -> TargetSpec:
         arch,
         0,
         max_threads_per_block=_THREADS,
-        max_shared_memory_per_block=_SHARED,
+        max_shared_memory_per_block=gpu.SHARED_BYTES,
         registers_per_block=_REGISTERS,
         thread_warp_size=_WARP,
     )
@@ -256,5 +265,5 @@ def _architecture(target: str, arch: str) -> TargetSpec:
 
 def _cuda(arch: str, index: int, **limits: int) -> TargetSpec:
     # The host code launches kernels and does no arithmetic: any processor of its kind will do.
-    fields = {"kind": "cuda", "arch": arch, "host": {"kind": "llvm"}, **limits}
-    return TargetSpec("cuda", json.dumps(fields, sort_keys=True), index)
+    fields = {"kind": GPU, "arch": arch, "host": {"kind": CPU}, **limits}
+    return TargetSpec(DEVICES[GPU], json.dumps(fields, sort_keys=True), index)

@@ -16,6 +16,8 @@ import re
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Target, tirx, tvm, tvm_ffi
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU
 from needle_tvm.tir import llvm
 from needle_tvm.tir.functions import NODES, nodes_in
 
@@ -42,7 +44,7 @@ def register() -> None:
             ("TScriptPrinterName", f"needle_{kind}"),
         ):
             tvm.ir.register_op_attr(name, attribute, value)
-        tirx.op.register_intrin_lowering(name, target="llvm", f=_called)
+        tirx.op.register_intrin_lowering(name, target=CPU, f=_called)
 
 
 def _called(call: Any) -> Any:
@@ -58,7 +60,7 @@ def of_data(module: IRModule, target: Target | None = None) -> IRModule:
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
-        if str((target or function.attrs["target"]).kind) == "llvm" and _reads(function.body):
+        if target_info(target or function.attrs["target"]).is_cpu and _reads(function.body):
             body = function.body
             for kind in _KINDS:
                 body = tvm_ffi.structural_map(body, (kind, _replaced))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in
 
 _MOST = 4  # vectors that one is shuffled from
@@ -28,7 +29,7 @@ Split = tuple[Any, list[int]]  # of a vector of integers: a scalar, and what eac
 def shuffled_reads(module: IRModule) -> IRModule:
     """Rewrite such reads in a lowered module's functions for CPUs."""
     for variable, function in list(module.functions_items()):
-        if isinstance(function, PrimFunc) and str(function.attrs["target"].kind) == "llvm":
+        if isinstance(function, PrimFunc) and target_info(function.attrs["target"]).is_cpu:
             if any(map(_is_gathered, nodes_in(function.body, NODES.load))):
                 module.update_func(variable, function.with_body(_shuffled(function.body)))
     return module

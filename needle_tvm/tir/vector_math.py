@@ -21,11 +21,12 @@ from typing import Any
 from needle_tvm._tvm.names import (
     IRModule,
     PrimFunc,
-    cpu_features,
     tirx,
     tvm,
     tvm_ffi,
 )
+from needle_tvm.target.info import TargetInfo, target_info
+from needle_tvm.target.kind import CPU
 from needle_tvm.tir import llvm
 from needle_tvm.tir.functions import NODES, nodes_in
 from needle_tvm.tir.vector_angles import cosine, power, remainder, sine
@@ -175,7 +176,7 @@ def register() -> None:
     for name in _FORMULAS.keys() - {*_VECTORS_OF_FLOAT64.values(), *_FLOAT64.values()}:
         op = f"tirx.{name}" if name not in _OWN else _OWN[name]
         before = tvm.ir.Op.get(op).get_attr(_ATTRIBUTE)
-        tirx.op.register_intrin_lowering(op, target="llvm", f=_lowering(name, before), level=_LEVEL)
+        tirx.op.register_intrin_lowering(op, target=CPU, f=_lowering(name, before), level=_LEVEL)
 
 
 def _lowering(name: str, otherwise: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
@@ -196,7 +197,7 @@ def of_vectors(module: IRModule) -> IRModule:
     """Replace calls of C's fmod, of which TVM makes no vectors, in a module's functions for CPUs by
     our own operation."""
     for variable, function in list(module.functions_items()):
-        if isinstance(function, PrimFunc) and str(function.attrs["target"].kind) == "llvm":
+        if isinstance(function, PrimFunc) and target_info(function.attrs["target"]).is_cpu:
             if any(map(_is_fmod, nodes_in(function.body, NODES.call))):
                 body = tvm_ffi.structural_map(function.body, (NODES.call, _own_fmod))
                 module.update_func(variable, function.with_body(body))
@@ -216,18 +217,18 @@ def with_definitions(module: IRModule) -> IRModule:
     """Add to each function of a module the IR of the formulas that it calls."""
 
     def text(called: list[re.Match[str]], function: PrimFunc) -> str:
-        features = frozenset(cpu_features(function.attrs["target"]))
-        return _definitions([(match[1], match[2]) for match in called], features)
+        machine = target_info(function.attrs["target"])
+        return _definitions([(match[1], match[2]) for match in called], machine)
 
     return llvm.defining(module, _FUNCTION, text)
 
 
-def _definitions(functions: Sequence[tuple[str, str]], features: frozenset[str]) -> str:
+def _definitions(functions: Sequence[tuple[str, str]], machine: TargetInfo) -> str:
     """LLVM IR of functions by name and lanes: on vectors, or on scalars if there is one lane."""
     lines: list[str] = []
     declared: set[str] = set()
     for name, lanes in functions:
-        text = Text(int(lanes), features)
+        text = Text(int(lanes), machine)
         of = "double" if name in _TAKES else "float"
         given = [Value(text, each, of) for each in ("%x", "%y")[: 2 if name in _OF_TWO else 1]]
         result = _FORMULAS[name](text, *given)

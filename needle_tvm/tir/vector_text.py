@@ -5,10 +5,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 
+from needle_tvm.target.info import TargetInfo
+
 _SIGN = 0x80000000
 _SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
 _LOOK_UP = "llvm.x86.avx512.permvar.sf.512"
-_PART = 16  # floats of these two
+_AVX512 = "avx512f"  # the feature that brings these two
+_PART = 16  # floats of one of their vectors
 _AS_SET = 4  # the rounding mode that is in force
 
 
@@ -71,11 +74,11 @@ class Value:
 class Text:
     """Writes the body of a function of vectors of so many lanes."""
 
-    def __init__(self, lanes: int, features: frozenset[str]) -> None:
-        self._lanes, self._features = lanes, features
+    def __init__(self, lanes: int, machine: TargetInfo) -> None:
+        self._lanes, self._machine = lanes, machine
         self.lines: list[str] = ["entry:"]
         self.declared: set[str] = set()
-        self.has_fma = bool(features & {"fma", "avx512f", "neon"})
+        self.has_fma = machine.fuses
 
     def type_of(self, element: str, lanes: int | None = None) -> str:
         lanes = self._lanes if lanes is None else lanes
@@ -185,7 +188,7 @@ class Text:
     @property
     def has_wide_parts(self) -> bool:
         """Whether vectors are whole registers of 16 floats, with AVX-512's instructions."""
-        return self._lanes % _PART == 0 and "avx512f" in self._features
+        return self._lanes % _PART == 0 and self._machine.has(_AVX512)
 
     def looked_up(self, table: Sequence[float], place: Value) -> Value:
         """Elements of a table of 16, at the lowest four bits of integers; `has_wide_parts` only."""

@@ -16,6 +16,7 @@ import psutil
 
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune import roofline
 from needle_tvm.tune.measure.cluster import Cluster
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
@@ -35,7 +36,7 @@ class Seconds:
 
 
 # Keyed by code generator. nvcc takes seconds, and so may a process's first use of a GPU.
-_SECONDS = {"llvm": Seconds(300.0, 10.0, 15.0), "cuda": Seconds(300.0, 90.0, 30.0)}
+_SECONDS = {CPU: Seconds(300.0, 10.0, 15.0), GPU: Seconds(300.0, 90.0, 30.0)}
 _SERVICE = "needle_tvm.tune.measure.services:serve"
 # How a candidate is timed: meta_schedule's defaults.
 _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
@@ -109,7 +110,7 @@ class Bench:
         The outcome's value is what `measure.steps.prepare` returns.
         """
         # The reference results are computed on this machine's CPU, whatever the candidates' target.
-        target = {"kind": "llvm", "mcpu": tvm_names.host_cpu(), "num-cores": self._threads}
+        target = {"kind": CPU, "mcpu": tvm_names.host_cpu(), "num-cores": self._threads}
         gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
         requests = [
             {"do": "prepare", "module": module, "target": target, "folder": str(gate), "seed": seed}

@@ -17,6 +17,8 @@ from needle_tvm.lower.gpu_code import export_library, module_of_library
 from needle_tvm.lower.libraries import for_llvm, pass_options
 from needle_tvm.process.threads import configure_tvm_threads
 from needle_tvm.target import nvcc
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU, GPU
 
 
 def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
@@ -29,7 +31,7 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
         built = tvm.tirx.build(module, target=target)
-    return _WRITERS[str(target.kind)](built, target, path)
+    return _WRITERS[target_info(target).kind](built, target, path)
 
 
 def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
@@ -50,7 +52,7 @@ def _write_cuda(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
     kernels: list[nvcc.Resources] = []
 
     def compile_cuda(source: str) -> bytes:
-        code, found = nvcc.compile_cubin(source, str(target.attrs["arch"]))
+        code, found = nvcc.compile_cubin(source, target_info(target).arch)
         kernels.extend(found)
         return code
 
@@ -59,8 +61,8 @@ def _write_cuda(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
 
 
 _WRITERS: dict[str, Callable[[Any, Target, Path], list[nvcc.Resources]]] = {
-    "llvm": _write_host,
-    "cuda": _write_cuda,
+    CPU: _write_host,
+    GPU: _write_cuda,
 }
 
 

@@ -190,7 +190,7 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
 
     configure_tvm_threads(threads)
     from needle_tvm._tvm.names import make_target, pool_threads
-    from needle_tvm.kernels.blocks import vector_registers
+    from needle_tvm.target.info import target_info
     from needle_tvm.target.spec import resolve
 
     if pool_threads() != threads:
@@ -201,8 +201,8 @@ def probe(request: Mapping[str, Any]) -> dict[str, Any]:
         target = resolve("cpu", threads).to_tvm()
     else:
         target = make_target(dict(description))
-    registers, width = vector_registers(target)
-    lanes = width // 4
+    machine = target_info(target)
+    registers, lanes = machine.vectors.number, machine.lanes("float32")
     probes = [peak(threads, registers, lanes)]
     probes += [triad(threads, lanes, size) for size in WORKING_SETS]
     seconds = _fastest([_compiled(probe, target) for probe in probes])

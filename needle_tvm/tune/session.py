@@ -102,7 +102,7 @@ def _check(spec: TargetSpec, options: Options) -> None:
     if spec.missing:
         arch = spec.fields["arch"]
         raise TargetError(f"target {spec.device} ({arch}): nothing to measure on: {spec.missing}")
-    if spec.device == "cuda" and options.cluster is not None:
+    if spec.is_gpu and options.cluster is not None:
         raise TuningError(
             f"cluster={options.cluster!r}: candidates for a GPU are measured on this machine alone"
         )

@@ -12,6 +12,8 @@ from typing import Any
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, Schedule, Target, ms
 from needle_tvm.kernels.search_interface import rules_of
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
 _POPULATION = 64  # of the evolution, where TVM's default is 512: a batch takes 8 to 16 of them
@@ -29,18 +31,18 @@ def _on_processor(module: IRModule, target: Target) -> str:
 
 def _on_gpu(module: IRModule, target: Target) -> str:
     """Return TVM's rules for tensor cores if the function multiplies two float16, else "cuda"."""
-    arch = int(str(target.attrs["arch"]).removeprefix("sm_").rstrip("a"))
     halves = "float16" in multiplied_dtypes(module["main"])
-    return "cuda-tensorcore" if halves and arch >= _TENSOR_CORES else "cuda"
+    has_cores = target_info(target).capability >= _TENSOR_CORES
+    return "cuda-tensorcore" if halves and has_cores else "cuda"
 
 
 # Keyed by code generator: TVM's name for its rules, postprocessors and mutators.
-_RULES: dict[str, Callable[[IRModule, Target], str]] = {"llvm": _on_processor, "cuda": _on_gpu}
+_RULES: dict[str, Callable[[IRModule, Target], str]] = {CPU: _on_processor, GPU: _on_gpu}
 
 
 def context(module: IRModule, target: Target, name: str, seed: int, threads: int) -> Any:
     """Return a TuneContext for the task `module`: TVM's evolutionary search over `design_space`."""
-    rules = _RULES[str(target.kind)](module, target)
+    rules = _RULES[target_info(target).kind](module, target)
     with tvm_names.tensor_intrinsics(cuda=rules == "cuda-tensorcore"):
         return ms.TuneContext(
             mod=module,

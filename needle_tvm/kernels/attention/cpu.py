@@ -21,10 +21,10 @@ from needle_tvm.kernels.blocks import (
     item_bytes,
     share_out,
     sum_in_registers,
-    vector_registers,
 )
 from needle_tvm.kernels.loops.whole_vectors import ENDS_AT
 from needle_tvm.kernels.rule import annotated
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.extents import Size, expr_of, is_static, tiles_in
 
 ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
@@ -60,7 +60,7 @@ class AttentionTile:
 
 
 def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> AttentionTile:
-    lanes = max(1, vector_registers(target)[1] // item_bytes(dtype))
+    lanes = target_info(target).lanes(dtype)
 
     def computed(queries: int) -> int:
         """Queries that tasks of so many compute, those past the end included."""
@@ -77,7 +77,7 @@ def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> Attenti
     # A narrow vector takes as long as a whole one.
     columns = min(widths, key=lambda c: -(-shape.values // c) * max(c, lanes))
     # With few registers (AVX has sixteen), a tile of scores has half as many keys.
-    registers = vector_registers(target)[0]
+    registers = target_info(target).vectors.number
     most = _ROWS if registers >= 32 else _ROWS // 2
     tiles = -(-shape.keys // most)
     return AttentionTile(queries, -(-shape.keys // tiles), min(most, queries), columns)

@@ -41,6 +41,8 @@ from needle_tvm.graph.views import View, order_of, view_of
 from needle_tvm.kernels.attention import gpu as gpu_attention
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element, attention, attention_tile
 from needle_tvm.kernels.attention.gpu import Elements, Factors
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tir.extents import Size, exprs_of, is_static, shape_of, unbound
 from needle_tvm.tir.functions import module_of, static_shape
 
@@ -111,8 +113,8 @@ def _of_symbolic(inputs: Sequence[Any], result: Any) -> PrimFunc:
 
 _KERNELS = {
     # With fewer queries, most of a vector would stay empty.
-    "llvm": _Kernel(("float32", "float64"), 4, True, lambda shape: True, _on_cpu),
-    "cuda": _Kernel(
+    CPU: _Kernel(("float32", "float64"), 4, True, lambda shape: True, _on_cpu),
+    GPU: _Kernel(
         ("float32",), 1, False, lambda shape: gpu_attention.tile_of(shape) is not None, _on_gpu
     ),
 }
@@ -138,7 +140,7 @@ class _Match:
 class _Fuser(Rewriter):
     @property
     def _kernel(self) -> _Kernel:
-        return _KERNELS[str(self.target.kind)]
+        return _KERNELS[target_info(self.target).kind]
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)

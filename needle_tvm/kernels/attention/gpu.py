@@ -32,12 +32,12 @@ from typing import Any
 from needle_tvm._tvm.names import PrimFunc, statements, te, tirx
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element
 from needle_tvm.kernels.scheduled_mark import mark_scheduled
+from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.tir import nests
 
 _LANES = 16  # per row
 _GROUPS = 8  # of rows: 128 threads
 _VECTOR = 4  # elements that a thread loads at once from shared memory
-_SHARED = 48 << 10  # bytes of shared memory per block that every GPU allows without opting in
 _MOST_SUMS = 96  # that a thread keeps in registers
 _ENOUGH = 128  # blocks: about as many as a large GPU has multiprocessors
 _WHOLE_WARP = 0xFFFFFFFF
@@ -102,7 +102,7 @@ def tile_of(shape: AttentionShape) -> Tile | None:
     found = None
     for queries, keys in _TILES:
         tile = Tile(shape, queries, keys)
-        if tile.shared_bytes > _SHARED or tile.sums > _MOST_SUMS:
+        if tile.shared_bytes > SHARED_BYTES or tile.sums > _MOST_SUMS:
             continue
         found = tile
         blocks = shape.batch * shape.heads * -(-shape.queries // queries)

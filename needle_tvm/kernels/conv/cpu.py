@@ -34,6 +34,7 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.kernels.conv.cpu_tiles import ConvTile, Copied, tasks
 from needle_tvm.kernels.rule import annotated
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import written_dtype
 
 CONV = "needle.conv"  # block annotation: [images, rows, columns, channels] of the register tile
@@ -99,7 +100,7 @@ def _around_tiles(
     """Schedule the tasks, their copies, the loops over tiles, and a vectorised write-back."""
     details = sch.get(tiles).annotations
     tile = ConvTile(*(int(size) for size in details[annotation]))
-    cores = int(target.attrs["num-cores"])
+    cores = target_info(target).cores
     channelwise = annotation == DEPTHWISE
     copies = sch.get_producers(tiles)
     if channelwise:
@@ -178,7 +179,7 @@ def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: 
     for copy in copies:  # one at most
         copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=False)
     counts, weights = (1, images, rows), _weights(sch, tiles)
-    cores = int(target.attrs["num-cores"])
+    cores = target_info(target).cores
     _, strips = tasks(counts, tile.rows, work, weights, copied, cores, whole_pixels=True)
     if knobs.strips is not None and rows % knobs.strips == 0:
         strips = knobs.strips

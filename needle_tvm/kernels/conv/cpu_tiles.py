@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from needle_tvm._tvm.names import Target
-from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, vector_registers
+from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes
+from needle_tvm.target.info import target_info
 
 # The cost model for tiles, in cycles of one multiply-add each: the number of them that must be in
 # flight, the cost of a load beside them, and the costs of each accumulator and each tile before and
@@ -19,9 +20,7 @@ _WEIGHT = 0.5  # a vector of weights, which come from further away than the inpu
 _STORE = 3
 _TILE = 20
 
-# Processors that execute a 64-byte vector in two halves, and the cost of a vector up to half of it.
-_IN_TWO = {"znver4"}
-_HALF = 0.6
+_HALF = 0.6  # the cost of up to half a vector, on a processor that executes it in two halves
 
 LARGE = 64  # rows or columns of an image for which to decide if they are symbolic
 
@@ -93,9 +92,9 @@ def _best_tile(
     overlapping: bool,
 ) -> tuple[float, ConvTile]:
     batch, rows, columns, n = output
-    registers, _ = vector_registers(target)
+    registers = target_info(target).vectors.number
     lanes = group_lanes(dtype, target)[-1]
-    halved = str(target.attrs.get("mcpu", "")) in _IN_TWO
+    halved = target_info(target).in_halves
     waiting = _IN_FLIGHT / 2 if halved else _IN_FLIGHT
     best, least = None, math.inf
     for channels in _widths(n, group, dtype, target):
@@ -131,7 +130,7 @@ def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[i
 
 def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
     """The numbers of channels that fill a vector of some length, in ascending order."""
-    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    lanes = target_info(target).lanes(dtype)
     least = _SHORT // item_bytes(dtype)
     return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
 
@@ -146,7 +145,7 @@ def depthwise_tile(
     """The register tile of a depthwise convolution: one vector of channels, and as many pixels as
     leave half of the registers to the weights and inputs."""
     batch, rows, columns, _ = output
-    registers, width = vector_registers(target)
+    width, registers = target_info(target).vectors
     most = registers // 2
 
     def cycles(patch: tuple[int, int, int]) -> float:

@@ -11,7 +11,8 @@ from math import prod
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent, inline_producers
-from needle_tvm.kernels.rule import GPU, rule
+from needle_tvm.kernels.rule import rule
+from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 
 _THREADS = 128  # per block: windows need few registers, and few threads make many blocks

@@ -28,10 +28,11 @@ from typing import Any
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
 from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.kernels.blocks import item_bytes, vector_registers
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv import winograd_te
 from needle_tvm.kernels.conv.cpu_tiles import LARGE, fetching
 from needle_tvm.kernels.conv.winograd_te import WINDOW, Tiling
+from needle_tvm.target.info import target_info
 
 _DTYPES = ("float32", "float64")
 
@@ -131,7 +132,7 @@ class _Rewriter(Rewriter):
         if self.is_parameter_work(x) or not self.is_parameter_work(w):
             return None
         item = item_bytes(dtype)
-        if math.gcd(channels, n) % (vector_registers(self.target)[1] // item):
+        if math.gcd(channels, n) % target_info(self.target).lanes(dtype):
             return None
         batch, rows, columns, _ = output
         sizes = self.middle(batch), self.large(rows, LARGE), self.large(columns, LARGE), n

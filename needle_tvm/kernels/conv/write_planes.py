@@ -23,6 +23,7 @@ from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.graph.views import order_of
 from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu import CONV, GROUP, PLANES
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
 _LARGE = 1 << 18
@@ -57,7 +58,7 @@ class _Rewriter(Rewriter):
         if not 4 <= len(shape) <= 5:
             return False
         rows = math.prod(shape[:1] + shape[2:-1])
-        enough = rows >= _ROWS * int(self.target.attrs["num-cores"])
+        enough = rows >= _ROWS * target_info(self.target).cores
         return enough and math.prod(shape) * item_bytes(dtype) >= _LARGE
 
     def _is_of_conv(self, value: Any, shape: tuple[int, ...]) -> bool:

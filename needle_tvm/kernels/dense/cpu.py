@@ -24,11 +24,11 @@ from needle_tvm.kernels.blocks import (
     lanes_of,
     share_out,
     sum_in_registers,
-    vector_registers,
     write_back,
 )
 from needle_tvm.kernels.rule import annotated
 from needle_tvm.target import dots
+from needle_tvm.target.info import target_info
 
 DENSE = "needle.dense"  # block annotations: [rows, columns] of the register tile
 PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
@@ -75,8 +75,8 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
     than 8). Ties go to the tile whose weights are read by the fewest cores, then read least often,
     then to the most arithmetic per load, then to the smallest.
     """
-    cores = int(target.attrs["num-cores"])
-    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    cores = target_info(target).cores
+    lanes = target_info(target).lanes(dtype)
     tiles = [
         Tile(rows=-(-m // -(-m // rows)), columns=vectors * lanes)  # the last one is nearly full
         for vectors in TILE_VECTORS
@@ -98,7 +98,7 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
 
 def most_rows(k: int, vectors: int, dtype: str, target: Target) -> int:
     """The most rows of a tile of so many vectors, of sums over k terms."""
-    registers, _ = vector_registers(target)
+    registers = target_info(target).vectors.number
     fit = (registers - vectors - 2) // vectors
     return max(1, min(_WAYS, fit) if k * item_bytes(dtype) % _SETS == 0 else fit)
 
@@ -130,7 +130,7 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs, beside: 
     them, are multiplied by it. `beside` tiles, a divisor of the panels, are computed side by side.
     """
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
-    cores = int(target.attrs["num-cores"])
+    cores = target_info(target).cores
     accumulators = beside * tile.rows * tile.columns // lanes_of(sch, tiles, target)
     between, last = after(sch, [tiles])
     shared = cores > 1 and _share_sum(sch, tiles, accumulators, cores, knobs)
@@ -218,7 +218,7 @@ def _tiled(
         panel, *side = sch.split(panel, [None, beside])
     blocks = extent(sch, m_block)
     panels = math.prod(extent(sch, loop) for loop in (*batch, panel))
-    cores = int(target.attrs["num-cores"])
+    cores = target_info(target).cores
     parts = blocks if knobs.rows_first else row_parts(panels, blocks, cores)
     if is_symbolic(sch, m_block) and parts > 1:
         m_part, m_block = sch.split(m_block, [None, 1])

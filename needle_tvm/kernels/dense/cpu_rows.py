@@ -21,7 +21,7 @@ import math
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Schedule, Target, tirx
-from needle_tvm.kernels.blocks import annotated, extent, item_bytes, vector_registers
+from needle_tvm.kernels.blocks import annotated, extent
 from needle_tvm.kernels.dense.cpu import (
     DENSE,
     DENSE_VARIANTS,
@@ -30,8 +30,10 @@ from needle_tvm.kernels.dense.cpu import (
     dense,
     most_rows,
 )
-from needle_tvm.kernels.rule import CPU, rule
+from needle_tvm.kernels.rule import rule
 from needle_tvm.kernels.variants import covers_best, either
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU
 from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 
@@ -52,7 +54,7 @@ def dense_by_rows(
     columns = int(block.annotations[DENSE][1])
     dtype, terms = str(block.writes[0].source.dtype), int(block.iter_vars[-1].dom.extent)
     sizes = tile_rows(terms, columns, dtype, target)
-    vectors = max(1, columns // (vector_registers(target)[1] // item_bytes(dtype)))
+    vectors = max(1, columns // target_info(target).lanes(dtype))
     many = [rows for rows in sizes if rows >= _MANY[0]] or sizes[-1:]
     made = []
     for before, rows in itertools.pairwise([0, *sizes]):
@@ -69,7 +71,7 @@ def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int
     """How many tiles to compute side by side: as many as hide the latency of a multiply-add, if
     they divide the panels and leave each core its share."""
     *batch, _, panels, _, _, _ = (extent(sch, loop) for loop in sch.get_loops(tiles))
-    cores = int(target.attrs["num-cores"])
+    cores = target_info(target).cores
     return next(
         (
             count
@@ -88,7 +90,7 @@ def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]
     A tile of fewer accumulators than hide a multiply-add's latency takes as long as one of a row
     more, so that few of those are held.
     """
-    lanes = vector_registers(target)[1] // item_bytes(dtype)
+    lanes = target_info(target).lanes(dtype)
     vectors = max(1, columns // lanes)
     most = most_rows(terms, vectors, dtype, target)
     return [rows for rows in _ROWS if rows <= most]

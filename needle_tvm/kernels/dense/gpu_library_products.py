@@ -25,6 +25,7 @@ from needle_tvm._tvm.names import IRModule, Target, TensorType, expr_functor, re
 from needle_tvm.graph.dependence import bindings_of, is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.target import cublas
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import static_shape
 
 _HALVES = ("float16", "bfloat16")
@@ -169,8 +170,8 @@ class _Rewriter(Rewriter):
             for operand, _ in (x, w)
         ]
         flags = [relax.prim_value(int(f)) for f in (x[1], w[1], product.dtype == "tf32")]
-        arch = int("".join(c for c in str(self.target.attrs["arch"]) if c.isdigit()))
-        workspace = TensorType((_WORKSPACE[arch >= _HOPPER],), "uint8")
+        newer = target_info(self.target).capability >= _HOPPER
+        workspace = TensorType((_WORKSPACE[newer],), "uint8")
         both = emit(
             relax.op.call_dps_packed(
                 cublas.FUNCTION, relax.Tuple([*operands, *flags]), out_ty=[call.ty, workspace]

@@ -20,7 +20,6 @@ measuring.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -39,7 +38,10 @@ from needle_tvm.kernels.dense.gpu_product import (
     find,
 )
 from needle_tvm.kernels.dense.gpu_wmma import Fragments
-from needle_tvm.kernels.rule import GPU, rule
+from needle_tvm.kernels.rule import rule
+from needle_tvm.target.gpu import SHARED_BYTES
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import GPU
 from needle_tvm.tir.functions import NODES, loads_in, written_dtype
 
 TF32 = "needle.tf32"  # annotation of blocks whose float32 operands are rounded to tf32
@@ -54,7 +56,6 @@ _SINCE = {
 _WARP = 32
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
-_SHARED = 48 << 10  # bytes of shared memory per block that every GPU allows without opting in
 _PAD = 16  # bytes between a strip's rows, so that a fragment's rows lie in different banks
 _SUMS_PAD = 4  # sums between the rows of those that are written
 _VECTOR = 16  # bytes that a thread reads at once
@@ -136,7 +137,7 @@ def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] |
     (dtype,) = dtypes
     if dtype == "float32" and TF32 not in found.block.annotations:
         return None
-    if _architecture(target) < _SINCE[dtype]:
+    if target_info(target).capability < _SINCE[dtype]:
         return None
     if found.rows < _LEAST_ROWS or min(found.columns, found.terms) < _LEAST:
         return None
@@ -146,11 +147,6 @@ def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] |
 def _dtype(factor: Any) -> str:
     """The dtype of an operand before it is cast to that of the sums."""
     return str((factor.value if isinstance(factor, NODES.cast) else factor).ty)
-
-
-def _architecture(target: Target) -> int:
-    """The number of the target's architecture, such as 90."""
-    return int((re.findall(r"\d+", str(target.attrs.get("arch", ""))) or ["0"])[0])
 
 
 def _instructions(found: Product, dtype: str) -> Instructions:
@@ -166,7 +162,7 @@ def _tile(found: Product, instructions: Instructions) -> WarpTile:
     for tile in TILES:
         high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
         filled = 2 * found.rows > high and 2 * found.columns > wide
-        fits = _shared_bytes(found, instructions, tile) <= _SHARED
+        fits = _shared_bytes(found, instructions, tile) <= SHARED_BYTES
         if fits and filled and _blocks(found, instructions, tile) >= _BLOCKS:
             break
     return _as_deep(found, instructions, tile)
@@ -181,7 +177,7 @@ def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
         for by_rows, by_columns in ((4, 2), (2, 4), (2, 2), (1, 4), (2, 1), (1, 2), (1, 1))
         if m * by_rows < 2 * found.rows and n * columns * by_columns < 2 * found.columns
     )
-    return [tile for tile in every if _shared_bytes(found, instructions, tile) <= _SHARED]
+    return [tile for tile in every if _shared_bytes(found, instructions, tile) <= SHARED_BYTES]
 
 
 def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:

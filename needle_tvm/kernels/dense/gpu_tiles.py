@@ -38,13 +38,14 @@ from needle_tvm.kernels.dense.gpu_product import (
     whole,
 )
 from needle_tvm.kernels.dense.gpu_product import Tile as _Extents
-from needle_tvm.kernels.rule import GPU, rule
+from needle_tvm.kernels.rule import rule
+from needle_tvm.target.gpu import SHARED_BYTES
+from needle_tvm.target.kind import GPU
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in
 
 VECTOR = 4  # elements that a thread loads at once: 16 bytes of float32
 
 _BANKS = 32  # of shared memory, 4 bytes wide each
-_SHARED = 48 << 10  # bytes of shared memory per block that every GPU allows without opting in
 _PROCESSOR_SHARED = 160 << 10  # bytes of shared memory per multiprocessor, about
 _REGISTERS = 65536  # per multiprocessor
 _OTHERS = 32  # registers per thread besides sums, operands and prefetches: mostly addresses
@@ -176,7 +177,7 @@ def _fits(found: Product, tile: Tile) -> bool:
         and tile.terms < max(most * found.terms, 17)
         and found.rows * found.columns
         >= _USEFUL * whole(found.rows, tile.rows) * whole(found.columns, tile.columns)
-        and tile.shared_bytes <= _SHARED
+        and tile.shared_bytes <= SHARED_BYTES
         and tile.registers <= min(_MOST_REGISTERS, _REGISTERS // threads)
         and blocks <= _MOST_BLOCKS
     )

@@ -26,6 +26,7 @@ from needle_tvm.graph.convolutions import conv_shapes
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.dense.gpu_tensor_core import TF32
+from needle_tvm.target.info import target_info
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tir.functions import static_shape
 
@@ -37,7 +38,7 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
 
     If no precision is requested, a CPU's own rules handle a model's halves.
     """
-    on_gpu = str(target.kind) == "cuda"
+    on_gpu = target_info(target).is_gpu
     if precision == FLOAT32 and not on_gpu:
         return module
 

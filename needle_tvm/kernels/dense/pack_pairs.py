@@ -20,7 +20,6 @@ from needle_tvm._tvm.names import (
     OP_PATTERN,
     IRModule,
     Target,
-    cpu_features,
     expr_functor,
     relax,
     te,
@@ -31,12 +30,13 @@ from needle_tvm.graph.rewrite import rewrite
 from needle_tvm.kernels.dense.cpu import PAIRS, Tile, dense_tile
 from needle_tvm.kernels.dense.pack_weights import Packer, filled_up, in_tiles
 from needle_tvm.target import dots
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import static_shape
 
 
 def pack_pairs(module: IRModule, target: Target) -> IRModule:
     """Rewrite every matmul that meets the preconditions, in every Relax function."""
-    if dots.BF16_FEATURE not in cpu_features(target):
+    if not target_info(target).has(dots.BF16_PAIRS.feature):
         return module
     return rewrite(module, target, _PairPacker, with_parameters=True)
 

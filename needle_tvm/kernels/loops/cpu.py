@@ -18,15 +18,14 @@ from needle_tvm.kernels.blocks import (
     is_partial,
     is_symbolic,
     is_written,
-    item_bytes,
     least_extent,
     sums_along_rows,
-    vector_registers,
     vector_side,
     vectors_of_partial,
 )
 from needle_tvm.kernels.loops.pieces import cuts
 from needle_tvm.kernels.reduce.cpu_rows import rows
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of, written_dtype
 
@@ -39,8 +38,7 @@ def loops(sch: Schedule, target: Target) -> None:
             sch.add_unit_loop(block)  # `rfactor` of another block fails if one has no loop
     if rows(sch, target):
         return
-    vector_bytes = vector_registers(target)[1]
-    cores = int(target.attrs["num-cores"])
+    machine = target_info(target)
     for block in blocks_of(sch):
         if is_partial(sch, block):
             vectors_of_partial(sch, block, 0)
@@ -49,8 +47,8 @@ def loops(sch: Schedule, target: Target) -> None:
         nest = sch.get_loops(block)
         if not nest or len(kinds) != len(nest):
             continue
-        parallel = cores > 1 and block_work(sch, block) >= PARALLEL_WORK
-        lanes = max(1, vector_bytes // item_bytes(written_dtype(sch.get(block))))
+        parallel = machine.cores > 1 and block_work(sch, block) >= PARALLEL_WORK
+        lanes = machine.lanes(written_dtype(sch.get(block)))
         spatial = [
             loop for loop, kind in zip(nest, kinds, strict=True) if kind == tirx.IterVar.DataPar
         ]
@@ -66,7 +64,7 @@ def loops(sch: Schedule, target: Target) -> None:
         else:
             outer = _partial_results(sch, spatial, reduced, lanes)
         if outer and parallel:
-            sch.parallel(sch.fuse(*_outermost(sch, outer, cores)))
+            sch.parallel(sch.fuse(*_outermost(sch, outer, machine.cores)))
 
 
 def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:

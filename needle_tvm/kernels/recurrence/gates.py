@@ -27,8 +27,9 @@ from needle.ops.tuples import TupleGetItem
 from needle.sizes.dims import bounds_of
 from needle.sizes.extents import replaced
 from needle_tvm._tvm.names import TE_NAMESPACE, Target, te, tirx, tvm
-from needle_tvm.kernels.blocks import PARALLEL_WORK, item_bytes, vector_registers
+from needle_tvm.kernels.blocks import PARALLEL_WORK
 from needle_tvm.kernels.variants import covers_best
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.extents import exprs_of, extent_of, tiles_in
 from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
@@ -57,9 +58,9 @@ def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) 
     """
     most = min(batch, _most_rows(target, gates))
     rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
-    units = vector_registers(target)[1] // item_bytes(dtype)
+    units = target_info(target).lanes(dtype)
     # TVM removes a loop of one iteration, and rejects a region without a parallel loop.
-    shared = int(target.attrs["num-cores"]) > 1 and hidden > units
+    shared = target_info(target).cores > 1 and hidden > units
     return GatesTile(
         rows=rows,
         units=units,
@@ -82,7 +83,7 @@ def gates_tiles(
 
 
 def _most_rows(target: Target, gates: int) -> int:
-    registers, _ = vector_registers(target)
+    registers = target_info(target).vectors.number
     return max(1, (registers - gates - 2) // gates)
 
 

@@ -22,8 +22,9 @@ from math import prod
 from typing import Any
 
 from needle_tvm._tvm.names import Target, tirx
-from needle_tvm.kernels.blocks import TASKS, WRITTEN, has_functions, item_bytes, vector_registers
+from needle_tvm.kernels.blocks import TASKS, WRITTEN, has_functions
 from needle_tvm.kernels.reduce.cpu_nests import Nests, Reduction, reduction, steps_by_one
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
@@ -50,7 +51,7 @@ def columns(block: Any, target: Target) -> Nests | None:
         return None
     tiles = Tiles(length, width)
     shared = prod(int(axis.dom.extent) for axis in outer)
-    few = tiles.count > 1 and shared < TASKS * int(target.attrs["num-cores"])
+    few = tiles.count > 1 and shared < TASKS * target_info(target).cores
     dtype = str(last.var.ty)
     axes, variables = fresh(outer, dtype)
     tile = nests.axis("tile", tiles.count, nests.SPATIAL, dtype)
@@ -104,7 +105,7 @@ def in_rows(
 
 def width_of(found: Reduction, length: int, target: Target) -> int | None:
     """Lanes of the widest vector that `length` results fill; None if they fill none."""
-    width = vector_registers(target)[1] // item_bytes(str(found.result.dtype))
+    width = target_info(target).lanes(str(found.result.dtype))
     while width > length:
         width //= 2
     return width if width >= _FEWEST_LANES else None

@@ -21,8 +21,9 @@ from math import prod
 from typing import Any
 
 from needle_tvm._tvm.names import Target, tirx
-from needle_tvm.kernels.blocks import PARTIAL, item_bytes, vector_registers
+from needle_tvm.kernels.blocks import PARTIAL
 from needle_tvm.kernels.reduce.cpu_nests import Nests, Reduction, reduction, steps_by_one
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
@@ -55,7 +56,7 @@ def partial_results(block: Any, target: Target) -> Nests | None:
     if found is None or along == 0:
         return None
     stretch = _Stretch(found, along)
-    lanes = vector_registers(target)[1] // item_bytes(str(found.result.dtype))
+    lanes = target_info(target).lanes(str(found.result.dtype))
     length = stretch.length
     width = next((lanes * n for n in _CHAINS if length >= _LONG * lanes * n), lanes)
     while width > length:

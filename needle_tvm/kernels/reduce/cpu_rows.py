@@ -21,12 +21,11 @@ from needle_tvm.kernels.blocks import (
     is_partial,
     is_symbolic,
     is_written,
-    item_bytes,
     least_extent,
     sums_along_rows,
-    vector_registers,
     vectors_of_partial,
 )
+from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, written_dtype
 
 _FEW_LOADS = 3  # in an expression that is not worth a buffer
@@ -44,27 +43,26 @@ def rows(sch: Schedule, target: Target) -> bool:
     depth = _shared_loops(sch)
     if depth == 0:
         return False
-    vector_bytes = vector_registers(target)[1]
-    cores = int(target.attrs["num-cores"])
+    machine = target_info(target)
     work = _work(sch)
     _inline_cheap(sch)
     partial = set()
     for block in blocks_of(sch)[:-1]:
         if is_partial(sch, block) or is_written(sch, block):
             continue
-        lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        lanes = machine.lanes(written_dtype(sch.get(block)))
         partial.add(_partial_results(sch, block, lanes))
     names = [sch.get(block).name_hint for block in blocks_of(sch)]
     row = _computed_together(sch, depth)
     # Before reductions are decomposed: afterwards no block would be a whole reduction.
     shared = 1
-    if cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
-        tasks = in_tasks(sch, row, cores)
+    if machine.cores > 1 and work >= PARALLEL_WORK and extent(sch, row) > 1:
+        tasks = in_tasks(sch, row, machine.cores)
         shared = len(tasks)
         sch.parallel(tasks[0])
     for name in names:
         block = sch.get_sblock(name)
-        lanes = vector_bytes // item_bytes(written_dtype(sch.get(block)))
+        lanes = machine.lanes(written_dtype(sch.get(block)))
         if is_written(sch, block):
             continue
         if is_partial(sch, block):

@@ -28,7 +28,8 @@ from needle_tvm.kernels.blocks import (
     item_bytes,
     sums_along_rows,
 )
-from needle_tvm.kernels.rule import GPU, rule
+from needle_tvm.kernels.rule import rule
+from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import loads_in, variables_of
 

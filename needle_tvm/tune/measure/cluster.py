@@ -50,12 +50,13 @@ Files = dict[str, bytes]
 
 def needs(target: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a worker must have to run code for `target`, TVM's description. Imports TVM."""
-    from needle_tvm._tvm.names import cpu_features, make_target
+    from needle_tvm._tvm.names import make_target
+    from needle_tvm.target.info import target_info
 
     triple = str(target.get("mtriple") or platform.machine())
     return {
         "machine": triple.partition("-")[0],
-        "features": host.checkable(cpu_features(make_target(dict(target)))),
+        "features": host.checkable(target_info(make_target(dict(target))).features),
         "cores": int(target.get("num-cores", 1)),
         "versions": {name: installed(name) for name in _PACKAGES},
     }

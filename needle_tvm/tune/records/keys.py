@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from needle_tvm._tvm import versions
 from needle_tvm.errors import TargetError
 from needle_tvm.target import nvcc
+from needle_tvm.target.kind import GPU
 from needle_tvm.tune.records.rows import KeyRow, canonical
 
 if TYPE_CHECKING:
@@ -75,19 +76,16 @@ def installed_versions(kind: str) -> dict[str, str]:
         "tvm_ffi": versions.installed("apache-tvm-ffi") or versions.FFI,
         "llvm": str(tvm_names.llvm_version()),
     }
-    if kind == "cuda":
+    if kind == GPU:
         found["cuda"] = nvcc.version()
     return found
 
 
 def _features(target: Target) -> list[str]:
     """Return LLVM's features of the CPU that the code, or its launching host code, runs on."""
-    from needle_tvm._tvm import names as tvm_names
+    from needle_tvm.target.info import TargetInfo
 
-    processor = target if target.kind.name == "llvm" else target.host
-    if processor is None or processor.kind.name != "llvm":
-        return []
     try:
-        return tvm_names.cpu_features(processor)
+        return sorted(TargetInfo(target).features)
     except ValueError as error:
         raise TargetError(f"target {target}: {error}") from error

@@ -10,9 +10,9 @@ from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import PrimFunc
 from needle_tvm.frontend import lowering
-from needle_tvm.kernels.blocks import vector_registers
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.lower import build
+from needle_tvm.target.info import target_info
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of, static_shape
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -208,7 +208,7 @@ def test_an_activation_belongs_to_the_convolution_before_it(target, rng):
 @pytest.mark.parametrize("mcpu", ["x86-64-v2", "haswell", "skylake-avx512", "znver5"])
 def test_a_tile_fits_the_registers(mcpu):
     target = resolve({"kind": "llvm", "mcpu": mcpu}, 2).to_tvm()
-    registers, width = vector_registers(target)
+    width, registers = target_info(target).vectors
     sizes = (1, 2, 7, 8, 13, 64, 1000), (100, 1024), (1, 10, 16, 100, 512), ("float32", "float64")
     for m, k, n, dtype in itertools.product(*sizes):
         tile = products.dense_tile(m, k, n, dtype, target)

@@ -6,14 +6,16 @@ pytest.importorskip("tvm")
 
 from needle_tvm._tvm.names import Schedule, te, topi
 from needle_tvm.kernels import cpu, gpu, rule
-from needle_tvm.kernels.blocks import blocks_of, vector_registers
+from needle_tvm.kernels.blocks import blocks_of
+from needle_tvm.target.info import target_info
+from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.target.spec import resolve
 
 
 @pytest.fixture
 def rules(monkeypatch):
     """The existing rules, to which a test may add its own."""
-    rule.rules(rule.CPU)
+    rule.rules(CPU)
     monkeypatch.setattr(rule, "_RULES", dict(rule._RULES))
 
 
@@ -22,24 +24,24 @@ def doubled(n=64):
     return te.create_prim_func([x, topi.add(x, x)])
 
 
-@pytest.mark.parametrize("kind", [rule.CPU, rule.GPU])
+@pytest.mark.parametrize("kind", [CPU, GPU])
 def test_a_rule_gets_the_target_and_its_own_choice_comes_first(rules, kind):
-    target = resolve("cpu", 2).to_tvm() if kind == rule.CPU else resolve("cuda:sm_80").to_tvm()
+    target = resolve("cpu", 2).to_tvm() if kind == CPU else resolve("cuda:sm_80").to_tvm()
     given = []
 
     @rule.rule(kind, order=1, knobs=lambda function, target: (4, 8))
     def first(function, target, parts=2):
-        given.append((str(target.kind), parts))
+        given.append((target_info(target).kind, parts))
         sch = Schedule(function)
         outer, inner = sch.split(sch.get_loops(blocks_of(sch)[0])[0], [None, parts])
-        if kind == rule.GPU:
+        if kind == GPU:
             sch.bind(outer, "blockIdx.x")
             sch.bind(inner, "threadIdx.x")
         else:
-            vector_registers(target)
+            assert target_info(target).vectors.number
         return sch
 
-    side = cpu if kind == rule.CPU else gpu
+    side = cpu if kind == CPU else gpu
     assert rule.rules(kind)[0].name == "first" and "first" in side.names()
     side.schedule_function(doubled(), target)
     assert given == [(kind, 2)]
@@ -51,13 +53,13 @@ def test_a_search_on_a_cpu_is_given_a_rules_choice_and_then_its_knobs(rules):
     """A rule that does not fit takes nothing from the others."""
     target = resolve("cpu", 2).to_tvm()
 
-    @rule.rule(rule.CPU, order=1)
+    @rule.rule(CPU, order=1)
     def never(function, target):
         return None
 
     assert len(list(cpu.variants(doubled(), target))) == 1
 
-    @rule.rule(rule.CPU, order=2, knobs=lambda function, target: (1, 2))
+    @rule.rule(CPU, order=2, knobs=lambda function, target: (1, 2))
     def always(function, target, knobs=None):
         return None if knobs == 2 else Schedule(function)
 
@@ -69,7 +71,7 @@ def test_two_rules_of_one_name_are_refused(rules):
         ValueError, match=r"'tiled' of cuda is needle_tvm\.kernels\.dense\.gpu_tiles"
     ):
 
-        @rule.rule(rule.GPU, order=1)
+        @rule.rule(GPU, order=1)
         def tiled(function, target):
             return None
 

@@ -11,10 +11,11 @@ from needle.trace import trace
 from needle_tvm._tvm.names import tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
-from needle_tvm.kernels.blocks import item_bytes, vector_registers
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_tile
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import generated_source
+from needle_tvm.target.info import target_info
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import NODES, calls_of, nodes_in, prim_funcs
 from tests.needle_tvm.conftest import tensor
@@ -142,7 +143,7 @@ def test_a_large_layer_is_parallel_and_vectorised(target):
 def test_a_tile_fits_the_registers(mcpu):
     triple = {} if mcpu in X86 else AARCH64
     target = resolve({"kind": "llvm", "mcpu": mcpu, **triple}, 2).to_tvm()
-    registers, width = vector_registers(target)
+    width, registers = target_info(target).vectors
     if mcpu == "neoverse-n1":
         assert (registers, width) == (32, 16)
     outputs = (1, 1, 1, 1), (8, 2, 2, 64), (1, 56, 56, 64), (64, 7, 13, 10)

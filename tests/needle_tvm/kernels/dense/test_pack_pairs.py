@@ -6,7 +6,7 @@ import pytest
 import needle_tvm
 from needle import nn, ops
 from needle.trace import trace
-from needle_tvm._tvm.names import Schedule, cpu_features, te, topi, tvm
+from needle_tvm._tvm.names import Schedule, te, topi, tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.kernels.dense.pack_pairs import dense, pack
@@ -14,6 +14,7 @@ from needle_tvm.lower import build
 from needle_tvm.lower.libraries import generated_source
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.target import dots
+from needle_tvm.target.info import target_info
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of, module_of
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -22,7 +23,7 @@ from tests.needle_tvm.together import together
 ZEN4, HASWELL = ({"kind": "llvm", "mcpu": name} for name in ("znver4", "haswell"))
 
 here = pytest.mark.skipif(
-    dots.BF16_FEATURE not in cpu_features(resolve("cpu", 1).to_tvm()),
+    not target_info(resolve("cpu", 1).to_tvm()).has(dots.BF16_PAIRS.feature),
     reason="this processor has no AVX512-BF16",
 )
 

@@ -1,0 +1,100 @@
+"""What a target is and has: the questions that passes and schedule rules ask of TVM's Target.
+
+Imports TVM when it is asked about features and dtypes.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from needle_tvm.target import gpu, kind
+from needle_tvm.target.features import FEATURES, Vectors
+
+if TYPE_CHECKING:
+    from needle_tvm._tvm.names import Target
+
+_WITHOUT_FEATURES = Vectors(16, 16)  # SSE's
+_IN_HALVES = {"znver4"}  # LLVM's names of processors that compute AVX-512 in two halves
+
+
+@dataclass(frozen=True)
+class TargetInfo:
+    """The answers for one target: `cores` and those about vectors for a CPU, `arch` for a GPU."""
+
+    target: Target
+
+    @property
+    def kind(self) -> str:
+        """`kind.CPU` or `kind.GPU`, the key of tables of rules and passes."""
+        return str(self.target.kind)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether LLVM generates the code."""
+        return self.kind == kind.CPU
+
+    @property
+    def is_gpu(self) -> bool:
+        """Whether TVM generates CUDA source."""
+        return self.kind == kind.GPU
+
+    @property
+    def cores(self) -> int:
+        """The threads that a CPU's code is scheduled for."""
+        return int(self.target.attrs["num-cores"])
+
+    @functools.cached_property
+    def features(self) -> frozenset[str]:
+        """LLVM's names of the features that code for a CPU, or a GPU's host code, may use.
+
+        Raises ValueError if LLVM has no code for the processor.
+        """
+        from needle_tvm._tvm.names import cpu_features
+
+        processor = self.target if self.is_cpu else self.target.host
+        known = processor is not None and str(processor.kind) == kind.CPU
+        return frozenset(cpu_features(processor) if known else ())
+
+    def has(self, feature: str) -> bool:
+        """Whether code may use a feature of `features.FEATURES`, such as "avx512bf16"."""
+        return feature in self.features
+
+    @functools.cached_property
+    def vectors(self) -> Vectors:
+        """The widest vector registers, and their number."""
+        rows = (row.vectors for name, row in FEATURES.items() if self.has(name))
+        return max((each for each in rows if each is not None), default=_WITHOUT_FEATURES)
+
+    def lanes(self, dtype: str) -> int:
+        """The elements of a dtype in a vector register."""
+        from needle_tvm._tvm.names import tvm_ffi
+
+        return self.vectors.bytes // int(tvm_ffi.dtype(dtype).itemsize)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether one instruction multiplies and adds, rounding once."""
+        return any(row.fuses for name, row in FEATURES.items() if self.has(name))
+
+    @property
+    def in_halves(self) -> bool:
+        """Whether the processor computes its widest vectors in two halves."""
+        return str(self.target.attrs.get("mcpu", "")) in _IN_HALVES
+
+    @property
+    def arch(self) -> str:
+        """A GPU's architecture, such as "sm_90"."""
+        return str(self.target.attrs["arch"])
+
+    @property
+    def capability(self) -> int:
+        """The number of a GPU's architecture, such as 90."""
+        return gpu.capability(self.arch)
+
+
+@functools.lru_cache(maxsize=64)
+def target_info(target: Target) -> TargetInfo:
+    """The answers about a target of TVM's."""
+    return TargetInfo(target)

@@ -1,0 +1,16 @@
+"""The kinds of targets, each named after TVM's generator of its code. Imports no compiler.
+
+Tables of rules, passes and limits are keyed by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+CPU, GPU = KINDS = "llvm", "cuda"
+
+
+def is_gpu(description: Mapping[str, Any]) -> bool:
+    """Whether a description of a target, TVM's or a manifest's, is of a GPU."""
+    return description.get("kind") == GPU
