@@ -23,7 +23,7 @@ EXTRAS := tvm apps test
 LINTERS := clang-format==23.1.5
 LINT_PATHS := needle needle_tvm kernel_lab apps bench gallery tests docs .ci
 TYPED := needle needle_tvm kernel_lab
-CXX_SOURCES = $(shell find src tests -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
+CXX_SOURCES = $(shell find src tests needle_tvm/tir -name '*.h' -o -name '*.cc' -o -name '*.inc' -o -name '*.cu' 2>/dev/null)
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:

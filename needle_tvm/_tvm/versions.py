@@ -106,7 +106,7 @@ def source_digest() -> str:
     digest = hashlib.sha256()
     here = Path(__file__).parents[1]
     for root in (here.with_name("needle"), here):  # always installed together
-        for path in sorted([*root.rglob("*.py"), *root.rglob("*.cc")]):
+        for path in sorted(p for end in ("py", "cc", "h") for p in root.rglob(f"*.{end}")):
             name = f"{root.name}/{path.relative_to(root)}"
             digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from needle_tvm.tir.vector_text import Text, Value
+from collections.abc import Sequence
 
-_SHIFT = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer
-_LARGE = 1e5  # angles up to here lose no digit when multiples of pi / 2 are subtracted
-# pi / 2 in three parts, of which the first two have few enough digits.
-_HALF_PI = (1.57079637050628662109375, -4.37113900018624283e-8, -1.71512449129139937e-15)
+from needle_tvm.tir.vector_constants import constant, table
+from needle_tvm.tir.vector_text import Text, Value
 
 
 def sine(v: Text, x: Value) -> Value:
@@ -19,19 +17,19 @@ def cosine(v: Text, x: Value) -> Value:
 
 
 def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
-    """The sine of x + turn * pi / 2: a polynomial (coefficients from Cephes) of what is left of x
-    beside a multiple of pi / 2."""
+    """The sine of x + turn * pi / 2: a polynomial of what is left of x beside a
+    multiple of pi / 2."""
     if not v.has_fma:
         return v.lane_by_lane(function, x)
-    shifted = v.fma(x, v.constant(0.636619772), v.constant(_SHIFT))
-    n = shifted - v.constant(_SHIFT)
+    shifted = v.fma(x, v.named("PerHalfPi"), v.named("Round"))
+    n = shifted - v.named("Round")
     r = x
-    for part in _HALF_PI:
-        r = v.fma(n, v.constant(-part), r)
+    for part in table("MinusHalfPi"):
+        r = v.fma(n, v.constant(part), r)
     z = r * r
-    odd = v.polynomial(z, -1.9515295891e-4, 8.3321608736e-3, -1.6666654611e-1)
+    odd = v.polynomial(z, *table("Sine"))
     odd = v.fma(odd * z, r, r)
-    even = v.polynomial(z, 2.443315711809948e-5, -1.388731625493765e-3, 4.166664568298827e-2, -0.5)
+    even = v.polynomial(z, *table("Cosine"))
     even = v.fma(even, z, v.constant(1.0))
     quarter = v.bits(shifted) + v.integer(turn)
     swapped = (quarter & v.integer(1)).equals(v.integer(1))
@@ -39,7 +37,7 @@ def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
     found = v.float_of(v.bits(v.select(swapped, even, odd)) ^ sign)
     if not turn:
         found = v.select(x.equals(v.constant(0.0)), x, found)  # -0.0
-    return v.unless(v.magnitude(x) > v.constant(_LARGE), found, function, x)
+    return v.unless(v.magnitude(x) > v.named("AngleMost"), found, function, x)
 
 
 def remainder(v: Text, x: Value, y: Value) -> Value:
@@ -54,7 +52,7 @@ def remainder(v: Text, x: Value, y: Value) -> Value:
     rest = v.fma(-quotient, b, a)
     rest = v.select(rest < v.like(x, 0.0), rest + b, rest)
     found = v.intrinsic("copysign", rest, x)
-    large = quotient > v.like(x, 2.0**22 if narrow else 2.0**51)
+    large = quotient > v.like(x, constant("QuotientMost" if narrow else "QuotientMostWide"))
     return v.unless(large | b.equals(v.like(x, float("inf"))), found, function, x, y)
 
 
@@ -68,8 +66,9 @@ def power(v: Text, x: Value, y: Value) -> Value:
     log = v.select(base.equals(zero), -infinity, log)
     log = v.select(base < infinity, log, base)  # infinity and NaN
     t = exponent * log
-    t = v.select(t > v.wide(200.0), v.wide(200.0), t)  # NaN passes both
-    t = v.select(t < v.wide(-200.0), v.wide(-200.0), t)
+    most, least = v.wide(constant("Exp2Most")), v.wide(-constant("Exp2Most"))
+    t = v.select(t > most, most, t)  # NaN passes both
+    t = v.select(t < least, least, t)
     result = v.cast("fptrunc", _exp2(v, t), "float")
     result = v.select(base.equals(one), v.constant(1.0), result)
     # A whole exponent keeps the sign of x if it is odd; below 0, others have no result.
@@ -92,24 +91,29 @@ def _log2(v: Text, x: Value) -> Value:
     of the inverse hyperbolic tangent of (m - 1) / (m + 1)."""
     shift = v.integer(52, "i64")
     bits = v.bits(x)
-    above = bits - v.integer(0x3FE6A09E667F3BCD, "i64")
+    above = bits - v.integer(int(constant("SqrtHalfBits")), "i64")
     e = v.instruction(f"ashr {above}, {shift.name}", "i64")
     m = v.cast("bitcast", bits - (e << shift), "double")
     s = (m - v.wide(1.0)) / (m + v.wide(1.0))
     z = s * s
-    p = v.wide(2 / 13)
-    for divisor in (11, 9, 7, 5, 3, 1):
-        p = v.fma(p, z, v.wide(2 / divisor))
+    p = _polynomial(v, z, table("Log2"))
     whole = v.cast("sitofp", v.cast("trunc", e, "i32"), "double")
-    return v.fma(p * s, v.wide(1.4426950408889634), whole)
+    return v.fma(p * s, v.wide(constant("PerLn2Wide")), whole)
+
+
+def _polynomial(v: Text, x: Value, coefficients: Sequence[float]) -> Value:
+    """A polynomial of float64, by Horner's scheme."""
+    p = v.wide(coefficients[0])
+    for coefficient in coefficients[1:]:
+        p = v.fma(p, x, v.wide(coefficient))
+    return p
 
 
 def _exp2(v: Text, x: Value) -> Value:
-    """2^x of |x| <= 200."""
-    shifted = x + v.wide(6755399441055744.0)  # 1.5 * 2^52
-    f = (x - (shifted - v.wide(6755399441055744.0))) * v.wide(0.6931471805599453)
-    p = v.wide(1 / 5040)
-    for divisor in (720, 120, 24, 6, 2, 1, 1):
-        p = v.fma(p, f, v.wide(1 / divisor))
+    """2^x of arguments that power allows."""
+    shift = v.wide(constant("RoundWide"))
+    shifted = x + shift
+    f = (x - (shifted - shift)) * v.wide(constant("Ln2Wide"))
+    p = _polynomial(v, f, table("Exp2"))
     scale = (v.bits(shifted) + v.integer(1023, "i64")) << v.integer(52, "i64")
     return p * v.cast("bitcast", scale, "double")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from needle_tvm.tir.vector_constants import table
 from needle_tvm.tir.vector_text import Text, Value
 
-_SHIFT = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer
 _SCALE = 3.90625  # intervals in an x of 1
 _ONE_FROM = 3.95  # the table gives 1 there, as erf is in float32 from 3.92 on
 # Coefficients of erf(t) / t = c0 + c1 r + .. with t = (n + r) / _SCALE and |r| <= 1/2, the highest
@@ -61,7 +61,8 @@ def erf(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
 
 def _by_table(v: Text, x: Value) -> Value:
     """x times the polynomial of its interval. 1 comes out for whatever is cut to `_ONE_FROM`."""
-    t, most, scale, shift = v.magnitude(x), *map(v.constant, (_ONE_FROM, _SCALE, _SHIFT))
+    t, most, scale = v.magnitude(x), v.constant(_ONE_FROM), v.constant(_SCALE)
+    shift = v.named("Round")
     t = v.select(t > most, most, t)  # NaN passes
     shifted = v.fma(t, scale, shift)
     r = v.fma(t, scale, shift - shifted)
@@ -75,19 +76,10 @@ def _by_table(v: Text, x: Value) -> Value:
 def _by_exp(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
     """One polynomial near 0, one in the exponent elsewhere."""
     t, s = v.magnitude(x), x * x
-    r = v.polynomial(t, -1.72853470e-5, 3.83197126e-4)
-    u = v.polynomial(t, -3.88396438e-3, 2.42546219e-2)
+    r, u = (v.polynomial(t, *table(name)) for name in ("ErfFirst", "ErfSecond"))
     r = r * s + u
-    for coefficient in (-1.06777877e-1, -6.34846687e-1, -1.28717512e-1):
+    for coefficient in table("ErfRest"):
         r = r * t + v.constant(coefficient)
     far = v.with_sign_of(x, v.constant(1.0) - exp(v, r * t - t))
-    p = v.polynomial(
-        s,
-        -5.96761703e-4,
-        4.99119423e-3,
-        -2.67681349e-2,
-        1.12819925e-1,
-        -3.76125336e-1,
-        1.28379166e-1,
-    )
-    return v.select(t > v.constant(0.927734375), far, p * x + x)
+    p = v.polynomial(s, *table("Erf"))
+    return v.select(t > v.named("ErfNear"), far, p * x + x)

@@ -3,9 +3,9 @@
 LLVM calls the C library for `exp` and similar functions, once for every element of a vector.
 `register` gives TVM other lowerings of them for CPUs, which run after loops are vectorised: calls
 of functions whose LLVM IR `with_definitions` adds, and which LLVM inlines. They are the branch-free
-formulas of needle's own kernels (src/cpu/isa/math.h names their sources), to within the same units
-in the last place. Infinities, NaN and subnormal numbers come out right; other dtypes keep TVM's
-lowering.
+formulas of needle's own kernels (src/cpu/isa/math.h), with the same constants (vector_constants.h),
+to within the same units in the last place. Infinities, NaN and subnormal numbers come out right;
+other dtypes keep TVM's lowering.
 
 They are not TVM expressions: those can name a value used twice only by `Let`, and TVM's code
 generator, unless it rejects it, visits a `Let` within the value of another one once for each outer
@@ -30,23 +30,25 @@ from needle_tvm.target.kind import CPU
 from needle_tvm.tir import llvm
 from needle_tvm.tir.functions import NODES, nodes_in
 from needle_tvm.tir.vector_angles import cosine, power, remainder, sine
+from needle_tvm.tir.vector_constants import constant, table
 from needle_tvm.tir.vector_erf import erf
 from needle_tvm.tir.vector_text import Text, Value
 
-_SHIFT = 12582912.0  # 1.5 * 2^23: adding it rounds to an integer
 _TWICE_BIAS = 254
 
 
 def _exp(v: Text, x: Value) -> Value:
     """e^x = 2^n * e^r with |r| <= ln(2)/2."""
-    low, high, shift = (v.constant(c) for c in (-104.5, 89.0, _SHIFT + _TWICE_BIAS))
+    low, high = v.named("ExpLeast"), v.named("ExpMost")
+    shift = v.constant(constant("Round") + _TWICE_BIAS)
     x = v.select(x > high, high, x)  # NaN passes both
     x = v.select(x < low, low, x)
-    shifted = x * v.constant(1.44269504) + shift
+    shifted = x * v.named("PerLn2") + shift
     n = shifted - shift
-    r = n * v.constant(-0.693145752) + x
-    r = n * v.constant(-1.42860677e-6) + r
-    p = v.polynomial(r, 1.38888889e-3, 8.33333333e-3, 4.16666667e-2, 1.66666667e-1, 0.5)
+    r = x
+    for minus_ln2 in table("MinusLn2"):
+        r = n * v.constant(minus_ln2) + r
+    p = v.polynomial(r, *table("Exp"))
     p = p * (r * r) + r + v.constant(1.0)
     scaled = v.scaled(p, n)
     if scaled is not None:
@@ -65,15 +67,8 @@ def _tanh(v: Text, x: Value) -> Value:
     a, one = v.magnitude(x), v.constant(1.0)
     far = v.with_sign_of(x, one - v.constant(2.0) / (_exp(v, a + a) + one))
     z = x * x
-    p = v.polynomial(
-        z,
-        -5.70498872745e-3,
-        2.06390887954e-2,
-        -5.37397155531e-2,
-        1.33314422036e-1,
-        -3.33332819422e-1,
-    )
-    return v.select(a < v.constant(0.625), p * z * x + x, far)
+    p = v.polynomial(z, *table("Tanh"))
+    return v.select(a < v.named("TanhNear"), p * z * x + x, far)
 
 
 def _sigmoid(v: Text, x: Value) -> Value:
@@ -94,17 +89,18 @@ def _erf_float64(v: Text, x: Value) -> Value:
 def _log(v: Text, x: Value) -> Value:
     """log(2^i * (1 + m)) with m in [-1/3, 1/3]."""
     zero, infinity = v.constant(0.0), v.constant(float("inf"))
-    tiny = x < v.constant(1.17549435e-38)
+    tiny = x < v.named("LeastNormal")
     scaled = v.bits(v.select(tiny, x * v.constant(8388608.0), x))
-    e = (scaled - v.integer(0x3F2AAAAB)) & v.integer(0xFF800000)
+    e = (scaled - v.integer(int(constant("TwoThirdsBits")))) & v.integer(0xFF800000)
     m = v.float_of(scaled - e) - v.constant(1.0)
-    i = v.signed(e) * v.constant(1.19209290e-7)
+    i = v.signed(e) * v.named("UlpOfOne")
     i = v.select(tiny, i - v.constant(23.0), i)
     s = m * m
-    r = v.polynomial(s, -0.130310059, -0.121484190, -0.166846052, -0.249996200)
-    r = v.polynomial(s, 0.140869141, 0.139814854, 0.200120345) * m + r
-    r = (r * m + v.constant(0.333331972)) * m + v.constant(-0.5)
-    r = i * v.constant(0.693147182) + (r * s + m)
+    r = v.polynomial(s, *table("LogEven"))
+    r = v.polynomial(s, *table("LogOdd")) * m + r
+    for coefficient in table("Log"):
+        r = r * m + v.constant(coefficient)
+    r = i * v.named("Ln2") + (r * s + m)
     r = v.select(x < infinity, r, x)
     r = v.select(x.equals(zero), -infinity, r)
     return v.select(x < zero, v.constant(float("nan")), r)

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from needle_tvm.target.info import TargetInfo
+from needle_tvm.tir.vector_constants import constant
 
 _SIGN = 0x80000000
 _SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
@@ -96,6 +97,10 @@ class Text:
     def constant(self, value: float) -> Value:
         """The nearest float32."""
         return self._literal(_hexadecimal(value), "float")
+
+    def named(self, name: str) -> Value:
+        """A float32 of the table of constants."""
+        return self.constant(constant(name))
 
     def wide(self, value: float) -> Value:
         """A float64."""

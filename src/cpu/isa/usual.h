@@ -30,33 +30,24 @@ static inline float trunc_(float x) { return __builtin_truncf(x); }
 static inline double trunc_(double x) { return __builtin_trunc(x); }
 static inline float fabs_(float x) { return __builtin_fabsf(x); }
 static inline double fabs_(double x) { return __builtin_fabs(x); }
-static inline double fma_(double a, double b, double c) { return __builtin_fma(a, b, c); }
 static inline float copysign_(float x, float y) { return __builtin_copysignf(x, y); }
 static inline double copysign_(double x, double y) { return __builtin_copysign(x, y); }
 
-// The sine of x + kTurn * pi / 2: polynomials (coefficients from Cephes) of what is left beside a
-// multiple of pi / 2, which is subtracted in three parts.
+// The sine of x + kTurn * pi / 2: polynomials of what is left beside a multiple of pi / 2, which is
+// subtracted in three parts.
 template <uint32_t kTurn>
 struct UsualAngle {
   static constexpr bool kExists = true;
-  static inline bool holds(float x) { return !(fabs_(x) > 1e5f); }
+  static inline bool holds(float x) { return !(fabs_(x) > kAngleMost); }
   static inline float at(float x) {
-    constexpr float kShift = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-    const float shifted = fma_(x, 0.636619772f, kShift);
-    const float n = shifted - kShift;
-    float r = fma_(n, -1.57079637050628662109375f, x);
-    r = fma_(n, 4.37113900018624283e-8f, r);
-    r = fma_(n, 1.71512449129139937e-15f, r);
+    const float shifted = fma_(x, kPerHalfPi, kRound);
+    const float n = shifted - kRound;
+    float r = fma_(n, kMinusHalfPi[0], x);
+    r = fma_(n, kMinusHalfPi[1], r);
+    r = fma_(n, kMinusHalfPi[2], r);
     const float z = r * r;
-    float odd = -1.9515295891e-4f;
-    odd = fma_(odd, z, 8.3321608736e-3f);
-    odd = fma_(odd, z, -1.6666654611e-1f);
-    odd = fma_(odd * z, r, r);
-    float even = 2.443315711809948e-5f;
-    even = fma_(even, z, -1.388731625493765e-3f);
-    even = fma_(even, z, 4.166664568298827e-2f);
-    even = fma_(even, z, -0.5f);
-    even = fma_(even, z, 1.0f);
+    const float odd = fma_(polynomial(z, kSine) * z, r, r);
+    const float even = fma_(polynomial(z, kCosine), z, 1.0f);
     const uint32_t quarter = bits_of(shifted) + kTurn;
     const float magnitude = (quarter & 1u) != 0 ? even : odd;
     const float found = float_of(bits_of(magnitude) ^ ((quarter & 2u) << 30));
@@ -73,7 +64,7 @@ struct Usual<fn::cos, float> : UsualAngle<1> {};
 template <class T>
 struct UsualRest {
   static constexpr bool kExists = true;
-  static constexpr T kMost = T(sizeof(T) == 4 ? 4194304.0 : 2251799813685248.0);
+  static constexpr T kMost = T(sizeof(T) == 4 ? kQuotientMost : kQuotientMostWide);
   static inline bool holds(T a, T b) {
     return !(fabs_(a / b) > kMost) & !(fabs_(b) == T(__builtin_inf()));
   }
@@ -119,33 +110,18 @@ struct Usual<fn::power, float> {
   // By the series of the inverse hyperbolic tangent, to 36 bits.
   static inline double log2(double x) {
     const uint64_t bits = bits_of(x);
-    const int64_t e = static_cast<int64_t>(bits - 0x3FE6A09E667F3BCDu) >> 52;
+    const int64_t e = static_cast<int64_t>(bits - kSqrtHalfBits) >> 52;
     const double m = double_of(bits - (static_cast<uint64_t>(e) << 52));
     const double s = (m - 1.0) / (m + 1.0), z = s * s;
-    double p = 2.0 / 13;
-    p = fma_(p, z, 2.0 / 11);
-    p = fma_(p, z, 2.0 / 9);
-    p = fma_(p, z, 2.0 / 7);
-    p = fma_(p, z, 2.0 / 5);
-    p = fma_(p, z, 2.0 / 3);
-    p = fma_(p, z, 2.0);
-    return fma_(p * s, 1.4426950408889634, static_cast<double>(static_cast<int32_t>(e)));
+    return fma_(polynomial(z, kLog2) * s, kPerLn2Wide,
+                static_cast<double>(static_cast<int32_t>(e)));
   }
   static inline double exp2(double t) {
-    constexpr double kShift = 6755399441055744.0;  // 1.5 * 2^52
-    t = t > 200.0 ? 200.0 : t;
-    t = t < -200.0 ? -200.0 : t;
-    const double shifted = t + kShift;
-    const double f = (t - (shifted - kShift)) * 0.6931471805599453;
-    double p = 1.0 / 5040;
-    p = fma_(p, f, 1.0 / 720);
-    p = fma_(p, f, 1.0 / 120);
-    p = fma_(p, f, 1.0 / 24);
-    p = fma_(p, f, 1.0 / 6);
-    p = fma_(p, f, 0.5);
-    p = fma_(p, f, 1.0);
-    p = fma_(p, f, 1.0);
-    return p * double_of((bits_of(shifted) + 1023u) << 52);
+    t = t > kExp2Most ? kExp2Most : t;
+    t = t < -kExp2Most ? -kExp2Most : t;
+    const double shifted = t + kRoundWide;
+    const double f = (t - (shifted - kRoundWide)) * kLn2Wide;
+    return polynomial(f, kExp2) * double_of((bits_of(shifted) + 1023u) << 52);
   }
   static inline float at(float a, float b) {
     const float found = static_cast<float>(exp2(b * log2(fabs_(a))));

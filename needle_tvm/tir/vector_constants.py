@@ -1,0 +1,35 @@
+"""The constants of vector_constants.h, which needle's own kernels and compiled code share."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+_ROW = re.compile(r"constexpr [\w ]+ k(\w+)(?:\[\])? = ([^;]+);")
+
+
+def _read(text: str) -> dict[str, tuple[float, ...]]:
+    return {name: tuple(map(_number, values.split(","))) for name, values in _ROW.findall(text)}
+
+
+def _number(text: str) -> float:
+    """The value of a literal of C++, or of a quotient of two."""
+    digits = text.strip(" {}\n")
+    if digits.startswith("0x"):
+        return int(digits.rstrip("u"), 16)
+    dividend, _, divisor = digits.rstrip("f").partition("/")
+    return float(dividend) / float(divisor or 1)
+
+
+_TABLE = _read(Path(__file__).with_suffix(".h").read_text())
+
+
+def table(name: str) -> tuple[float, ...]:
+    """The row `k` + name, such as the coefficients of "Exp"."""
+    return _TABLE[name]
+
+
+def constant(name: str) -> float:
+    """The only value of a row."""
+    (value,) = _TABLE[name]
+    return value
