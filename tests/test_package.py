@@ -67,8 +67,8 @@ def test_version_is_the_projects():
 def test_no_file_is_long_and_none_shadows_the_standard_library():
     for path in (ROOT / "needle").rglob("*.py"):
         assert len(path.read_text().splitlines()) < 450, path
-        allowed = path.stem.startswith("_") or path.stem == "trace"
-        assert allowed or path.stem not in sys.stdlib_module_names, path
+        private = path.stem.startswith("_")
+        assert private or path.stem not in sys.stdlib_module_names, path
 
 
 def test_tests_do_without_pytorch():
