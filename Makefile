@@ -118,6 +118,7 @@ sanitize: build
 
 format: build $(STAMPS)/lint
 	$(PY) -m needle.ops._stub
+	$(PY) -m needle.methods._stub
 	$(PY) -m ruff check --fix-only --quiet $(LINT_PATHS)
 	$(PY) -m ruff format $(LINT_PATHS)
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format -i $(CXX_SOURCES))

@@ -334,6 +334,10 @@ class TensorTuple(Value, TupleMethods):
         return f"TensorTuple({', '.join(map(str, self.spec))})"
 
 
+# What an op of tensors takes in the place of a Tensor too.
+Operand = Tensor | bool | int | float | np.ndarray | NDArray
+
+
 def handle(node: Node | None, data: Any) -> Any:
     """A Tensor or TensorTuple over `node` and `data` (either may be None, not both)."""
     parts = data if node is None else node.spec

@@ -6,6 +6,8 @@ needle.linalg document what each does and raises."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import linalg
 from ..autograd.shapes import Axes
 from ..autograd.tensor import Tensor
@@ -52,7 +54,7 @@ class LinalgMethods:
         """`needle.linalg.det` of this tensor."""
         return linalg.det(self)
 
-    def slogdet(self: Tensor) -> linalg.Slogdet:
+    def slogdet(self: Tensor) -> Any:
         """`needle.linalg.slogdet` of this tensor."""
         return linalg.slogdet(self)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ..sizes.size_numbers import SizeNumber
 from .counting import arange
 
 SCALARS = (bool, int, float)
-Operand: TypeAlias = Tensor | bool | int | float | np.ndarray | NDArray
 
 
 def operand(x: Any, like: Tensor) -> Tensor | None:

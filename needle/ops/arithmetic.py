@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..autograd.shapes import Spec, broadcast_shapes, common_device
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Operand, Tensor
 from ..backend_ndarray import NDArray, full
 from ..backend_ndarray import where as nd_where
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
@@ -18,7 +18,7 @@ from ..op import Binary, Op, register, unbroadcast
 from ..op.samples import Arg, binary, error, sample
 from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from . import _te
-from ._operands import Operand, applied
+from ._operands import applied
 from .elementwise import cast, log
 
 _MISMATCH = error(ShapeError, r"shapes \(2, 3\) and \(4,\)", (2, 3), (4,))

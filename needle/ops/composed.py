@@ -10,7 +10,7 @@ import numpy as np
 from ..autograd.dispatch import apply
 from ..autograd.dtypes import checked_scalar, scalar_dtype
 from ..autograd.shapes import Axes
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Operand, Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import finfo, is_floating
 from ..op import Elementwise, register
@@ -18,7 +18,7 @@ from ..op.samples import Arg, Sample, error
 from ..op.signatures import Expr, TeNamespace, TeTensor
 from . import _te
 from ._arguments import check_tensors
-from ._operands import SCALARS, Operand, applied
+from ._operands import SCALARS, applied
 from .arithmetic import DIVIDE, where
 from .elementwise import abs
 from .logical import isnan, logical_and, logical_or

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..autograd.dispatch import apply
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Operand, Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import is_floating, result_type
 from ..errors import ShapeError
@@ -13,7 +13,7 @@ from ..op import Binary, Elementwise, register
 from ..op.samples import Arg, error, sample, unary
 from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from . import _te
-from ._operands import Operand, applied
+from ._operands import applied
 
 _PAIRS = (((), ()), ((3, 4), (4,)), ((3, 1), (1, 4)), ((0, 3), (1, 3)))
 _CONDITIONS = {"isnan": np.isnan, "isfinite": np.isfinite, "logical_not": np.logical_not}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..autograd.dispatch import apply
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Operand, Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import compute_dtype, is_floating, result_type
 from ..errors import ShapeError
@@ -13,7 +13,7 @@ from ..op import Binary, Elementwise, register, unbroadcast
 from ..op.samples import Arg, Sample, error
 from ..op.signatures import Gradients, TeNamespace, TeTensor
 from . import _functions, _te
-from ._operands import Operand, applied
+from ._operands import applied
 
 # kind: NumPy's function, and TVM's for a float. `round` takes halves to the even neighbour.
 _ROUNDINGS = {"floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..autograd.dispatch import apply
 from ..autograd.shapes import Spec, common_device, normalize_axis
-from ..autograd.tensor import Tensor, TensorTuple
+from ..autograd.tensor import Operand, Tensor, TensorTuple
 from ..backend_ndarray import NDArray, scans
 from ..backend_ndarray.dtypes import compute_dtype, is_floating, is_half, result_type
 from ..errors import ShapeError
@@ -21,7 +21,7 @@ from ..op.signatures import Expr, Gradients, Stmt, TeNamespace, TeTensor
 from ..sizes.extents import same
 from . import _te
 from ._arguments import check_tensors
-from ._operands import Operand, applied
+from ._operands import applied
 from ._scalars import takes_scalars
 from ._sorted import sorted_rows
 from .along import PutAlongAxis, _filled, take_along_axis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..autograd.dispatch import apply
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Operand, Tensor
 from ..backend_ndarray import NDArray, numpy_functions
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, result_type
 from ..errors import ShapeError
@@ -13,7 +13,7 @@ from ..op import Binary, register, unbroadcast
 from ..op.samples import binary, error
 from ..op.signatures import Gradients, TeNamespace, TeTensor
 from . import _functions, _te
-from ._operands import Operand, applied
+from ._operands import applied
 from .arithmetic import where
 from .elementwise import _Float, rsqrt
 
