@@ -23,8 +23,12 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("rung", "arch"),
     [
-        *(("scheduled", arch) for arch in ("sm_75", "sm_80", "sm_90")),
-        *((rung, "sm_90") for rung in ("noopt", "fused", "packed")),
+        ("scheduled", "sm_90"),
+        *(pytest.param("scheduled", arch, marks=pytest.mark.long) for arch in ("sm_75", "sm_80")),
+        *(
+            pytest.param(rung, "sm_90", marks=pytest.mark.long)
+            for rung in ("noopt", "fused", "packed")
+        ),
     ],
 )
 def test_every_kernel_fits_its_registers(name, rung, arch, cache_dir, monkeypatch):

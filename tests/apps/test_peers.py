@@ -69,27 +69,29 @@ def check(subject, keys):
         assert contests.worst_error(exact, outputs) < 1e-5, name
 
 
+# Of each kind one in CI, each in a process for each peer; slow peers compile for half a minute.
+IN_CI = ("mlp", "convnet", "lstm", "bert", "matmul")
+IN_CI_SLOW = ("mlp", "lstm")
+
+
+def small(in_ci):
+    return [pytest.param(name, marks=[] if name in in_ci else pytest.mark.long) for name in SMALL]
+
+
 @pytest.mark.peer
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", small(IN_CI))
 def test_peers_compute_what_we_do(monkeypatch, tmp_path, name):
     check(prepare(monkeypatch, tmp_path, name), apps.peers.QUICK)
 
 
-# Dense layers, images and a recurrence in CI: slow peers compile for half a minute each.
-IN_CI = ("mlp", "convnet", "lstm")
-
-
 @pytest.mark.peer
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in IN_CI else pytest.mark.long) for name in SMALL],
-)
+@pytest.mark.parametrize("name", small(IN_CI_SLOW))
 def test_slow_peers_compute_what_we_do(monkeypatch, tmp_path, name):
     slow = [key for key, peer in apps.peers.PEERS.items() if peer.slow]
     check(prepare(monkeypatch, tmp_path, name), slow)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "mobilenet", "bert", "lstm"])
+@pytest.mark.parametrize("name", ["resnet18", "lstm"])
 def test_models_compile_to_what_they_are(monkeypatch, tmp_path, name):
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     pytest.importorskip("tvm", reason="needs the [tvm] extra")

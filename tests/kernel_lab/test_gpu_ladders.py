@@ -64,7 +64,14 @@ def test_a_gpu_rung_is_right_where_it_claims_and_refuses_by_name_where_not(ladde
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc here")
 
 
-@pytest.fixture(scope="module", params=build.CUDA_ARCHITECTURES)
+# In CI for the newer GPU: nvcc takes a minute for each.
+ARCHITECTURES = [
+    pytest.param(arch, marks=[pytest.mark.long] * (arch != build.CUDA_ARCHITECTURES[-1]))
+    for arch in build.CUDA_ARCHITECTURES
+]
+
+
+@pytest.fixture(scope="module", params=ARCHITECTURES)
 def compiled(request):
     """The architecture, and for each rung ptxas's report on its kernels or the error."""
     arch, sources, told = request.param, {}, {}

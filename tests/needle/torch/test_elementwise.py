@@ -234,9 +234,12 @@ def test_of_pytorch(name):
 LONG = ("arithmetic", "extremes", "functions", "layers", "special", "degrees", "incomplete", "bits")
 
 
-@pytest.mark.parametrize("stage", ["noopt", "fused", "tuned"])
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in TABLES]
+    ("name", "stage"),
+    [
+        *(pytest.param(n, "tuned", marks=[pytest.mark.slow] * (n in LONG)) for n in TABLES),
+        *((n, ("noopt", "fused")[i % 2]) for i, n in enumerate(TABLES) if n not in LONG),
+    ],
 )
 def test_compiled(name, stage):
     rows, _ = TABLES[name]

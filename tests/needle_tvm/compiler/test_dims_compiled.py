@@ -29,7 +29,7 @@ from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.runtime.ways import both_ways, native_way
 
 STAGES = ("noopt", "fused")
-ONE_BY_ONE = (pytest.param("noopt", marks=pytest.mark.slow), "fused")  # of many compilations
+IN_CI = (pytest.param("noopt", marks=pytest.mark.long), "fused")  # of many compilations
 LARGE = Dim("n", max=257)
 OWN = sorted(
     name
@@ -68,7 +68,7 @@ def test_an_mlp_beside_pytorch(stage, rng):
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("stage", ONE_BY_ONE)
+@pytest.mark.parametrize("stage", IN_CI)
 def test_models_at_their_bounds_and_between(stage, case, rng):
     model, shapes = CASES[case]
     if isinstance(model, nn.Module):
@@ -113,7 +113,7 @@ def _symbolic_sample(sample):
 
 
 @pytest.mark.parametrize("name", OWN)
-@pytest.mark.parametrize("stage", ONE_BY_ONE)
+@pytest.mark.parametrize("stage", IN_CI)
 def test_every_op_at_other_sizes_than_its_samples(stage, name, rng):
     """With all of a sample's extents unknown at once, an op is refused by name, or is right."""
     served = 0

@@ -1,5 +1,7 @@
 """PyTorch functions, compiled and compared with PyTorch."""
 
+import os
+import zlib
 from contextlib import nullcontext
 
 import numpy as np
@@ -22,13 +24,14 @@ class Applied(torch.nn.Module):
 
 
 def check(function, compiled_for, inputs=None, steps=8, atol=0.0):
-    """Check that every stage gives PyTorch's results for `inputs`, with the same nesting and within
-    `steps` roundings of the dtype. LLVM optimises only the tuned code: that takes most of the
-    time."""
+    """Check that the tuned stage gives PyTorch's results for `inputs`, with the same nesting and
+    within `steps` roundings of the dtype; and in a third of the tests the fused stage, which has
+    the same passes but for schedules and is not optimised by LLVM."""
     inputs = compiled_for if inputs is None else inputs
     model = Applied(function).eval()
     expected, nested = torch.utils._pytree.tree_flatten(model(*inputs))
-    for stage in STAGES:
+    third = zlib.crc32(os.environ["PYTEST_CURRENT_TEST"].encode()) % 3 == 0
+    for stage in STAGES if third else STAGES[1:]:
         with nullcontext() if stage == "tuned" else unoptimized():
             compiled = needle_tvm.compile_torch(model, *compiled_for, stage=stage, check=False)
         results, structure = torch.utils._pytree.tree_flatten(compiled(*inputs))
