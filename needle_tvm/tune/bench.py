@@ -65,21 +65,20 @@ class Bench:
         self._libraries = 0  # number of libraries named so far
         with ExitStack() as stack:
             self.folder = stack.enter_context(scratch_folder("needle-tune-"))
-            build = Limits(self._seconds.build, _memory())
-            run = Limits(self._seconds.run, _memory())
-            self._builders = stack.enter_context(
+            self._workers = stack.enter_context(
                 Workers(
-                    "builder",
+                    "worker",
                     _SERVICE,
                     processes=threads,
-                    limits=build,
+                    limits=Limits(self._seconds.build, _memory()),
                     environment=environment,
                 )
             )
-            self._runner: Runner = stack.enter_context(
-                Workers("runner", _SERVICE, processes=1, limits=run, environment=environment)
+            self._run_limits = Limits(self._seconds.run, _memory())
+            self._runner: Runner = (
+                self._workers
                 if cluster is None
-                else Cluster(cluster, target, limits=run)
+                else stack.enter_context(Cluster(cluster, target, limits=self._run_limits))
             )
             self._stack = stack.pop_all()
 
@@ -101,7 +100,7 @@ class Bench:
         """
         if self.is_remote or self._device[0] != "cpu":
             return None
-        outcome = self._runner.call({"do": "probe", "target": self.target})
+        outcome = self._runner.call({"do": "probe", "target": self.target}, self._run_limits)
         return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
@@ -117,7 +116,7 @@ class Bench:
             for module, gate in zip(modules, gates, strict=True)
         ]
         limits = Limits(self._seconds.prepare, _memory())
-        for number, outcome in self._builders.map(requests, limits):
+        for number, outcome in self._workers.map(requests, limits):
             yield number, gates[number], outcome
 
     def measure(
@@ -142,20 +141,21 @@ class Bench:
             for module, path in zip(modules, paths, strict=True)
         ]
         built = []
-        for number, outcome in self._builders.map(builds):
+        for number, outcome in self._workers.map(builds):
             outcome = _judged(outcome, UNFIT)
             if outcome.kind == OK:
                 built.append(number)
             else:
                 yield number, paths[number], outcome
         runs = [self._run(paths[number], gates[number]) for number in built]
-        for number, outcome in self._runner.map(runs):
+        for number, outcome in self._runner.map(runs, self._run_limits, 1):
             yield built[number], paths[built[number]], _judged(outcome, WRONG)
 
     def speedup(self, rule: Path, candidate: Path, gate: Path) -> float:
         """Return the rule's time over the candidate's time, or 0 if they cannot be compared."""
-        request = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
-        outcome = self._runner.call({**request, "gate": str(gate), "device": self._device})
+        request: dict[str, Any] = {"do": "compare", "rule": str(rule), "candidate": str(candidate)}
+        request |= {"gate": str(gate), "device": self._device}
+        outcome = self._runner.call(request, self._run_limits)
         return float(outcome.value.get("speedup", 0.0)) if outcome.kind == OK else 0.0
 
     def _run(self, path: Path, gate: Path) -> dict[str, Any]:

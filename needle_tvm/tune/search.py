@@ -219,8 +219,6 @@ class Search:
                 return
             yield self._status(self.tasks[name])
             yield from self._batch(self.tasks[name], size)
-            # Another process may spend from the same budget.
-            self.spent_trials, self.spent_seconds = self.store.spent(self.session)
 
     def _over(self) -> bool:
         trials, seconds = self.setup["trials"], self.setup["seconds"]
@@ -312,7 +310,8 @@ class Search:
                 break
         if lost and len(lost) == len(fresh):
             raise TuningError(f"no candidate could be measured: {lost[0]}")
-        turn.source.learn(proposed, results)
+        if not self._over():
+            turn.source.learn(proposed, results)
         task.share.learn(task.best_seconds)
 
     def _compiled(self, module: IRModule) -> str:
@@ -332,8 +331,8 @@ class Search:
             seconds=spent,
             source=SEARCH,
         )
-        self.spent_trials += 1
-        self.spent_seconds += spent
+        # Another process may spend from the same budget.
+        self.spent_trials, self.spent_seconds = self.store.spent(self.session)
         task.trials += 1
         if taken is None:
             task.rejected[outcome.kind] += 1

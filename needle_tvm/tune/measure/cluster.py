@@ -170,7 +170,10 @@ class Cluster(Runner):
         self._client.close()
 
     def map(
-        self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        limits: Limits | None = None,
+        processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (index, outcome) of each request of `services.serve`, as they end."""
         import dask

@@ -54,6 +54,7 @@ from needle_tvm.tune.measure.forked import (
 HEARTBEAT_SECONDS = 1.0  # interval of the template's signs of life while requests are waiting
 _SAMPLE_SECONDS = 0.02  # interval between samples of a child's resident size
 _TREE_SHARE = 0.01  # fraction of time spent looking for grandchildren, which reads all of /proc
+_TREE_SECONDS = 2.0  # at most between two such looks, on a machine that is busy
 _KILLED_SECONDS = 1.0  # how long a child's outcome waits for the end of its grandchildren
 _OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes kept of a child's output; lines shown of a crash
 
@@ -61,11 +62,11 @@ _OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes kept of a child's output; lines s
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
     """Service of `needle_tvm.process.child`; returns when the parent has no more messages.
 
-    setup: `function` ("package.module:function"), `processes` (children at once), `environment`
-    (variables set after the import, null for those to remove), `folder` (for temporary files: each
-    child gets a subfolder, removed when it ends). A message is a request: `id`, `request`,
-    `seconds`, `memory` (bytes). Answers: {"ready"} once, {"alive"} now and then, {"started": id}
-    and {"id", "kind", "value", "detail", "seconds"} for each request.
+    setup: `function` ("package.module:function"), `environment` (variables set after the import,
+    null for those to remove), `folder` (for temporary files: each child gets a subfolder, removed
+    when it ends). A message is a request: `id`, `request`, `seconds`, `memory` (bytes), `processes`
+    (the most children that it may be one of). Answers: {"ready"} once, {"alive"} now and then,
+    {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
     """
     parent, guard = os.getppid(), os.getpid()
     adopt_orphans()
@@ -88,7 +89,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
         else:
             os.environ[variable] = value
     gc.freeze()  # else a collection in a child would write to, and so copy, all shared memory
-    _Template(function, setup["processes"], Path(setup["folder"]), messages).run()
+    _Template(function, Path(setup["folder"]), messages).run()
     return iter(())
 
 
@@ -144,11 +145,8 @@ class _Job:
 class _Template:
     """The template's loop: starts children, watches them, and passes their answers on."""
 
-    def __init__(
-        self, function: Function, processes: int, folder: Path, messages: Messages
-    ) -> None:
-        self._function, self._processes, self._messages = function, processes, messages
-        self._folder = folder
+    def __init__(self, function: Function, folder: Path, messages: Messages) -> None:
+        self._function, self._folder, self._messages = function, folder, messages
         self._waiting: deque[dict[str, Any]] = deque()
         self._jobs: dict[int, _Job] = {}  # by process id
         self._outgoing = bytearray()
@@ -171,7 +169,7 @@ class _Template:
                     return
             self._watch()
             self._finish()
-            while self._waiting and len(self._jobs) < self._processes:
+            while self._waiting and len(self._jobs) < self._waiting[0]["processes"]:
                 self._start(self._waiting.popleft())
 
     def _patience(self) -> float | None:
@@ -292,7 +290,8 @@ class _Template:
         for job in working:
             job.below = [process.pid for process in descendants(job.pid, table)]
         end = time.monotonic()
-        self._next_tree = end + max(5 * _SAMPLE_SECONDS, (end - start) / _TREE_SHARE)
+        wait = max(5 * _SAMPLE_SECONDS, (end - start) / _TREE_SHARE)
+        self._next_tree = end + min(wait, _TREE_SECONDS)
 
     def _kill(self, job: _Job, kind: str, detail: str) -> None:
         job.killed = kind, detail

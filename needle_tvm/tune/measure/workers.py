@@ -91,9 +91,15 @@ class Runner(ABC):
 
     @abstractmethod
     def map(
-        self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        limits: Limits | None = None,
+        processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index of the request, outcome) for each request, in the order they end."""
+        """Yield (index of the request, outcome) for each request, in the order they end.
+
+        `limits` and `processes`, how many run at once on this machine, replace the runner's own.
+        """
 
     @abstractmethod
     def close(self, *error: object) -> None:
@@ -143,12 +149,16 @@ class Workers(Runner):
             raise
 
     def map(
-        self, requests: Sequence[Mapping[str, Any]], limits: Limits | None = None
+        self,
+        requests: Sequence[Mapping[str, Any]],
+        limits: Limits | None = None,
+        processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (index of the request, outcome) for each request, in the order they end.
 
-        Requests continue while the caller handles an outcome. Leaving the loop early ends those
-        that are not done. Raises TypeError for a request that is not a JSON object.
+        `limits` and `processes` replace the pool's own. Requests continue while the caller handles
+        an outcome. Leaving the loop early ends those that are not done. Raises TypeError for a
+        request that is not a JSON object.
         """
         if self._closed:
             raise ValueError(f"{self.name}: the workers are closed")
@@ -166,6 +176,7 @@ class Workers(Runner):
                 "request": dict(request),
                 "seconds": allowed.seconds,
                 "memory": int(allowed.memory),
+                "processes": processes or self._processes,
             }
         return self._map(messages)
 
@@ -238,7 +249,6 @@ class Workers(Runner):
             "needle_tvm.tune.measure.template:serve",
             {
                 "function": self._function,
-                "processes": self._processes,
                 "environment": {**self._environment, _THREADED_AT_IMPORT: loaded, **temporary},
                 "folder": str(self._folder),
             },

@@ -211,13 +211,13 @@ def _graph():
     return trace(make_mlp(64, 64), tensor(np.zeros((2, 64), np.float32)))
 
 
-def check(what, seconds):
-    """Run one of the search checks in a process whose children have an emulated GPU too."""
+def check(seconds, *what):
+    """Run some of the search checks in a process whose children have an emulated GPU too."""
     if emulated_gpu.compiler() is None:
         pytest.skip("no C++ compiler to compile the emulated GPU with")
     command = [sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider"]
     done = subprocess.run(
-        [*command, "-p", "no:xdist", f"{HERE / 'search_checks.py'}::{what}"],
+        [*command, "-p", "no:xdist", *(f"{HERE / 'search_checks.py'}::{each}" for each in what)],
         cwd=ROOT,
         env={**os.environ, **emulated_gpu.environment()},
         capture_output=True,
@@ -229,20 +229,15 @@ def check(what, seconds):
 
 
 @pytest.mark.slow
-def test_a_search_end_to_end():
-    check("test_a_search_end_to_end", 900)
+def test_searches():
+    check(
+        900,
+        "test_a_search_end_to_end",
+        "test_what_writes_out_of_bounds_is_survived",
+        "test_a_search_that_may_spill_nothing_tells_what_does_not_fit",
+    )
 
 
 @pytest.mark.long
 def test_a_search_among_tiles_of_tensor_cores():
-    check("test_a_search_among_tiles_of_tensor_cores", 1800)
-
-
-@pytest.mark.slow
-def test_candidates_that_write_out_of_bounds():
-    check("test_what_writes_out_of_bounds_is_survived", 600)
-
-
-@pytest.mark.slow
-def test_candidates_that_spill():
-    check("test_a_search_that_may_spill_nothing_tells_what_does_not_fit", 600)
+    check(1800, "test_a_search_among_tiles_of_tensor_cores")

@@ -180,8 +180,8 @@ def test_a_range_gets_what_was_chosen_for_it(axes, monkeypatch, rng):
             np.testing.assert_allclose(compiled(x).numpy(), model(x).numpy(), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.slow  # the searching processes start twice
-def test_a_search_with_dims_end_to_end(rng):
+@pytest.mark.slow
+def test_a_search_with_dims_end_to_end(rng, in_this_process):
     """Trials are recorded, serve a second search, and the result is right at all sizes."""
     model = nn.Sequential(nn.Linear(32, 48), nn.ReLU()).eval()
     x = tensor(rng.standard_normal((4, 32)).astype(np.float32))

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from itertools import zip_longest
 
 import numpy as np
 import psutil
@@ -15,7 +16,7 @@ from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Verdict
+from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Trial, Verdict
 from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.status import Status
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -96,6 +97,17 @@ def test_a_kernel_that_tvm_cannot_search_keeps_its_rule(tmp_path, monkeypatch):
     (result,) = last["results"].values()
     assert result["ended"].startswith("RuntimeError: no rule for this block")
     assert result["chosen"] == "rule" and result["trials"] == 0
+
+
+@pytest.mark.slow
+def test_two_searches_at_once_spend_one_budget(tmp_path, in_this_process):
+    """They take turns after every trial; each may be in one when the budget is spent."""
+    searches = [search.search(setup_of(tmp_path, trials=6), iter(())) for _ in range(2)]
+    for answers in zip_longest(*searches):
+        found = [each["results"] for each in answers if each and "results" in each]
+        assert all(note["trials"] < 6 for notes in found for note in notes.values())
+    with Store(tmp_path / "records") as store:
+        assert 6 <= len(store.all(Trial)) <= 7
 
 
 @pytest.mark.slow

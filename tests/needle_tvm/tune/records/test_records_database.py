@@ -1,9 +1,7 @@
 """The record store behind meta_schedule serves no record if any part of its key differs."""
 
-import functools
 import json
 import logging
-import os
 import sys
 import types
 
@@ -13,7 +11,6 @@ import pytest
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import Schedule, make_target, ms, relax, te, tvm
 from needle_tvm.errors import RecordsError
-from needle_tvm.process.child import die_with_parent
 from needle_tvm.tune.records import keys, rows
 from needle_tvm.tune.records.database import RecordDatabase
 from needle_tvm.tune.records.keys import Key
@@ -235,14 +232,27 @@ def product(n):
     return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
 
 
-def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd, monkeypatch):
-    # Every TuneContext imports all tensor intrinsics, which takes 10 s; this target has none.
+@pytest.fixture
+def tuned_into(tmp_path, capfd, monkeypatch):
+    """Tune a module into a database by meta_schedule's own loop; nothing is built or run."""
+    # Every TuneContext imports all tensor intrinsics, which takes 10 s; these rules use none.
     name = "tvm.s_tir.tensor_intrin"
     monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    rules = dict.fromkeys(("sch_rules", "postprocs", "mutator_probs"), "llvm")
+    parts = {
+        "space": ms.space_generator.PostOrderApply(**rules),
+        "builder": NoBuilder(),
+        "runner": NoRunner(),
+        "measure_callbacks": [ms.measure_callback.AddToDatabase()],
+    }
+    return lambda database, module, target: tune(
+        database, module, target, tmp_path / "work", 4, **parts
+    )
+
+
+def test_meta_schedule_tunes_into_it(store, tuning, target, tuned_into):
     module = product(16)
-    callbacks = [ms.measure_callback.AddToDatabase()]
-    parts = {"builder": NoBuilder(), "runner": NoRunner(), "measure_callbacks": callbacks}
-    tune(tuning, module, target, tmp_path / "work", 4, **parts)
+    tuned_into(tuning, module, target)
     assert len(tuning) == len(store.all(Record)) == 4
     (workload,) = store.all(Workload)
     assert len(store.best([workload], 9, [MEASURED])) == 4
@@ -251,33 +261,11 @@ def test_meta_schedule_tunes_into_it(store, tuning, target, tmp_path, capfd, mon
         record.trace.apply_to_schedule(schedule, remove_postproc=False)
 
 
-def _build(module, target, _):
-    """Compile a candidate. TVM's build function would first import all tensor intrinsics: 10 s."""
-    return tvm.tirx.build(module, target=target)
-
-
-@pytest.mark.slow
-def test_a_tuned_record_compiles_and_runs(store, tmp_path, capfd):
+def test_a_tuned_record_compiles_and_runs(store, tuned_into):
     target = make_target({**TARGET, "mcpu": tvm_names.host_cpu()})
     tuning = RecordDatabase(store, Key.of(target), (MEASURED, GATED))
     module = product(32)
-    tune(
-        tuning,
-        module,
-        target,
-        tmp_path / "work",
-        2,
-        builder=ms.builder.LocalBuilder(
-            max_workers=1,
-            f_build=_build,
-            initializer=functools.partial(die_with_parent, os.getpid()),
-        ),
-        runner=ms.runner.LocalRunner(
-            evaluator_config=ms.runner.EvaluatorConfig(
-                number=1, repeat=1, min_repeat_ms=1, enable_cpu_cache_flush=False
-            )
-        ),
-    )
+    tuned_into(tuning, module, target)
     names = [name for name, _ in tuning.best(module, 9)]
     assert names
     store.decide(names, GATED)

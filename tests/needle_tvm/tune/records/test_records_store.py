@@ -149,7 +149,7 @@ def test_8_processes_write_at_once(tmp_path):
     write_at_once(tmp_path, 50)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_8_processes_write_1000_records_each(tmp_path):
     write_at_once(tmp_path, 1000)
 
