@@ -8,20 +8,13 @@
 
 namespace needle {
 
-namespace generic {
-void fill_table(KernelTable* t);
-void fill_grid(GridKernels* f32, GridKernels* f64);
-}  // namespace generic
-#ifdef NEEDLE_X86
-namespace avx2 {
-void fill_table(KernelTable* t);
-void fill_grid(GridKernels* f32, GridKernels* f64);
-}  // namespace avx2
-namespace avx512 {
-void fill_table(KernelTable* t);
-void fill_grid(GridKernels* f32, GridKernels* f64);
-}  // namespace avx512
-#endif
+#define NEEDLE_VARIANT(name, supported)               \
+  namespace name {                                    \
+  void fill_table(KernelTable* t);                    \
+  void fill_grid(GridKernels* f32, GridKernels* f64); \
+  }
+#include "isa_variants.inc"
+#undef NEEDLE_VARIANT
 
 namespace {
 
@@ -43,20 +36,15 @@ const GridKernels& grid_kernels(DType t) { return g_grid[t == DType::float64]; }
 
 void select_isa() {
   const Variant variants[] = {
-#ifdef NEEDLE_X86
-      {"avx512", avx512::fill_table, avx512::fill_grid,
-       __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")},
-      {"avx2", avx2::fill_table, avx2::fill_grid,
-       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-           __builtin_cpu_supports("f16c")},
-#endif
-      {"generic", generic::fill_table, generic::fill_grid, true},
+#define NEEDLE_VARIANT(name, supported) {#name, name::fill_table, name::fill_grid, supported},
+#include "isa_variants.inc"
+#undef NEEDLE_VARIANT
   };
   const char* wanted = std::getenv("NEEDLE_CPU_ISA");
   if (wanted != nullptr && *wanted == '\0') wanted = nullptr;
+  std::string names;
   for (const Variant& v : variants) {
+    names += std::string(names.empty() ? "" : ", ") + v.name;
     if (wanted != nullptr && std::string(wanted) != v.name) continue;
     if (!v.supported) {
       if (wanted == nullptr) continue;
@@ -67,12 +55,8 @@ void select_isa() {
     v.fill_grid(&g_grid[0], &g_grid[1]);
     return;
   }
-  throw std::invalid_argument(std::string("NEEDLE_CPU_ISA=") + wanted +
-                              ": this build has generic"
-#ifdef NEEDLE_X86
-                              ", avx2 and avx512"
-#endif
-  );
+  throw std::invalid_argument(std::string("NEEDLE_CPU_ISA=") + wanted + ": this build has " +
+                              names);
 }
 
 }  // namespace needle
