@@ -85,7 +85,7 @@ def blocks(sch: Schedule, each: int, step: int, vector: int, pad: int) -> Blocks
 
 def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) -> Any:
     """`blocks` with CUDA's wmma; return the loop over the strips."""
-    from needle_tvm.kernels.dense.gpu_wmma import Fragments
+    from needle_tvm.kernels.dense.gpu.wmma import Fragments
 
     kind = Fragments()
     parts = blocks(sch, each, step, vector, pad)
@@ -104,7 +104,7 @@ def fragments(sch: Schedule, each: int, step: int, vector: int, pad: int = 0) ->
 
 def registers(sch: Schedule, each: int, step: int, vector: int, pad: int) -> None:
     """`blocks` with PTX's mma and ldmatrix: fragments are the threads' own registers."""
-    from needle_tvm.kernels.dense.gpu_mma import Registers
+    from needle_tvm.kernels.dense.gpu.mma import Registers
 
     kind = Registers()
     parts = blocks(sch, each, step, vector, pad)

@@ -28,7 +28,7 @@ from needle_tvm.tune.options import Options
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule
-    from needle_tvm.kernels.dense.gpu_library_products import Product
+    from needle_tvm.kernels.dense.gpu.library_products import Product
     from needle_tvm.target.spec import TargetSpec
 
 _STAGE = "tuned"

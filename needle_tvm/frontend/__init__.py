@@ -11,7 +11,7 @@
   extent has one spelling, so that TVM's passes see which extents are equal.
 - `loops` lowers the bodies of an op that has some, each like a model of its own, and makes one
   function of their kernels. Code for a GPU has no such loops: `unroll` writes out their steps,
-  except those of layers that `kernels.recurrence.gpu_layers` has kernels for.
+  except those of layers that `kernels.recurrence.gpu.layers` has kernels for.
 - Inputs that are indices have a `range` in the manifest (`indices`); calls refuse values outside
   it.
 """

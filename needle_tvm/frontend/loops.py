@@ -15,8 +15,8 @@ from needle.trace.graph import Graph, Leaf
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
-from needle_tvm.kernels.recurrence import gpu_layers
 from needle_tvm.kernels.recurrence.gates import fuse_gates
+from needle_tvm.kernels.recurrence.gpu import layers
 from needle_tvm.kernels.scheduled_mark import SCHEDULED
 from needle_tvm.lower import bodies, build, pipeline
 from needle_tvm.lower.choices import choice_function
@@ -58,7 +58,7 @@ class Loops:
 
     def has_kernels(self, op: Scan) -> bool:
         """Whether there are kernels of this scan's steps on a GPU."""
-        return self.variant.stage == TUNED and gpu_layers.is_layer(op)
+        return self.variant.stage == TUNED and layers.is_layer(op)
 
     def emit(
         self,
@@ -107,7 +107,7 @@ class _Site:
         op = whole.fitted(self._specs).only(sorted(used))
         states, last = op.states, op.states + op.sequences
         if target_info(self._loops.target).is_gpu:
-            return tuple(gpu_layers.layer(self._builder, whole, self._operands))
+            return tuple(layers.layer(self._builder, whole, self._operands))
         target, stage = self._loops.target, self._loops.variant.stage
         if stage == TUNED:
             op = replace(op, body=fuse_gates(op.body, states, last, target))

@@ -1,7 +1,7 @@
 """Loops and choices of a graph as the ops of all their steps, for code that has no loops.
 
 On a GPU a loop would be a kernel per step whose launches the host repeats; that is written for the
-usual recurrent layers alone (`kernels.recurrence.gpu_layers`). Of a choice, both branches run.
+usual recurrent layers alone (`kernels.recurrence.gpu.layers`). Of a choice, both branches run.
 """
 
 from __future__ import annotations

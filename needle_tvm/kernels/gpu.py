@@ -8,7 +8,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target, tirx
 from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent
 from needle_tvm.kernels.dlight import by_dlight
-from needle_tvm.kernels.reduce.gpu_nan import keeping_nan
+from needle_tvm.kernels.reduce.gpu.nan import keeping_nan
 from needle_tvm.kernels.rule import rules
 from needle_tvm.kernels.scheduled_mark import is_scheduled, mark_scheduled, schedule_each
 from needle_tvm.target.kind import GPU

@@ -23,7 +23,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.artifact.layout import LIBRARY, SCRIPT
 from needle_tvm.errors import ArtifactError, TargetError, ToolchainError
 from needle_tvm.faults import blamed_on
-from needle_tvm.kernels.dense import gpu_library_products as library_products
+from needle_tvm.kernels.dense.gpu import library_products
 from needle_tvm.lower import cuda_graph, pipeline
 from needle_tvm.lower.any_address import any_address
 from needle_tvm.lower.caller_memory import add_into

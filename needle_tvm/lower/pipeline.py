@@ -49,7 +49,7 @@ from needle_tvm.kernels.conv.pack_conv import pack_conv
 from needle_tvm.kernels.conv.trim_taps import trim_taps
 from needle_tvm.kernels.conv.winograd import winograd
 from needle_tvm.kernels.conv.write_planes import fuse_planes, write_planes
-from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
+from needle_tvm.kernels.dense.gpu.library_products import Product, library_products
 from needle_tvm.kernels.dense.narrow_products import narrow_products
 from needle_tvm.kernels.dense.pack_pairs import pack_pairs
 from needle_tvm.kernels.dense.pack_weights import pack_weights

@@ -10,7 +10,7 @@ from needle_tvm.stages import CUBLAS, OWN
 from needle_tvm.target.precision import FLOAT32
 
 if TYPE_CHECKING:
-    from needle_tvm.kernels.dense.gpu_library_products import Product
+    from needle_tvm.kernels.dense.gpu.library_products import Product
 
 
 Measure = Callable[["Product", bool], float]

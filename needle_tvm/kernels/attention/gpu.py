@@ -18,8 +18,7 @@ and queries are read in place, whatever their layout.
             top = top'
         out = sums / total
 
-Sixteen lanes share a row, so that their exchanges stay within a warp. Designed by arithmetic, not
-by measuring.
+Sixteen lanes share a row, so that their exchanges stay within a warp.
 """
 
 from __future__ import annotations

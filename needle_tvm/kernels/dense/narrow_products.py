@@ -25,7 +25,7 @@ from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, re
 from needle_tvm.graph.convolutions import conv_shapes
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.kernels.dense.gpu_tensor_core import TF32
+from needle_tvm.kernels.dense.gpu.tensor_core import TF32
 from needle_tvm.target.info import target_info
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tir.functions import static_shape

@@ -21,7 +21,7 @@ from needle_tvm.compiler import products
 from needle_tvm.errors import TargetError
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.translate import translate
-from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
+from needle_tvm.kernels.dense.gpu.library_products import Product, library_products
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Choice
 from needle_tvm.target import cublas

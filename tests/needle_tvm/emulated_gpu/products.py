@@ -8,7 +8,7 @@ import pytest
 
 import needle as ndl
 from needle import ops
-from needle_tvm.kernels.dense import gpu_tiles
+from needle_tvm.kernels.dense.gpu import tiles as gpu_tiles
 from tests.needle_tvm.emulated_gpu.checks import program
 
 DRAWS = int(os.environ.get("NEEDLE_PRODUCTS", "8"))

@@ -18,7 +18,7 @@ from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.artifact.tolerance import relative_tolerance
 from needle_tvm.check import parity
 from needle_tvm.frontend import lowering
-from needle_tvm.kernels.dense import gpu_tensor_core
+from needle_tvm.kernels.dense.gpu import tensor_core as gpu_tensor_core
 from needle_tvm.lower import build
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.emulated_gpu.products import (

@@ -12,10 +12,11 @@ from needle_tvm._tvm.names import te, tirx, topi, tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import gpu
 from needle_tvm.kernels.conv.gpu import per_result
-from needle_tvm.kernels.dense import gpu_product, gpu_tiles
-from needle_tvm.kernels.dense.gpu_few_rows import narrow
-from needle_tvm.kernels.recurrence.gpu import steps_threads
-from needle_tvm.kernels.reduce.gpu import shared_reductions
+from needle_tvm.kernels.dense.gpu import product as gpu_product
+from needle_tvm.kernels.dense.gpu import tiles as gpu_tiles
+from needle_tvm.kernels.dense.gpu.few_rows import narrow
+from needle_tvm.kernels.recurrence.gpu.steps import steps_threads
+from needle_tvm.kernels.reduce.gpu.shared_reductions import shared_reductions
 from needle_tvm.lower import build, pipeline
 from needle_tvm.stages import STAGES
 from needle_tvm.target import nvcc

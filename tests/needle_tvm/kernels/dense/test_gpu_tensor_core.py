@@ -12,8 +12,8 @@ from needle.trace import trace
 from needle_tvm._tvm.names import PrimFunc, te, tirx, topi, tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels.blocks import item_bytes
-from needle_tvm.kernels.dense.gpu_mma import Registers
-from needle_tvm.kernels.dense.gpu_tensor_core import (
+from needle_tvm.kernels.dense.gpu.mma import Registers
+from needle_tvm.kernels.dense.gpu.tensor_core import (
     TF32,
     _shared_bytes,
     _taken,

@@ -16,7 +16,7 @@ from needle_tvm.artifact import artifact
 from needle_tvm.compiler import products
 from needle_tvm.errors import ArtifactError, StageError, TargetError
 from needle_tvm.frontend.translate import translate
-from needle_tvm.kernels.dense.gpu_library_products import Product, is_used, library_products
+from needle_tvm.kernels.dense.gpu.library_products import Product, is_used, library_products
 from needle_tvm.lower import build
 from needle_tvm.lower.libraries import compiled_function, cxx_compiler
 from needle_tvm.lower.variant import Variant

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from needle_tvm._tvm.names import TensorType, relax, tirx
-from needle_tvm.kernels.dense.gpu_library_products import Product, library_products
+from needle_tvm.kernels.dense.gpu.library_products import Product, library_products
 from needle_tvm.target import cublas
 from needle_tvm.target.spec import resolve
 from tests.needle_tvm.modules import SM_90, Spec, check_becomes, check_stays, emit, relax_module

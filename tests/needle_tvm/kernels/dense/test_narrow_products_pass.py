@@ -6,7 +6,7 @@ import pytest
 
 from needle_tvm._tvm.names import OP_PATTERN, relax, tirx, topi
 from needle_tvm.kernels.dense import narrow_products as rules
-from needle_tvm.kernels.dense.gpu_tensor_core import TF32
+from needle_tvm.kernels.dense.gpu.tensor_core import TF32
 from needle_tvm.kernels.dense.narrow_products import narrow_products
 from tests.needle_tvm.modules import (
     AVX512,

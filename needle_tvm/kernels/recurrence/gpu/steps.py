@@ -1,7 +1,7 @@
 """The steps of a recurrence on a GPU: a kernel per step, launched by a loop on the host; an LSTM's.
 
 dlight knows no such steps: it ran them all in one thread. A step is a matmul of few rows (see
-`dense.gpu_few_rows`) whose epilogue is the next state. A block has all gates of a few units, from a
+`dense.gpu.few_rows`) whose epilogue is the next state. A block has all gates of a few units, from a
 panel of the packed weight (`gates.pack_gates`), and its threads share the reduction axis:
 
     for step (on the host; a CUDA graph can hold the launches):
@@ -15,7 +15,6 @@ panel of the packed weight (`gates.pack_gates`), and its threads share the reduc
 
 All blocks need the previous state, so a step cannot begin before the last one has ended; the end of
 a kernel synchronises them. A weight of some megabytes stays in the L2 cache from step to step.
-Designed by arithmetic, not measured.
 """
 
 from __future__ import annotations

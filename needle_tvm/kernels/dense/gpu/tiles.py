@@ -14,7 +14,7 @@ sums meet in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
             partial[slice] = sums
         for result of the tile (all threads): the sum of partial, and the epilogue
 
-Designed by arithmetic (`cycles`), not by measuring.
+The tile is chosen by a model of cycles (`cycles`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
 from needle_tvm.kernels.blocks import extent
-from needle_tvm.kernels.dense.gpu_product import (
+from needle_tvm.kernels.dense.gpu.product import (
     LEFT,
     PARTIAL,
     PRODUCT,
@@ -37,7 +37,7 @@ from needle_tvm.kernels.dense.gpu_product import (
     find,
     whole,
 )
-from needle_tvm.kernels.dense.gpu_product import Tile as _Extents
+from needle_tvm.kernels.dense.gpu.product import Tile as _Extents
 from needle_tvm.kernels.rule import rule
 from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.target.kind import GPU
@@ -113,7 +113,7 @@ class Tile(_Extents):
 def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None:
     """Schedule a matmul (or convolution) and its epilogue in tiles of shared memory and registers.
 
-    It fits products that `gpu_product.find` recognises, with float32 sums and at least 4,096
+    It fits products that `product.find` recognises, with float32 sums and at least 4,096
     multiply-adds, if there is a tile for them. None otherwise. `tile` must be one of `tiles`; the
     default is the first of them.
     """

@@ -7,7 +7,7 @@ all 32 threads of a warp execute a call together (CUDA C++ Programming Guide, "W
 Functions").
 
 An operand may be transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
-code generator does not support tf32 fragments of wmma: those are in `gpu_mma.py`.
+code generator does not support tf32 fragments of wmma: those are in `mma.py`.
 
 This module imports TVM's compiler.
 """

@@ -11,7 +11,7 @@ one warp (and a block several rows), or as many warps as leave each thread a few
 
 If neighbouring rows are contiguous in memory but neighbouring terms are not (a reduction over the
 first axis), threadIdx.x runs over the rows and threadIdx.y over the terms. Values read several
-times along a row are kept in shared memory if there is room. Designed by arithmetic, not measured.
+times along a row are kept in shared memory if there is room.
 """
 
 from __future__ import annotations

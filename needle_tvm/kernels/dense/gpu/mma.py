@@ -4,7 +4,7 @@ Unlike wmma's, their fragments have a layout that the PTX ISA specifies ("Matrix
 mma.m16n8k16" and "for mma.m16n8k8"): `Registers.at` says which thread of a warp holds which
 elements. So fragments are ordinary registers (scope "warp": each thread's part of an array of 32 x
 its elements), and shared memory can be laid out to avoid bank conflicts. Instructions for halves
-are like TVM's own `tvm.s_tir.tensor_intrin.cuda`; `gpu_wmma.py` says why those are not used. tf32
+are like TVM's own `tvm.s_tir.tensor_intrin.cuda`; `wmma.py` says why those are not used. tf32
 is not a dtype: its operands are float32, of which the instruction reads 11 significant bits, so
 they must be rounded beforehand.
 
@@ -19,7 +19,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import TensorIntrin, ldmatrix, mma, mma_fill
 from needle_tvm._tvm.names import tvmscript as T
-from needle_tvm.kernels.dense.gpu_wmma import matched
+from needle_tvm.kernels.dense.gpu.wmma import matched
 
 Place = tuple[Any, Any]  # (thread of the warp, index among its elements)
 

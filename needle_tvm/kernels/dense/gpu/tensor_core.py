@@ -1,6 +1,6 @@
 """Matmuls of narrow operands on a GPU's tensor cores: dense layers, batches, convolutions.
 
-A product is in the form of `gpu_product`, with float16, bfloat16 or (annotated) tf32 operands and
+A product is in the form of `product`, with float16, bfloat16 or (annotated) tf32 operands and
 float32 sums. Operands are rounded, zero-padded and gathered from windows on their way into shared
 memory, and the epilogue is computed on the sums' way out.
 
@@ -13,8 +13,7 @@ memory, and the epilogue is computed on the sums' way out.
 
 If there are too few tiles for a GPU, the warps of a block share the terms of one small tile
 ("sliced-K", CUTLASS, "Efficient GEMM in CUDA"), and their sums meet in shared memory. The tile is
-the largest that leaves about one block per multiprocessor: designed by arithmetic, not by
-measuring.
+the largest that leaves about one block per multiprocessor.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from typing import Any
 
 from needle_tvm._tvm.names import SCHEDULE_ERROR, PrimFunc, Schedule, Target
 from needle_tvm.kernels.blocks import extent, item_bytes
-from needle_tvm.kernels.dense import gpu_product
-from needle_tvm.kernels.dense.gpu_mma import Registers
-from needle_tvm.kernels.dense.gpu_product import (
+from needle_tvm.kernels.dense.gpu import product
+from needle_tvm.kernels.dense.gpu.mma import Registers
+from needle_tvm.kernels.dense.gpu.product import (
     LEFT,
     PARTIAL,
     PRODUCT,
@@ -37,7 +36,7 @@ from needle_tvm.kernels.dense.gpu_product import (
     Product,
     find,
 )
-from needle_tvm.kernels.dense.gpu_wmma import Fragments
+from needle_tvm.kernels.dense.gpu.wmma import Fragments
 from needle_tvm.kernels.rule import rule
 from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.target.info import target_info
@@ -92,7 +91,7 @@ def tensor_core(
 ) -> Schedule | None:
     """Schedule a matmul of narrow operands and its epilogue on tensor cores.
 
-    It fits products that `gpu_product.find` recognises, with operands of one dtype (float16,
+    It fits products that `product.find` recognises, with operands of one dtype (float16,
     bfloat16, or float32 annotated as tf32) that the target's tensor cores take, float32 sums, at
     least 5 rows, and at least 8 columns and terms. None otherwise. `tile` is one of `warp_tiles`;
     the default is the first of them.
@@ -106,7 +105,7 @@ def tensor_core(
     if _blocks(found, instructions, tile) > _MOST_BLOCKS:
         return None
     m, n, k = instructions.shape
-    whole = gpu_product.Tile(
+    whole = product.Tile(
         m * tile.by_rows,
         n * tile.columns * tile.by_columns,
         _depth(found, k, tile),

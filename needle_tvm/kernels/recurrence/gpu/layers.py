@@ -1,7 +1,4 @@
-"""LSTM, GRU and plain RNN layers on a GPU: the kernels of `recurrence.gpu`, by the layer's cell.
-
-Designed by arithmetic, not measured.
-"""
+"""LSTM, GRU and plain RNN layers on a GPU: the kernels of `recurrence.gpu`, by the layer's cell."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from needle.ops import Scan, _te
 from needle.recurrence import layers as recurrent
 from needle_tvm._tvm.names import OP_PATTERN, TE_NAMESPACE, relax, te, tirx, topi
 from needle_tvm.kernels.recurrence.gates import pack_gates
-from needle_tvm.kernels.recurrence.gpu import (
+from needle_tvm.kernels.recurrence.gpu.steps import (
     Recurrence,
     State,
     StepsWriter,

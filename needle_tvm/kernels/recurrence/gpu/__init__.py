@@ -1,0 +1,1 @@
+"""The layers of recurrences on GPUs, frozen until they are timed (docs/gpu.md)."""
