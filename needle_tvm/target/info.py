@@ -45,26 +45,22 @@ class TargetInfo:
         """The threads that a CPU's code is scheduled for."""
         return int(self.target.attrs["num-cores"])
 
-    @functools.cached_property
+    @property
     def features(self) -> frozenset[str]:
         """LLVM's names of the features that code for a CPU, or a GPU's host code, may use.
 
         Raises ValueError if LLVM has no code for the processor.
         """
-        from needle_tvm._tvm.names import cpu_features
-
-        processor = self.target if self.is_cpu else self.target.host
-        known = processor is not None and str(processor.kind) == kind.CPU
-        return frozenset(cpu_features(processor) if known else ())
+        return _features(self.target if self.is_cpu else self.target.host)
 
     def has(self, feature: str) -> bool:
         """Whether code may use a feature of `features.FEATURES`, such as "avx512bf16"."""
         return feature in self.features
 
-    @functools.cached_property
+    @property
     def vectors(self) -> Vectors:
         """The widest vector registers, and their number."""
-        rows = (row.vectors for name, row in FEATURES.items() if self.has(name))
+        rows = (FEATURES[name].vectors for name in self.features if name in FEATURES)
         return max((each for each in rows if each is not None), default=_WITHOUT_FEATURES)
 
     def lanes(self, dtype: str) -> int:
@@ -76,7 +72,7 @@ class TargetInfo:
     @property
     def fuses(self) -> bool:
         """Whether one instruction multiplies and adds, rounding once."""
-        return any(row.fuses for name, row in FEATURES.items() if self.has(name))
+        return any(FEATURES[name].fuses for name in self.features if name in FEATURES)
 
     @property
     def in_halves(self) -> bool:
@@ -94,7 +90,14 @@ class TargetInfo:
         return gpu.capability(self.arch)
 
 
-@functools.lru_cache(maxsize=64)
 def target_info(target: Target) -> TargetInfo:
     """The answers about a target of TVM's."""
     return TargetInfo(target)
+
+
+@functools.lru_cache(maxsize=64)  # LLVM takes half a millisecond
+def _features(processor: Target | None) -> frozenset[str]:
+    from needle_tvm._tvm.names import cpu_features
+
+    known = processor is not None and str(processor.kind) == kind.CPU
+    return frozenset(cpu_features(processor) if known else ())
