@@ -19,7 +19,7 @@ from ..backend_ndarray.dtypes import dtype_name, finfo, is_floating, is_half
 from ..common.state import no_grad
 from ..op import Op
 from ..op.samples import Arg, ErrorSample, Sample
-from . import examples as examples
+from . import examples
 from .examples import Array
 
 Compiled = Callable[[Op, list[Any]], Any]

@@ -9,6 +9,7 @@ import pytest
 
 import needle as ndl
 from needle.testing import assert_close
+from needle.trace.graph import flatten_outputs
 from tests import ROOT
 from tests.gallery.test_gallery import RUNS
 from tests.needle.onnx.exporting import loaded, run
@@ -36,7 +37,7 @@ def test_a_lesson_is_exported(lesson, load, monkeypatch, tmp_path):
         file = tmp_path / "model.onnx"
         ndl.onnx.export(model, tuple(inputs), file)
         with ndl.no_grad():
-            _, expected = ndl.graph.flatten_outputs(model(*map(ndl.Tensor, inputs)))
+            _, expected = flatten_outputs(model(*map(ndl.Tensor, inputs)))
         for results in (run(file, inputs), loaded(file, inputs)):
             for got, (name, want) in zip(results, expected, strict=True):
                 assert_close(got, want.numpy(), rtol=2e-5, scale=1, what=name)

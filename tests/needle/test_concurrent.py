@@ -14,7 +14,7 @@ import pytest
 import needle as ndl
 from needle import data, nn, optim
 from needle.ops import REGISTRY
-from needle.testing import examples as examples
+from needle.testing import examples
 
 HERE = Path(__file__).parent
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))

@@ -6,7 +6,7 @@ import pytest
 import needle as ndl
 from needle import nn, optim
 from needle.ops import REGISTRY
-from needle.testing import examples as examples
+from needle.testing import examples
 from tests import torch_layers
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))

@@ -11,8 +11,7 @@ from needle import nn, optim
 from needle.autograd import TensorTuple
 from needle.backend_ndarray.dtypes import HALVES, astype, is_floating
 from needle.ops import REGISTRY
-from needle.testing import assert_close, tolerance
-from needle.testing import examples as examples
+from needle.testing import assert_close, examples, tolerance
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 

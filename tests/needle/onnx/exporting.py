@@ -9,8 +9,8 @@ import needle as ndl
 import needle.onnx
 from needle.backend_ndarray.dtypes import is_floating, is_half
 from needle.ops import REGISTRY
-from needle.testing import assert_close
-from needle.testing import examples as examples
+from needle.testing import assert_close, examples
+from needle.trace.graph import flatten_outputs
 
 OWN = sorted(name for name, op in REGISTRY.items() if op.__module__.startswith("needle."))
 
@@ -106,7 +106,7 @@ def run(path, feeds, reference=False):
 def loaded(path, feeds):
     """The outputs of a file that needle reads, for arrays in the order of its inputs."""
     with ndl.no_grad():
-        _, outputs = ndl.graph.flatten_outputs(ndl.onnx.load(path)(*map(ndl.Tensor, feeds)))
+        _, outputs = flatten_outputs(ndl.onnx.load(path)(*map(ndl.Tensor, feeds)))
     return [value.numpy() for _, value in outputs]
 
 

@@ -13,6 +13,7 @@ from needle.errors import DimError, TraceError, UnsupportedError
 from needle.onnx import export
 from needle.op import REGISTRY, Elementwise, register
 from needle.testing import assert_close
+from needle.trace.graph import flatten_outputs
 from tests.needle.onnx.exporting import loaded, run
 
 onnx = pytest.importorskip("onnx")
@@ -36,7 +37,7 @@ def exported(tmp_path):
         export(model, inputs, path, **choices)
         for given in (inputs, *also):
             with ndl.no_grad():
-                _, expected = ndl.graph.flatten_outputs(model(*map(ndl.Tensor, given)))
+                _, expected = flatten_outputs(model(*map(ndl.Tensor, given)))
             for results in (run(path, given), loaded(path, given)):
                 for got, (name, want) in zip(results, expected, strict=True):
                     assert_close(got, want.numpy(), rtol=rtol, scale=1, what=name)
@@ -382,7 +383,7 @@ def test_what_is_exported_compiles_again(name, tmp_path):
     export(model, x, tmp_path / "model.onnx", dims={0: {axis: n}})
     compiled = needle_tvm.compile_onnx(tmp_path / "model.onnx", x, dims={"n": n})
     for given in (x, np.take(x, range(3), axis)):
-        _, expected = ndl.graph.flatten_outputs(model(ndl.Tensor(given)))
+        _, expected = flatten_outputs(model(ndl.Tensor(given)))
         found = compiled(given)
         found = list(found) if isinstance(found, (tuple, list)) else [found]
         for got, (what, want) in zip(found, expected, strict=True):

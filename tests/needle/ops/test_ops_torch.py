@@ -9,8 +9,7 @@ import pytest
 import needle as ndl
 from needle.backend_ndarray.dtypes import is_floating
 from needle.ops import REGISTRY
-from needle.testing import assert_close
-from needle.testing import examples as examples
+from needle.testing import assert_close, examples
 
 torch = pytest.importorskip("torch")
 F = torch.nn.functional

@@ -6,8 +6,7 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle.op import REGISTRY
-from needle.testing import assert_close
-from needle.testing import examples as examples
+from needle.testing import assert_close, examples
 
 NAMES = [
     name
