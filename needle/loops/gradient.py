@@ -21,7 +21,7 @@ from ..ops.matmul import Matmul
 from ..ops.reduce import Summation
 from ..ops.scan_loop import Scan
 from ..ops.shape import Permute, Reshape, Transpose
-from ..recurrence.running import run
+from ..recurrence.execution import run
 from ..sizes.dims import bounds_of
 from .tracing import InnerTrace, recorded
 

@@ -11,7 +11,7 @@ from ..autograd.tensor import Tensor
 from ..common import tree
 from ..errors import ShapeError
 from ..op.subgraph import Body, same_spec
-from ..recurrence.running import run
+from ..recurrence.execution import run
 from ..sizes.dims import Expression
 from ..sizes.extents import same
 from .tracing import flattened, rebuilt, traced

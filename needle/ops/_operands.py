@@ -14,7 +14,7 @@ from ..backend_ndarray import Device, NDArray, full
 from ..op import Op
 from ..sizes.dims import Expression
 from ..sizes.size_numbers import SizeNumber
-from .counting import arange
+from .arange import arange
 
 SCALARS = (bool, int, float)
 

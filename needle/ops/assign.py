@@ -18,7 +18,7 @@ from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray, indexing
 from ._arguments import as_source
 from ._keys import as_key
-from .along import Put
+from .along_axis import Put
 from .arithmetic import maximum, minimum, where
 from .getitem import _has_sizes_alone, _placed
 from .shape import permute, reshape

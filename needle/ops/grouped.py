@@ -19,8 +19,8 @@ from ..sizes.extents import same
 from . import _te
 from ._arguments import check_tensors
 from ._index import Index, check_index, positions
+from .arange import arange
 from .arithmetic import equal, where
-from .counting import arange
 from .matmul import matmul
 from .reorder import swapaxes
 from .shape import reshape, transpose

@@ -18,8 +18,8 @@ from ..errors import ShapeError, TraceError
 from ..sizes.dims import Expression
 from ..sizes.extents import as_extent, same
 from ._arguments import check_tensors
-from .along import take_along_axis
-from .counting import arange
+from .along_axis import take_along_axis
+from .arange import arange
 from .getitem import getitem
 from .index import take
 from .movement import unsqueeze

@@ -24,7 +24,7 @@ from ._arguments import check_tensors
 from ._operands import applied
 from ._scalars import takes_scalars
 from ._sorted import sorted_rows
-from .along import PutAlongAxis, _filled, take_along_axis
+from .along_axis import PutAlongAxis, _filled, take_along_axis
 from .elementwise import cast
 from .slicing import slice as slice_
 from .tuples import make_tuple

@@ -18,7 +18,7 @@ from ..op.signatures import Expr, Gradients, TeNamespace, TeTensor
 from ..sizes.extents import same
 from . import _te
 from ._index import Index, check_index, positions
-from .along import PutAlongAxis, TakeAlongAxis, _filled
+from .along_axis import PutAlongAxis, TakeAlongAxis, _filled
 from .arithmetic import where
 from .reduce import summation
 from .shape import broadcast_to, reshape

@@ -22,7 +22,7 @@ from ..ops.gru import GruGates
 from ..ops.matmul import Matmul
 from ..ops.recurrent import LstmGates
 from ..ops.tuples import TupleGetItem
-from .running import run
+from .execution import run
 
 
 def _body(shapes: Sequence[tuple[int, ...]], *steps: Step, outputs: tuple[int, ...]) -> Body:

@@ -10,7 +10,7 @@ from needle.loops import gradient
 from needle.loops.tracing import traced
 from needle.ops import Matmul, Scan
 from needle.recurrence import layers
-from needle.recurrence.parts import parts
+from needle.recurrence.hoisting import parts
 from needle.trace import trace
 
 

@@ -14,8 +14,8 @@ from ..common.state import state
 from ..errors import ShapeError
 from ..sizes.extents import as_extent, is_symbolic
 from ._arguments import check_tensors
+from .arange import arange
 from .arithmetic import compare, maximum, where
-from .counting import arange
 from .elementwise import cast
 from .reorder import diagonal
 from .shape import broadcast_to, reshape

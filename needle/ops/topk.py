@@ -20,7 +20,7 @@ from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 from ._scalars import takes_scalars
 from ._scan import nothing
-from .along import PutAlongAxis, _filled
+from .along_axis import PutAlongAxis, _filled
 from .sorting import Sort, _checked
 
 _COMPARED = 4  # instructions for an element

@@ -20,7 +20,7 @@ from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 from ._scalars import takes_scalars
 from ._scan import Along
-from .along import PutAlongAxis, _filled
+from .along_axis import PutAlongAxis, _filled
 from .scan import _SAMPLES
 
 _BLOCK = 16  # elements that are compared at once with the best so far

@@ -22,8 +22,8 @@ from ..op.samples import Arg, error, sample
 from ..op.signatures import Gradients, TeNamespace, TeTensor
 from ._arguments import as_source, check_tensors
 from ._index import HOW, Index, check_index, positions, put_te
+from .arange import arange
 from .arithmetic import compare, where
-from .counting import arange
 from .elementwise import cast
 from .index import Take
 from .shape import broadcast_to, reshape

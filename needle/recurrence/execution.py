@@ -11,7 +11,7 @@ from ..backend_ndarray.dtypes import is_floating
 from ..common.state import state
 from ..op.subgraph import Body
 from ..ops.scan_loop import Scan
-from .parts import parts
+from .hoisting import parts
 
 
 def run(

@@ -27,7 +27,7 @@ from . import _te
 from ._arguments import check_tensors
 from ._scalars import takes_scalars
 from .activation import abs as abs_
-from .along import put
+from .along_axis import put
 from .arithmetic import compare, where
 from .elementwise import cast, sign, sqrt
 from .reduce import Argmax, max, min, summation, var

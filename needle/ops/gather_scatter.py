@@ -14,7 +14,7 @@ from ..common.state import state
 from ..errors import ShapeError, TraceError
 from ..sizes.extents import same
 from ._arguments import as_source, check_tensors
-from .along import PutAlongAxis, TakeAlongAxis
+from .along_axis import PutAlongAxis, TakeAlongAxis
 from .arithmetic import where
 from .getitem import getitem
 from .shape import broadcast_to
