@@ -6,8 +6,8 @@
 - `evaluation` turns a request into a JSON-able result and prints nothing. `report` turns the result
   into a table, a file and a chart. `ladder` lists the rungs of `--ladder`: each is a stage with
   passes and rules of later rungs disabled.
-- `models` lists the models known by name. Each is a factory, so that a user's own model is treated
-  no differently.
+- `models` is the registry of models: of each its factory, its twin in PyTorch, its batches. A
+  user's own model is a factory too. `subjects` makes a model ready: its files and its contestants.
 - The timed child processes run `contestants` and `peers` (with `peer_models`). `tvm_eval.py` calls
   each stage through the runtime with NumPy arrays, on a GPU its code alone.
 - `training` is the loop of all `train_*.py`; a script defines a `Task`: model, optimizer, loader,

@@ -18,6 +18,8 @@ import numpy as np
 from needle_tvm.process.child import load_function
 from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
+EAGER = "needle eager"
+RUNTIME = ", runtime"  # ends the name of needle_tvm.runtime's call with NumPy arrays
 CODE = ", code"  # ends the name of a contestant whose inputs are converted or bound before
 SETS = 4  # sets of inputs that the calls of a contestant take in turn
 

@@ -15,8 +15,9 @@ import numpy as np
 import needle as ndl
 import needle_tvm
 from apps import digits, ladder, models, peers
-from apps.contestants import Disagreement, build_model, check_agreement
+from apps.contestants import EAGER, Disagreement, build_model, check_agreement
 from apps.ladder import Rung
+from apps.subjects import Subject
 from needle_tvm.check import parity
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.process import timing
@@ -30,7 +31,6 @@ from needle_tvm.target.precision import FLOAT32
 from needle_tvm.text import error_line
 from needle_tvm.tune.status import Status
 
-EAGER = "needle eager"
 PEERS = ("torch", "onnxruntime")  # the benchmarks know more
 
 
@@ -68,27 +68,6 @@ class Request:
         if self.ladder:
             return ladder.rungs(self.device, self.searches)
         return ladder.stages(self.stages)
-
-
-@dataclass
-class Subject:
-    """A model ready to be evaluated: in eval mode, on its device, with its example inputs."""
-
-    name: str
-    factory: str
-    options: dict[str, Any]
-    model: Any
-    inputs: tuple[np.ndarray, ...]
-
-    @property
-    def tensors(self) -> list[Any]:
-        """The inputs as needle tensors."""
-        return [ndl.Tensor(x, requires_grad=False) for x in self.inputs]
-
-    @property
-    def state(self) -> dict[str, np.ndarray]:
-        """The model's weights by name."""
-        return {name: value.numpy() for name, value in self.model.state_dict().items()}
 
 
 @dataclass
@@ -139,7 +118,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
     if request.ladder:
         steps = {rung.name: rung.step for rung in request.rungs()}
         result["ladder"] = {EAGER: ladder.EAGER_STEP, **steps}
-    if is_digits(subject):
+    if is_digits(request.model, subject):
         report(0, 1, "classifying the digits test set")
         result["digits"] = digits_accuracy(subject, compiled)
     result["ok"] = (
@@ -147,7 +126,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         and result.get("digits", {"identical": True})["identical"]
     )
     if request.with_peers:
-        result["peers_missing"] = peers.missing(request.model, PEERS)
+        result["peers_missing"] = peers.missing(PEERS, subject.kind)
     if result["ok"]:  # the speed of a wrong answer is useless
         allowed = {
             name: found[name]["tolerance"]
@@ -161,14 +140,14 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
 def build_subject(request: Request) -> Subject:
     """The model with its weights and inputs. Raises UsageError, which names what does not fit."""
     try:
-        factory = models.factory(request.model)
+        kind = models.find(request.model)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    options: dict[str, Any] = dict(models.options(request.model))
+    options: dict[str, Any] = dict(kind.options)
     options |= {} if request.batch is None else {"batch": request.batch}
     state = load_weights(request.weights) if request.weights else None
     try:
-        model, inputs = build_model(factory, **options, **({"state": state} if state else {}))
+        model, inputs = build_model(kind.factory, **options, **({"state": state} if state else {}))
     except (ValueError, OSError, ImportError, SyntaxError) as error:
         origin = f"weights {request.weights}" if state else f"model {request.model}"
         raise UsageError(f"{origin}: {error_line(error)}") from error
@@ -179,7 +158,7 @@ def build_subject(request: Request) -> Subject:
             raise UsageError(f"weights {request.weights}: {error_line(error)}") from error
     model.eval()
     arrays = tuple(x if isinstance(x, np.ndarray) else x.numpy() for x in inputs)
-    return Subject(request.model, factory, options, model, arrays)
+    return Subject(kind, options, model, arrays)
 
 
 def load_weights(path: Path) -> dict[str, np.ndarray]:
@@ -300,35 +279,19 @@ def prepare_contestants(
     folder: Path,
 ) -> list[Contestant]:
     """The eager model, every stage and the peers; their files are written to `folder`."""
-    weights, inputs = str(folder / "weights.npz"), str(folder / "inputs.npz")
-    timing.save_arrays(weights, subject.state)
-    timing.save_arrays(inputs, {f"input_{i}": x for i, x in enumerate(subject.inputs)})
-    eager = {
-        "factory": subject.factory,
-        "options": subject.options,
-        "weights": weights,
-        "inputs": inputs,
-        "device": request.device,
-    }
-    contestants = [Contestant(EAGER, "apps.contestants:eager", eager, threads=threads)]
+    subject.save(folder)
     # On a GPU a call of the program also copies, which PyTorch's, on tensors there, does not.
-    factory = f"apps.contestants:{'program' if request.device == 'cpu' else 'artifact'}"
-    for name, stage in compiled.items():
-        path = str(folder / name)
-        stage.executable.export(path)
-        files = {"path": path, "inputs": inputs}
-        contestants.append(Contestant(name, factory, files, threads=threads))
-    if request.with_peers:
-        files = peers.Files(weights, inputs, folder)
-        contestants += peers.contestants(
-            request.model, files, threads, names=PEERS, device=request.device
-        )
-    return contestants
+    way = "program" if request.device == "cpu" else "artifact"
+    return [
+        subject.eager(threads, request.device),
+        *(subject.compiled(n, stage.executable, threads, way) for n, stage in compiled.items()),
+        *(subject.peers(PEERS, threads, device=request.device) if request.with_peers else ()),
+    ]
 
 
-def is_digits(subject: Subject) -> bool:
+def is_digits(name: str, subject: Subject) -> bool:
     """Whether the model classifies 8x8 digits: 64 features in, 10 classes out."""
-    if subject.name != "mlp" or subject.inputs[0].shape[1] != digits.FEATURES:
+    if name != "mlp" or subject.inputs[0].shape[1] != digits.FEATURES:
         return False
     head = subject.state.get("head.weight")
     return head is not None and head.shape[1] == digits.CLASSES

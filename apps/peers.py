@@ -1,8 +1,7 @@
 """Other frameworks that run the same model, and what each of them needs.
 
 Each is a contestant of needle_tvm.process.timing in a process of its own, with the same weights and
-inputs as ours. `PEERS` describes each under the key that selects it; `TWINS` lists the models that
-they run.
+inputs as ours. `PEERS` describes each under the key that selects it.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from apps.contestants import CODE
+from apps.models import Model
 from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
@@ -29,7 +29,7 @@ class Peer:
     `factory` is one of needle_tvm.process.timing; those of onnx_peers.py get an ONNX file, the
     others the arguments of torch_peers.load. `modules` and `programs` must be installed. A peer
     with `images` takes only models with inputs of four axes, one with `gpu` also runs on a GPU,
-    `without` names models that it cannot run; one with `slow` takes so long to compile or to run
+    `without` names twins that it cannot run; one with `slow` takes so long to compile or to run
     that it runs only on request. The factory of one that `binds` takes `bound`.
     """
 
@@ -61,43 +61,24 @@ class Peer:
 
 TORCH_EAGER = "PyTorch eager"
 
+
+def _torch_compile(how: str = "", **options: Any) -> Peer:
+    name, needs = f"torch.compile{how}", ("torch",)
+    options = {"compiled": True, **options}
+    return Peer(name, _TORCH, needs, options, programs=("g++",), gpu=True, slow=True)
+
+
+_TORCH = "apps.torch_peers:forward"
 PEERS = {
-    "torch": Peer(TORCH_EAGER, "apps.torch_peers:forward", ("torch",), gpu=True),
+    "torch": Peer(TORCH_EAGER, _TORCH, ("torch",), gpu=True),
     "torch-channels-last": Peer(
-        f"{TORCH_EAGER}, channels last",
-        "apps.torch_peers:forward",
-        ("torch",),
-        {"channels_last": True},
+        *(f"{TORCH_EAGER}, channels last", _TORCH, ("torch",), {"channels_last": True}),
         images=True,
         gpu=True,
     ),
-    "torch-compile": Peer(
-        "torch.compile",
-        "apps.torch_peers:forward",
-        ("torch",),
-        {"compiled": True},
-        programs=("g++",),
-        gpu=True,
-        slow=True,
-    ),
-    "torch-compile-plain": Peer(
-        "torch.compile, not frozen",
-        "apps.torch_peers:forward",
-        ("torch",),
-        {"compiled": True, "frozen": False},
-        programs=("g++",),
-        gpu=True,
-        slow=True,
-    ),
-    "torch-compile-default": Peer(
-        "torch.compile, default mode",
-        "apps.torch_peers:forward",
-        ("torch",),
-        {"compiled": True, "frozen": False, "mode": "default"},
-        programs=("g++",),
-        gpu=True,
-        slow=True,
-    ),
+    "torch-compile": _torch_compile(),
+    "torch-compile-plain": _torch_compile(", not frozen", frozen=False),
+    "torch-compile-default": _torch_compile(", default mode", frozen=False, mode="default"),
     "onnxruntime": Peer(
         "ONNX Runtime", "apps.onnx_peers:onnxruntime", ("onnxruntime",), binds=True
     ),
@@ -109,30 +90,12 @@ PEERS = {
         ("tinygrad",),
         environment=lambda n: {"DEV": "CPU", "NUM_CPU_THREADS": str(n)},
         programs=("clang",),
-        without=("lstm", "language"),  # it does not know LSTM
+        without=("LSTM", "LanguageModel"),  # it does not know LSTM
         slow=True,
     ),
     "tvm": Peer("TVM, unscheduled", "apps.torch_peers:stock_tvm", ("torch", "tvm"), slow=True),
 }
 QUICK = tuple(key for key, peer in PEERS.items() if not peer.slow)
-
-ONNX = ".onnx"  # the suffix of a model that is a file
-
-# The function of peer_models.py that makes each model.
-TWINS = {
-    "mlp": "mlp",
-    "conv": "resnet9",
-    "transformer": "Transformer",
-    "language": "LanguageModel",
-    "lstm": "LSTM",
-    "bert": "bert",
-    "resnet18": "ResNet18",
-    "mobilenet": "MobileNet",
-    "convnet": "convnet",
-    "tiny": "Tiny",
-    "matmul": "Matmul",
-    "attention": "Sdpa",
-}
 
 
 @dataclass(frozen=True)
@@ -145,7 +108,7 @@ class Files:
 
 
 def contestants(
-    model: str,
+    model: Model,
     files: Files,
     threads: int,
     *,
@@ -157,9 +120,9 @@ def contestants(
     code: bool = False,
     axes: Mapping[int, str] | None = None,
 ) -> list[Contestant]:
-    """The installed peers among `names` of a model in `TWINS`, and those that read ONNX of a model
-    in an ONNX file; none for a user's own model. With `code` those that can come a second time,
-    with inputs and outputs bound before.
+    """The installed peers among `names` of a model with a twin, and those that read ONNX of one in
+    an ONNX file; none for a user's own model. With `code` those that can come a second time, with
+    inputs and outputs bound before.
 
     `options` are those of its factory in needle; `images` says that an input has four axes;
     `device` is PyTorch's name of the device, `precision` PyTorch's precision (a key of
@@ -167,23 +130,21 @@ def contestants(
     no fixed size there, but these names. Raises needle_tvm's
     ChildError if PyTorch cannot.
     """
-    given = model.endswith(ONNX) and device == "cpu"
-    if not given and model not in TWINS:
+    if model.onnx and device == "cpu":
+        return readers(names, model.onnx, files.inputs, threads, code)
+    if not model.twin:
         return []
-    if given:
-        path = str(Path(model).resolve())
-        return readers(names, path, files.inputs, threads, code)
     chosen = [
         peer
         for key, peer in PEERS.items()
         if key in names
         and not peer.missing
-        and model not in peer.without
+        and model.twin not in peer.without
         and (images or not peer.images)
         and (peer.gpu or device == "cpu")
     ]
     load = {
-        "twin": TWINS[model],
+        "twin": model.twin,
         "options": dict(options or {}),
         "weights": files.weights,
         "inputs": files.inputs,
@@ -250,11 +211,10 @@ def write_onnx(load: Mapping[str, Any], path: Path, axes: Mapping[int, str] | No
     return str(path)
 
 
-def missing(model: str, names: Collection[str] = QUICK) -> dict[str, list[str]]:
-    """Peers among `names` that cannot run here, with what they lack; none for a user's model."""
+def missing(names: Collection[str] = QUICK, model: Model | None = None) -> dict[str, list[str]]:
+    """Peers among `names`, of those that run `model` if it is given, that cannot run here, with
+    what they lack."""
     lacking = [peer for key, peer in PEERS.items() if key in names and peer.missing]
-    if model.endswith(ONNX):
-        lacking = [peer for peer in lacking if peer.reads_onnx]
-    elif model not in TWINS:
-        return {}
+    if model is not None and not model.twin:
+        lacking = [peer for peer in lacking if model.onnx and peer.reads_onnx]
     return {peer.name: peer.missing for peer in lacking}

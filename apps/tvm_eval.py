@@ -31,7 +31,7 @@ def stage_names(text: str) -> tuple[str, ...]:
 
 def model_name(text: str) -> str:
     try:
-        models.factory(text)
+        models.find(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
     return text
@@ -46,7 +46,7 @@ def make_parser() -> argparse.ArgumentParser:
         type=model_name,
         default="mlp",
         metavar="MODEL",
-        help=f"{', '.join(models.FACTORIES)}, FILE.onnx, or FILE.py:function that returns "
+        help=f"{', '.join(models.MODELS)}, FILE.onnx, or FILE.py:function that returns "
         "(model, inputs)",
     )
     add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")

@@ -21,7 +21,7 @@ import numpy as np
 
 import apps.peers
 import needle as ndl
-from apps.contestants import CODE, SETS, Disagreement, check_agreement
+from apps.contestants import CODE, EAGER, RUNTIME, SETS, Disagreement, check_agreement
 from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
@@ -29,8 +29,6 @@ from needle_tvm.process.threads import available_cores
 from needle_tvm.target import host
 from needle_tvm.text import error_line
 
-EAGER = "needle eager"
-RUNTIME = ", runtime"  # needle_tvm.runtime's call with NumPy arrays
 BEFORE = "before, "  # begins the names of contestants of another commit, which are no peers
 ARRAYS = ", arrays"  # exe(array); without it exe(Tensor)
 AGAIN = 4  # times as many rounds for a case that the first run does not decide
@@ -64,9 +62,7 @@ def make_parser(program: str, description: str | None) -> argparse.ArgumentParse
     return parser
 
 
-def new_report(
-    options: argparse.Namespace, peers_of: str, names: Collection[str] = ()
-) -> dict[str, Any]:
+def new_report(options: argparse.Namespace, names: Collection[str] = ()) -> dict[str, Any]:
     """A report without cases: where, when and how they are timed, and which peers are missing."""
     return {
         "machine": host.describe(options.threads),
@@ -74,7 +70,7 @@ def new_report(
         "needle": ndl.__version__,
         "rounds": options.rounds,
         "block_seconds": options.block_seconds,
-        "peers_missing": apps.peers.missing(peers_of, names),
+        "peers_missing": apps.peers.missing(names),
         "cases": [],
     }
 

@@ -33,7 +33,7 @@ def run(
     options: argparse.Namespace,
     name: str,
     cases: Cases,
-    peers: tuple[str, Sequence[str]],
+    peers: Sequence[str],
     notes: Sequence[str] = (),
     title: str = "beside the fastest peer of each case",
     table: Callable[[Sequence[Mapping[str, Any]]], tables.Rows] = tables.summary,
@@ -41,8 +41,8 @@ def run(
     """Run the contests that `options.parts` choose, print each as it ends; write all of them to
     NAME.json and a page with `table` under `title`.
 
-    `peers` are a model of apps/peers.py and the keys of the peers that may be missing. Raises
-    UsageError if no title has any of the parts.
+    `peers` are the keys of peers that may be missing. Raises UsageError if no title has any of the
+    parts.
     """
     chosen = [
         each for each in cases if not options.parts or any(part in each for part in options.parts)
@@ -51,7 +51,7 @@ def run(
         raise UsageError(f"no case's name has any of {options.parts}: {', '.join(cases)}")
     target = options.out / f"{name}.json"
     cli.check_writable(target)
-    report = contests.new_report(options, *peers) | {"notes": list(notes)}
+    report = contests.new_report(options, peers) | {"notes": list(notes)}
     for each in chosen:
         with scratch_folder("needle-bench-") as folder:
             entries, exact = cases[each](options, folder)

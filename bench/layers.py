@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
 
     cases = {name: partial(entries_of, name) for name in LAYERS}
     notes = [f"{OURS} is needle_tvm.runtime's call with NumPy arrays", contests.NOTES[0]]
-    return harness.run(options, "layers", cases, ("mlp", options.peers), notes)
+    return harness.run(options, "layers", cases, options.peers, notes)
 
 
 def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.Entries:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
         for name, case in CASES.items()
         for number, size in enumerate(case.sizes)
     }
-    return harness.run(options, "operations", cases, ("mlp", PEERS))
+    return harness.run(options, "operations", cases, PEERS)
 
 
 def entries_of(

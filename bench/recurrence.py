@@ -108,7 +108,7 @@ def race(
     notes: Sequence[str] = (),
 ) -> int:
     """Run the chosen contests of `cases`; print and write them with the rows of `table`."""
-    return harness.run(options, name, cases, ("lstm", PEERS), notes, "beside others", table)
+    return harness.run(options, name, cases, PEERS, notes, "beside others", table)
 
 
 def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> harness.Entries:
@@ -217,7 +217,7 @@ def run_compiling(options: argparse.Namespace) -> int:
     its own."""
     target = options.out / "recurrence-compiling.json"
     cli.check_writable(target)
-    report = contests.new_report(options, "lstm")
+    report = contests.new_report(options)
     report["how"] = (
         f"CPU seconds of {COMPILED}, each in a fresh process that has compiled something before; "
         "trace: `needle.trace`, which traces the cell of `needle.scan` and runs nothing; check: "

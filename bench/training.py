@@ -13,6 +13,7 @@ import numpy as np
 import apps.contestants
 import apps.peers
 import apps.report
+from apps.subjects import Subject
 from bench import cases, charts, contests, matmul, memory, tables
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
@@ -28,11 +29,11 @@ MEMORY_BATCH = 64  # memory is measured at this batch besides the models' own
 
 
 def contestants(
-    subject: cases.Subject, mode: str, options: argparse.Namespace, optimizer: str = "sgd"
+    subject: Subject, mode: str, options: argparse.Namespace, optimizer: str = "sgd"
 ) -> list[Contestant]:
     """needle and PyTorch in `mode`, "forward" or "step", on the same weights, inputs and labels (a
     class for each row of scores)."""
-    threads, device, peer = options.threads, options.device, subject.case.kind.peer
+    threads, device = options.threads, options.device
     common = {**subject.recipe, "device": device}
     if mode == "step":
         labels = str(subject.folder / "labels.npz")
@@ -40,10 +41,10 @@ def contestants(
         common |= {"labels": labels, "optimizer": optimizer}
     ours = "training" if mode == "step" else "eager"
     found = [Contestant(OURS, f"apps.contestants:{ours}", common, threads=threads)]
-    if apps.peers.missing(peer, TORCH):
+    if apps.peers.missing(TORCH):
         return found
     theirs = {name: value for name, value in common.items() if name != "factory"}
-    theirs |= {"twin": apps.peers.TWINS[peer], "threads": threads}
+    theirs |= {"twin": subject.kind.twin, "threads": threads}
     factory = f"apps.torch_peers:{'training' if mode == 'step' else 'forward'}"
     torch = Contestant(apps.peers.TORCH_EAGER, factory, theirs, threads=threads)
     found.append(torch)
@@ -53,7 +54,7 @@ def contestants(
     return found
 
 
-def _labels(subject: cases.Subject) -> np.ndarray:
+def _labels(subject: Subject) -> np.ndarray:
     scores = apps.contestants.flatten(subject.model(*subject.tensors))[0]
     rows = scores.size // scores.shape[-1]
     return np.random.default_rng(1).integers(0, scores.shape[-1], rows)
@@ -62,7 +63,7 @@ def _labels(subject: cases.Subject) -> np.ndarray:
 def measure_memory(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     """Peak tensor bytes of a training step above those before it, and ours over each peer's."""
     with scratch_folder("needle-bench-") as folder:
-        subject = cases.Subject.of(case, folder)
+        subject = case.subject(folder)
         probes = [
             replace(
                 entry,
@@ -104,7 +105,7 @@ def run(options: argparse.Namespace) -> int:
     cli.check_writable(options.out / "training.json")
     if options.quick:
         options.rounds = 5
-    report = contests.new_report(options, "language", TORCH)
+    report = contests.new_report(options, TORCH)
 
     def keep(found: dict[str, Any]) -> None:
         report["cases"].append(found)
@@ -112,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
 
     for case in _chosen(options):
         with scratch_folder("needle-bench-") as folder:
-            subject = cases.Subject.of(case, folder)
+            subject = case.subject(folder)
             for mode in options.modes:
                 text = f"step with {options.optimizer}" if mode == "step" else mode
                 entries = contestants(subject, mode, options, options.optimizer)
@@ -135,7 +136,7 @@ def _chosen(options: argparse.Namespace) -> list[cases.Case]:
 def run_memory(options: argparse.Namespace) -> int:
     """Measure the models at their own batch and at MEMORY_BATCH, or at --batch."""
     cli.check_writable(options.out / "memory.json")
-    report = contests.new_report(options, "language", TORCH)
+    report = contests.new_report(options, TORCH)
     report["memory"] = []
     planned = [
         replace(case, batch=batch)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import apps.report
+from apps.subjects import Subject
 from bench import cases, charts, contests, searches, tables
 from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.process import command_line as cli
@@ -52,10 +53,10 @@ def run(options: argparse.Namespace) -> int:
     target = options.out / "tuning.json"
     cli.check_writable(target)
     case = cases.Case(options.model, cases.MODELS[options.model].batches[0])
-    report = contests.new_report(options, cases.MODELS[options.model].peer)
+    report = contests.new_report(options)
     report |= {"model": options.model, "searches": [], "stock_batch": options.stock_batch}
     with scratch_folder("needle-bench-") as folder:
-        subject = cases.Subject.of(case, folder)
+        subject = case.subject(folder)
         entries = unsearched(subject, options.threads)
         order = search_order(options.searches)
         with cli.progress() as bar:
@@ -84,7 +85,7 @@ def search_order(count: int) -> list[str]:
     return [name for number in range(count) for name in turns[number % 2]]
 
 
-def unsearched(subject: cases.Subject, threads: int) -> list[Contestant]:
+def unsearched(subject: Subject, threads: int) -> list[Contestant]:
     """The contestants that need no search."""
     compiled = subject.compiled(RULE, subject.compile(threads), threads)
     return [replace(subject.eager(threads), name=EAGER), compiled]
@@ -93,7 +94,7 @@ def unsearched(subject: cases.Subject, threads: int) -> list[Contestant]:
 def search(
     name: str,
     out: Path,
-    subject: cases.Subject,
+    subject: Subject,
     options: argparse.Namespace,
     before: Sequence[str],
 ) -> dict[str, Any]:
@@ -122,9 +123,7 @@ def search(
     return {**found, "per_minute": 60 * found["distinct"] / found["seconds"]}
 
 
-def contestant(
-    name: str, title: str, out: Path, subject: cases.Subject, threads: int
-) -> Contestant:
+def contestant(name: str, title: str, out: Path, subject: Subject, threads: int) -> Contestant:
     """The result of a search, which it wrote into `out`, as a contestant."""
     if name == OURS:
         return subject.exported(title, out / "artifact", threads)

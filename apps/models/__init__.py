@@ -1,47 +1,111 @@
-"""The models that tvm_eval.py knows by name. Imports neither needle nor any other framework.
+"""The registry of models: every name, its factory, its twin in PyTorch, and what is timed of it.
 
-A model is named by its factory, `package.module:function` or `path/file.py:function`. The
-function returns (model, inputs): the needle Module and its example inputs, an array or a tuple of
-arrays. It may take two keyword arguments: `batch`, the number of samples in the inputs, and
-`state`, the names and arrays of a weights file, from which a factory that can be built in many
-sizes takes its sizes.
+Imports neither needle nor any other framework. A factory is named `package.module:function` or
+`path/file.py:function`. The function returns (model, inputs): the needle Module and its example
+inputs, an array or a tuple of arrays. It may take two keyword arguments: `batch`, the number of
+samples in the inputs, and `state`, the names and arrays of a weights file, from which a factory
+that can be built in many sizes takes its sizes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-FACTORIES = {
-    "mlp": "apps.models.mlp:build",
-    "conv": "apps.models.resnet:build",
-    "transformer": "apps.models.transformer:build",
+
+@dataclass(frozen=True)
+class Model:
+    """A model: its factory, the function of apps/peer_models.py that makes it in PyTorch ("" if
+    there is none), the batches of a whole run of the benchmarks (its own first), and what the
+    factory takes besides the batch. `onnx` is the file of a model that is one."""
+
+    factory: str
+    twin: str = ""
+    batches: tuple[int, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def onnx(self) -> str:
+        return str(self.options["path"]) if self.factory == _ONNX_FILE else ""
+
+
+_ONNX_FILE = "apps.models.onnx_file:build"
+
+
+def mlp_model(*sizes: int, batches: tuple[int, ...] = (8, 1, 64), head: bool = False) -> Model:
+    """An MLP: Linear and ReLU between each two sizes; with `head` no ReLU after the last."""
+    options: dict[str, Any] = {"sizes": list(sizes)}
+    if head:
+        options = {"sizes": list(sizes[:-1]), "classes": sizes[-1]}
+    return Model("apps.models.mlp:build", "mlp", batches, options)
+
+
+def convnet_model(*batches: int, **options: Any) -> Model:
+    """A plain convolutional net."""
+    return Model("apps.models.convnet:build", "convnet", batches, options)
+
+
+def encoder_model(*batches: int, **options: Any) -> Model:
+    """A BERT-like encoder."""
+    return Model("apps.models.bert:build", "bert", batches, options)
+
+
+def language_model(**options: int) -> Model:
+    """A language model of an LSTM."""
+    return Model("apps.models.language:lstm", "LanguageModel", (16,), options)
+
+
+def tiny_model(count: int) -> Model:
+    """Next to no arithmetic on `count` inputs."""
+    return Model("apps.models.tiny:build", "Tiny", (), {"count": count})
+
+
+MODELS = {
+    "mlp": mlp_model(*(512,) * 6, batches=(8, 1, 7, 64)),
+    "conv": Model("apps.models.resnet:build", "resnet9", (8, 1, 2, 64)),
+    "transformer": Model("apps.models.transformer:build", "Transformer", (8, 1, 64)),
+    "mlp-784": mlp_model(784, 1000, 300, 10, head=True),
+    "bert": encoder_model(1, 8),
+    "resnet18": Model("apps.models.resnet18:build", "ResNet18", (1,)),
+    "lstm": Model("apps.models.recurrent:build", "LSTM", (1,)),
+    "mobilenet": Model("apps.models.mobilenet:build", "MobileNet", (1,)),
+    "mlp-100": mlp_model(*(100,) * 6, batches=(8,)),
+    "mlp-256": mlp_model(*(256,) * 13, batches=(8,)),
+    "mlp-300": mlp_model(*(300,) * 4, batches=(7,)),
+    "mlp-300x4": mlp_model(*(300,) * 5, batches=(200,)),
+    "mlp-391-777-333-50": mlp_model(391, 777, 333, 50, batches=(5,), head=True),
+    "mlp-1000": mlp_model(*(1000,) * 3, batches=(1, 64)),
+    "mlp-1024x3": mlp_model(*(1024,) * 4, batches=(1,)),
+    "convnet": convnet_model(1),
+    "encoder": encoder_model(2, length=100, size=320, heads=8, hidden=1280),
+    "matmul": Model("apps.models.matmul:build", "Matmul"),
+    "attention": Model("apps.models.attention:build", "Sdpa"),
+    "lstm-128": language_model(words=1000, size=128, length=20),
+    "lstm-256": language_model(words=1000, size=256, length=35),
 }
+EVALUATED = ("mlp", "conv", "transformer")  # the models of the evaluation
 
 
-def factory(name: str) -> str:
-    """The factory of a model given as one of the names above, as `FILE.py:function` or as
-    `FILE.onnx`; that of ONNX files takes the options of `options`.
+def find(name: str) -> Model:
+    """The model of one of the names above, of `FILE.py:function` or of `FILE.onnx`.
 
     Raises ValueError for anything else.
     """
-    if name in FACTORIES:
-        return FACTORIES[name]
+    if name in MODELS:
+        return MODELS[name]
     if name.endswith(".onnx"):
         if not Path(name).is_file():
             raise ValueError(f"model {name!r}: there is no such file")
-        return "apps.models.onnx_file:build"
+        return Model(_ONNX_FILE, options={"path": str(Path(name).resolve())})
     if name.endswith(".py"):
         raise ValueError(f"model {name!r}: which of its functions makes it? As in {name}:make")
     path, separator, function = name.rpartition(":")
     if separator and path.endswith(".py") and function:
         if not Path(path).is_file():
             raise ValueError(f"model {name!r}: there is no file {path}")
-        return f"{Path(path).resolve()}:{function}"
+        return Model(f"{Path(path).resolve()}:{function}")
     raise ValueError(
-        f"unknown model {name!r}: must be {', '.join(FACTORIES)}, FILE.py:function or FILE.onnx"
+        f"unknown model {name!r}: must be {', '.join(MODELS)}, FILE.py:function or FILE.onnx"
     )
-
-
-def options(name: str) -> dict[str, str]:
-    """The keyword arguments that a model's name gives its factory."""
-    return {"path": str(Path(name).resolve())} if name.endswith(".onnx") else {}

@@ -19,11 +19,13 @@ from typing import Any
 
 import apps.peers
 import apps.report
+from apps.subjects import Subject
 from bench import cases, charts, contests, tables
 from bench.contests import RUNTIME
 from bench.cpu import ablation, beside, calls, costs, kernels, scaling, sizes, tails
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
+from needle_tvm.process.timing import Contestant
 
 COSTS = ("onnxruntime",)  # peers whose first result and memory are measured beside ours
 DRAWN = 20  # models of drawn shapes in a run that names no models
@@ -194,8 +196,8 @@ def run_case(
 ) -> dict[str, Any]:
     """One contest, as JSON values; with `limits` also the kernels and costs of the model."""
     with scratch_folder("needle-bench-") as folder:
-        subject = cases.Subject.of(case, folder)
-        entries = subject.contestants(options)
+        subject = case.subject(folder)
+        entries = entries_of(subject, options)
         found = contests.run_decided(case.name, entries, options, exact=subject.exact())
         found |= {"model": case.model, "batch": case.batch}
         if limits is not None:
@@ -205,6 +207,18 @@ def run_case(
             few = [entry for entry in entries if entry.name in names]
             found["costs"] = costs.measure(subject, few, options.threads)
     return found
+
+
+def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant]:
+    """needle eager, compiled without a search and, if `options` ask, with one, and the peers; all
+    as they are called, and as code where they can be."""
+    threads = options.threads
+    found = [subject.eager(threads), *subject.ways(cases.TUNED, threads)]
+    search = {"trials": options.trials, "minutes": options.minutes}
+    if options.trials or options.minutes:
+        budget = f"{options.minutes:g} min" if options.minutes else f"{options.trials} trials"
+        found += subject.ways(f"{cases.TUNED}, {budget}", threads, **search)
+    return found + subject.peers(options.peers, threads, code=True)
 
 
 def run_section(section: Section, options: argparse.Namespace) -> int:
@@ -221,7 +235,7 @@ def run_section(section: Section, options: argparse.Namespace) -> int:
 
 def _new_report(options: argparse.Namespace, name: str) -> dict[str, Any]:
     cli.check_writable(options.out / f"{name}.json")
-    return contests.new_report(options, cases.MODELS["mlp"].peer, options.peers)
+    return contests.new_report(options, options.peers)
 
 
 if __name__ == "__main__":

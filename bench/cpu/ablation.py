@@ -31,7 +31,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     """
     names = pipeline.switches(STAGE)
     with scratch_folder("needle-ablation-") as folder, cli.progress() as bar:
-        subject = cases.Subject.of(case, folder)
+        subject = case.subject(folder)
         whole = compiled(subject, (), options.threads)
         entries, untimed = [whole[0]], {}
         for number, name in enumerate(names):

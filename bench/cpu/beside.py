@@ -55,7 +55,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder("needle-beside-"))
         bar = stack.enter_context(cli.progress())
-        subject = cases.Subject.of(case, folder)
+        subject = case.subject(folder)
         entries = [subject.eager(options.threads), subject.called(cases.TUNED, options.threads)]
         check_agreement(timing.collect_outputs(entries))
         setups = {

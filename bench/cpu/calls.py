@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apps.report
+from apps import models
 from bench import cases, contests, tables
 from bench.contests import ARRAYS, CODE, RUNTIME
 from needle_tvm.process.scratch import scratch_folder
@@ -19,10 +20,9 @@ PEER = "onnxruntime"
 
 def run_case(count: int, options: argparse.Namespace) -> dict[str, Any]:
     """A contest (see `contests.run`) of a Linear(4, 4) with ReLU for each of `count` inputs."""
-    model = cases.Model("tiny", "tiny:build", (), {"count": count})
-    case = cases.Case(counted(count, "input"), 1, drawn=model)
+    case = cases.Case(counted(count, "input"), 1, drawn=models.tiny_model(count))
     with scratch_folder("needle-calls-") as folder:
-        subject = cases.Subject.of(case, folder)
+        subject = case.subject(folder)
         entries = subject.ways(cases.TUNED, options.threads)
         entries.append(subject.called(cases.TUNED + ARRAYS, options.threads, arrays=True))
         entries += subject.peers((PEER,), options.threads, code=True)

@@ -22,7 +22,7 @@ def run_model(model: str, options: argparse.Namespace) -> dict[str, Any]:
             case = cases.Case(model, batch)
             options = argparse.Namespace(**{**vars(options), "threads": threads})
             with scratch_folder("needle-scaling-") as folder:
-                subject = cases.Subject.of(case, folder)
+                subject = case.subject(folder)
                 ours = subject.called(cases.TUNED, threads)
                 entries = [ours, *subject.peers(options.peers, threads)]
                 title = f"{case.name}, threads {threads}"

@@ -14,6 +14,7 @@ from typing import Any
 import apps.peers
 import apps.report
 import needle as ndl
+from apps.subjects import Subject
 from bench import cases, contests
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.text import duration
@@ -26,7 +27,7 @@ ANY, ONE = "needle, every size", "needle, this size"
 
 @dataclass(frozen=True)
 class Sized:
-    """A model of `cases.MODELS` of which sizes vary: the dims of its input by axis, and the option
+    """A model of `apps.models` of which sizes vary: the dims of its input by axis, and the option
     of its factory that a size is given as; the others are `fixed`."""
 
     model: str
@@ -74,7 +75,7 @@ def run_case(case: Sized, options: argparse.Namespace) -> dict[str, Any]:
         subjects = {}
         for size in SIZES:
             (folder / str(size)).mkdir()
-            subjects[size] = cases.Subject.of(case.at(size), folder / str(size))
+            subjects[size] = case.at(size).subject(folder / str(size))
         _compile(subjects[SIZES[0]], folder / "first", options)  # imports the compiler
         seconds = {
             size: {
@@ -94,14 +95,12 @@ def run_case(case: Sized, options: argparse.Namespace) -> dict[str, Any]:
                     axes=case.axes,
                 ),
             ]
-            contest = contests.run(subject.case.model, entries, options)
+            contest = contests.run(case.at(size).model, entries, options)
             found["sizes"].append({"size": size, "compile": seconds[size], **contest})
     return found
 
 
-def _compile(
-    subject: cases.Subject, path: Path, options: argparse.Namespace, **choices: Any
-) -> float:
+def _compile(subject: Subject, path: Path, options: argparse.Namespace, **choices: Any) -> float:
     """Compile and export a model; return the seconds that compiling took."""
     start = time.perf_counter()
     executable = subject.compile(options.threads, recompile=True, **choices)

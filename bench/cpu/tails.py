@@ -48,7 +48,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     neighbours `quantiles` in seconds by contestant, and `ratios` by quantile, the peer's over ours,
     block by block."""
     with scratch_folder("needle-tails-") as folder, cli.progress() as bar:
-        subject = cases.Subject.of(case, folder)
+        subject = case.subject(folder)
         entries = [subject.called(cases.TUNED, options.threads)]
         entries += subject.peers((PEER,), options.threads)
         check_agreement(timing.collect_outputs(entries))

@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from bench import cases
 from bench.gpu import host, measure, plan
 from bench.gpu.host import CONTESTS, MANIFEST, ROOT, SITE, TREE, Refusal
 from needle_tvm._tvm import versions
@@ -258,7 +257,7 @@ def compile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator
     from needle_tvm.artifact.manifest import write_manifest
 
     with scratch_folder("needle-bundle-") as scratch:
-        subject = cases.Subject.of(measure.case_of(**setup["case"]), scratch)
+        subject = measure.case_of(**setup["case"]).subject(scratch)
         executable = needle_tvm.compile(subject.model, *subject.tensors, **setup["choices"])
     path = Path(setup["path"])
     path.mkdir(parents=True)

@@ -84,13 +84,13 @@ def model(
     conditions: argparse.Namespace, contest: Contest, folder: Path, peers: list[str], **subject: Any
 ) -> Found:
     """A model: needle's ladder and PyTorch's ways to run it, in one precision."""
-    from bench import cases, contests
+    from bench import contests
     from needle_tvm.process.scratch import scratch_folder
 
     case = case_of(**subject)
     ready, missing = artifacts(contest, folder)
     with scratch_folder("needle-gpu-") as scratch:
-        built = cases.Subject.of(case, scratch)
+        built = case.subject(scratch)
         entries = [built.eager(conditions.threads, "cuda")] if case.precision == "float32" else []
         entries += [built.loaded(title, path) for title, path in ready.items()]
         entries += built.peers(peers, conditions.threads, device="cuda")
@@ -151,13 +151,13 @@ def training(
     conditions: argparse.Namespace, contest: Contest, folder: Path, **subject: Any
 ) -> Found:
     """A model's training step, needle's and PyTorch's."""
-    from bench import cases, contests
+    from bench import contests
     from bench import training as cpu
     from needle_tvm.process.scratch import scratch_folder
 
     case = case_of(**subject)
     with scratch_folder("needle-gpu-") as scratch:
-        built = cases.Subject.of(case, scratch)
+        built = case.subject(scratch)
         entries = cpu.contestants(built, "step", conditions)
         return _of_case(contests.run(f"{case.name}: step with sgd", entries, conditions))
 

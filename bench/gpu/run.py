@@ -93,7 +93,7 @@ def new_result(options: argparse.Namespace, here: Host, manifest: dict[str, Any]
     from bench.gpu import measure
 
     conditions = measure.make_conditions(options.rounds, manifest["small"])
-    result = contests.new_report(conditions, "mlp", ("torch", "torch-compile"))
+    result = contests.new_report(conditions, ("torch", "torch-compile"))
     result["machine"]["processor"] = f"{here.name} ({here.arch}), driver {here.driver}"
     command = "make gpu-bench" + (f' ARGS="{options.given}"' if options.given else "")
     result |= {"command": command, "bundle": manifest, "versions": versions()}

@@ -31,7 +31,6 @@ Check = dict[str, Any]
 
 def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
     """Carry out all checks; `checks` has for each its name, `ok` and, of a failure, `said`."""
-    from bench import cases
     from needle_tvm.process.scratch import scratch_folder
 
     found: list[Check] = []
@@ -52,7 +51,7 @@ def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
     case = measure.case_of(**contest.subject)
     ready, missing = measure.artifacts(contest, folder)
     with scratch_folder("needle-gpu-") as scratch:
-        subject = cases.Subject.of(case, scratch)
+        subject = case.subject(scratch)
         expected = str(scratch / "expected.npz")
         save_arrays(expected, {"y": subject.exact()[0]})
         files = {"inputs": subject.files.inputs, "weights": subject.files.weights}

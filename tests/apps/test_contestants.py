@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from apps import contestants
+from apps import contestants, models
 from apps.contestants import SETS
 from bench import cases
 from bench.contests import ARRAYS
@@ -45,10 +45,9 @@ def subject(tmp_path, monkeypatch):
     """A subject of two inputs and two outputs."""
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
-    model = cases.Model("tiny", "tiny:build", (), {"count": 2})
     folder = tmp_path / "files"
     folder.mkdir()
-    return cases.Subject.of(cases.Case("two", 3, drawn=model), folder)
+    return cases.Case("two", 3, drawn=models.tiny_model(2)).subject(folder)
 
 
 def as_array(result):

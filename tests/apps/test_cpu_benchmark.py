@@ -82,7 +82,7 @@ def test_the_time_of_looking_is_taken_off():
 def small(tmp_path, monkeypatch):
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setitem(cases.MODELS, "small", cases.mlp(20, 30, 10, batches=(3,)))
+    monkeypatch.setitem(cases.MODELS, "small", cases.mlp_model(20, 30, 10, batches=(3,)))
     return cases.Case("small", 3)
 
 

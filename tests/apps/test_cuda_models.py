@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", sorted(models.FACTORIES))
+@pytest.mark.parametrize("name", sorted(models.EVALUATED))
 @pytest.mark.parametrize(
     ("rung", "arch"),
     [
@@ -34,7 +34,7 @@ pytestmark = [
 def test_every_kernel_fits_its_registers(name, rung, arch, cache_dir, monkeypatch):
     (rung,) = [each for each in ladder.rungs("cuda", searches=False) if each.name == rung]
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(cache_dir))
-    model, inputs = build_model(models.factory(name))
+    model, inputs = build_model(models.find(name).factory)
     tensors = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     found = needle_tvm.compile(
         model.eval(), *tensors, target=f"cuda:{arch}", stage=rung.stage, disable=rung.disable
@@ -56,7 +56,7 @@ def test_every_kernel_fits_its_registers(name, rung, arch, cache_dir, monkeypatc
                 # One architecture and stage in CI.
                 marks=[] if (stage, arch) == ("tuned", "sm_90") else pytest.mark.long,
             )
-            for name in sorted(models.FACTORIES)
+            for name in sorted(models.EVALUATED)
             for stage in STAGES[1:]
             for arch in ("sm_80", "sm_90")
             for dtype in PRECISIONS[1:]
@@ -67,7 +67,7 @@ def test_kernels_of_narrow_products_fit_their_registers(
     name, stage, arch, dtype, cache_dir, monkeypatch
 ):
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(cache_dir))
-    model, inputs = build_model(models.factory(name))
+    model, inputs = build_model(models.find(name).factory)
     tensors = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     found = needle_tvm.compile(
         model.eval(), *tensors, target=f"cuda:{arch}", stage=stage, dtype=dtype

@@ -27,7 +27,7 @@ def conv_bn(inputs, outputs, size):
 
 
 def test_resnet9_is_the_one_described():
-    model, (x,) = build_model(models.factory("conv"))
+    model, (x,) = build_model(models.find("conv").factory)
     assert x.shape == (8, 3, 32, 32) and not model.training
     expected = (
         conv_bn(3, 16, 7)
@@ -48,7 +48,7 @@ def test_resnet9_is_the_one_described():
 
 
 def test_the_transformer_is_the_one_described():
-    model, (x,) = build_model(models.factory("transformer"), batch=3)
+    model, (x,) = build_model(models.find("transformer").factory, batch=3)
     assert x.shape == (3, 10, 512)
     y, h = model(tensor(x))
     assert y.shape == h.shape == (3, 10, 512)
@@ -62,8 +62,8 @@ def test_the_transformer_is_the_one_described():
 
 @pytest.mark.parametrize("name", ["conv", "transformer"])
 def test_models_are_the_same_in_every_process(name):
-    first, (x,) = build_model(models.factory(name))
-    second, (z,) = build_model(models.factory(name))
+    first, (x,) = build_model(models.find(name).factory)
+    second, (z,) = build_model(models.find(name).factory)
     assert (x == z).all()
     state = {key: value.numpy() for key, value in first.state_dict().items()}
     assert all((value.numpy() == state[key]).all() for key, value in second.state_dict().items())
@@ -73,7 +73,7 @@ def test_models_are_the_same_in_every_process(name):
 @pytest.mark.parametrize(("name", "peer"), [("conv", "resnet9"), ("transformer", "Transformer")])
 def test_models_are_torchs(name, peer):
     torch = pytest.importorskip("torch")
-    model, (x,) = build_model(models.factory(name))
+    model, (x,) = build_model(models.find(name).factory)
     state = {key: value.numpy() for key, value in model.state_dict().items()}
     theirs = load_function(f"apps.peer_models:{peer}")(state).eval()
     with torch.inference_mode():

@@ -1,12 +1,14 @@
 """Every peer's outputs equal those of needle's eager model, on small models."""
 
 import argparse
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import apps.contestants
 import apps.peers
+from apps import models
 from apps.contestants import CODE
 from bench import cases, contests
 from needle_tvm.process import timing
@@ -16,34 +18,35 @@ pytestmark = pytest.mark.slow
 OURS = "needle eager"
 
 SMALL = {
-    "mlp": ("mlp:build", {"sizes": [20, 30, 10], "classes": 4}),
-    "conv": ("resnet:build", {}),
-    "transformer": ("transformer:build", {}),
-    "language": ("language:lstm", {}),
-    "lstm": ("recurrent:build", {"length": 5, "size": 16}),
+    "mlp": ("mlp", {"sizes": [20, 30, 10], "classes": 4}),
+    "conv": ("conv", {}),
+    "transformer": ("transformer", {}),
+    "language": ("lstm-128", {}),
+    "lstm": ("lstm", {"length": 5, "size": 16}),
     "bert": (
-        "bert:build",
+        "bert",
         {"length": 7, "size": 24, "heads": 3, "hidden": 40, "layers": 2},
     ),
-    "resnet18": ("resnet18:build", {"image": 32, "width": 8, "classes": 10}),
-    "mobilenet": ("mobilenet:build", {"image": 14, "width": 8, "classes": 7}),
-    "convnet": ("convnet:build", {"channels": [3, 8, 5], "image": 9, "strides": [2, 1]}),
-    "tiny": ("tiny:build", {"count": 2}),
-    "matmul": ("matmul:build", {"columns": 5, "terms": 7}),
-    "attention": ("attention:build", {"heads": 2, "length": 5, "size": 4}),
+    "resnet18": ("resnet18", {"image": 32, "width": 8, "classes": 10}),
+    "mobilenet": ("mobilenet", {"image": 14, "width": 8, "classes": 7}),
+    "convnet": ("convnet", {"channels": [3, 8, 5], "image": 9, "strides": [2, 1]}),
+    "tiny": ("tiny", {"count": 2}),
+    "matmul": ("matmul", {"columns": 5, "terms": 7}),
+    "attention": ("attention", {"heads": 2, "length": 5, "size": 4}),
 }
 
 
 def prepare(monkeypatch, folder, name):
     """A small subject."""
-    factory, options = SMALL[name]
-    monkeypatch.setitem(cases.MODELS, name, cases.Model(name, factory, (3,), options))
-    return cases.Subject.of(cases.Case(name, 3), folder)
+    kind, options = SMALL[name]
+    small = replace(models.MODELS.get(kind, models.tiny_model(2)), batches=(3,), options=options)
+    monkeypatch.setitem(cases.MODELS, name, small)
+    return cases.Case(name, 3).subject(folder)
 
 
 def test_every_model_of_the_benchmark_has_a_twin():
-    assert set(SMALL) == set(apps.peers.TWINS)
-    assert {model.peer for model in cases.MODELS.values()} <= set(apps.peers.TWINS)
+    twins = {models.MODELS.get(kind, models.tiny_model(2)).twin for kind, _ in SMALL.values()}
+    assert {model.twin for model in models.MODELS.values()} <= twins
 
 
 def check(subject, keys):
@@ -54,7 +57,7 @@ def check(subject, keys):
         peer.name
         for peer in peers
         if not peer.missing
-        and subject.case.model not in peer.without
+        and subject.kind.twin not in peer.without
         and (subject.inputs[0].ndim == 4 or not peer.images)
     ]
     entries = subject.peers(keys, threads=2, code=True)
@@ -108,11 +111,12 @@ def test_what_is_missing_is_told_by_name(monkeypatch, tmp_path):
         "Nobody's", "apps.onnx_peers:none", ("no_such_module",), programs=("no-such",)
     )
     monkeypatch.setitem(peers.PEERS, "nobody", absent)
-    missing = peers.missing("mlp", ["nobody"])["Nobody's"]
+    missing = peers.missing(["nobody"], models.find("mlp"))["Nobody's"]
     assert missing[-2:] == ["no_such_module", "no-such"]
-    assert peers.missing("my own", ["nobody"]) == {}
+    own = models.Model("my_own.py:make")
+    assert peers.missing(["nobody"], own) == {}
     files = peers.Files(tmp_path, "no weights", "no inputs")
-    assert peers.contestants("my own", files, 2, names=["torch"]) == []
+    assert peers.contestants(own, files, 2, names=["torch"]) == []
 
 
 def test_an_error_is_relative_to_the_outputs_largest():

@@ -122,7 +122,7 @@ def prepared(tmp_path, monkeypatch):
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
     options = tuning.make_parser().parse_args(OPTIONS)
-    return tmp_path, options, cases.Subject.of(cases.Case("mlp", 8), tmp_path)
+    return tmp_path, options, cases.Case("mlp", 8).subject(tmp_path)
 
 
 def test_a_whole_run_with_searches_that_are_left_out(prepared, monkeypatch, capsys):

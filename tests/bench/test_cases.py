@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import apps.contestants
-import apps.peers
 import needle as ndl
 from bench import cases
 
@@ -23,9 +22,8 @@ def test_a_seed_always_draws_the_same():
 @pytest.mark.parametrize("seed", [0, 1])
 def test_drawn_cases_are_models_that_run(seed):
     drawn = cases.drawn(seed, COUNT)
-    assert {case.kind.peer for case in drawn} == {"mlp", "convnet", "bert"}
+    assert {case.kind.twin for case in drawn} == {"mlp", "convnet", "bert"}
     for case in drawn:
-        assert case.kind.peer in apps.peers.TWINS
         model, inputs = apps.contestants.build_model(case.factory, **case.options)
         assert all(x.shape[0] == case.batch and x.dtype == np.float32 for x in inputs)
         with ndl.no_grad():

@@ -33,7 +33,7 @@ def test_a_block_calls_its_kinds_in_turn_and_each_twice(monkeypatch):
 def test_each_kind_is_compared_with_itself_alone(tmp_path, monkeypatch):
     pytest.importorskip("tvm", reason="needs the [tvm] extra")
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setitem(cases.MODELS, "small", cases.mlp(20, 30, 10, batches=(3,)))
+    monkeypatch.setitem(cases.MODELS, "small", cases.mlp_model(20, 30, 10, batches=(3,)))
     options = argparse.Namespace(rounds=2, block_seconds=0.01, threads=1)
     found = beside.run_case(cases.Case("small", 3), options)
     keys = {(each["kind"], each["setting"]): each for each in found["kinds"]}

@@ -71,7 +71,7 @@ def test_without_cublas_an_artifact_is_refused_in_one_line(tmp_path):
 
 
 def test_a_model_whose_products_are_cublas_s(library, tmp_path):
-    model, inputs = build_model(models.factory("mlp"), batch=2)
+    model, inputs = build_model(models.find("mlp").factory, batch=2)
     x = np.asarray(inputs[0])
     found = compiled(model.eval(), x)
     before = library.needle_products()  # the check at the first compile has called some

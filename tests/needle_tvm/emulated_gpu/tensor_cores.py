@@ -95,14 +95,14 @@ def test_the_mlp(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", sorted(set(models.FACTORIES) - {"mlp"}))
+@pytest.mark.parametrize("name", sorted(set(models.EVALUATED) - {"mlp"}))
 def test_a_model(name, dtype):
     check(name, 2, dtype)
 
 
 def check(name, batch, dtype):
     """Check that one of the apps' models runs its matmuls on tensor cores, with narrow operands."""
-    model, inputs = build_model(models.factory(name), batch=batch)
+    model, inputs = build_model(models.find(name).factory, batch=batch)
     tensors = [ndl.Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     found = needle_tvm.compile(model.eval(), *tensors, target="cuda", dtype=dtype)
     (rung,) = parity.ladder(model, tensors, {"tuned": found})

@@ -39,9 +39,9 @@ def chain(count):
     return nn.Sequential(*(nn.Linear(8, 8) for _ in range(count))).eval()
 
 
-@pytest.mark.parametrize("name", sorted(models.FACTORIES))
+@pytest.mark.parametrize("name", sorted(models.EVALUATED))
 def test_the_models_of_the_apps_are_captured(name):
-    model, inputs = build_model(models.factory(name), batch=8)
+    model, inputs = build_model(models.find(name).factory, batch=8)
     inputs = [Tensor(np.asarray(x), requires_grad=False) for x in inputs]
     graph, module = scheduled(model.eval(), inputs)
     assert cuda_graph.is_marked(module)
