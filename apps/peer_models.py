@@ -91,7 +91,7 @@ def convnet(state: State, strides: Sequence[int] = (1, 1, 1, 1)) -> nn.Module:
 
 
 class Tiny(nn.Module):
-    """The model of models/tiny.py."""
+    """`tiny` of models/single.py."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
@@ -314,7 +314,7 @@ def lstm_layers(state: State, name: str) -> nn.LSTM:
 
 
 class LSTM(nn.Module):
-    """The model of models/recurrent.py: (output, h, c)."""
+    """`lstm` of models/single.py: (output, h, c)."""
 
     def __init__(self, state: State) -> None:
         super().__init__()

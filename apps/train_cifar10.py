@@ -41,7 +41,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
-    return cli.guarded("train_cifar10.py", lambda: run(options))
+    return training.main("train_cifar10.py", options, Cifar10)
 
 
 class Cifar10(training.Task):
@@ -98,15 +98,6 @@ class Cifar10(training.Task):
                 right += int((scores.numpy().argmax(axis=1) == labels.numpy()).sum())
                 total += len(labels)
         return {"test_loss": loss / total, "test_accuracy": right / total}
-
-
-def run(options: argparse.Namespace) -> int:
-    """Train, save, and report the result's accuracy on the test set."""
-    plan, device = training.prepare(options)
-    task = Cifar10(options, device)
-    with cli.progress(options.quiet) as report:
-        progress = training.train(task, plan, report)
-    return training.finish(task, plan, progress, options)
 
 
 if __name__ == "__main__":

@@ -34,74 +34,60 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
-    if options.epochs is None:
-        options.epochs = EPOCHS[options.model]
-    if options.batch is None:
-        options.batch = BATCH[options.model]
-    return cli.guarded("train_digits.py", lambda: run(options))
+    options.epochs = options.epochs or EPOCHS[options.model]
+    options.batch = options.batch or BATCH[options.model]
+    return training.main("train_digits.py", options, Digits)
 
 
-def make_task(options: argparse.Namespace, device: Any) -> training.Task:
-    """The model, its data and the training settings."""
-    import needle as ndl
-    from apps import digits
+class Digits(training.Task):
+    """An MLP, or a ResNet on randomly shifted images, trained by Adam."""
 
-    resnet = options.model == "resnet"
+    def __init__(self, options: argparse.Namespace, device: Any) -> None:
+        import needle as ndl
+        from apps import digits
 
-    class Digits(training.Task):
-        warmup = 0.1 if resnet else 0.0
+        resnet = options.model == "resnet"
+        self.warmup = 0.1 if resnet else 0.0
+        self.device = device
+        self.carried = {}
+        self.settings = {
+            "model": options.model,
+            "batch": options.batch,
+            "seed": options.seed,
+            "lr": LEARNING_RATE[options.model],
+            "weight_decay": WEIGHT_DECAY,
+        }
+        if resnet:
+            from apps.models.resnet import DigitsResNet
 
-        def __init__(self) -> None:
-            self.device = device
-            self.carried = {}
-            self.settings = {
-                "model": options.model,
-                "batch": options.batch,
-                "seed": options.seed,
-                "lr": LEARNING_RATE[options.model],
-                "weight_decay": WEIGHT_DECAY,
-            }
-            if resnet:
-                from apps.models.resnet import DigitsResNet
+            self.model: Any = DigitsResNet(device=device)
+            moved = [ndl.data.RandomCrop(SHIFT)]
+            data: Any = digits.DigitImages(train=True, transforms=moved)
+        else:
+            from apps.models.mlp import MLP
 
-                self.model: Any = DigitsResNet(device=device)
-                moved = [ndl.data.RandomCrop(SHIFT)]
-                data: Any = digits.DigitImages(train=True, transforms=moved)
-            else:
-                from apps.models.mlp import MLP
+            self.model = MLP([digits.FEATURES, *HIDDEN], digits.CLASSES)
+            self.model.to(device)
+            data = ndl.data.DigitsDataset(train=True)
+        self.loader = ndl.data.DataLoader(
+            data, options.batch, shuffle=True, seed=options.seed, device=device
+        )
+        self.optimizer = ndl.optim.Adam(
+            self.model.parameters(), lr=self.settings["lr"], weight_decay=WEIGHT_DECAY
+        )
+        self.loss_of = ndl.nn.SoftmaxLoss()
+        images, self.labels = digits.test_set()
+        self.images = images.reshape((-1, 1, digits.SIDE, digits.SIDE) if resnet else images.shape)
 
-                self.model = MLP([digits.FEATURES, *HIDDEN], digits.CLASSES)
-                self.model.to(device)
-                data = ndl.data.DigitsDataset(train=True)
-            self.loader = ndl.data.DataLoader(
-                data, options.batch, shuffle=True, seed=options.seed, device=device
-            )
-            self.optimizer = ndl.optim.Adam(
-                self.model.parameters(), lr=self.settings["lr"], weight_decay=WEIGHT_DECAY
-            )
-            self.loss_of = ndl.nn.SoftmaxLoss()
-            images, self.labels = digits.test_set()
-            shape = (-1, 1, digits.SIDE, digits.SIDE) if resnet else images.shape
-            self.images = images.reshape(shape)
+    def loss(self, batch: Any) -> Any:
+        images, labels = batch
+        return self.loss_of(self.model(images), labels)
 
-        def loss(self, batch: Any) -> Any:
-            images, labels = batch
-            return self.loss_of(self.model(images), labels)
+    def evaluate(self) -> dict[str, float]:
+        from apps import digits
 
-        def evaluate(self) -> dict[str, float]:
-            found = digits.predict(self.model, self.images, len(self.images), self.device)
-            return {"test_accuracy": float((found == self.labels).mean())}
-
-    return Digits()
-
-
-def run(options: argparse.Namespace) -> int:
-    """Train, save, and report the result's accuracy on the test set."""
-    plan, device = training.prepare(options)
-    task = make_task(options, device)
-    with cli.progress(options.quiet) as report:
-        progress = training.train(task, plan, report)
-    return training.finish(task, plan, progress, options)
+        found = digits.predict(self.model, self.images, len(self.images), self.device)
+        return {"test_accuracy": float((found == self.labels).mean())}
 
 
 if __name__ == "__main__":

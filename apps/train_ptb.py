@@ -44,7 +44,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     options = make_parser().parse_args(arguments)
-    return cli.guarded("train_ptb.py", lambda: run(options))
+    return training.main("train_ptb.py", options, PennTreebank)
 
 
 class TextLoader:
@@ -149,15 +149,6 @@ class PennTreebank(training.Task):
                 count += len(following)
         loss = total / count
         return {"test_loss": loss, "test_perplexity": math.exp(min(loss, 700.0))}
-
-
-def run(options: argparse.Namespace) -> int:
-    """Train, save, and report the result's perplexity on the test text."""
-    plan, device = training.prepare(options)
-    task = PennTreebank(options, device)
-    with cli.progress(options.quiet) as report:
-        progress = training.train(task, plan, report)
-    return training.finish(task, plan, progress, options)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,24 @@ def add_arguments(
     add("--stop-after", type=cli.positive, metavar="N", help="leave off after N steps")
     add("--checkpoint-every", type=cli.positive, metavar="N", help="steps (once an epoch)")
     add("-q", "--quiet", action="store_true", help="print errors only")
+
+
+def main(
+    program: str,
+    options: argparse.Namespace,
+    make_task: Callable[[argparse.Namespace, Any], Task],
+) -> int:
+    """Train what `make_task` makes of the options and the device, save it, and report its metrics
+    on the test set. Returns the exit code of the program."""
+
+    def run() -> int:
+        plan, device = prepare(options)
+        task = make_task(options, device)
+        with cli.progress(options.quiet) as report:
+            progress = train(task, plan, report)
+        return finish(task, plan, progress, options)
+
+    return cli.guarded(program, run)
 
 
 def prepare(options: argparse.Namespace) -> tuple[Plan, Any]:

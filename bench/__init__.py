@@ -2,11 +2,14 @@
 
 - `contests` runs one contest: each contestant in a process of its own, results compared, blocks
   timed in turn (`needle_tvm.process.timing`). A ratio is always the other's time over ours, taken
-  round by round between neighbouring blocks of one run, and given with its quartiles.
+  round by round between neighbouring blocks of one run, and given with its quartiles. `harness`
+  runs many contests, and keeps each as it ends.
 - `tables` and `charts` make the tables, the page, the JSON and the picture of any benchmark;
-  docs/performance.md tells how to read them. `cases` lists the models, and draws more by a seed.
-- `python -m bench.layers` times single layers of PyTorch. `bench.training` times forward passes,
-  training steps and a matmul. `bench.tuning` runs whole searches in turn, TVM's stock `tune_relax`
-  and ours, counts the distinct candidates that ran in a minute, and then times the schedules of
-  both in one contest.
+  docs/performance.md tells how to read them. `cases` are models of the registry (`apps.models`) at
+  batches, and models of shapes drawn by a seed.
+- `python -m bench.layers` times single layers of PyTorch, `bench.operations` single operations,
+  `bench.recurrence` loops. `bench.training` times forward passes, training steps and a matmul.
+  `bench.zoo` loads, compiles and times architectures of torchvision, timm and transformers.
+  `bench.tuning` runs whole searches in turn, TVM's stock `tune_relax` and ours, counts the distinct
+  candidates that ran in a minute, and then times the schedules of both in one contest.
 """

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,12 +26,14 @@ from apps.contestants import CODE, EAGER, RUNTIME, SETS, Disagreement, check_agr
 from needle_tvm.artifact.tolerance import relative_difference
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
-from needle_tvm.process.threads import available_cores
+from needle_tvm.process.child import Child
+from needle_tvm.process.threads import available_cores, thread_environment
 from needle_tvm.target import host
 from needle_tvm.text import error_line
 
 BEFORE = "before, "  # begins the names of contestants of another commit, which are no peers
 ARRAYS = ", arrays"  # exe(array); without it exe(Tensor)
+Block = TypeVar("Block")
 AGAIN = 4  # times as many rounds for a case that the first run does not decide
 
 NOTES = (
@@ -154,6 +157,26 @@ def run(
     found = {"case": name, "rounds": options.rounds, "contestants": contestants}
     found |= {"ratios": ratios, "calls": calls, "failed": failed}
     return found | fastest_peer(found)
+
+
+def start(entry: timing.Contestant, service: str, timeout: float) -> Child:
+    """The process of a contestant with a service that gets its `factory` and `kwargs`."""
+    environment = {**thread_environment(entry.threads or 1), **entry.env}
+    setup = {"factory": entry.factory, "kwargs": dict(entry.kwargs)}
+    return Child(entry.name, service, setup, timeout=timeout, environment=environment)
+
+
+def alternating(
+    blocks: Sequence[Block], rounds: int, show: Callable[[int], None]
+) -> Iterator[Block]:
+    """Each block once in each round, beginning with another one in the next, and idle time after
+    each. `show` is called with the number of each round."""
+    for number in range(rounds):
+        show(number)
+        turn = number % len(blocks)
+        for block in (*blocks[turn:], *blocks[:turn]):
+            yield block
+            time.sleep(timing.IDLE_SECONDS["cpu"])
 
 
 def run_decided(

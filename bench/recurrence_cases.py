@@ -14,7 +14,7 @@ from bench import recurrence_calls
 MODES = ("forward", "gradient")
 
 # (steps, batch, input, hidden, layers). The first three are `lstm`, `lstm-128` and `lstm-256` of
-# bench/cases.py; nobody has tuned anything for the others.
+# apps/models; nobody has tuned anything for the others.
 SIZES = (
     *((64, 1, 256, 256, 2), (20, 16, 64, 128, 2), (35, 16, 128, 256, 2)),
     *((16, 4, 32, 64, 1), (48, 8, 100, 130, 1), (128, 1, 64, 96, 1), (20, 33, 64, 200, 1)),

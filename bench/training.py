@@ -21,8 +21,7 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
 
 OURS = contests.EAGER
-CHANNELS_LAST = f"{apps.peers.TORCH_EAGER}, channels last"
-TORCH = ("torch",)
+TORCH = ("torch", "torch-channels-last")
 MODELS = ("mlp", "conv", "transformer", "lstm-128", "lstm-256")
 NAMES = (*MODELS, matmul.NAME)
 MEMORY_BATCH = 64  # memory is measured at this batch besides the models' own
@@ -34,24 +33,20 @@ def contestants(
     """needle and PyTorch in `mode`, "forward" or "step", on the same weights, inputs and labels (a
     class for each row of scores)."""
     threads, device = options.threads, options.device
-    common = {**subject.recipe, "device": device}
-    if mode == "step":
-        labels = str(subject.folder / "labels.npz")
-        timing.save_arrays(labels, {"y": _labels(subject)})
-        common |= {"labels": labels, "optimizer": optimizer}
-    ours = "training" if mode == "step" else "eager"
-    found = [Contestant(OURS, f"apps.contestants:{ours}", common, threads=threads)]
-    if apps.peers.missing(TORCH):
+    found = [subject.eager(threads, device), *subject.peers(TORCH, threads, device=device)]
+    if mode == "forward":
         return found
-    theirs = {name: value for name, value in common.items() if name != "factory"}
-    theirs |= {"twin": subject.kind.twin, "threads": threads}
-    factory = f"apps.torch_peers:{'training' if mode == 'step' else 'forward'}"
-    torch = Contestant(apps.peers.TORCH_EAGER, factory, theirs, threads=threads)
-    found.append(torch)
-    if any(x.ndim == 4 for x in subject.inputs):
-        kwargs = {**theirs, "channels_last": True}
-        found.append(replace(torch, name=CHANNELS_LAST, kwargs=kwargs))
-    return found
+    labels = str(subject.folder / "labels.npz")
+    timing.save_arrays(labels, {"y": _labels(subject)})
+    more = {"labels": labels, "optimizer": optimizer}
+    return [
+        replace(
+            entry,
+            factory=f"{entry.factory.partition(':')[0]}:training",
+            kwargs={**entry.kwargs, **more},
+        )
+        for entry in found
+    ]
 
 
 def _labels(subject: Subject) -> np.ndarray:

@@ -59,7 +59,7 @@ def language_model(**options: int) -> Model:
 
 def tiny_model(count: int) -> Model:
     """Next to no arithmetic on `count` inputs."""
-    return Model("apps.models.tiny:build", "Tiny", (), {"count": count})
+    return Model("apps.models.single:tiny", "Tiny", (), {"count": count})
 
 
 MODELS = {
@@ -69,7 +69,7 @@ MODELS = {
     "mlp-784": mlp_model(784, 1000, 300, 10, head=True),
     "bert": encoder_model(1, 8),
     "resnet18": Model("apps.models.resnet18:build", "ResNet18", (1,)),
-    "lstm": Model("apps.models.recurrent:build", "LSTM", (1,)),
+    "lstm": Model("apps.models.single:lstm", "LSTM", (1,)),
     "mobilenet": Model("apps.models.mobilenet:build", "MobileNet", (1,)),
     "mlp-100": mlp_model(*(100,) * 6, batches=(8,)),
     "mlp-256": mlp_model(*(256,) * 13, batches=(8,)),
@@ -80,8 +80,8 @@ MODELS = {
     "mlp-1024x3": mlp_model(*(1024,) * 4, batches=(1,)),
     "convnet": convnet_model(1),
     "encoder": encoder_model(2, length=100, size=320, heads=8, hidden=1280),
-    "matmul": Model("apps.models.matmul:build", "Matmul"),
-    "attention": Model("apps.models.attention:build", "Sdpa"),
+    "matmul": Model("apps.models.single:matmul", "Matmul"),
+    "attention": Model("apps.models.single:attention", "Sdpa"),
     "lstm-128": language_model(words=1000, size=128, length=20),
     "lstm-256": language_model(words=1000, size=256, length=35),
 }

@@ -17,7 +17,7 @@ from typing import Any
 
 import apps.report
 from apps.contestants import check_agreement
-from bench import cases
+from bench import cases, contests
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.child import Child, load_function
@@ -77,16 +77,16 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
         for child in children.values():
             child.receive("start")
         results: dict[tuple[str, str], Result] = {}
-        for number in range(options.rounds):
+
+        def show(number: int) -> None:
             bar(number, options.rounds, f"{case.name}: round {number + 1} of {options.rounds}")
-            turn = number % len(BLOCKS)
-            for process, kinds in BLOCKS[turn:] + BLOCKS[:turn]:
-                answer = children[process].ask(kinds=kinds, seconds=options.block_seconds)
-                for kind, seconds in answer["seconds"].items():
-                    for where, each in zip(settings(process, kinds), seconds, strict=True):
-                        found = results.setdefault((kind, where), Result(f"{kind} {where}", []))
-                        found.seconds.append(each)
-                time.sleep(timing.IDLE_SECONDS["cpu"])
+
+        for process, kinds in contests.alternating(BLOCKS, options.rounds, show):
+            answer = children[process].ask(kinds=kinds, seconds=options.block_seconds)
+            for kind, seconds in answer["seconds"].items():
+                for where, each in zip(settings(process, kinds), seconds, strict=True):
+                    found = results.setdefault((kind, where), Result(f"{kind} {where}", []))
+                    found.seconds.append(each)
     return {
         "case": case.name,
         "kinds": [

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from bench import compiling
+from bench import compiling, contests
 from needle_tvm.artifact.cache import CACHE_VARIABLE
-from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
 from needle_tvm.text import duration
@@ -34,16 +34,9 @@ def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[s
 
 def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
     """Seconds from the start of a contestant's process to its first result, and its peak memory."""
-    setup = {"factory": entry.factory, "kwargs": dict(entry.kwargs)}
-    environment = {**thread_environment(threads), **entry.env}
+    entry = replace(entry, threads=threads)
     start = time.perf_counter()
-    with Child(
-        entry.name,
-        "bench.memory:first_result",
-        setup,
-        timeout=_SECONDS,
-        environment=environment,
-    ) as child:
+    with contests.start(entry, "bench.memory:first_result", _SECONDS) as child:
         child.receive("first result")
         seconds = time.perf_counter() - start
         return {"first": seconds, "bytes": child.receive("memory")["bytes"]}

@@ -15,7 +15,7 @@ import numpy as np
 
 import apps.report
 from apps.contestants import check_agreement
-from bench import cases
+from bench import cases, contests
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.child import Child, load_function
@@ -74,29 +74,20 @@ def measure(
     """The seconds of `count` calls of each contestant, in an array for each of `rounds` alternating
     blocks, while so many neighbours are busy. `show` is called with the number of each round."""
     with ExitStack() as stack:
-
-        def start(name: str, service: str, setup: dict[str, Any], env: dict[str, str]) -> Child:
-            child = Child(name, service, setup, timeout=_SECONDS, environment=env)
-            return stack.enter_context(child)
-
-        children = {}
-        for entry in entries:
-            environment = {**thread_environment(entry.threads or 1), **entry.env}
-            setup = {"factory": entry.factory, "kwargs": dict(entry.kwargs)}
-            children[entry.name] = start(entry.name, f"{__name__}:serve", setup, environment)
+        children = {
+            entry.name: stack.enter_context(contests.start(entry, f"{__name__}:serve", _SECONDS))
+            for entry in entries
+        }
         for child in children.values():
             child.receive("start")
         for number in range(neighbours):
-            start(f"neighbour {number}", f"{__name__}:spin", {}, thread_environment(1))
+            name, one = f"neighbour {number}", thread_environment(1)
+            busy = Child(name, f"{__name__}:spin", {}, timeout=_SECONDS, environment=one)
+            stack.enter_context(busy)
         times: dict[str, list[np.ndarray]] = {name: [] for name in children}
-        names = list(children)
-        for number in range(rounds):
-            show(number)
-            calls = max(1, count // rounds)
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                answer = children[name].ask(command="calls", calls=calls)
-                times[name].append(np.array(answer["seconds"]))
-                time.sleep(timing.IDLE_SECONDS["cpu"])
+        for name in contests.alternating(list(children), rounds, show):
+            answer = children[name].ask(command="calls", calls=max(1, count // rounds))
+            times[name].append(np.array(answer["seconds"]))
         return times
 
 
