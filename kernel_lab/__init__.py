@@ -16,7 +16,7 @@ The lab uses TVM through needle_tvm, and nothing of needle. Importing this packa
 - `trace` runs scheduled code in Python and records every access, also for GPU code, so that GPU
   rungs are checked without a GPU. `sizes` chooses the size at which a rung is traced for a picture:
   the smallest that holds two whole tiles along each axis. `diagrams` draws the trace, and `traffic`
-  counts the bytes of each cache level for the roofline.
+  counts the bytes of each cache level for the roofline, whose `limits` are measured.
 - `ir_views` shows the generated code, `rung_diff` the lines that a rung changes in it, and
   `cross_compile` compiles many GPU rungs at once. `gpu_figures` makes the table of a GPU ladder's
   static figures: ptxas' registers, `occupancy`, and the traces' sectors and banks.

@@ -1,13 +1,12 @@
-"""A workload's roofline from this machine's limits, which `needle_tvm.tune.roofline` measures."""
+"""A workload's roofline from this machine's limits, which `limits` measures."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from kernel_lab.limits import Probe, peak, triad
 from kernel_lab.results import Roofline
 from kernel_lab.workload import Processor, Size, Workload
-from needle_tvm.tune import roofline
-from needle_tvm.tune.roofline import Probe
 
 PEAK, TRIAD = "roofline: multiply-adds", "roofline: triad"
 CACHES = (16 << 10, 256 << 10)  # bytes a core: in the first-level cache, in the second-level one
@@ -18,9 +17,9 @@ def probes(processor: Processor, working_set: int) -> dict[str, Probe]:
     of `cache_triad` fit into caches."""
     cores, lanes = processor.cores, processor.lanes
     return {
-        PEAK: roofline.peak(cores, processor.registers, lanes),
-        TRIAD: roofline.triad(cores, lanes, working_set),
-        **{cache_triad(size): roofline.triad(cores, lanes, cores * size) for size in CACHES},
+        PEAK: peak(cores, processor.registers, lanes),
+        TRIAD: triad(cores, lanes, working_set),
+        **{cache_triad(size): triad(cores, lanes, cores * size) for size in CACHES},
     }
 
 

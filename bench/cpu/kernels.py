@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kernel_lab import limits as roofline
 from needle.trace import Graph, trace
 from needle_tvm.errors import TuningError
 from needle_tvm.frontend import lowering
@@ -24,7 +25,6 @@ from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import load_arrays
 from needle_tvm.target.spec import resolve
 from needle_tvm.text import duration
-from needle_tvm.tune import roofline
 
 TOP = 5  # kernels of a model in the table
 

@@ -2,6 +2,6 @@
 
 docs/tuning.md describes it from the user's side. `session` finds the tasks, runs `search` in a
 separate process, and starts another if that process dies. `budget` chooses the task of the next
-batch, `sources` and `space` provide candidates, `roofline` says what the machine allows, and
-`status` shows progress. `whole` times the whole model with and without the search's schedules.
+batch, `sources` and `space` provide candidates, and `status` shows progress. `whole_model` times
+the whole model with and without the search's schedules.
 """

@@ -17,7 +17,6 @@ import psutil
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target.kind import CPU, GPU
-from needle_tvm.tune import roofline
 from needle_tvm.tune.measure.cluster import Cluster
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
 from needle_tvm.tune.records import rows
@@ -92,16 +91,6 @@ class Bench:
         where: TracebackType | None,
     ) -> None:
         self._stack.__exit__(kind, error, where)
-
-    def limits(self) -> roofline.Limits | None:
-        """Return the limits of this machine's processor.
-
-        Returns None if candidates run on other machines or on a GPU, or if the probe failed.
-        """
-        if self.is_remote or self._device[0] != "cpu":
-            return None
-        outcome = self._runner.call({"do": "probe", "target": self.target}, self._run_limits)
-        return roofline.Limits.from_json(outcome.value) if outcome.kind == OK else None
 
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
         """Write the gates of unscheduled functions; yield (number, gate, outcome) as each one ends.

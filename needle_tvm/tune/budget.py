@@ -2,8 +2,8 @@
 
 `search.Search` keeps a `Share` per task and asks `pick` before each batch. The idea is the gradient
 scheduler of L. Zheng et al., "Ansor: generating high-performance tensor programs for deep learning"
-(OSDI 2020), section 6: spend where the whole model's time falls fastest. A task's roofline bounds
-what it can still gain, and its past batches tell how much of that one batch gains.
+(OSDI 2020), section 6: spend where the whole model's time falls fastest. A task's past batches tell
+how much of its time one batch saves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PRIOR = 0.2  # fraction of the gap to the floor that a task's first batch is expected to close
+_PRIOR = 0.2  # fraction of a task's time that its first batch is expected to save
 _LEAST = 0.01  # lower bound of that fraction: no task is given up for good
 # Trials measured before the cost model learns from them. Proposing a batch takes as long as
 # measuring a few of its candidates, so small batches are expensive.
@@ -23,15 +23,14 @@ _SMALLEST, _LARGEST = 8, 16
 class Share:
     """One task's claim on the budget.
 
-    `calls` is how often one inference runs it, `floor` (seconds) is the machine's lower bound, and
-    `best` (seconds) is the fastest correct candidate so far, including the rule, or None if there
-    is none.
+    `calls` is how often one inference runs it, and `best` (seconds) is the fastest correct
+    candidate so far, including the rule, or None if there is none. `saving` is the fraction of that
+    time which the next batch is expected to save.
     """
 
     calls: int
-    floor: float
     best: float | None = None
-    closing: float = _PRIOR
+    saving: float = _PRIOR
     exhausted: bool = False
 
     @property
@@ -39,15 +38,14 @@ class Share:
         """Seconds per inference that the next batch is expected to save."""
         if self.best is None:
             return math.inf
-        return self.calls * max(self.best - self.floor, 0.0) * self.closing
+        return self.calls * self.best * self.saving
 
     def learn(self, best: float | None) -> None:
         """Update the claim after one batch; `best` is the fastest time after it."""
-        closed = 0.0
+        saved = 0.0
         if best is not None and self.best is not None:
-            gap = self.best - self.floor
-            closed = max(0.0, self.best - best) / gap if gap > 0 else 0.0
-        self.closing = max(_LEAST, (self.closing + min(closed, 1.0)) / 2)
+            saved = max(0.0, 1 - best / self.best)
+        self.saving = max(_LEAST, (self.saving + saved) / 2)
         if best is not None:
             self.best = best if self.best is None else min(self.best, best)
 

@@ -17,16 +17,14 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule, Schedule, Target, make_target, ms, structural_hash, tvm
 from needle_tvm.errors import NeedleTVMError, TuningError
-from needle_tvm.kernels.dense.cpu_rows import exact
 from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.process.child import Messages
 from needle_tvm.text import counted, error_line
 from needle_tvm.tir.extents import symbols_of
-from needle_tvm.tune import budget, roofline, space
+from needle_tvm.tune import budget, space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.measure.cluster import LOST
 from needle_tvm.tune.measure.workers import OK, Outcome
-from needle_tvm.tune.ranges import at_sizes
 from needle_tvm.tune.records import near, rows
 from needle_tvm.tune.records.database import RecordDatabase, trace_text
 from needle_tvm.tune.records.keys import Key
@@ -117,13 +115,10 @@ class Search:
     # Prepare: the reference results of each task, and the time of our own rule.
 
     def _prepare(self) -> Iterator[dict[str, Any]]:
-        limits = self.bench.limits()
         for name, given in self.setup["tasks"].items():
             plain = tvm.ir.load_json(given["plain"])
-            flops, traffic = roofline.work(at_sizes(exact(plain["main"])))
-            floor = roofline.floor(limits, flops, traffic) if limits else 0.0
-            share = budget.Share(given["calls"], floor)
-            task = Task(name, given["calls"], plain, given["rule"], flops, share)
+            share = budget.Share(given["calls"])
+            task = Task(name, given["calls"], plain, given["rule"], share)
             reasons = self.store.tried(self.session, self.database.names(plain))
             task.trials = len(reasons)
             task.rejected.update(reason.split(":")[0] for reason in reasons.values() if reason)
@@ -395,7 +390,6 @@ class Search:
             "rejected": dict(task.rejected),
             "rule_seconds": task.rule_seconds,
             "best_seconds": task.best_seconds,
-            "floor_seconds": task.share.floor or None,
             "candidates": self._candidates(task),
             "chosen": RULE,
             "candidate": None,

@@ -30,9 +30,7 @@ class TaskStatus:
 
     `calls` is how often one inference calls it. `trials` counts candidates, and `rejected` counts
     the failed ones by kind. `best` is the seconds per call of the fastest verified candidate and
-    `rule` those of our schedule rule, None if not measured yet. `flops` is the operations of a call
-    and `floor` the roofline's seconds per call, 0 if unknown: see `roofline.work` for what they
-    count.
+    `rule` those of our schedule rule, None if not measured yet.
     """
 
     name: str
@@ -41,8 +39,6 @@ class TaskStatus:
     rejected: Counter[str] = field(default_factory=Counter)
     best: float | None = None
     rule: float | None = None
-    flops: int = 0
-    floor: float = 0.0
 
     def __post_init__(self) -> None:
         # So that a status read back from JSON equals the one sent.
@@ -52,21 +48,6 @@ class TaskStatus:
     def seconds(self) -> float | None:
         """Seconds per call of the fastest known schedule, including the rule's."""
         return min((s for s in (self.best, self.rule) if s is not None), default=None)
-
-    @property
-    def gigaflops(self) -> float | None:
-        """GFLOP/s of the fastest known schedule."""
-        return self.flops / self.seconds / 1e9 if self.seconds else None
-
-    @property
-    def roofline(self) -> float | None:
-        """The floor over the fastest known time: 1 is the most the machine's limits allow."""
-        return self.floor / self.seconds if self.seconds and self.floor > 0 else None
-
-    @property
-    def to_gain(self) -> float:
-        """Seconds per inference between the fastest known time and the floor; 0 if unknown."""
-        return 0.0 if self.seconds is None else self.calls * max(self.seconds - self.floor, 0.0)
 
 
 @dataclass(frozen=True)
@@ -139,10 +120,6 @@ class Status:
         text += f"; {shortened(task.name, _NAME_WIDTH)}"
         if task.seconds is not None:
             text += f" {_microseconds(task.seconds)} us"
-        if task.gigaflops:
-            text += f", {_digits(task.gigaflops)} GFLOP/s"
-        if task.roofline is not None:
-            text += f", {100 * task.roofline:.0f} % of the roofline"
         return text
 
     @property
@@ -186,9 +163,7 @@ class Status:
         shown = ranked if rows is None else ranked[: max(rows, 1)]
         if (task := self.task) is not None and task not in shown:
             shown = [*shown[:-1], task]
-        gains = sum(task.to_gain for task in self.tasks)
-        figures = ["calls", "trials", "rejected", "rule µs", "best µs", "GFLOP/s", "% roof"]
-        figures.append("to gain")
+        figures = ["calls", "trials", "rejected", "rule µs", "best µs"]
         left = width - 3 - sum(len(heading) + 1 for heading in figures)
         names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
         table = Table(
@@ -198,13 +173,13 @@ class Status:
             caption=self._caption(len(ranked) - len(shown)),
             caption_justify="left",
         )
-        for heading in ("", "task"):
-            table.add_column(heading, no_wrap=True)
+        table.add_column("", no_wrap=True)
+        table.add_column("task", no_wrap=True, min_width=_NAME_WIDTH)  # gives the caption room
         for heading in figures:
             table.add_column(heading, justify="right", no_wrap=True)
         for name, task in zip(names, shown, strict=True):
             mark = task.name == self.current
-            table.add_row(*_row(name, task, gains, mark), style="bold" if mark else None)
+            table.add_row(*_row(name, task, mark), style="bold" if mark else None)
         return table
 
     def _caption(self, hidden: int) -> str:
@@ -221,7 +196,7 @@ class Status:
         return "; ".join(parts)
 
 
-def _row(name: str, task: TaskStatus, gains: float, current: bool) -> list[str]:
+def _row(name: str, task: TaskStatus, current: bool) -> list[str]:
     return [
         ">" if current else "",
         name,
@@ -230,9 +205,6 @@ def _row(name: str, task: TaskStatus, gains: float, current: bool) -> list[str]:
         str(task.rejected.total() or ""),
         "" if task.rule is None else _microseconds(task.rule),
         "" if task.best is None else _microseconds(task.best),
-        _digits(task.gigaflops) if task.gigaflops else "",
-        "" if task.roofline is None else f"{100 * task.roofline:.0f}",
-        f"{100 * task.to_gain / gains:.0f} %" if gains > 0 else "",
     ]
 
 

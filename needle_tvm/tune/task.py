@@ -29,7 +29,6 @@ class Task:
     calls: int
     plain: IRModule
     rule: str
-    flops: int
     share: budget.Share
     gate: Path | None = None
     turns: deque[Turn] | None = None
@@ -76,6 +75,4 @@ class Task:
             rejected=self.rejected,
             best=self.best_seconds,
             rule=self.rule_seconds,
-            flops=self.flops,
-            floor=self.share.floor,
         )

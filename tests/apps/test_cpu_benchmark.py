@@ -8,11 +8,11 @@ import pytest
 from bench import cases, charts
 from bench.cpu import __main__ as cpu
 from bench.cpu import ablation, costs, kernels, scaling
+from kernel_lab.limits import Limits
 from needle import Tensor, nn
 from needle.trace import trace
 from needle_tvm.process.child import ChildError
 from needle_tvm.process.timing import Contestant
-from needle_tvm.tune.roofline import Limits
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from needle_tvm.tune import roofline
 from needle_tvm.tune.measure import steps as measure
 
 _SERVICES = {
@@ -13,7 +12,6 @@ _SERVICES = {
     "build": measure.build,
     "measure": measure.measure,
     "compare": measure.compare,
-    "probe": roofline.probe,
 }
 
 

@@ -16,22 +16,17 @@ from needle_tvm.tune.status import Status, TaskStatus, clock, shortened
 
 LONG = "fused_" + "transpose7_transpose8_add8_rsqrt3_multiply6_" * 3
 
-DENSE = TaskStatus("fused_dense_relu", 5, 37, Counter(wrong=2), 12.3e-6, 20e-6, 5043000, 10.086e-6)
-CONV = TaskStatus("fused_conv2d", 2, 3, Counter(), None, 100e-6, 10**7, 30e-6)
+DENSE = TaskStatus("fused_dense_relu", 5, 37, Counter(wrong=2), 12.3e-6, 20e-6)
+CONV = TaskStatus("fused_conv2d", 2, 3, Counter(), None, 100e-6)
 NEW = TaskStatus("reshape", 1)
 STATUS = Status([DENSE, CONV], 37, 256, 12.4, 92.0, "fused_dense_relu")
 
 
 def test_figures_of_a_task():
     assert DENSE.seconds == 12.3e-6
-    assert DENSE.gigaflops == pytest.approx(410)
-    assert DENSE.roofline == pytest.approx(0.82)
-    assert DENSE.to_gain == pytest.approx(5 * (12.3e-6 - 10.086e-6))
     assert CONV.seconds == 100e-6  # the rule's, until something better is known
     assert replace(DENSE, rule=8e-6).seconds == 8e-6  # the search found nothing better
-    assert (NEW.seconds, NEW.gigaflops, NEW.roofline, NEW.to_gain) == (None, None, None, 0)
-    assert replace(DENSE, floor=0.0).roofline is None  # the limits are unknown
-    assert replace(DENSE, floor=1.0).to_gain == 0  # faster than the floor: padding was counted
+    assert NEW.seconds is None
 
 
 def test_totals_wait_for_every_task():
@@ -73,8 +68,7 @@ def test_trials_of_an_earlier_run_took_none_of_this_ones_time():
 
 def test_the_line():
     assert str(replace(STATUS, budget_seconds=None)) == (
-        "tuned: 37 of 256 trials, 0:12, 1:13 left; "
-        "fused_dense_relu 12.3 us, 410 GFLOP/s, 82 % of the roofline"
+        "tuned: 37 of 256 trials, 0:12, 1:13 left; fused_dense_relu 12.3 us"
     )
     assert str(Status([NEW], 1, None, 61.0, None, "reshape")) == "tuned: 1 trial, 1:01; reshape"
     assert str(Status([NEW], 9, 9, 1.0, resumed=4)).startswith("tuned: 9 of 9 trials (4 resumed),")
@@ -111,8 +105,6 @@ def drawn(rng):
             Counter({kind: rng.randrange(1, 9) for kind in rng.sample(["wrong", "crash"], k=1)}),
             maybe(rng.random()),
             maybe(rng.random()),
-            rng.randrange(1 << 40),
-            rng.random(),
         )
         for number in range(rng.randrange(30))
     ]
@@ -163,13 +155,10 @@ def rendered(status, rows=None, width=100):
 
 def test_the_table():
     head, _, *rows, caption = rendered(STATUS).splitlines()
-    assert head.split() == (
-        "task calls trials rejected rule µs best µs GFLOP/s % roof to gain".split()
-    )
+    assert head.split() == ("task calls trials rejected rule µs best µs".split())
     conv, dense = (row.split() for row in rows)  # the slowest task comes first
-    # 140 us can be gained in conv, 11 us in dense.
-    assert conv == "fused_conv2d 2 3 100 100 30 93 %".split()
-    assert dense == "> fused_dense_relu 5 37 2 20.0 12.3 410 82 7 %".split()
+    assert conv == "fused_conv2d 2 3 100".split()
+    assert dense == "> fused_dense_relu 5 37 2 20.0 12.3".split()
     assert caption.rstrip() == (
         "together 262 µs per inference, 300 µs at the start; rejected: 2 wrong"
     )
@@ -182,7 +171,7 @@ def test_the_table_fits_80_columns_and_the_rows_it_is_given():
     assert all(len(line) <= 80 and "…" not in line for line in lines)
     rows = [line for line in lines if ".." in line]
     assert len(rows) == 6 and "and 14 more tasks" in "".join(lines)
-    names = [line[2:20] for line in rows]
+    names = [line[2:].split()[0] for line in rows]
     assert len(set(names)) == 6  # shortened names differ, though all begin and end alike
     assert [line[0] for line in rows] == [" "] * 5 + [">"]
 
@@ -215,14 +204,14 @@ def test_a_terminal_shows_bar_and_table_and_then_the_bar_alone(monkeypatch, heig
         report(2, 3, "checking parity")
     frames = terminal.frames()
     assert any("[no] markup" in frame for frame in frames)
-    tables = [frame for frame in frames if "GFLOP/s" in frame]
+    tables = [frame for frame in frames if "best µs" in frame]
     assert tables
     for frame in tables:
         assert "tuned: 37 of 256 trials, 0:12, 1:13 left" in frame
         assert re.search(r"^> fused_conv2d_7 ", frame, re.M)
         assert 3 < len(frame.splitlines()) <= height
     (last,) = [frame for frame in frames if "checking parity" in frame][-1:]
-    assert "GFLOP/s" not in last
+    assert "best µs" not in last
 
 
 def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
@@ -249,7 +238,7 @@ def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):
     lines = capsys.readouterr().err.splitlines()
     counts = [re.match(r"tuned: (\d+) of 99 trials, ", line) for line in lines]
     assert [m and int(m[1]) for m in counts] == [None, 1, 3, 5, 6, 7, None, 8]
-    assert lines[3].endswith("fused_dense_relu 8.00 us, 630 GFLOP/s, 126 % of the roofline")
+    assert lines[3].endswith("fused_dense_relu 8.00 us")
 
 
 def test_quiet_shows_nothing(capsys):

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from kernel_lab import limits as roofline
+from kernel_lab.limits import Limits
 from needle_tvm.errors import TuningError
 from needle_tvm.process.child import Child
-from needle_tvm.tune import roofline
-from needle_tvm.tune.roofline import Limits
 
 LIMITS = Limits(2, 500.0, {1 << 18: 200.0, 1 << 22: 150.0, 1 << 26: 40.0})
 

@@ -1,10 +1,9 @@
 """Measure this machine's limits, and bound the time of a function of known work from below.
 
-`probe` runs in a worker process at the start of a search, which computes each task's `floor`.
-Benchmarks and kernel_lab use it too. The model is that of S. Williams, A. Waterman, D. Patterson,
-"Roofline: an insightful visual performance model for multicore architectures" (CACM 2009).
-Arithmetic is measured by multiply-adds in registers, traffic by STREAM's triad (J. McCalpin), a = b
-+ s c.
+`kernel_lab.roofline` and `bench.cpu.kernels` compare kernels with them. The model is that of S.
+Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model for multicore
+architectures" (CACM 2009). Arithmetic is measured by multiply-adds in registers, traffic by
+STREAM's triad (J. McCalpin), a = b + s c.
 """
 
 from __future__ import annotations
