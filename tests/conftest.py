@@ -160,6 +160,14 @@ def device(request: pytest.FixtureRequest) -> Device:
     return request.param
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """A cache of compiled models that only the tests of one session share."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NEEDLE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def seeded(request: pytest.FixtureRequest):
     """Seed the generator, so that each test draws the same numbers in every run, and restore it."""

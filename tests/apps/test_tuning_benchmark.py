@@ -155,8 +155,8 @@ def test_a_whole_run_with_searches_that_are_left_out(prepared, monkeypatch, caps
     assert (out / "tuning.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [tuning.STOCK, tuning.OURS])
+# TVM's tuner takes more than a minute.
+@pytest.mark.parametrize("name", [pytest.param(tuning.STOCK, marks=pytest.mark.long), tuning.OURS])
 def test_what_a_search_finds_computes_what_the_eager_model_does(prepared, name):
     folder, options, subject = prepared
     entries = tuning.unsearched(subject, options.threads)

@@ -1,4 +1,4 @@
-"""Fixtures of the compiler's tests: a separate cache, and small models."""
+"""Fixtures of the compiler's tests, and small models."""
 
 import itertools
 
@@ -9,14 +9,6 @@ import needle as ndl
 from needle import nn
 
 pytest.importorskip("tvm", reason="the compiler's tests need the [tvm] extra")
-
-
-@pytest.fixture(autouse=True, scope="session")
-def own_cache(tmp_path_factory):
-    """A cache of compiled models that only the tests of one session share."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NEEDLE_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        yield
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import numpy as np
 from ... import ops
 from ...autograd.tensor import Tensor
 from ...conversion.values import Value
+from ...loops import scan
 from ..operands import cast, computed
 from ..program import Node
 from ..registry import converter
@@ -116,10 +117,15 @@ def angle(node: Node, x: Value) -> Tensor:
 def greatest_common_divisor(node: Node, x: Value, other: Value) -> Tensor:
     """Euclid's algorithm with as many steps as numbers of the dtype may need."""
     a, b = (ops.abs(cast(each, node.dtype)) for each in (x, other))
-    for _ in range(math.ceil(np.iinfo(node.dtype).bits * 1.45)):
+
+    def step(state: tuple[Tensor, Tensor], _: None) -> tuple[tuple[Tensor, Tensor], None]:
+        a, b = state
         done = ops.equal(b, 0)
-        a, b = ops.where(done, a, b), ops.fmod(a, ops.where(done, 1, b))
-    return a
+        return (ops.where(done, a, b), ops.fmod(a, ops.where(done, 1, b))), None
+
+    both = ops.add(a, ops.multiply(b, 0)), ops.add(b, ops.multiply(a, 0))  # of the result's shape
+    (divisor, _), _ = scan(step, both, length=math.ceil(np.iinfo(node.dtype).bits * 1.45))
+    return divisor
 
 
 @converter("aten.sinc")

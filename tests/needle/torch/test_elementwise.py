@@ -1,12 +1,10 @@
 """Converters of functions of elements: results and gradients as PyTorch's, also in corners."""
 
-from contextlib import nullcontext
 from math import inf, nan
 
 import pytest
 
 import needle_tvm
-from needle_tvm.lower.libraries import unoptimized
 
 torch = pytest.importorskip("torch")
 
@@ -232,7 +230,7 @@ def test_of_pytorch(name):
     check(rows, gradients)
 
 
-# Tables whose code takes long to compile, most of all if LLVM optimises it.
+# Tables whose code takes long to compile.
 LONG = ("arithmetic", "extremes", "functions", "layers", "special", "degrees", "incomplete", "bits")
 
 
@@ -247,5 +245,4 @@ def test_compiled(name, stage):
     rows, _ = TABLES[name]
     loaded, inputs = check(rows, gradients=False)
     arrays = [array_of(x) for x in inputs]
-    with unoptimized() if name in LONG else nullcontext():
-        compare(rows, needle_tvm.compile(loaded, *arrays, stage=stage)(*arrays))
+    compare(rows, needle_tvm.compile(loaded, *arrays, stage=stage)(*arrays))

@@ -182,15 +182,9 @@ def test_programs_through_onnx(judges):
     assert judges([(ONNX, seed) for seed in seeds]) == []
 
 
-# tests/corpus has 600 frozen programs, so that most of these are left to `make test-long`; `make
-# campaign` runs any number.
-PARTS = [
-    pytest.param(0, marks=pytest.mark.slow),
-    *(pytest.param(part, marks=pytest.mark.long) for part in range(1, 8)),
-]
-
-
-@pytest.mark.parametrize("part", PARTS)
+# CI has the 600 frozen programs of tests/corpus instead; `make campaign` runs any number.
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(8))
 @pytest.mark.parametrize(("kind", "count"), [(OPS, 38), (GRADIENT, 8), (DIMS, 8), (TORCH, 8)])
 def test_more_programs(judges, kind, count, part):
     if kind == TORCH:
