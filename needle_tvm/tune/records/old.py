@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from needle_tvm.artifact.files import regular_size
 from needle_tvm.errors import RecordsError
 from needle_tvm.text import counted
 from needle_tvm.tune.records import rows
@@ -20,6 +21,7 @@ def read_old(file: Path, report: Callable[[str], None]) -> Iterator[Row]:
     """
     damaged = 0
     try:
+        regular_size(file)  # SQLite would wait for a pipe
         with closing(
             sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)
         ) as connection:
@@ -35,7 +37,7 @@ def read_old(file: Path, report: Callable[[str], None]) -> Iterator[Row]:
                     damaged += row is None
                     if row is not None:
                         yield row
-    except sqlite3.Error as error:
+    except (OSError, sqlite3.Error) as error:
         raise RecordsError(f"{file}: cannot be read ({error}); nothing was taken") from error
     if damaged:
         report(f"{file}: {counted(damaged, 'damaged row')} not used")
