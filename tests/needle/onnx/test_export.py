@@ -2,12 +2,14 @@
 
 import os
 from collections import Counter
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 import needle as ndl
 import needle.nn.functional as F
+from apps.models import MODELS
 from needle import nn
 from needle.errors import DimError, TraceError, UnsupportedError
 from needle.onnx import export
@@ -351,35 +353,35 @@ def test_halves_and_all_opsets(tmp_path):
 # Whole models
 
 
-@pytest.mark.parametrize("name", ["mlp", "resnet", "transformer"])
-def test_evaluation_models(exported, name):
-    from importlib import import_module
+def made(name, **options):
+    """A model of the evaluation or the benchmarks, and its input."""
+    module, _, function = MODELS[name].factory.partition(":")
+    return getattr(import_module(module), function)(**options)
 
-    model, x = import_module(f"apps.models.{name}").build(batch=2)
+
+@pytest.mark.parametrize("name", ["mlp", "conv", "transformer"])
+def test_evaluation_models(exported, name):
+    model, x = made(name, batch=2)
     exported(model, x)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["resnet18", "bert", "mobilenet", "recurrent"])
+@pytest.mark.parametrize("name", ["resnet18", "bert", "mobilenet", "lstm"])
 def test_further_models(exported, name):
-    from importlib import import_module
-
-    model, x = import_module(f"apps.models.{name}").build()
+    model, x = made(name)
     exported(model, *(x if isinstance(x, tuple) else (x,)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["mlp", "resnet", "transformer", "recurrent"])
+@pytest.mark.parametrize("name", ["mlp", "conv", "transformer", "lstm"])
 def test_what_is_exported_compiles_again(name, tmp_path):
     pytest.importorskip("tvm")
-    from importlib import import_module
-
     import needle_tvm
 
-    model, x = import_module(f"apps.models.{name}").build(batch=4)
+    model, x = made(name, batch=4)
     model.eval()
     n = ndl.Dim("n", max=8)
-    axis = 1 if name == "recurrent" else 0
+    axis = 1 if name == "lstm" else 0
     export(model, x, tmp_path / "model.onnx", dims={0: {axis: n}})
     compiled = needle_tvm.compile_onnx(tmp_path / "model.onnx", x, dims={"n": n})
     for given in (x, np.take(x, range(3), axis)):
