@@ -103,6 +103,14 @@ def test_a_replaced_rule_or_an_attribute_without_an_exact_text_leaves_none(monke
     assert times(7) is None
 
 
+def test_a_rule_replaced_in_a_base_class_leaves_none(monkeypatch):
+    x = tensor(2)
+    assert trace(ops.exp, x).fingerprint() is not None
+    assert issubclass(REGISTRY["exp"], Elementwise)
+    monkeypatch.setattr(Elementwise, "infer", lambda self, *specs: specs[0])
+    assert trace(ops.exp, x).fingerprint() is None
+
+
 def test_needles_own_ops_have_one():
     known = graph._Known()
     assert [cls for cls in REGISTRY.values() if cls.__module__.startswith("needle.")]

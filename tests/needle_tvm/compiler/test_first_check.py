@@ -48,6 +48,13 @@ def wrong_cube():
     del REGISTRY["wrong_cube"]
 
 
+def test_one_wrong_result_of_several_is_refused(wrong_cube):
+    x = tensor(np.full((4, 5), 3, "float32"))
+    for results in (lambda x: (x + 1, wrong_cube(x)), lambda x: (wrong_cube(x), x + 1)):
+        with pytest.raises(MismatchError, match="wrong_cube"):
+            needle_tvm.compile(results, x, stage="noopt")
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_wrong_rule_is_refused_by_name_and_nothing_is_cached(
     stage, wrong_cube, tmp_path, monkeypatch

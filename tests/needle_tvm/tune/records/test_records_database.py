@@ -11,7 +11,7 @@ import pytest
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import Schedule, make_target, ms, relax, te, tvm
 from needle_tvm.errors import RecordsError
-from needle_tvm.tune.records import keys, rows
+from needle_tvm.tune.records import database, keys, rows
 from needle_tvm.tune.records.database import RecordDatabase
 from needle_tvm.tune.records.keys import Key
 from needle_tvm.tune.records.rows import GATED, MEASURED, Record, Workload
@@ -285,3 +285,13 @@ def test_keys_are_canonical(target):
     text = Key.of(target).text
     assert rows.canonical(json.loads(text)) == text
     assert set(json.loads(text)) == {"target", "features", "versions", "passes"}
+
+
+def test_the_limit_counts_what_is_asked_for(monkeypatch, tuning):
+    """Of the fastest records, choices of knobs are left out before the rest are counted."""
+    fastest = [("w", types.SimpleNamespace(trace=trace)) for trace in ("knobs", "one", "two")]
+    monkeypatch.setattr(database, "is_noted", lambda trace: trace == "knobs")
+    monkeypatch.setattr(tuning.store, "best", lambda names, limit, states: fastest[:limit])
+    for schedules, wanted in ((True, ["one"]), (False, ["knobs"])):
+        found = tuning._fastest(["w"], 1, [MEASURED], schedules)
+        assert [record.trace for _, record in found] == wanted

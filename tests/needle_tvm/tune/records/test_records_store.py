@@ -39,6 +39,20 @@ def add(store, *parts, of=0, **options):
     return rows.name(record)
 
 
+def test_a_write_is_on_disk_when_it_returns(store, monkeypatch):
+    """As far as the system says so: the file is synchronised after its last byte is written."""
+    synchronised, fsync = [], os.fsync
+
+    def noted(descriptor):
+        fsync(descriptor)
+        synchronised.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", noted)
+    add(store, 1)
+    found = (store.path / FILE).stat()
+    assert (found.st_ino, found.st_size) in synchronised
+
+
 def best(store, limit=99, states=(GATED,), of=0):
     found = store.best([rows.name(make_workload(of)[0])], limit, states)
     return [name for name, _ in found]
