@@ -10,7 +10,7 @@ from needle.ops import Scan
 from needle.recurrence import layers as recurrent
 from needle.trace import trace
 from needle_tvm.frontend import lowering
-from needle_tvm.kernels.recurrence.gates import GatedProduct, fuse_gates, gates_tiles
+from needle_tvm.kernels.recurrence.gates import GatedProduct, fuse_gates, gates_tile, gates_tiles
 from needle_tvm.lower import build
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import calls_of
@@ -150,6 +150,15 @@ def test_tiles_of_a_symbolic_batch(least, most, target):
     assert rows[0] >= min(least, largest)
     assert all(each < most for each in rows[:-1])
     assert rows[-1] == largest or rows[-1] >= most
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 6, 7, 9, 12, 13, 16, 20, 33, 64])
+def test_a_tile_has_the_rows_of_which_the_last_tile_wastes_least(batch, target):
+    """Of the numbers from half of the most that fit; of equals, the largest."""
+    most = min(batch, gates_tiles(1, 1 << 20, 128, "float32", target, 4)[-1].rows)
+    wasted = {rows: -(-batch // rows) * rows - batch for rows in range(most // 2 + 1, most + 1)}
+    least = [rows for rows in wasted if wasted[rows] == min(wasted.values())]
+    assert gates_tile(batch, 128, "float32", target, 4).rows == max(least)
 
 
 def fused(cell, h, z, target):
