@@ -26,6 +26,23 @@ def conv_bn(inputs, outputs, size):
     return size * size * inputs * outputs + 3 * outputs  # bias, and the norm's weight and bias
 
 
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("encoder", (2, 100, 320)),
+        ("bert", (1, 128, 384)),
+        ("mlp-391-777-333-50", (5, 391)),
+        ("lstm-128", (20, 16)),
+        ("lstm-256", (35, 16)),
+    ],
+)
+def test_a_model_has_the_sizes_of_its_row(name, shape):
+    """Two rows of one factory differ in nothing else."""
+    model = models.find(name)
+    _, inputs = build_model(model.factory, batch=model.batches[0], **model.options)
+    assert inputs[0].shape == shape
+
+
 def test_resnet9_is_the_one_described():
     model, (x,) = build_model(models.find("conv").factory)
     assert x.shape == (8, 3, 32, 32) and not model.training
