@@ -5,6 +5,7 @@ import pytest
 
 from apps import contestants, models
 from apps.contestants import SETS
+from apps.subjects import Subject
 from bench import cases
 from bench.contests import ARRAYS
 from needle_tvm.process.child import load_function
@@ -86,3 +87,17 @@ def test_a_process_gets_the_executable_from_the_cache(subject, monkeypatch):
     monkeypatch.setattr(needle_tvm, "compile", watched)
     load_function(entry.factory)(**entry.kwargs)
     assert [each.from_cache for each in served] == [True]
+
+
+def test_a_contestant_is_compiled_by_the_choices_of_its_search(monkeypatch, tmp_path):
+    """In its own process it asks for what was compiled here, or it would find other code."""
+    compiled = []
+    monkeypatch.setattr(Subject, "compile", lambda self, threads, **search: compiled.append(search))
+    model = models.find("mlp-100")
+    subject = Subject(
+        model, model.options, None, (np.zeros((1, 100), np.float32),), folder=tmp_path
+    )
+    given = {"trials": 3, "stage": "fused"}
+    made = subject.called("needle", 2, **given)
+    assert compiled == [given]
+    assert made.kwargs["choices"] == {"threads": 2, **given}
