@@ -5,27 +5,22 @@
 `subgraph` the functions of tensors that ops such as `Scan` have as attributes.
 """
 
+from ..autograd.shapes import Axes, Spec, normalize_axes, normalize_axis
+from ..autograd.tensor import Tensor, TensorTuple
+from ..errors import ShapeError
 from .base import (
     REGISTRY,
-    Axes,
     Binary,
     Elementwise,
-    ErrorSample,
     Movement,
     Op,
     Reduce,
-    Sample,
-    ShapeError,
-    Spec,
-    Tensor,
-    TensorTuple,
     in_float32,
-    normalize_axes,
-    normalize_axis,
     register,
     remembered,
     unbroadcast,
 )
+from .samples import ErrorSample, Sample
 
 __all__ = [
     "REGISTRY",

@@ -17,19 +17,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from ..autograd.dispatch import apply
 from ..autograd.shapes import (
-    Axes,
     Spec,
     broadcast_shapes,
     common_device,
     is_one,
     normalize_axes,
-    normalize_axis,
     reduced_shape,
 )
-from ..autograd.tensor import Tensor, TensorTuple, Value
+from ..autograd.tensor import Tensor, Value
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import FLOAT_OF_INTEGER, is_floating, is_half, result_type
-from ..errors import ShapeError
 from ..sizes.extents import same
 from .samples import ErrorSample, Sample
 from .signatures import ArrayGradients, Expr, Gradients, TeNamespace, TeTensor
@@ -41,28 +38,6 @@ else:
     def dataclass_transform(**_: Any) -> Any:
         return lambda x: x
 
-
-__all__ = [
-    "REGISTRY",
-    "Axes",
-    "Binary",
-    "Elementwise",
-    "ErrorSample",
-    "Movement",
-    "Op",
-    "Reduce",
-    "Sample",
-    "ShapeError",
-    "Spec",
-    "Tensor",
-    "TensorTuple",
-    "in_float32",
-    "normalize_axes",
-    "normalize_axis",
-    "register",
-    "remembered",
-    "unbroadcast",
-]
 
 REGISTRY: dict[str, type[Op]] = {}
 
