@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_lab.diagrams import steps
-from kernel_lab.diagrams.still import still
+from kernel_lab.diagrams.step_svg import step_svg
 from kernel_lab.diagrams.style import in_notebook
 from kernel_lab.errors import LabUsageError
 from kernel_lab.trace import Trace
@@ -73,7 +73,7 @@ def _view(run: dict[str, Any], room: int) -> str:
     now = round(_STILL * (len(run["steps"]) - 1))
     return (
         f'<div class="view"><b>{html.escape(run["name"])}</b>'
-        f'<div class="still said">{said(run, now)}</div>{still(run, now, room)}'
+        f'<div class="still said">{said(run, now)}</div>{step_svg(run, now, room)}'
         '<output class="said" aria-live="off"></output><canvas></canvas></div>'
     )
 

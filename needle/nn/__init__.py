@@ -40,7 +40,7 @@ from .activations import (
     Tanhshrink,
     Threshold,
 )
-from .attention import AttentionLayer, MultiHeadAttention, Transformer, TransformerLayer
+from .attention import AttentionLayer, MultiHeadAttention, MultiheadAttention
 from .basic import (
     Bilinear,
     CosineSimilarity,
@@ -103,13 +103,14 @@ from .pool import (
 )
 from .rnn import GRU, LSTM, RNN
 from .transformer import (
-    MultiheadAttention,
     RotaryEmbedding,
     SinusoidalEncoding,
+    Transformer,
     TransformerDecoder,
     TransformerDecoderLayer,
     TransformerEncoder,
     TransformerEncoderLayer,
+    TransformerLayer,
 )
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""Attention ("Attention Is All You Need", Vaswani et al. 2017), pre-norm, and the Transformer."""
+"""Attention ("Attention Is All You Need", Vaswani et al. 2017): PyTorch's MultiheadAttention, and
+the course's MultiHeadAttention and pre-norm AttentionLayer."""
 
 from __future__ import annotations
 
@@ -7,15 +8,205 @@ from typing import Any
 from .. import init, ops
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
-from ..backend_ndarray.arguments import counts
+from ..backend_ndarray.arguments import counts, fraction
 from ..errors import ShapeError
-from .activations import ReLU
+from ..sizes.extents import same
+from . import functional as F
 from .basic import Dropout, Linear
-from .containers import Sequential
-from .embedding import Embedding
-from .functional.attention import causal
+from .functional.attention import causal, is_later, with_masks
+from .layout import Layout, transposed
 from .module import Module
 from .norm import LayerNorm1d
+from .parameter import Parameter
+
+
+class MultiheadAttention(Module):
+    """Attention of `num_heads` heads with projections of queries, keys and values and of the
+    result, with PyTorch's arguments.
+
+    Features of queries and results are embed_dim, which num_heads divides (ValueError otherwise);
+    those of keys and values are kdim and vdim (None: embed_dim). `dropout` drops weights; with
+    `batch_first` the batch is the first axis, otherwise the second. The weights of the three
+    projections are in_proj_weight (embed_dim, 3 * embed_dim) if all features are equal, otherwise
+    q_proj_weight, k_proj_weight and v_proj_weight; they are drawn Xavier-uniform, and biases are
+    zeros. With add_bias_kv every sequence has one key and value more, bias_k and bias_v (1, 1,
+    embed_dim), drawn Xavier-normal; with add_zero_attn it has another one, of zeros.
+
+    >>> x = ndl.randn(2, 5, 16)
+    >>> y, weights = nn.MultiheadAttention(16, num_heads=4, batch_first=True)(x, x, x)
+    >>> y.shape, weights.shape
+    ((2, 5, 16), (2, 5, 5))
+    """
+
+    _parameter_names = frozenset({"in_proj_bias", "bias_k", "bias_v"})
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+    ) -> None:
+        super().__init__()
+        name = "MultiheadAttention"
+        kdim = embed_dim if kdim is None else kdim
+        vdim = embed_dim if vdim is None else vdim
+        counts(name, embed_dim=embed_dim, num_heads=num_heads, kdim=kdim, vdim=vdim)
+        if embed_dim % num_heads:
+            raise ValueError(f"{name}: num_heads {num_heads} does not divide embed_dim {embed_dim}")
+        self.embed_dim, self.num_heads = embed_dim, num_heads
+        self.kdim, self.vdim = kdim, vdim
+        self.dropout = fraction(name, "dropout", dropout)
+        self.batch_first = batch_first
+        where: dict[str, Any] = {"device": device, "dtype": dtype}
+
+        def weight(features: int, times: int = 1) -> Parameter:
+            return Parameter(init.xavier_uniform(features, times * embed_dim, **where))
+
+        if kdim == vdim == embed_dim:
+            self.in_proj_weight = weight(embed_dim, 3)
+        else:
+            self.q_proj_weight = weight(embed_dim)
+            self.k_proj_weight = weight(kdim)
+            self.v_proj_weight = weight(vdim)
+        self.in_proj_bias = Parameter(init.zeros(3 * embed_dim, **where)) if bias else None
+        self.add_zero_attn = add_zero_attn
+        self.bias_k = self.bias_v = None
+        if add_bias_kv:
+            std = embed_dim**-0.5  # PyTorch takes embed_dim for both fans of (1, 1, embed_dim)
+            self.bias_k, self.bias_v = (
+                Parameter(init.randn(1, 1, embed_dim, std=std, **where)) for _ in range(2)
+            )
+        self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
+        if self.out_proj.bias is not None:
+            self.out_proj.bias = Parameter(init.zeros(1, embed_dim, **where))
+
+    def torch_layout(self) -> Layout:
+        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+        return {name: transposed(name) for name in names}
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """query (L, B, embed_dim), key (S, B, kdim), value (S, B, vdim), or with batch_first (B, L,
+        ...) -> the result, like query, and the weights (B, L, S), averaged over heads, or (B,
+        num_heads, L, S) without average_attn_weights, or None without need_weights. add_bias_kv and
+        add_zero_attn each make S one longer, at the end; no mask hides these keys.
+
+        Bool masks are True where nothing is seen; floats are added. key_padding_mask is (B, S),
+        attn_mask (L, S) or (B * num_heads, L, S). With is_causal query i sees the keys 0..i, and
+        attn_mask may be None. ShapeError for shapes that do not fit.
+        """
+        self._check(query, key, value)
+        if not self.batch_first:
+            is_self = query is key and key is value
+            query, key, value = (
+                (ops.transpose(query, (0, 1)),) * 3
+                if is_self
+                else tuple(ops.transpose(x, (0, 1)) for x in (query, key, value))
+            )
+        batch, queries, _ = query.shape
+        q, k, v = self._projected(query, key, value)
+        if self.bias_k is not None and self.bias_v is not None:
+            k, v = (_appended(x, bias) for x, bias in ((k, self.bias_k), (v, self.bias_v)))
+        if self.add_zero_attn:
+            k, v = (ops.pad(x, ((0, 0), (0, 1), (0, 0))) for x in (k, v))
+        q, k, v = (self._heads(x) for x in (q, k, v))
+        scores = ops.matmul(q, ops.transpose(k)) * q.shape[-1] ** -0.5
+        keys = key.shape[1]
+        if attn_mask is not None:
+            shapes = (queries, keys), (batch * self.num_heads, queries, keys)
+            _check_mask("attn_mask", attn_mask, *shapes)
+            if attn_mask.ndim == 3:
+                attn_mask = ops.reshape(attn_mask, (batch, self.num_heads, queries, keys))
+        if key_padding_mask is not None:
+            _check_mask("key_padding_mask", key_padding_mask, (batch, keys))
+            key_padding_mask = ops.reshape(key_padding_mask, (batch, 1, 1, keys))
+        further = k.shape[2] - keys
+        masks = [_widened(mask, further) for mask in (attn_mask, key_padding_mask)]
+        if is_causal and attn_mask is None and further:
+            is_causal, own = False, is_later(scores[..., :keys], to_last=False)
+            masks.append(_widened(own, further))
+        scores = with_masks(scores, masks, False, is_causal and attn_mask is None)
+        weights = F.dropout(ops.softmax(scores), self.dropout, self.training)
+        side_by_side = ops.permute(ops.matmul(weights, v), (0, 2, 1, 3))
+        y = self.out_proj(ops.reshape(side_by_side, (batch, queries, self.embed_dim)))
+        y = y if self.batch_first else ops.transpose(y, (0, 1))
+        if not need_weights:
+            return y, None
+        return y, ops.mean(weights, 1) if average_attn_weights else weights
+
+    def _check(self, query: Tensor, key: Tensor, value: Tensor) -> None:
+        form = "(B, length" if self.batch_first else "(length, B"
+        given = {
+            "query": (query, self.embed_dim), "key": (key, self.kdim), "value": (value, self.vdim)
+        }  # fmt: skip
+        for name, (x, features) in given.items():
+            if x.ndim != 3 or x.shape[2] != features:
+                raise ShapeError(
+                    f"MultiheadAttention: {name} has shape {x.shape}, not {form}, {features})"
+                )
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Queries, keys and values (B, length, embed_dim)."""
+        size = self.embed_dim
+        inputs = (query, key, value)
+        parts = [slice(i * size, (i + 1) * size) for i in range(3)]
+        if self.kdim == self.vdim == size:
+            if query is key and key is value:
+                y = F.linear(query, self.in_proj_weight, self.in_proj_bias)
+                return [y[..., part] for part in parts]
+            weights = [self.in_proj_weight[:, part] for part in parts]
+        else:
+            weights = [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight]
+        bias = self.in_proj_bias
+        return [
+            F.linear(x, w, None if bias is None else bias[part])
+            for x, w, part in zip(inputs, weights, parts, strict=True)
+        ]
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """(B, T, embed_dim) -> (B, num_heads, T, embed_dim / num_heads)."""
+        batch, length, _ = x.shape
+        each = self.embed_dim // self.num_heads
+        return ops.permute(ops.reshape(x, (batch, length, self.num_heads, each)), (0, 2, 1, 3))
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, {self.num_heads}, batch_first={self.batch_first}"
+
+
+def _appended(x: Tensor, bias: Tensor) -> Tensor:
+    """x (B, length, embed_dim) and the bias (1, 1, embed_dim) behind each sequence."""
+    return ops.concat([x, ops.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))], 1)
+
+
+def _widened(mask: Tensor | None, further: int) -> Tensor | None:
+    """A mask (..., keys) for so many keys more, which it does not hide."""
+    if mask is None or not further:
+        return mask
+    return ops.pad(mask, (*[(0, 0)] * (mask.ndim - 1), (0, further)))
+
+
+def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
+    """ShapeError unless the mask has one of `shapes`."""
+    if not any(same(mask.shape, shape) for shape in shapes):
+        known = " or ".join(map(str, shapes))
+        raise ShapeError(f"MultiheadAttention: {what} has shape {mask.shape}, not {known}")
 
 
 class MultiHeadAttention(Module):
@@ -125,127 +316,3 @@ class AttentionLayer(Module):
 
     def extra_repr(self) -> str:
         return f"num_head={self.num_head}, dim_head={self.dim_head}"
-
-
-class TransformerLayer(Module):
-    """x + dropout(attention(x)), then x + dropout(mlp(norm(x))), where the MLP has one hidden layer
-    of `hidden_size` with ReLU and dropout: (B, T, q_features) -> the same. num_head, dim_head and
-    causal are those of AttentionLayer."""
-
-    def __init__(
-        self,
-        q_features: int,
-        num_head: int,
-        dim_head: int,
-        hidden_size: int,
-        *,
-        dropout: float = 0.0,
-        causal: bool = True,
-        device: DeviceLike | None = None,
-        dtype: str = "float32",
-    ) -> None:
-        super().__init__()
-        counts(
-            "TransformerLayer",
-            q_features=q_features,
-            num_head=num_head,
-            dim_head=dim_head,
-            hidden_size=hidden_size,
-        )
-        where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.attention = AttentionLayer(
-            q_features, num_head, dim_head, dropout=dropout, causal=causal, **where
-        )
-        self.dropout = Dropout(dropout)
-        self.mlp = Sequential(
-            LayerNorm1d(q_features, **where),
-            Linear(q_features, hidden_size, **where),
-            ReLU(),
-            Dropout(dropout),
-            Linear(hidden_size, q_features, **where),
-            Dropout(dropout),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = x + self.dropout(self.attention(x))
-        return x + self.mlp(x)
-
-
-class Transformer(Module):
-    """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h). The
-    layers' arguments are those of TransformerLayer.
-
-    x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
-    `sequence_len`. h has no meaning: it is returned unchanged (None: zeros like x), so that a
-    Transformer can replace an RNN. ShapeError if x does not fit.
-    """
-
-    def __init__(
-        self,
-        embedding_size: int,
-        hidden_size: int,
-        num_layers: int,
-        *,
-        num_head: int = 8,
-        dim_head: int = 32,
-        dropout: float = 0.0,
-        causal: bool = True,
-        device: DeviceLike | None = None,
-        dtype: str = "float32",
-        batch_first: bool = False,
-        sequence_len: int = 2048,
-    ) -> None:
-        super().__init__()
-        counts(
-            "Transformer",
-            embedding_size=embedding_size,
-            hidden_size=hidden_size,
-            num_layers=num_layers,
-            num_head=num_head,
-            dim_head=dim_head,
-            sequence_len=sequence_len,
-        )
-        where: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.embedding_size = embedding_size
-        self.batch_first = batch_first
-        self.sequence_len = sequence_len
-        self.positions = Embedding(sequence_len, embedding_size, **where)
-        self.layers = [
-            TransformerLayer(
-                embedding_size,
-                num_head,
-                dim_head,
-                hidden_size,
-                dropout=dropout,
-                causal=causal,
-                **where,
-            )
-            for _ in range(num_layers)
-        ]
-
-    def forward(self, x: Tensor, h: Any = None) -> tuple[Tensor, Any]:
-        if x.ndim != 3 or x.shape[2] != self.embedding_size:
-            form = "(B, T" if self.batch_first else "(T, B"
-            raise ShapeError(
-                f"Transformer: x has shape {x.shape}, not {form}, {self.embedding_size})"
-            )
-        if not self.batch_first:
-            x = ops.transpose(x, (0, 1))
-        count = x.shape[1]
-        if count > self.sequence_len:
-            raise ShapeError(
-                f"Transformer: a sequence of {count} is longer than sequence_len "
-                f"{self.sequence_len}"
-            )
-        x = x + self.positions.weight[:count]
-        for layer in self.layers:
-            x = layer(x)
-        if not self.batch_first:
-            x = ops.transpose(x, (0, 1))
-        return x, init.zeros_like(x) if h is None else h
-
-    def extra_repr(self) -> str:
-        return (
-            f"{self.embedding_size}, batch_first={self.batch_first}, "
-            f"sequence_len={self.sequence_len}"
-        )

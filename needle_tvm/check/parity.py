@@ -17,8 +17,8 @@ from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.first_check import FUSION
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.divergence import first_divergence, worst
-from needle_tvm.frontend.exact import evaluate
-from needle_tvm.frontend.sized import Sized
+from needle_tvm.frontend.float64_values import evaluate
+from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import to_numpy
 from needle_tvm.target.precision import FLOAT32
 

@@ -11,15 +11,15 @@
   enters the cache, and compares the results with the eager model's. One tolerance holds for the
   whole output. If that fails, each element has a bound on the rounding errors on the way to it
   (`frontend.bounds`). With dims, the check runs at the least and largest sizes as well, against the
-  graph at these sizes (`frontend.sized`, `frontend.shapes`); if all largest sizes together make
-  very large inputs, it takes each largest size by itself. The manifest's `checked` records the
+  graph at these sizes (`frontend.resolved_dims`, `frontend.shapes`); if all largest sizes together
+  make very large inputs, it takes each largest size by itself. The manifest's `checked` records the
   outcome.
 - The user calls an `Executable` (`executable`). It asks `needle.trace.weights` whether a weight has
   changed, which compares one number. An executable for another machine has an artifact to export,
   and no program.
 - The state of a model (what its calls write) stays outside the code, which is a pure function: the
-  state's arrays follow its inputs, and their new values its results (`frontend.loaded`, "state" in
-  the manifest). `Executable` keeps the arrays in the PyTorch model or in the Module.
+  state's arrays follow its inputs, and their new values its results (`frontend.loaded_models`,
+  "state" in the manifest). `Executable` keeps the arrays in the PyTorch model or in the Module.
 - `torch_models` compiles a Module of `needle.torch`. The fingerprint covers the program as well as
   the graph, because two operators may have one graph by a fault of a converter. PyTorch's results
   are compared with those of the eager Module, at the checked sizes, when code is generated. Code

@@ -104,9 +104,9 @@ def compile(
     if dims:
         check_dims(asked)
     if is_stateful(model):
-        from needle_tvm.frontend import loaded
+        from needle_tvm.frontend import loaded_models
 
-        return compile_source(loaded.source(model, inputs, asked.variant, dims), asked)
+        return compile_source(loaded_models.source(model, inputs, asked.variant, dims), asked)
     source = needle_model.source(model, inputs, training, asked.variant, dims)
     return compile_source(source, asked)
 

@@ -13,7 +13,7 @@ from needle.trace import Graph
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
 from needle_tvm.errors import InstallError, TranslationError, UsageError
-from needle_tvm.frontend.loaded import described, graph_of, with_ranges, with_updates
+from needle_tvm.frontend.loaded_models import described, graph_of, with_ranges, with_updates
 from needle_tvm.frontend.model import source_of
 from needle_tvm.frontend.source import Array, FixedWeights, Source
 from needle_tvm.process.turns import compiling

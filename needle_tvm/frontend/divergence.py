@@ -15,7 +15,7 @@ from needle_tvm.artifact import Artifact, trees
 from needle_tvm.artifact.manifest import write_manifest
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.bounds import error_bounds
-from needle_tvm.frontend.sized import Sized
+from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import to_numpy
 from needle_tvm.lower import build
 from needle_tvm.process.scratch import scratch_folder

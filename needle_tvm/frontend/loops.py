@@ -17,7 +17,7 @@ from needle_tvm.frontend.extents import Extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.kernels.recurrence.gates import fuse_gates
 from needle_tvm.kernels.recurrence.gpu import layers
-from needle_tvm.kernels.scheduled_mark import SCHEDULED
+from needle_tvm.kernels.scheduled import SCHEDULED
 from needle_tvm.lower import bodies, build, pipeline
 from needle_tvm.lower.choices import choice_function
 from needle_tvm.lower.frame import Plan

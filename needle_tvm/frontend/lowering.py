@@ -8,12 +8,12 @@ from needle.trace.graph import positional_names
 from needle_tvm._tvm.names import IRModule, Target
 from needle_tvm.artifact import trees
 from needle_tvm.errors import TranslationError
+from needle_tvm.frontend.axis_dims import axis_dims
 from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.loops import Loops
 from needle_tvm.frontend.shapes import described, described_shape
 from needle_tvm.frontend.translate import translate
 from needle_tvm.frontend.unroll import unrolled
-from needle_tvm.frontend.whole_axes import whole_dims
 from needle_tvm.lower import build, pipeline
 from needle_tvm.lower.variant import Variant
 from needle_tvm.process.turns import in_turn
@@ -31,7 +31,7 @@ def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
 @in_turn
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
     """The module before its loops are scheduled, from which tuning takes its tasks."""
-    return _lowered(graph.at(whole_dims(graph)), target, variant, None)
+    return _lowered(graph.at(axis_dims(graph)), target, variant, None)
 
 
 def translated(

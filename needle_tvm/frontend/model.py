@@ -14,7 +14,7 @@ from needle.sizes.dims import bounds_of
 from needle.trace import Graph, trace
 from needle_tvm.errors import UsageError
 from needle_tvm.frontend import bounds, reference
-from needle_tvm.frontend.sized import Sized
+from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import Source, to_numpy
 
 if TYPE_CHECKING:
@@ -87,6 +87,6 @@ def _divergence(
     graph: Graph, inputs: list[Any], program: runtime.Program, stage: str
 ) -> str | None:
     from needle_tvm.frontend.divergence import first_divergence
-    from needle_tvm.frontend.exact import evaluate
+    from needle_tvm.frontend.float64_values import evaluate
 
     return first_divergence(graph, inputs, evaluate(graph, inputs), stage, program)

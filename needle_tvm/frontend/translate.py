@@ -23,7 +23,7 @@ from needle_tvm.errors import TranslationError
 from needle_tvm.faults import named, sentence
 from needle_tvm.frontend.extents import Extents
 from needle_tvm.frontend.unroll import parts_read
-from needle_tvm.kernels.scheduled_mark import SCHEDULED
+from needle_tvm.kernels.scheduled import SCHEDULED
 from needle_tvm.lower.build import MAIN
 from needle_tvm.tir import reads
 from needle_tvm.tir.functions import nothing, tensors_of

@@ -10,7 +10,7 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, Schedule, Target
 from needle_tvm.kernels import knob_candidates
 from needle_tvm.kernels.conv.cpu_windows import windows
 from needle_tvm.kernels.loops.cpu import loops
-from needle_tvm.kernels.loops.pieces import pieces
+from needle_tvm.kernels.loops.split_loops import split_loops
 from needle_tvm.kernels.loops.statements import statements
 from needle_tvm.kernels.loops.whole_vectors import whole_vectors
 from needle_tvm.kernels.reduce.cpu_columns import columns
@@ -18,7 +18,7 @@ from needle_tvm.kernels.reduce.cpu_nests import Nests, rewritten
 from needle_tvm.kernels.reduce.cpu_partial import partial_results
 from needle_tvm.kernels.reduce.cpu_rows import keeps_few_partial_results
 from needle_tvm.kernels.rule import rules
-from needle_tvm.kernels.scheduled_mark import mark_scheduled, schedule_each
+from needle_tvm.kernels.scheduled import mark_scheduled, schedule_each
 from needle_tvm.target.kind import CPU
 from needle_tvm.tir.extents import note_bounds, symbols_of
 
@@ -27,7 +27,7 @@ REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites
 
 def names() -> tuple[str, ...]:
     """The names that `without` accepts: rules, and steps for functions that no rule fits."""
-    others = (*REDUCTIONS, pieces, whole_vectors)
+    others = (*REDUCTIONS, split_loops, whole_vectors)
     return (*(each.name for each in rules(CPU)), *(each.__name__ for each in others))
 
 
@@ -47,7 +47,7 @@ def schedule_function(
 ) -> PrimFunc:
     """Schedule one PrimFunc by the first rule that fits it. `without` is as in `schedule`."""
     scheduled = statements(_scheduled(function, target, without).mod["main"])
-    for step in (pieces, whole_vectors):
+    for step in (split_loops, whole_vectors):
         if step.__name__ not in without:
             scheduled = step(scheduled)
     return mark_scheduled(scheduled, function)

@@ -10,7 +10,7 @@ from needle_tvm.kernels.blocks import bind_threads, blocks_of, extent
 from needle_tvm.kernels.dlight import by_dlight
 from needle_tvm.kernels.reduce.gpu.nan import keeping_nan
 from needle_tvm.kernels.rule import rules
-from needle_tvm.kernels.scheduled_mark import is_scheduled, mark_scheduled, schedule_each
+from needle_tvm.kernels.scheduled import is_scheduled, mark_scheduled, schedule_each
 from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in

@@ -54,8 +54,8 @@ from needle_tvm.kernels.dense.narrow_products import narrow_products
 from needle_tvm.kernels.dense.pack_pairs import pack_pairs
 from needle_tvm.kernels.dense.pack_weights import pack_weights
 from needle_tvm.lower.cuda_graph import cuda_graph
-from needle_tvm.lower.keep_fields_apart import keep_fields_apart
 from needle_tvm.lower.merge_kernels import merge_kernels
+from needle_tvm.lower.separate_tuple_fields import separate_tuple_fields
 from needle_tvm.lower.sizes_in_shapes import sizes_in_shapes
 from needle_tvm.target.info import target_info
 from needle_tvm.target.kind import CPU, GPU
@@ -109,7 +109,7 @@ _FUSE = (
     _plain(transform.AnnotateTIROpPattern),
     fuse_planes,
     _plain(transform.FoldConstant),
-    keep_fields_apart,
+    separate_tuple_fields,
     _fuse_ops,
     _CLEAN,
     sizes_in_shapes,

@@ -16,7 +16,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, PrimFunc, tvm
 from needle_tvm.errors import TargetError, TuningError
 from needle_tvm.kernels.blocks import work
-from needle_tvm.kernels.scheduled_mark import is_scheduled, mark_scheduled
+from needle_tvm.kernels.scheduled import is_scheduled, mark_scheduled
 from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.threads import available_cores, thread_environment

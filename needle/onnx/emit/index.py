@@ -8,7 +8,7 @@ from ... import ops
 from ...sizes.dims import Expression
 from ._rules import Site, rule
 from ._writer import Value
-from .along import added_at, counting, moved_to_front
+from .along_axis import added_at, counting, moved_to_front
 from .elementwise import floats, like, rounded
 
 

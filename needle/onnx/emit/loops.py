@@ -11,7 +11,7 @@ from ...op.subgraph import Body
 from ...sizes.extents import same
 from ._rules import Site, rule, written
 from ._writer import Value, Writer
-from .along import counting
+from .along_axis import counting
 from .recurrent import layer
 
 

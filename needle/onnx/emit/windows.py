@@ -10,7 +10,7 @@ from ... import ops
 from ...autograd.dtypes import value_in
 from ._rules import Site, rule
 from ._writer import Value, Writer
-from .along import added_at, counting
+from .along_axis import added_at, counting
 
 
 @rule(ops.SlidingWindows)

@@ -1,4 +1,4 @@
-"""Converters of operators that take elements by index."""
+"""Converters of operators that read and write elements by index: index, index_put, gather."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ from typing import Any
 from ... import ops
 from ...autograd.tensor import Tensor
 from ...common.state import state
-from ...conversion.values import Value, dtype_of, normal_axis, shape_of, tensor
-from ..operands import cast
+from ...conversion.values import Value, normal_axis, shape_of, tensor
+from ...sizes.extents import same
+from ..operands import Number, cast
 from ..program import Node
 from ..registry import converter
-
-
-def index_tensor(value: Value) -> Tensor:
-    """A value as indices: int64 or int32."""
-    found = tensor(value)
-    return found if found.dtype in ("int64", "int32") else ops.cast(found, "int64")
-
-
-def line(x: Value) -> Tensor:
-    """A tensor of no axis as one of one element; any other as it is."""
-    found = tensor(x)
-    return found if found.ndim else ops.reshape(found, (1,))
-
-
-def is_mask(index: Value) -> bool:
-    return dtype_of(index) in ("bool", "uint8")
+from .index_helpers import (
+    divided,
+    index_key,
+    index_tensor,
+    is_mask,
+    line,
+    masked,
+    neutral,
+    of_flags,
+    put_slices,
+    reduction,
+)
 
 
 @converter("aten.index.Tensor", "aten._unsafe_index.Tensor")
@@ -37,11 +34,6 @@ def index(node: Node, x: Value, indices: tuple[Value | None, ...]) -> Tensor:
             "choose by torch.where"
         )
     return ops.getitem(tensor(x), index_key(indices))
-
-
-def index_key(indices: tuple[Value | None, ...]) -> tuple[Any, ...]:
-    """The key of indices for the first axes, of which None takes a whole one."""
-    return tuple(slice(None) if each is None else index_tensor(each) for each in indices)
 
 
 @converter("aten.index_select", "aten.index_select_copy")
@@ -88,3 +80,92 @@ def embedding(
         return found
     is_padding = ops.reshape(ops.equal(places, padding_idx), line)
     return ops.where(is_padding, ops.detach(found), found)
+
+
+@converter("aten.index_add")
+def index_add(
+    node: Node, x: Value, axis: int, index: Value, source: Value, alpha: Number = 1
+) -> Tensor:
+    added = line(source)
+    if alpha != 1:
+        added = ops.multiply(added, cast(alpha, added.dtype))
+    return put_slices(node, x, axis, index, added, "add")
+
+
+@converter("aten.index_copy")
+def index_copy(node: Node, x: Value, axis: int, index: Value, source: Value) -> Tensor:
+    return put_slices(node, x, axis, index, line(source), "set")
+
+
+@converter("aten.index_fill")
+def index_fill(node: Node, x: Value, axis: int, index: Value, value: Any) -> Tensor:
+    return put_slices(node, x, axis, index, cast(value, tensor(x).dtype), "set")
+
+
+@converter("aten.index_reduce")
+def index_reduce(
+    node: Node,
+    x: Value,
+    axis: int,
+    index: Value,
+    source: Value,
+    reduce: str,
+    include_self: bool = True,
+) -> Tensor:
+    how, base = reduction(node, reduce), tensor(x)
+    if not include_self:
+        start = cast(neutral(how, base.dtype), base.dtype)
+        base = put_slices(node, base, axis, index, start, "set")
+    made = put_slices(node, base, axis, index, line(source), how)
+    if reduce != "mean":
+        return made
+    counts = ops.broadcast_to(cast(1, "int64"), base.shape)
+    if not include_self:
+        counts = put_slices(node, counts, axis, index, cast(0, "int64"), "set")
+    counts = put_slices(node, counts, axis, index, cast(1, "int64"), "add")
+    return divided(made, counts)
+
+
+@converter("aten.index_put", "aten._unsafe_index_put", "aten._index_put_impl")
+def index_put(
+    node: Node,
+    x: Value,
+    indices: tuple[Value | None, ...],
+    values: Value,
+    accumulate: bool = False,
+    unsafe: bool = False,
+) -> Tensor:
+    base = tensor(x)
+    how = "add" if accumulate else "set"
+    source = cast(values, "int32" if base.dtype == "bool" and accumulate else base.dtype)
+    masks = [each for each in indices if each is not None and is_mask(each)]
+    if masks:
+        return of_flags(base, how, lambda base: _at_mask(node, base, indices, source, accumulate))
+    write = ops.add_at if accumulate else ops.set_at
+    key = index_key(indices)
+    if all(same(n, 1) for n in source.shape):  # also for an index of no elements
+        source = ops.reshape(source, ())
+    return of_flags(base, how, lambda base: write(base, key, source))
+
+
+def _at_mask(
+    node: Node, x: Tensor, indices: tuple[Value | None, ...], source: Tensor, accumulate: bool
+) -> Tensor:
+    """x where a mask, the only index, is false, and `source`, which is one element along the axes
+    of the mask, where it is true."""
+    (at,) = [i for i, each in enumerate(indices) if each is not None][:1]
+    given = indices[at]
+    if given is None or sum(each is not None for each in indices) > 1:
+        raise node.unsupported("a mask beside another index")
+    mask = cast(given, "bool")
+    behind = x.ndim - at - mask.ndim
+    mask = ops.reshape(mask, (*mask.shape, *[1] * behind))
+    if source.ndim > behind:
+        place = source.ndim - behind - 1
+        if not same(source.shape[place], 1):
+            if at or accumulate:
+                raise node.unsupported("a mask as an index for values that differ along its axes")
+            return masked(x, mask, source)
+        extents = (*source.shape[:place], *[1] * (mask.ndim - behind), *source.shape[place + 1 :])
+        source = ops.reshape(source, extents)
+    return ops.where(mask, ops.add(x, source) if accumulate else source, x)

@@ -9,7 +9,7 @@ import numpy as np
 from ... import ops
 from ...autograd.tensor import Tensor
 from . import tables
-from .pieces import either, polynomial, ratio, size
+from .piecewise import either, polynomial, ratio, size
 
 _EULER = 0.57721566490153286061
 

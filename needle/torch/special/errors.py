@@ -7,7 +7,7 @@ import math
 from ... import ops
 from ...autograd.tensor import Tensor
 from ...ops.exponential import _FAR, _MIDDLE, _TAIL
-from .pieces import either, polynomial, ratio, size
+from .piecewise import either, polynomial, ratio, size
 
 # ln(erfcx(x) / t) for t = 2 / (2 + x) as a polynomial in 2 t - 1: interpolated at 26 nodes of
 # Chebyshev's, in 60 digits; its error is below 1e-15.

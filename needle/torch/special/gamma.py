@@ -9,7 +9,7 @@ import numpy as np
 
 from ... import ops
 from ...autograd.tensor import Tensor
-from .pieces import either, polynomial
+from .piecewise import either, polynomial
 
 _SHIFT = 10  # from where on asymptotic series have all digits
 # B(2 i) / (2 i) (2 i - 1) and B(2 i) / (2 i) for Bernoulli's numbers B, the highest first.

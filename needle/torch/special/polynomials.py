@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ... import ops
 from ...autograd.tensor import Tensor
-from .pieces import either
+from .piecewise import either
 
 # The polynomials of degree 1, a + b x, by their letters.
 _FIRST = {

@@ -30,7 +30,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, statements, te, tirx
 from needle_tvm.kernels.attention.cpu import AttentionShape, Element
-from needle_tvm.kernels.scheduled_mark import mark_scheduled
+from needle_tvm.kernels.scheduled import mark_scheduled
 from needle_tvm.target.gpu import SHARED_BYTES
 from needle_tvm.tir import nests
 

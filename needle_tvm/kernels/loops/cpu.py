@@ -23,7 +23,7 @@ from needle_tvm.kernels.blocks import (
     vector_side,
     vectors_of_partial,
 )
-from needle_tvm.kernels.loops.pieces import cuts
+from needle_tvm.kernels.loops.split_loops import cuts
 from needle_tvm.kernels.reduce.cpu_rows import rows
 from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
@@ -93,7 +93,7 @@ def _vectors_last(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> 
     in_pieces = bool(outer and cuts(sch.get(block), lanes))
     rest, vector = sch.split(last, [None, lanes])
     sch.vectorize(vector)
-    return outer if in_pieces else [*outer, rest]  # `pieces` divides a loop that is not fused
+    return outer if in_pieces else [*outer, rest]  # `split_loops` divides a loop that is not fused
 
 
 def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:

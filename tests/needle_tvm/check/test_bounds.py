@@ -7,7 +7,7 @@ import needle as ndl
 from needle import ops
 from needle.trace import trace
 from needle_tvm.frontend.bounds import Evaluation
-from needle_tvm.frontend.exact import evaluate
+from needle_tvm.frontend.float64_values import evaluate
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from needle_tvm.check import parity
 from needle_tvm.compiler import first_check
 from needle_tvm.errors import InputError, MismatchError, UsageError
 from needle_tvm.frontend import reference
+from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.shapes import Shapes
-from needle_tvm.frontend.sized import Sized
 from tests.needle.test_trace_dims import CASES, K, N, inputs_of, symbolic
 from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.runtime.ways import both_ways, native_way

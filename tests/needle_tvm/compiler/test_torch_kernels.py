@@ -7,7 +7,7 @@ import pytest
 
 import needle.torch
 import needle_tvm
-from needle_tvm.frontend.loaded import graph_of
+from needle_tvm.frontend.loaded_models import graph_of
 from needle_tvm.frontend.lowering import lowered
 from needle_tvm.lower.variant import Variant
 from needle_tvm.target.spec import resolve

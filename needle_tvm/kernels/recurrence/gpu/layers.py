@@ -18,7 +18,7 @@ from needle_tvm.kernels.recurrence.gpu.steps import (
     extern_steps,
     steps_threads,
 )
-from needle_tvm.kernels.scheduled_mark import SCHEDULED
+from needle_tvm.kernels.scheduled import SCHEDULED
 
 
 class _Lstm(StepsWriter):

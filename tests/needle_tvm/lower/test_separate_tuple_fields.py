@@ -1,7 +1,7 @@
 """Fields of tuples that FuseOps takes into no group."""
 
 from needle_tvm._tvm.names import TensorType, relax, structural_equal
-from needle_tvm.lower.keep_fields_apart import keep_fields_apart
+from needle_tvm.lower.separate_tuple_fields import separate_tuple_fields
 from tests.needle_tvm.modules import AVX512, Spec, check_stays, emit, relax_module
 
 
@@ -27,9 +27,9 @@ def test_fields_are_bound_by_a_match_cast():
             ]
             result = builder.emit_output(relax.op.add(*fields))
         builder.emit_func_output(result)
-    found = keep_fields_apart(halves(lambda field: field), AVX512)
+    found = separate_tuple_fields(halves(lambda field: field), AVX512)
     assert structural_equal(found, builder.get()), found.script()
 
 
 def test_what_is_no_field_stays():
-    check_stays(keep_fields_apart, relax_module(lambda x: relax.op.exp(x), Spec(8)))
+    check_stays(separate_tuple_fields, relax_module(lambda x: relax.op.exp(x), Spec(8)))

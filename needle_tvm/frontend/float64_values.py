@@ -11,7 +11,7 @@ from needle import cpu_numpy
 from needle.autograd import Node
 from needle.backend_ndarray import NDArray, is_floating
 from needle.trace import Graph
-from needle_tvm.frontend.sized import Sized
+from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import to_numpy
 
 

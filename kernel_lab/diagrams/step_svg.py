@@ -11,7 +11,7 @@ _SHADES = 4  # of the trail
 _TEXT = 13
 
 
-def still(run: dict[str, Any], now: int, room: int) -> str:
+def step_svg(run: dict[str, Any], now: int, room: int) -> str:
     """The <svg> of a run of `steps_of` after its step `now`, `room` wide."""
     height = max(grid["y"] + grid["rows"] * grid["cell"] for grid in run["buffers"]) + 2
     parts = [part for grid in run["buffers"] for part in _frame(grid)]

@@ -15,7 +15,7 @@ from needle.trace import Graph
 from needle_tvm.errors import UsageError
 
 
-def whole_dims(graph: Graph) -> dict[Dim, Any]:
+def axis_dims(graph: Graph) -> dict[Dim, Any]:
     """For each dim of a graph, itself if it is a whole axis of an input, else an expression of a
     dim that is one once it stands in its place. Raises UsageError if there is none."""
     extents = [n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Expression)]

@@ -10,7 +10,7 @@ from needle.trace import trace
 from needle_tvm._tvm.names import IRModule, tvm
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
-from needle_tvm.kernels.scheduled_mark import mark_scheduled
+from needle_tvm.kernels.scheduled import mark_scheduled
 from needle_tvm.lower import build
 from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import prim_funcs

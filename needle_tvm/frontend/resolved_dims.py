@@ -10,9 +10,9 @@ import numpy as np
 
 from needle.autograd import Node
 from needle.trace import Graph
+from needle_tvm.frontend.axis_dims import axis_dims
 from needle_tvm.frontend.indices import index_ranges
 from needle_tvm.frontend.shapes import Shapes
-from needle_tvm.frontend.whole_axes import whole_dims
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ class Sized:
 
     def __init__(self, graph: Graph) -> None:
         self._graph, ranges = graph, index_ranges(graph)
-        whole_dims(graph)
+        axis_dims(graph)
         self._shapes = Shapes(
             [(leaf.name, leaf.spec.shape) for leaf in graph.inputs],
             {leaf.name: ranges[leaf.node] for leaf in graph.inputs if leaf.node in ranges},

@@ -10,7 +10,7 @@ from ...conversion.values import Value, along, normal_axis, shape_of, tensor
 from ..operands import cast
 from ..program import Node
 from ..registry import converter
-from .index import index_tensor, line
+from .index_helpers import index_tensor, line
 from .views import part_of
 
 _FARTHEST = 1 << 31  # a diagonal beyond those of any matrix

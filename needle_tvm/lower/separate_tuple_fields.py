@@ -20,7 +20,7 @@ from needle_tvm._tvm.names import IRModule, Target, relax
 from needle_tvm.graph.rewrite import rebind
 
 
-def keep_fields_apart(module: IRModule, target: Target) -> IRModule:
+def separate_tuple_fields(module: IRModule, target: Target) -> IRModule:
     """Bind the fields of tuples in every Relax function so that no group takes them in."""
     return rebind(module, _apart)
 

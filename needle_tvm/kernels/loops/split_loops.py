@@ -30,7 +30,7 @@ _MOST = 8  # pieces: code grows with them
 _CHOICE = "prim.if_then_else"
 
 
-def pieces(function: PrimFunc) -> PrimFunc:
+def split_loops(function: PrimFunc) -> PrimFunc:
     """Rewrite every vectorised loop around one elementwise block that `cuts` divides."""
     return function.with_body(nests.map_nodes(function.body, NODES.loop, _changed))
 
