@@ -146,4 +146,13 @@ def test_comparisons_take_integers_that_the_dtype_does_not_hold(dtype):
 def test_arrays_keep_their_small_integers():
     for dtype in ("int8", "uint8", "int16", "uint16"):
         assert ndl.Tensor(np.ones(2, dtype)).dtype == dtype
-    assert ndl.Tensor([1, 2]).dtype == "int64"
+
+
+@pytest.mark.parametrize(
+    ("scalar", "dtype"), [(True, "bool"), (2**53 - 1, "int64"), (0.5, "float32")]
+)
+def test_python_numbers_have_the_dtype_of_their_kind(scalar, dtype, device):
+    for values in (scalar, [scalar]):
+        for made in (nd.array(values, device=device), ndl.Tensor(values, device=device)):
+            assert made.dtype == dtype
+            assert made.numpy().tolist() == values
