@@ -1,6 +1,7 @@
 """Make the corpus anew: `python -m tests.corpus.make --out FOLDER` (half an hour).
 
 The campaign draws the programs; those stay that are small and whose right answers are sure. The
+graphs of ONNX's own operators (`onnx-SEED`), which nothing draws, are copied as they are. The
 results are those of `answers`, in float64. The errors are the campaign's own (`frontend.bounds`),
 widened so that they hold around these results. A program stays out if ONNX's evaluator or PyTorch
 cannot run it in float64, or disagrees with the bounds; the last lines count the reasons.
@@ -32,7 +33,6 @@ from needle.torch.loading import loaded
 from needle.trace import trace
 from needle.trace.graph import Graph
 from needle_tvm.check.campaign import draw, judge
-from needle_tvm.check.campaign.onnx import layers
 from needle_tvm.check.campaign.program import Program
 from needle_tvm.check.campaign.torch.recipes import draw as draw_torch
 from needle_tvm.check.campaign.verdicts import REFUSALS
@@ -42,10 +42,9 @@ from needle_tvm.frontend.bounds import Evaluation, Expected
 from needle_tvm.lower.libraries import unoptimized
 
 from . import answers
-from .reading import ONNX, PT2, SOURCE
+from .reading import ONNX, PT2, SOURCE, archives, folders
 
-SHARES = {"ops": 4, "gradient": 2, "dims": 3, "onnx": 3, "torch": 3}  # of an archive's programs
-ARCHIVES = 40
+SHARES = {"ops": 4, "gradient": 2, "dims": 3, "torch": 3}  # of an archive's programs
 _RUNS = 48  # disturbed evaluations: each misses a tie with probability 1/2
 _MOST_BYTES = 30_000  # of a program's arrays and weights, before compression
 _MOST_SIZES = 2  # at which a program with dims is compared
@@ -61,27 +60,28 @@ class LeftOut(Exception):
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tests.corpus.make", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of the archives")
-    parser.add_argument("--archives", type=int, default=ARCHIVES, help="how many")
+    parser.add_argument("--archives", type=int, help="how many; default: all")
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     out: Counter[str] = Counter()
     drawn = {kind: _drawn(kind, out) for kind in SHARES}
-    for number in range(options.archives):
-        folders = [next(drawn[kind]) for kind, count in SHARES.items() for _ in range(count)]
-        path = options.out / f"{number:02}.tar.xz"
-        _write(path, folders)
+    for archive in archives()[: options.archives]:
+        made = [next(drawn[kind]) for kind, count in SHARES.items() for _ in range(count)]
+        made += [each for each in folders(archive).items() if each[0].startswith("onnx-")]
+        path = options.out / archive.name
+        _write(path, made)
         print(path, path.stat().st_size, flush=True)
     for reason, count in out.most_common():
         print(count, reason)
     return 0
 
 
-def _write(path: Path, folders: Sequence[tuple[str, Files]]) -> None:
+def _write(path: Path, programs: Sequence[tuple[str, Files]]) -> None:
     """Write an archive, whose bytes depend on nothing but its files."""
     with tarfile.open(path, "w:xz", preset=9) as tar:
-        files = [(f"{name}/{file}", data) for name, held in folders for file, data in held.items()]
+        files = [(f"{name}/{file}", data) for name, held in programs for file, data in held.items()]
         for name, data in sorted(files, key=lambda each: each[0].rpartition(".")[2]):
             member = tarfile.TarInfo(name)
             member.size = len(data)
@@ -90,17 +90,16 @@ def _write(path: Path, folders: Sequence[tuple[str, Files]]) -> None:
 
 def _drawn(kind: str, out: Counter[str]) -> Iterator[tuple[str, Files]]:
     """Yield the programs of a kind that stay, each as its folder's name and files."""
-    makers = {"onnx": _of_graph, "torch": _of_torch}
     for seed in range(1_000_000):
         try:
-            yield f"{kind}-{seed}", makers.get(kind, _of_own)(kind, seed)
+            yield f"{kind}-{seed}", (_of_torch(seed) if kind == "torch" else _of_own(kind, seed))
         except LeftOut as reason:
             out[f"{kind}: {reason}"] += 1
         except REFUSALS as error:  # the campaign counts these
             print(f"{kind}-{seed}: {error}", flush=True)
 
 
-# needle's own programs, and graphs of ONNX's operators
+# needle's own programs
 
 
 def _of_own(kind: str, seed: int) -> Files:
@@ -151,13 +150,8 @@ def _inputs(data: bytes) -> list[str]:
     return [each.name for each in onnx.load_from_string(data).graph.input]
 
 
-def _of_graph(kind: str, seed: int) -> Files:
-    program = layers.draw(2 * seed + 1)
-    return _of_proto(program.model().SerializeToString(), [program.arrays()], {}, None)
-
-
 def _of_proto(
-    data: bytes, sized: Sequence[Sequence[Array]], fields: dict[str, Any], program: Program | None
+    data: bytes, sized: Sequence[Sequence[Array]], fields: dict[str, Any], program: Program
 ) -> Files:
     proto = onnx.load_from_string(data)
     if len(data) > _MOST_BYTES:
@@ -168,7 +162,7 @@ def _of_proto(
             results = answers.of_onnx(proto, arrays)
         except Exception as error:  # onnx's evaluator may raise anything
             raise LeftOut("onnx.reference does not run it in float64") from error
-        models = [ndl.onnx.load(proto)] + ([program.load()[0]] if program is not None else [])
+        models = [ndl.onnx.load(proto), program.load()[0]]
         bounds: list[list[Expected]] = []
         for model in models:
             tensors = [ndl.Tensor(x) for x in arrays]
@@ -218,7 +212,7 @@ def _error(result: Array, around: Expected) -> Array:
 # PyTorch's modules
 
 
-def _of_torch(kind: str, seed: int) -> Files:
+def _of_torch(seed: int) -> Files:
     program = draw_torch(seed)
     model, inputs = program.load()
     held = [*inputs, *model.state_dict().values()]

@@ -84,16 +84,21 @@ def archives() -> list[Path]:
     return sorted(FOLDER.glob("*.tar.xz"))
 
 
-def programs(archive: Path) -> Iterator[Stored]:
-    """Yield the programs of an archive."""
-    folders: dict[str, dict[str, bytes]] = {}
+def folders(archive: Path) -> dict[str, dict[str, bytes]]:
+    """Return the files of an archive's programs, by the programs' names and their own."""
+    found: dict[str, dict[str, bytes]] = {}
     with tarfile.open(archive) as tar:
         for member in tar:
             folder, _, name = member.name.partition("/")
             file = tar.extractfile(member)
             assert file is not None, f"{archive.name}: {member.name} is no file"
-            folders.setdefault(folder, {})[name] = file.read()
-    for name, files in folders.items():
+            found.setdefault(folder, {})[name] = file.read()
+    return found
+
+
+def programs(archive: Path) -> Iterator[Stored]:
+    """Yield the programs of an archive."""
+    for name, files in folders(archive).items():
         fields = json.loads(files.pop("program.json"))
         held = sorted(each for each in files if each.endswith(".npz"))
         cases = tuple(_case(files.pop(each), fields) for each in held)

@@ -66,7 +66,7 @@ def write(
     of = {"seed": result["seed"]} if program is None else {"program": program}
     variants: Sequence[Variant] = VARIANTS
     if program is not None and kind != TORCH:
-        small, variants = _small(_read(kind, program), result, judge, seconds)
+        small, variants = _small(Program.from_json(program), result, judge, seconds)
         of = {"program": small.to_json(), "variants": list(variants)}
     if program is None or kind in _HOMES:
         request = {"kind": kind, **of}
@@ -80,27 +80,9 @@ def write(
     return path
 
 
-def _read(kind: str, text: str) -> Any:
-    """Return a program of needle or, of kind "onnx", maybe a graph of ONNX's operators."""
-    if kind != ONNX:
-        return Program.from_json(text)
-    from needle_tvm.check.campaign.onnx.programs import program_of
-
-    return program_of(text)
-
-
-def _shrunk(program: Any, fails: Callable[[Any], bool], result: Mapping[str, Any]) -> Any:
-    if isinstance(program, Program):
-        return shrunk(program, fails)
-    from needle_tvm.check.campaign.onnx.shrink import shrunk as shrunk_graph
-
-    refused = result["where"] == "onnxruntime" and result["verdict"] != WRONG
-    return shrunk_graph(program, fails, computed=not refused and result["where"] != "process")
-
-
 def _small(
-    program: Any, result: Mapping[str, Any], judge: Judge, seconds: float
-) -> tuple[Any, Sequence[Variant]]:
+    program: Program, result: Mapping[str, Any], judge: Judge, seconds: float
+) -> tuple[Program, Sequence[Variant]]:
     """Return the shrunk program, and the variants at which it fails; if `seconds` is 0 the program
     as it is, and all variants."""
     if not seconds:
@@ -109,7 +91,7 @@ def _small(
     if not variants and result["where"] in ("eager", "trace"):
         return program, ()
 
-    def fails(candidate: Any, at: Sequence[Variant]) -> bool:
+    def fails(candidate: Program, at: Sequence[Variant]) -> bool:
         request = {"kind": result["kind"], "program": candidate.to_json(), "variants": list(at)}
         return _alike(judge(request), result)
 
@@ -120,8 +102,7 @@ def _small(
     if found is None:
         return program, VARIANTS
     end = time.monotonic() + seconds  # counted from when the process has started
-    smaller = _shrunk(program, lambda each: time.monotonic() < end and fails(each, found), result)
-    return smaller, found
+    return shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
 
 
 def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:

@@ -110,27 +110,12 @@ def judged(
                 sized.append(wanted)
             where = "trace"
             trace(model, *sized[0].tensors, dims=dims)
-            return compared(model, sized, variants, dims)
-    except Exception as error:  # any exception is reported
-        return raised(where, error)
-
-
-def compared(
-    model: Any,
-    sized: Sequence[Wanted],
-    variants: Sequence[Variant],
-    dims: Mapping[Any, Any] | None = None,
-) -> tuple[str, str, str]:
-    """Compile a model and compare what the code computes, for inputs of one or more sizes; return
-    what `judged` does. What is compiled goes to the cache."""
-    where = ""
-    try:
-        for stage, threads, results in _compiled(model, sized, variants, dims):
-            where = place(stage, threads)
-            for wanted, found in results:
-                wrong = wanted.difference(found)
-                if wrong:
-                    return where, WRONG, wrong
+            for stage, threads, results in _compiled(model, sized, variants, dims):
+                where = place(stage, threads)
+                for wanted, found in results:
+                    wrong = wanted.difference(found)
+                    if wrong:
+                        return where, WRONG, wrong
             if any(wanted.were_written() for wanted in sized):
                 return where, WRONG, "an input was written to"
     except Failure as failure:

@@ -1,7 +1,7 @@
 """Applications of operators at several opsets, beyond onnx's own node cases, as one model each."""
 
 import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import ValueInfoProto, helper, numpy_helper, shape_inference
 
 F = "float32"
 
@@ -15,6 +15,16 @@ def ints(*values):
 
 
 X = floats(2, 4, 6, 5)
+
+REDUCED = ("Mean", "Max", "Min", "Prod", "L1", "L2", "LogSumExp", "SumSquare")
+UNARY = {
+    "Elu": {"alpha": 2.0}, "HardSigmoid": {"alpha": 0.3, "beta": 0.6},
+    "HardSwish": {}, "LeakyRelu": {"alpha": -0.5}, "Selu": {"alpha": 1.5, "gamma": 0.7},
+    "Shrink": {"lambd": 0.3, "bias": 0.1}, "Softsign": {}, "ThresholdedRelu": {"alpha": 0.3},
+    "Erf": {}, "Softplus": {}, "Sign": {}, "Round": {}, "Floor": {}, "Ceil": {}, "Relu": {},
+    "Mish": {}, "Exp": {}, "Sin": {}, "Cos": {}, "Tan": {}, "Sinh": {}, "Cosh": {}, "Asinh": {},
+    "Atan": {}, "Tanh": {},
+}  # fmt: skip
 
 # (opset, operator, inputs, attributes, number of outputs). Floats are inputs of the model, integers
 # initialisers.
@@ -37,6 +47,11 @@ CASES = [
     (11, "Conv", [X, floats(4, 2, 3, 3)], {"group": 2, "pads": [0, 1, 2, 1]}, 1),
     (11, "Conv", [floats(1, 2, 9), floats(3, 2, 3)], {"dilations": [2], "strides": [2]}, 1),
     (11, "Conv", [floats(1, 2, 5, 4, 4), floats(3, 2, 2, 2, 2)], {"auto_pad": "SAME_LOWER"}, 1),
+    (11, "Conv", [X, floats(3, 4, 3, 2)], {"auto_pad": "SAME_UPPER", "strides": [2, 1]}, 1),
+    (11, "Conv", [X, floats(3, 4, 2, 2)], {"auto_pad": "VALID"}, 1),
+    (11, "ConvTranspose", [X, floats(4, 3, 2, 2)], {"auto_pad": "VALID", "strides": [2, 2]}, 1),
+    (11, "MaxPool", [X], {"kernel_shape": [2, 3], "auto_pad": "VALID"}, 1),
+    (11, "LpPool", [X], {"kernel_shape": [2, 3], "auto_pad": "VALID"}, 1),
     (11, "Gemm", [floats(4, 3), floats(5, 4)], {"transA": 1, "transB": 1, "alpha": 0.5}, 1),
     (11, "ScatterElements", [floats(3, 4), ints([1, 0, 2, 0]), floats(1, 4)], {"axis": 0}, 1),
     (11, "OneHot", [ints(1, -1, 7), np.array(4), np.array([2, 5], F)], {"axis": 0}, 1),
@@ -57,8 +72,14 @@ CASES = [
     (13, "ArgMax", [X], {"axis": 2, "keepdims": 0, "select_last_index": 1}, 1),
     (13, "GatherND", [X, ints([[0], [2]], [[1], [3]])], {"batch_dims": 1}, 1),
     (13, "LRN", [X], {"size": 3}, 1),
-    (13, "ReduceLogSumExp", [X], {"axes": [1, 2]}, 1),
-    (13, "ReduceL2", [X], {}, 1),
+    *((13, f"Reduce{of}", [X], {"axes": [1, -1], "keepdims": 0}, 1) for of in REDUCED),
+    *((13, f"Reduce{of}", [X], {}, 1) for of in REDUCED),
+    (13, "ReduceLogSum", [np.abs(X)], {"axes": [0]}, 1),
+    (13, "ReduceSum", [X, ints(1, -1)], {"keepdims": 0}, 1),
+    (13, "ReduceSum", [X], {"noop_with_empty_axes": 1}, 1),
+    *((13, f"Reduce{of}", [ints([3, -1, 2], [1, 0, 4])], {"axes": [1]}, 1) for of in REDUCED),
+    (13, "PRelu", [X, floats(4, 1, 1)], {}, 1),
+    (13, "GatherElements", [X, ints([[[0], [-1]]])], {"axis": -2}, 1),
     (17, "LayerNormalization", [X, floats(6, 5), floats(6, 5, seed=1)], {"axis": 2}, 3),
     (17, "ConvTranspose", [floats(1, 4, 3, 5), floats(4, 2, 3, 3)], {"strides": [2, 1]}, 1),
     (17, "Einsum", [floats(2, 3, 4), floats(2, 4, 5)], {"equation": "bij,bjk->bik"}, 1),
@@ -66,36 +87,44 @@ CASES = [
     (17, "Hardmax", [X], {"axis": 1}, 1),
     (18, "Split", [floats(7, 2)], {"num_outputs": 3}, 3),
     (18, "ReduceMean", [X, ints(0, 3)], {"keepdims": 0}, 1),
+    *((18, f"Reduce{of}", [X], {"noop_with_empty_axes": 1}, 1) for of in REDUCED),
+    (18, "Pad", [X, ints(1, 0, 0, 2), None, ints(-1, 1)], {"mode": "edge"}, 1),
+    *((18, operator, [X], attributes, 1) for operator, attributes in UNARY.items()),
     (18, "GroupNormalization", [X, floats(2), floats(2, seed=1)], {"num_groups": 2}, 1),
     (18, "LpPool", [X], {"kernel_shape": [2, 2], "p": 3, "strides": [2, 1]}, 1),
     (18, "CenterCropPad", [X, ints(4, 9)], {"axes": [2, 3]}, 1),
     (19, "AveragePool", [X], {"kernel_shape": [2, 2], "dilations": [2, 1]}, 1),
     (21, "GroupNormalization", [X, floats(4), floats(4, seed=1)], {"num_groups": 2}, 1),
+    (21, "QuantizeLinear", [X, np.full(5, 0.1, F), np.full(5, 3, "int8")], {"axis": 3}, 1),
     (23, "RMSNormalization", [X, floats(5)], {}, 1),
 ]
 OPSETS = sorted({case[0] for case in CASES})
 
 
-def joined(opset):
-    """(a model with every case of an opset, its inputs by name)."""
+def joined(opset, dtype=F):
+    """(a model with every case of an opset, floats of the dtype, and its inputs by name)."""
     nodes, weights, inputs, outputs, given = [], [], [], [], {}
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     for i, (_, operator, arrays, attributes, count) in enumerate(c for c in CASES if c[0] == opset):
         names = []
         for j, array in enumerate(arrays):
+            if array is None:
+                names.append("")
+                continue
             names.append(f"x{i}_{j}")
+            value = array.astype(dtype) if array.dtype == F else array
             if array.dtype == F and array.ndim:
-                given[names[-1]] = array
-                inputs.append(helper.make_tensor_value_info(names[-1], 1, array.shape))
+                given[names[-1]] = value
+                inputs.append(helper.make_tensor_value_info(names[-1], code, array.shape))
             else:
-                weights.append(numpy_helper.from_array(array, names[-1]))
+                weights.append(numpy_helper.from_array(value, names[-1]))
         made = [f"y{i}_{j}" for j in range(count)]
         nodes.append(helper.make_node(operator, names, made, name=f"{operator}{i}", **attributes))
-        outputs += [helper.make_tensor_value_info(n, _dtype(operator, arrays), None) for n in made]
+        outputs += [ValueInfoProto(name=name) for name in made]
     graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)]), given
-
-
-def _dtype(operator, arrays):
-    whole = operator == "ArgMax" or arrays[0].dtype != F
-    whole = whole and operator != "OneHot"
-    return TensorProto.INT64 if whole else TensorProto.FLOAT
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+    model = shape_inference.infer_shapes(model)
+    for info in model.graph.output:
+        if not info.type.HasField("tensor_type"):  # onnx infers none of GroupNormalization
+            info.type.tensor_type.elem_type = code
+    return model, given

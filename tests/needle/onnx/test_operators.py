@@ -15,10 +15,14 @@ from tests.needle.onnx.one_node import by_needle, by_reference, model_of
 from tests.needle.onnx.operators import OPSETS, joined
 
 
-@pytest.mark.parametrize("opset", OPSETS)
-def test_operators_of_an_opset(opset):
+@pytest.mark.parametrize(
+    ("opset", "dtype"),
+    [(n, "float32") for n in OPSETS] + [(n, "float16") for n in OPSETS if n >= 13],
+)
+def test_operators_of_an_opset(opset, dtype):
     runtime = pytest.importorskip("onnxruntime")
-    proto, given = joined(opset)
+    proto, given = joined(opset, dtype)
+    tolerance = 1e-5 if dtype == "float32" else 1e-2
     session = runtime.InferenceSession(proto.SerializeToString())
     expected = session.run(None, given)
     found = needle.onnx.load(proto)(**{n: ndl.Tensor(x) for n, x in given.items()})
@@ -26,7 +30,7 @@ def test_operators_of_an_opset(opset):
     names = [info.name for info in proto.graph.output]
     for name, have, want in zip(names, found, expected, strict=True):
         assert have.dtype == want.dtype.name, name
-        np.testing.assert_allclose(have.numpy(), want, rtol=1e-4, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(have.numpy(), want, 10 * tolerance, tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize(("shape", "dtype"), [((2, 3, 4, 5), "float32"), ((6, 3), "float16")])
