@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from needle_tvm.artifact.tolerance import MODEL, compare
 from needle_tvm.process.child import load_function
 from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
@@ -282,17 +283,11 @@ def check_agreement(
     for name, arrays in others:
         if len(arrays) != len(expected):
             raise Disagreement(f"{name} gives {len(arrays)} outputs, {first} {len(expected)}")
+        bound = max(MODEL, (allowed or {}).get(name, 0.0))
         for theirs, ours in zip(arrays, expected, strict=True):
-            scale = float(np.max(np.abs(ours), initial=0.0)) or 1.0
-            close = theirs.shape == ours.shape and np.allclose(
-                theirs,
-                ours,
-                rtol=1e-4,
-                atol=max(1e-5, (allowed or {}).get(name, 0.0)) * scale,
-                equal_nan=True,
-            )
-            if not close:
-                raise Disagreement(f"{name} computes something else than {first}")
+            what = compare(ours, theirs, bound, same_dtype=False).what
+            if what:
+                raise Disagreement(f"{name} computes something else than {first}: {what}")
 
 
 def flatten(outputs: Any) -> list[np.ndarray]:

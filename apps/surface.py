@@ -25,6 +25,7 @@ import needle as ndl
 import needle_tvm
 from apps.surface_examples import SECTIONS
 from needle import nn, optim
+from needle_tvm.artifact.tolerance import MODEL, compare
 
 COMPILED, ALIAS, REFUSED, EAGER = "compiled", "alias", "refused when compiled", "eager"
 ABSENT, WRONG = "absent", "wrong"
@@ -120,7 +121,9 @@ def examine(section: str, name: str, example: str) -> Found:
         return found(REFUSED, error)
     except Exception as error:
         return found(WRONG, f"compiled: {type(error).__name__}: {error}")
-    if not all(map(agree, results, expected)) or len(results) != len(expected):
+    if len(results) != len(expected) or not all(
+        compare(want, have, MODEL).right for want, have in zip(expected, results, strict=True)
+    ):
         return found(WRONG, "compiled code gives other values than eager code")
     return found(ALIAS if is_alias(name, example) else COMPILED)
 
@@ -141,13 +144,6 @@ def leaves(value: Any) -> Iterator[np.ndarray]:
             yield from leaves(part)
     else:
         yield value.numpy() if isinstance(value, ndl.Tensor) else np.asarray(value)
-
-
-def agree(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether the shapes and dtypes are equal, and float32 values to a few rounding errors."""
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return False
-    return bool(np.allclose(a.astype(np.float64), b.astype(np.float64), 1e-4, 1e-5, equal_nan=True))
 
 
 def train(example: str) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 import apps.peers
 import needle as ndl
 from apps.contestants import CODE, EAGER, RUNTIME, SETS, Disagreement, check_agreement
-from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import MODEL, worst
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.child import Child
@@ -45,11 +45,9 @@ NOTES = (
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
-# The largest allowed error of a result, relative to its largest magnitude. This tells a wrong set-
-# up from rounding: 32 roundings of an operand, since a model of ten layers has a few in each. A GPU
-# adds up some thousand float32 terms in any order.
-_ALLOWED = {"float32": 1e-5, "tf32": 32 * 2.0**-11, "bfloat16": 32 * 2.0**-8}
-_ALLOWED_ON_GPU = {**_ALLOWED, "float32": 1e-4}
+# The largest allowed error of a result, relative to its largest magnitude, where operands are
+# rounded: 32 roundings of one, since a model of ten layers has a few in each.
+_ALLOWED = {"float32": MODEL, "tf32": 32 * 2.0**-11, "bfloat16": 32 * 2.0**-8}
 
 
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
@@ -99,7 +97,6 @@ def run(
     left.
     """
     failed: dict[str, str] = {}
-    allowed = (_ALLOWED if options.device == "cpu" else _ALLOWED_ON_GPU)[precision]
 
     def leave_out(error: timing.TimingError) -> bool:
         if options.strict and is_ours(error.child):
@@ -112,7 +109,7 @@ def run(
         named = ("the model in float64", exact) if exact is not None else (first, outputs[first])
         for each, arrays in outputs.items():
             try:
-                check_agreement(dict([named, (each, arrays)]), {each: allowed})
+                check_agreement(dict([named, (each, arrays)]), {each: _ALLOWED[precision]})
             except Disagreement as error:
                 if options.strict:
                     raise
@@ -246,8 +243,5 @@ def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
 
 def worst_error(exact: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float | None:
     """The largest relative error; None for one without bound, since JSON has no infinity."""
-    worst = max(
-        relative_difference(want, have.astype(want.dtype))
-        for want, have in zip(exact, outputs, strict=True)
-    )
-    return worst if math.isfinite(worst) else None
+    error = worst(exact, outputs)
+    return error if math.isfinite(error) else None

@@ -12,10 +12,11 @@ import numpy as np
 import apps.peers
 import needle_tvm
 from apps.contestants import Calls
+from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude, worst
 from needle_tvm.process.threads import available_cores
 from needle_tvm.process.timing import Contestant, contest, save_arrays
 
-MOST = {"eager": 1e-4, "gradients": 1e-3, "onnx": 1e-4, "tuned": 1e-4, "imported": 1e-4}
+MOST = {"eager": MODEL, "gradients": 10 * MODEL, "onnx": MODEL, "tuned": MODEL, "imported": MODEL}
 BLOCK_SECONDS = 0.15
 TIMED = ("needle", "PyTorch", "needle, from ONNX", "ONNX Runtime")
 
@@ -100,7 +101,7 @@ def eager(subject: Subject) -> Found:
 
     with ndl.no_grad():
         found, _ = subject.loaded.functional(subject.arrays)
-    return {"error": difference(subject.wanted, [each.numpy() for each in found])}
+    return {"error": worst(subject.wanted, [each.numpy() for each in found])}
 
 
 def onnx(subject: Subject) -> Found:
@@ -113,7 +114,7 @@ def onnx(subject: Subject) -> Found:
     names = [each.name for each in session.get_inputs()]
     every = [argument["name"] for argument in subject.loaded.arguments]
     feeds = {n: a for n, a in zip(every, subject.arrays, strict=True) if n in names}
-    return {"error": difference(subject.wanted, session.run(None, feeds))}
+    return {"error": worst(subject.wanted, session.run(None, feeds))}
 
 
 def tuned(subject: Subject) -> Found:
@@ -147,8 +148,8 @@ def _compiled(
     reloaded = needle_tvm.load(subject.folder / folder).program.run(arrays)
     return {
         "compile_s": round(seconds, 1),
-        "error": difference(subject.wanted, found),
-        "reloads": difference(found, reloaded) == 0.0,
+        "error": worst(subject.wanted, found),
+        "reloads": worst(found, reloaded) == 0.0,
     }
 
 
@@ -212,15 +213,16 @@ def _of_needle(loaded: Any, arrays: Sequence[Any]) -> Arrays:
 
 def _far(found: Arrays, wanted: Arrays) -> Found:
     """The largest difference of a gradient, and which."""
-    largest = max(np.abs(each).max(initial=0) for each in wanted.values())
-    worst, where = 0.0, ""
+    sizes = {name: largest_magnitude(want) for name, want in wanted.items()}
+    least = _NEGLIGIBLE * max(sizes.values())
+    error, where = 0.0, ""
     for name, want in wanted.items():
         have = found.get(name, np.zeros_like(want))
-        scale = max(np.abs(want).max(initial=0), _NEGLIGIBLE * largest, 1e-30)
-        off = float(np.abs(have - want).max(initial=0) / scale)
-        if not off <= worst:
-            worst, where = off, name
-    return {"error": worst, "at": where, "parameters": len(wanted)}
+        scale = max(sizes[name], least, 1e-30)
+        off = compare(want, have, scale=scale, same_dtype=False).relative
+        if off > error:
+            error, where = off, name
+    return {"error": error, "at": where, "parameters": len(wanted)}
 
 
 def times(subject: Subject) -> Found:
@@ -254,21 +256,6 @@ def pytorch(group: str, name: str) -> Calls:
     torch.set_grad_enabled(False)
     model, args, kwargs = groups()[group][name]()
     return lambda: model(*args, **kwargs), lambda: []
-
-
-def difference(wanted: Sequence[Any], found: Sequence[Any]) -> float:
-    """The largest difference of a result, relative to its largest element."""
-    if len(wanted) != len(found):
-        return float("inf")
-    worst = [0.0]
-    for want, have in zip(wanted, found, strict=True):
-        if want.shape != have.shape:
-            return float("inf")
-        if want.size:
-            exact = np.asarray(want, "float64")
-            off = np.abs(np.asarray(have, "float64") - exact).max()
-            worst.append(off / max(np.abs(exact).max(), 1e-30))
-    return float(np.max(worst))  # NaN if one is
 
 
 STEPS: dict[str, Callable[[Subject], Found]] = {

@@ -26,6 +26,7 @@ from scipy.spatial.distance import cdist
 
 import needle as ndl
 import needle_tvm
+from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude
 
 matplotlib.rcParams.update(
     {
@@ -39,8 +40,6 @@ matplotlib.rcParams.update(
         "legend.frameon": False,
     }
 )
-
-TOLERANCE = 1e-4  # of compiled results, relative to the largest magnitude of the eager ones
 
 # Runs in a process of its own, which has neither needle nor TVM's compiler.
 SERVE = """
@@ -177,13 +176,13 @@ class Lesson:
             subprocess.run(command, check=True)
             with np.load(result) as arrays:
                 served = [arrays[name] for name in arrays.files]
-        worst = 0.0
+        differences = [0.0]
         for ours, theirs in zip(eager, served, strict=True):
-            difference = float(np.abs(ours - theirs).max())
-            if not difference <= TOLERANCE * max(1.0, float(np.abs(ours).max())):
-                raise SystemExit(f"{self.name}: the library differs by {difference:.3g}")
-            worst = max(worst, difference)
-        return worst
+            compared = compare(ours, theirs, MODEL, scale=max(1.0, largest_magnitude(ours)))
+            if not compared.right:
+                raise SystemExit(f"{self.name}: the library differs: {compared.what}")
+            differences.append(compared.absolute)
+        return max(differences)
 
 
 def predict(model: Any, *arrays: Any) -> Any:

@@ -12,7 +12,7 @@ from kernel_lab import build, peers, roofline
 from kernel_lab.errors import ContestantError, NotCompiled, WrongResult
 from kernel_lab.results import Check, RungResult
 from kernel_lab.workload import Array, Case, Workload, describe
-from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.errors import CudaCompilerError
 from needle_tvm.process import timing
 from needle_tvm.process.threads import available_cores
@@ -108,8 +108,9 @@ class Field:
             if entry.refused is not None:
                 continue
             tolerance = self.workload.tolerance(self.case.size, entry.precision)
-            entry.check = compare(outputs[entry.name][0], expected, tolerance)
-            if not entry.check.error <= tolerance:
+            compared = compare(expected, outputs[entry.name][0], tolerance, same_dtype=False)
+            entry.check = Check(compared.relative, tolerance)
+            if not compared.right:
                 wrong = WrongResult(
                     f"{self.workload.name}: {entry.name} differs from NumPy in float64 by "
                     f"{entry.check.error:.1e} of the largest value at {describe(self.case.size)}, "
@@ -140,11 +141,6 @@ def compile_rung(
         build.write_library(module, target, path)
     except CudaCompilerError as error:
         raise NotCompiled(f"{workload.name}: {name}: {error}", name) from error
-
-
-def compare(result: Array, expected: Array, tolerance: float) -> Check:
-    """The largest difference relative to the largest expected magnitude; infinite for a NaN."""
-    return Check(relative_difference(expected, result.astype(expected.dtype)), tolerance)
 
 
 def _save(path: str, arrays: Sequence[Array]) -> None:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from kernel_lab.rung import Rung
 from kernel_lab.sizes import drawn_size
 from kernel_lab.trace import NotLowered, Trace, TraceTooLarge, trace
 from kernel_lab.workload import Case, Workload, describe
+from needle_tvm.artifact.tolerance import compare
 
 PICTURE = 2_500_000  # accesses that can be drawn and counted in a few seconds
 _SMALLEST = 4  # no dimension is made smaller than this
@@ -68,8 +67,7 @@ def trace_at(
     found = trace(rung.module(small), arrays, limit=limit, ignore=ignore, follow=True)
     exact = workload.reference(small.size, arrays)
     result = list(found.arrays.values())[len(arrays)].reshape(exact.shape)
-    scale = float(np.abs(exact).max(initial=0.0)) or 1.0
-    error = float(np.abs(result - exact).max()) / scale
+    error = compare(exact, result, same_dtype=False).relative
     return ScaledTrace(found, dict(small.size), dict(full.size), error)
 
 

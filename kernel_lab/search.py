@@ -19,7 +19,7 @@ import numpy as np
 from kernel_lab import build
 from kernel_lab.errors import LabError
 from kernel_lab.workload import Case, Workload
-from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.child import Child, ChildError, Messages
 from needle_tvm.process.scratch import scratch_folder
@@ -163,9 +163,9 @@ def judge(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
     for message in messages:
         call, outputs = library(message["path"], setup["inputs"], expected.shape, setup["dtype"])
         call()
-        error = relative_difference(expected, outputs()[0].astype(expected.dtype))
-        if not error <= setup["tolerance"]:
-            yield {"rejected": f"differs from NumPy by {error:.1e} of the largest value"}
+        compared = compare(expected, outputs()[0], setup["tolerance"], same_dtype=False)
+        if not compared.right:
+            yield {"rejected": f"differs from NumPy: {compared.what}"}
         else:
             yield {"seconds": _time(call)}
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bench.gpu import host, measure
 from bench.gpu.plan import Contest
-from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.timing import load_arrays, save_arrays
 
@@ -78,18 +78,15 @@ def sanitizer(setup: dict[str, Any]) -> list[str]:
 def compared(expected: str, result: np.ndarray) -> Check:
     """Whether a result is the expected one; with its first wrong elements."""
     (want,) = load_arrays(expected)
-    error = float(relative_difference(want, result.astype(want.dtype)))
-    if error <= ALLOWED:
-        return {"ok": True, "off": error}
-    if want.shape != result.shape:
-        return {"ok": False, "said": [f"shape {result.shape}, expected {want.shape}"]}
-    far = ~(np.abs(result - want) <= ALLOWED * float(np.abs(want).max()))  # also of NaN
-    places = np.argwhere(far)[:_WRONG]
-    said = [f"off by {error:.1e} of the largest; {int(far.sum())} of {far.size} elements are wrong"]
-    said += [
-        f"[{', '.join(map(str, place))}]: {result[tuple(place)]!r}, expected {want[tuple(place)]!r}"
-        for place in places
-    ]
+    compared = compare(want, result, ALLOWED, same_dtype=False)
+    if compared.right:
+        return {"ok": True, "off": compared.relative}
+    said = [f"off by {compared.relative:.1e} of the largest; {compared.what}"]
+    if want.shape == result.shape:
+        said += [
+            f"{place.tolist()}: {result[tuple(place)]!r}, expected {want[tuple(place)]!r}"
+            for place in np.argwhere(compared.wrong)[:_WRONG]
+        ]
     return {"ok": False, "said": said}
 
 
@@ -113,9 +110,9 @@ def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
     }
     wrong = []
     for name, (found, want) in pairs.items():
-        error = relative_difference(want, found.numpy().astype(np.float64))
-        if not error <= ALLOWED:
-            wrong.append(f"{name}: off by {error:.1e} of the largest magnitude")
+        compared = compare(want, found.numpy(), ALLOWED, same_dtype=False)
+        if not compared.right:
+            wrong.append(f"{name}: {compared.what}")
     yield {"ok": not wrong, "said": wrong}
 
 

@@ -150,12 +150,6 @@ def narrowed(value: Any, spec: Any) -> Any:
     return astype(value, spec.dtype) if value.dtype == compute_dtype(spec.dtype) else value
 
 
-def identical(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple):
-        return all(identical(x, y) for x, y in zip(a, b, strict=True))
-    return bool(np.array_equal(widened(a), widened(b), equal_nan=is_floating(a.dtype.name)))
-
-
 def has_float(value: Any) -> bool:
     return any(is_floating(a.dtype.name) for a in flat([value]))
 

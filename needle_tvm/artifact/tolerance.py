@@ -1,19 +1,32 @@
-"""Differences between rounded results, and how large they may be."""
+"""Whether a result is right: how results differ from expected ones, and by how much they may.
+
+Everything that judges a result of compiled code asks `compare`: the check at the first compile, the
+self test, the search's gate, the parity ladder, the campaign, the lab and the benchmarks. NumPy is
+all it needs. `needle.testing`, which imports nothing of needle_tvm, judges eager results likewise;
+tests/needle_tvm/artifact/test_tolerance.py holds both to the same cases.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from needle_tvm.target.precision import FLOAT32
 
+Array = np.ndarray[Any, Any]
+
 # A sum of K rounded products errs by about eps * sqrt(K) for random data (Higham, "Accuracy and
 # Stability of Numerical Algorithms", 2nd ed., section 4.2 and its probabilistic remark); the factor
 # covers the tail and the handful of roundings of an epilogue.
 _FACTOR = 8.0
+
+# For a whole model of which nothing else is known, float32 beside another framework: what rounding
+# may leave, so that only a wrong set-up exceeds it.
+MODEL = 1e-4
 
 _BFLOAT16_EPS = 2.0**-7  # NumPy knows the type only through ml_dtypes, which may be missing
 
@@ -87,21 +100,119 @@ def estimated_tolerances(
     ]
 
 
-def relative_difference(expected: np.ndarray[Any, Any], found: np.ndarray[Any, Any]) -> float:
-    """Largest difference relative to the largest magnitude of `expected`.
+@dataclass(frozen=True)
+class Comparison:
+    """How a result differs from the expected one.
 
-    It is infinite if shapes or dtypes differ, or NaNs or infinities are in different places.
+    `absolute` is the largest difference of an element and `relative` the same relative to the
+    scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity differs.
+    `wrong` masks the elements that are out of bounds, and `what` describes them: how many, and the
+    first one. It is empty if the result is right.
     """
-    if expected.shape != found.shape or expected.dtype != found.dtype:
+
+    absolute: float
+    relative: float
+    wrong: Array
+    what: str
+
+    @property
+    def right(self) -> bool:
+        """Whether shape and dtype are right, and every element is within its bound."""
+        return not self.what
+
+
+def compare(
+    expected: Array,
+    found: Array,
+    bound: float | Array = 0.0,
+    *,
+    scale: float | None = None,
+    same_dtype: bool = True,
+    others: Sequence[Array] = (),
+    known: bool | Array = True,
+) -> Comparison:
+    """Compare a result with the expected one.
+
+    A floating or complex element may be off by `bound` times `scale`. The scale is one number for
+    the whole array, since a sum that cancels to nearly zero carries the rounding errors of its
+    large terms: None stands for the largest finite magnitude that is expected, or 1 if that is 0.
+    NaNs and infinities must be in the same places; integers and bools must be equal.
+
+    With `same_dtype` False the widths of dtypes may differ, because `expected` was computed in a
+    wider one. An element that is right beside one of `others` is right, too. Elements that are not
+    `known` are not compared.
+    """
+    expected, found = np.asarray(expected), np.asarray(found)
+    kinds = [_kind(array.dtype) for array in (expected, found)]
+    what = ""
+    if expected.shape != found.shape:
+        what = f"shape {found.shape}, expected {expected.shape}"
+    elif kinds[0] != kinds[1] or (same_dtype and expected.dtype != found.dtype):
+        what = f"dtype {found.dtype}, expected {expected.dtype}"
+    if what:
+        return Comparison(math.inf, math.inf, np.ones(found.shape, bool), what)
+    if scale is None:
+        scale = (largest_magnitude(expected) if kinds[0] in "fc" else 0.0) or 1.0
+    allowed = bound * scale
+    wrong, gap = _apart(expected, found, allowed)
+    for other in others if wrong.any() else ():
+        also, its_gap = _apart(other, found, allowed)
+        gap = np.where(wrong & ~also, its_gap, gap)
+        wrong &= also
+    wrong &= known
+    absolute = float(gap.max(initial=0.0, where=known))
+    relative = absolute / scale if scale else math.inf if absolute else 0.0
+    if wrong.any():
+        at = tuple(int(i) for i in np.argwhere(wrong)[0])
+        what = f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
+        what += f"{_text(found[at])}, expected {_text(expected[at])}"
+        if kinds[0] in "fc":
+            what += f" within {np.broadcast_to(allowed, wrong.shape)[at]:.3g}"
+    return Comparison(absolute, relative, wrong, what)
+
+
+def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:
+    """The largest relative difference among several results of any width; infinite if there are
+    more or fewer than expected."""
+    if len(expected) != len(found):
         return math.inf
-    if expected.dtype.kind in "iub":
-        return 0.0 if np.array_equal(expected, found) else math.inf
-    want, have = expected.astype(np.float64), found.astype(np.float64)
-    finite = np.isfinite(want)
-    if not np.array_equal(want[~finite], have[~finite], equal_nan=True):
-        return math.inf
-    if not np.isfinite(have[finite]).all():
-        return math.inf
-    gap = float(np.abs(want[finite] - have[finite]).max(initial=0.0))
-    scale = float(np.abs(want[finite]).max(initial=0.0))
-    return gap / scale if scale else gap
+    pairs = zip(expected, found, strict=True)
+    return max((compare(a, b, same_dtype=False).relative for a, b in pairs), default=0.0)
+
+
+def largest_magnitude(values: Array) -> float:
+    """The largest finite magnitude in an array, 0 without any."""
+    with np.errstate(all="ignore"):
+        wide = np.abs(_wide(values))
+    return float(wide.max(initial=0.0, where=np.isfinite(wide)))
+
+
+def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array, Array]:
+    """(mask of elements that differ by more than is allowed, differences)."""
+    if _kind(expected.dtype) not in "fc":
+        if expected.dtype == np.bool_:  # any byte but 0 reads as True
+            expected, found = expected.view(np.uint8), found.view(np.uint8)
+        wrong = np.asarray(found != expected)
+        return wrong, np.where(wrong, math.inf, 0.0)
+    want, have = _wide(expected), _wide(found)
+    with np.errstate(all="ignore"):
+        gap = np.asarray(np.abs(have - want))
+        wrong = np.asarray(~(gap <= allowed))
+        if wrong.any():  # or a NaN or an infinity is where it belongs
+            same = (have == want) | (np.isnan(have) & np.isnan(want))
+            wrong &= ~same
+            gap = np.where(same, 0.0, np.where(np.isnan(gap), math.inf, gap))
+    return wrong, gap
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    """c, f (also of bfloat16), b or i."""
+    return {"u": "i", "V": "f"}.get(dtype.kind, dtype.kind)
+
+
+def _wide(array: Array) -> Array:
+    return np.asarray(array, np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def _text(value: Any) -> str:
+    return str(value) if value.dtype.kind in "iubc" else f"{float(value):.9g}"

@@ -13,10 +13,11 @@ import numpy as np
 
 from needle import Tensor, no_grad
 from needle.trace import Graph, trace
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.compiler.executable import Executable
 from needle_tvm.compiler.first_check import FUSION
 from needle_tvm.frontend.bounds import error_bounds
-from needle_tvm.frontend.divergence import first_divergence, worst
+from needle_tvm.frontend.divergence import first_divergence
 from needle_tvm.frontend.float64_values import evaluate
 from needle_tvm.frontend.resolved_dims import Sized
 from needle_tvm.frontend.source import to_numpy
@@ -57,7 +58,7 @@ def ladder(
     arrays = [to_numpy(leaf.value) for leaf in graph.inputs]
     sized = Sized(graph).of(arrays)
     expected = evaluate(graph, arrays)
-    references = [expected[node] for node in graph.outputs]
+    references = [expected[node].numpy() for node in graph.outputs]
     results = []
     for stage, executable in executables.items():
         precision = FLOAT32 if executable is None else executable.artifact.precision
@@ -67,12 +68,17 @@ def ladder(
             found = _eager(graph, model, inputs)
         else:
             found = executable.program.run(arrays)
-        absolute, relative = worst(references, found)
-        ok = relative <= bound
+        compared = [
+            compare(want, have, bound, same_dtype=False)
+            for want, have in zip(references, found, strict=True)
+        ]
+        ok = all(each.right for each in compared)
         diverges = None
         if not ok and executable is not None:
             program = executable.program
             diverges = first_divergence(graph, arrays, expected, stage, program) or FUSION
+        absolute = max((each.absolute for each in compared), default=0.0)
+        relative = max((each.relative for each in compared), default=0.0)
         results.append(Parity(stage, absolute, relative, bound, ok, diverges))
     return results
 

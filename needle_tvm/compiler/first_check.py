@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.errors import MismatchError
 from needle_tvm.frontend.source import Array, Source
 from needle_tvm.runtime import Program
@@ -64,8 +64,7 @@ def _in_place(program: Program, inputs: Sequence[Array]) -> list[Array] | None:
 
 def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float]) -> bool:
     """Whether results differ by no more than the tolerance of each."""
-    differences = map(relative_difference, one, other)
-    return all(difference <= limit for difference, limit in zip(differences, most, strict=True))
+    return all(compare(a, b, limit).right for a, b, limit in zip(one, other, most, strict=True))
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:

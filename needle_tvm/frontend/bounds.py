@@ -24,7 +24,7 @@ from needle.op.subgraph import Body, reference_of
 from needle.ops.conv import Conv, ConvInput, ConvWeight
 from needle.ops.matmul import Matmul
 from needle.testing import tolerance
-from needle_tvm.artifact.tolerance import operand_tolerance
+from needle_tvm.artifact.tolerance import compare, largest_magnitude, operand_tolerance
 from needle_tvm.errors import MismatchError
 from needle_tvm.faults import named, sentence
 from needle_tvm.target.precision import FLOAT32
@@ -60,23 +60,10 @@ class Expected:
 
     def difference(self, found: Array) -> str | None:
         """Describe what is wrong with a result; None if nothing is."""
-        if found.shape != self.value.shape:
-            return f"shape {found.shape}, expected {self.value.shape}"
-        got, want = widened(found), self.value
-        agree = got == want
-        if want.dtype.kind == "f":
-            with np.errstate(all="ignore"):
-                near = np.abs(got - want) <= self.error
-            same = agree | (np.isnan(got) & np.isnan(want))
-            agree = np.where(np.isfinite(want), near, same)
-        wrong = self.known & ~agree
-        if not wrong.any():
-            return None
-        at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        return (
-            f"{np.count_nonzero(wrong)} of {wrong.size} elements differ; at {list(at)} "
-            f"{got[at].item()}, expected {want[at].item()} within {self.error[at]:.3g}"
+        compared = compare(
+            self.value, found, self.error, scale=1.0, same_dtype=False, known=self.known
         )
+        return compared.what or None
 
 
 class Evaluation:
@@ -258,8 +245,8 @@ def _amplitudes(
             found.append((0.0, 0.0))
         else:
             if isinstance(op, PRODUCTS) and precision != FLOAT32:
-                largest = float(np.abs(want).max(where=finite, initial=0.0))
-                part_off += largest * operand_tolerance(precision, length, want.size) / _ROUNDING
+                rounding = operand_tolerance(precision, length, want.size)
+                part_off += largest_magnitude(want) * rounding / _ROUNDING
             eps = float(finfo(compute_dtype(spec.dtype)).eps) / float(np.finfo("float32").eps)
             found.append((tolerance(spec.dtype, length), _ROUNDING * part_off * eps))
     return tuple(found)
@@ -335,9 +322,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
     )
     with np.errstate(all="ignore"):
         spread = np.maximum.reduce([np.abs(run - value) for run in runs])
-        largest = float(np.abs(value).max(where=finite, initial=0.0))
         own = tolerance(dtype)
-        error = _SPREAD * spread + own * np.abs(value) + 1e-2 * own * largest
+        error = _SPREAD * spread + own * np.abs(value) + 1e-2 * own * largest_magnitude(value)
     return Expected(value, np.where(finite, error, 0.0), np.asarray(alike))
 
 

@@ -13,6 +13,7 @@ from needle.trace import Graph
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact, trees
 from needle_tvm.artifact.manifest import write_manifest
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.frontend import lowering
 from needle_tvm.frontend.bounds import error_bounds
 from needle_tvm.frontend.resolved_dims import Sized
@@ -57,7 +58,8 @@ def first_divergence(
         probed.set_params({leaf.name: to_numpy(leaf.value) for leaf in graph.params})
         results = probed.run(arrays)
     for node, result in zip(nodes, results, strict=True):
-        if worst([expected[node]], [result])[1] > bounds[by_node[node]]:
+        bound = bounds[by_node[node]]
+        if not compare(expected[node].numpy(), result, bound, same_dtype=False).right:
             assert node.op is not None  # leaves were left out above
             return f"{node.op.name}{f' in {node.scope}' if node.scope else ''}"
     return None
@@ -68,21 +70,3 @@ def _target_of(program: runtime.Program) -> TargetSpec:
     if program.artifact.for_gpu:
         return resolve(f"cuda:{program.executor.device}")
     return resolve("cpu", program.artifact.target["num-cores"])
-
-
-def worst(expected: Sequence[Any], found: Sequence[np.ndarray[Any, Any]]) -> tuple[float, float]:
-    """Largest absolute and relative difference; infinite if shapes, NaNs or infinities differ."""
-    absolute = relative = 0.0
-    for reference, result in zip(expected, found, strict=True):
-        want, have = (np.asarray(a, dtype=np.float64) for a in (reference.numpy(), result))
-        if want.shape != have.shape:
-            return float("inf"), float("inf")
-        finite = np.isfinite(want)
-        special = np.array_equal(want[~finite], have[~finite], equal_nan=True)
-        if not special or not np.isfinite(have[finite]).all():
-            return float("inf"), float("inf")
-        gap = float(np.abs(want[finite] - have[finite]).max(initial=0.0))
-        scale = float(np.abs(want[finite]).max(initial=0.0))
-        absolute = max(absolute, gap)
-        relative = max(relative, gap / scale if scale else gap)
-    return absolute, relative

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from needle_tvm.artifact.layout import GOLDEN
-from needle_tvm.artifact.tolerance import relative_difference
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.errors import ArtifactError, InputError
 from needle_tvm.runtime.program import Program
 
@@ -48,6 +48,7 @@ def self_test(program: Program) -> SelfTest:
             results = program.run(each.inputs)
         except InputError as error:
             raise ArtifactError(f"{artifact.path / GOLDEN}: {error}") from error
-        differences += map(relative_difference, each.outputs, results)
+        pairs = zip(each.outputs, results, strict=True)
+        differences += [compare(wanted, found).relative for wanted, found in pairs]
         tolerances += each.tolerances
     return SelfTest(tuple(differences), tuple(tolerances), example.source)

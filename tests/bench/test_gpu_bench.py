@@ -348,7 +348,7 @@ def test_the_first_wrong_elements_are_told(tmp_path):
     assert smoke.compared(expected, right)["ok"]
     right[1, 2], right[3, 4] = 7, np.nan
     found = smoke.compared(expected, right)
-    assert not found["ok"] and "2 of 40 elements are wrong" in found["said"][0]
+    assert not found["ok"] and "2 of 40 elements differ" in found["said"][0]
     assert found["said"][1].startswith("[1, 2]: ") and "nan" in found["said"][2]
     assert "shape" in smoke.compared(expected, right[0])["said"][0]
 

@@ -1,12 +1,11 @@
 """A sample of the zoo through `bench.zoo`: loaded, compiled, compared, reloaded, timed."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
-from bench import zoo, zoo_steps  # noqa: E402
+from bench import zoo  # noqa: E402
 
 COMPILED = ("tuned", "imported", "times")
 # Every step for some, and for the others what the first ones do not take.
@@ -33,15 +32,6 @@ def test_a_sample_of_the_zoo_is_right_at_every_step(group, name, steps):
     for step in steps:
         assert zoo.is_right(step, row[step]), (step, row[step])
     assert sorted(row["times"]["ms"]) == sorted(zoo.TIMED)
-
-
-def test_differences_are_of_the_largest_element():
-    want = [np.array([4.0, -8.0]), np.array([], "float32"), np.array([True])]
-    assert zoo_steps.difference(want, want) == 0.0
-    assert zoo_steps.difference(want, [want[0] + [0, 1], *want[1:]]) == 0.125
-    assert np.isnan(zoo_steps.difference(want, [want[0] * np.nan, *want[1:]]))
-    assert zoo_steps.difference(want, [want[0][:1], *want[1:]]) == float("inf")
-    assert zoo_steps.difference(want, want[:2]) == float("inf")
 
 
 def test_the_table_counts_what_is_right_and_a_refusal_as_a_miss():

@@ -5,11 +5,10 @@ import json
 import platform
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from kernel_lab import build, field, load, peers, registry, run, table
+from kernel_lab import build, load, peers, registry, run, table
 from kernel_lab.errors import LabUsageError, WrongResult
 from kernel_lab.factors import against, factor, with_quartiles
 from kernel_lab.ladders import gemm_cpu
@@ -162,13 +161,6 @@ def test_a_peer_that_fails_is_left_out_if_the_run_keeps_going(monkeypatch):
     printed = io.StringIO()
     table.print_result(found, Console(file=printed, width=200))
     assert "broken refused: broken: " in printed.getvalue()
-
-
-def test_comparison_counts_a_nan_and_a_wrong_shape_as_wrong():
-    exact = np.array([1.0, 2.0])
-    assert field.compare(np.array([1.0, 2.5]), exact, 1e-6).error == pytest.approx(0.25)
-    assert field.compare(np.array([1.0, np.nan]), exact, 1e-6).error == float("inf")
-    assert field.compare(np.array([1.0]), exact, 1e-6).error == float("inf")
 
 
 def test_what_is_a_surprise():

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import ml_dtypes
 import numpy as np
 
+from needle_tvm.artifact.tolerance import Comparison, compare
 from needle_tvm.errors import TuningError
 from needle_tvm.process import atomic
 from needle_tvm.runtime.memory import ALIGNMENT, aligned_copy
@@ -61,6 +62,17 @@ class Expected:
     scale: float
     tolerance: float
     alternatives: tuple[Array, ...] = ()
+
+    def compare(self, found: Array) -> Comparison:
+        """Compare an output with the expected values."""
+        return compare(
+            self.values,
+            found,
+            self.tolerance,
+            scale=self.scale,
+            same_dtype=False,
+            others=self.alternatives,
+        )
 
 
 @dataclass(frozen=True)
@@ -154,11 +166,13 @@ class Gate:
             if output.spilled():
                 return Verdict(math.inf, f"{where}: memory outside of it was written")
             expected = self._expected(case, number)
-            difference, bad = compare(expected, output.array)
-            worst = max(worst, difference)
-            bad = np.asarray(bad | output.surely_unwritten())
+            compared = expected.compare(output.array)
+            worst = max(worst, compared.relative)
+            bad = np.asarray(compared.wrong | output.surely_unwritten())
             if bad.any():
-                return Verdict(worst, f"{where} {_describe(expected, output, bad)}")
+                unwritten = np.argwhere(bad & output.unwritten())
+                at = f" at {unwritten[0].tolist()}: was never written;" if len(unwritten) else ":"
+                return Verdict(worst, f"{where}{at} {compared.what}")
         return Verdict(worst)
 
     def _expected(self, case: str, number: int) -> Expected:
@@ -220,51 +234,6 @@ def is_float(dtype: str) -> bool:
     return kind.kind == "f" or kind == ml_dtypes.bfloat16
 
 
-def compare(expected: Expected, found: Array) -> tuple[float, Array]:
-    """Return (largest difference relative to the scale, mask of wrong elements).
-
-    The scale is one number for the whole output, not each element's own magnitude: a sum that
-    cancels to nearly zero still carries the rounding errors of its large terms.
-    """
-    with np.errstate(all="ignore"):
-        good, gap = _close(expected, expected.values, found)
-        for alternative in expected.alternatives:
-            if good.all():
-                break
-            also, its_gap = _close(expected, alternative, found)
-            gap = np.where(also & ~good, its_gap, gap)
-            good |= also
-    bad = ~good
-    finite = np.isfinite(gap)
-    if (bad & ~finite).any():
-        return math.inf, bad
-    worst = float(np.where(finite, gap, 0).max(initial=0.0))
-    if worst == 0:
-        return 0.0, bad
-    return (worst / expected.scale if expected.scale else math.inf), bad
-
-
-def _close(expected: Expected, values: Array, found: Array) -> tuple[Array, Array]:
-    """Return (mask of elements equal to `values` within tolerance, gaps).
-
-    The gap between equal infinities or NaNs is 0.
-    """
-    if not is_float(found.dtype.name):
-        if found.dtype == np.bool_:  # any byte but 0 reads as True
-            found, values = found.view(np.uint8), values.view(np.uint8)
-        good = np.asarray(found == values)
-        return good, np.where(good, 0.0, np.inf)
-    wide = found.astype(np.float64)
-    gap = np.asarray(np.abs(wide - values))
-    good = np.asarray(gap <= expected.tolerance * expected.scale)
-    if not good.all():
-        # Beyond the range of its dtype the expected value is an infinity, and so is the result.
-        same = (wide == values) | (np.isnan(wide) & np.isnan(values))
-        good |= same
-        gap = np.where(same, 0.0, gap)
-    return good, gap
-
-
 class Writer:
     """Writes a gate: `add` each case, then `finish`; a folder cut short is not a gate."""
 
@@ -308,26 +277,6 @@ def _files(case: str, number: int, *arrays: Any) -> dict[str, Any]:
     names = [f"{case}.expected.{number}.npy"]
     names += [f"{case}.expected.{number}.or.{i}.npy" for i in range(len(arrays) - 1)]
     return dict(zip(names, arrays, strict=True))
-
-
-def _describe(expected: Expected, output: Guarded, bad: Array) -> str:
-    """Describe the first wrong element in one line."""
-    bad = np.broadcast_to(bad, output.array.shape)
-    index = tuple(int(i) for i in np.argwhere(bad)[0]) if bad.ndim else ()
-    count = int(bad.sum())
-    text = f"at {list(index)}: found {_number(output.array[index])}"
-    if np.broadcast_to(output.unwritten(), bad.shape)[index]:
-        text = f"at {list(index)}: was never written"
-    text += f", expected {_number(expected.values[index])}"
-    if expected.tolerance:
-        allowed = expected.tolerance * expected.scale
-        text += f", may be off by {allowed:.3g} (tolerance {expected.tolerance:.3g})"
-    return text if count == 1 else f"{text}; so are {count - 1} more of {bad.size}"
-
-
-def _number(value: Any) -> str:
-    number = value.item() if hasattr(value, "item") else value
-    return f"{float(number):.9g}" if not isinstance(number, (bool, int)) else str(number)
 
 
 def _bytes(array: Array) -> Array:

@@ -21,6 +21,7 @@ import numpy as np
 from needle_tvm._tvm.ffi import load_ffi
 from needle_tvm._tvm.names import INTERNAL_ERROR, IRModule, Target, make_target, target_fields
 from needle_tvm.artifact import bfloat16
+from needle_tvm.artifact.tolerance import compare, largest_magnitude
 from needle_tvm.kernels.blocks import work
 from needle_tvm.tir.functions import in_float64
 from needle_tvm.tune import library
@@ -153,13 +154,7 @@ def _conditioned(expected: Expected) -> bool:
     """Whether the scale is that of the result, not of much larger terms that cancelled."""
     if expected.values.dtype != np.float64 or expected.scale == 0:
         return True
-    return expected.scale <= _CONDITION * _magnitude(expected.values)
-
-
-def _magnitude(values: Array) -> float:
-    """Return the largest finite magnitude, or 0 if there is none."""
-    with np.errstate(invalid="ignore"):
-        return float(np.abs(values).max(initial=0.0, where=np.isfinite(values)))
+    return expected.scale <= _CONDITION * largest_magnitude(expected.values)
 
 
 def _expected(
@@ -195,11 +190,11 @@ def _expected(
             result.append(Expected(value, 0.0, 0.0, differing))
             continue
         others = [_in_range(a, each.dtype) for a in others]
-        scale = _magnitude(value)
+        scale = largest_magnitude(value)
         if moved is not None and not function.decides:
             scale = max(scale, _largest_gap(others[1], value) / eps)
         wide_of_it = _OWN_ERROR * function.tolerance * scale
-        jumps = [_apart(a, value, wide_of_it) for a in others]
+        jumps = [compare(value, a, wide_of_it, scale=1.0).wrong for a in others]
         if jumps[0].any() and not (function.decides and may_jump):
             return None
         alternatives: tuple[Array, ...] = ()
@@ -213,15 +208,7 @@ def _expected(
 
 def _largest_gap(found: Array, value: Array) -> float:
     with np.errstate(invalid="ignore"):
-        gap = np.abs(found - value)
-    return float(gap.max(initial=0.0, where=np.isfinite(gap)))
-
-
-def _apart(found: Array, value: Array, allowed: float) -> Array:
-    """Return a mask of elements that differ by more than `allowed`, or in their NaN or infinity."""
-    with np.errstate(invalid="ignore"):
-        near = np.abs(found - value) <= allowed
-    return np.asarray(~(near | (found == value) | (np.isnan(found) & np.isnan(value))))
+        return largest_magnitude(found - value)
 
 
 def _compile(module: IRModule, target: Target, folder: Path) -> _Function:

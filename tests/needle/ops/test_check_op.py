@@ -9,6 +9,7 @@ from needle.errors import ShapeError
 from needle.op import REGISTRY, Binary, Elementwise, Op, register
 from needle.op.samples import Arg, binary, error, sample, unary
 from needle.testing import OpCheckError, assert_close, check_op, tolerance
+from tests.planted_results import RIGHT, WRONG
 
 
 class Cube(Elementwise):
@@ -255,20 +256,17 @@ def test_tolerance_follows_dtype_and_length():
     assert tolerance("float32", 100) == pytest.approx(10 * tolerance("float32"))
 
 
-@pytest.mark.parametrize(
-    ("actual", "expected"),
-    [
-        (np.ones(2), np.ones(3)),
-        (np.ones(2, "float32"), np.ones(2)),
-        (np.array([1, np.nan]), np.array([1, 0.0])),
-        (np.array([np.inf]), np.array([-np.inf])),
-        (np.array([1.0]), np.array([1.001])),
-        (np.array([1]), np.array([2])),
-    ],
-)
-def test_assert_close_finds_differences(actual, expected):
-    with pytest.raises(AssertionError):
-        assert_close(actual, expected)
+@pytest.mark.parametrize("name", WRONG)
+def test_assert_close_finds_differences(name):
+    expected, found = WRONG[name]
+    with pytest.raises(AssertionError, match=r"shape|dtype|1 of \d+ elements differ; at \["):
+        assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_assert_close_lets_right_results_pass(name):
+    expected, found = RIGHT[name]
+    assert_close(found, expected)
 
 
 def test_an_op_of_a_tuple_and_attributes():
