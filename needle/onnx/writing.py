@@ -15,8 +15,7 @@ import numpy as np
 from ..autograd.node import Node
 from ..errors import DimError, UnsupportedError
 from ..nn.module import Module
-from ..sizes.dims import Expression
-from ..sizes.extents import same
+from ..sizes.extents import line_of
 from ..trace.graph import Graph, flatten_outputs
 from ..trace.tracer import trace
 from .emit import Value, Writer, Written, all_ops, find, written
@@ -134,7 +133,7 @@ class _Export:
         sources = self.writer.sizes.sources
         for leaf in self.graph.inputs:
             for axis, n in enumerate(leaf.spec.shape):
-                line = _line(n)
+                line = line_of(n)
                 if line is not None:
                     dim, factor, offset = line
                     if dim not in sources or (factor, offset) == (1, 0):
@@ -171,16 +170,6 @@ def _users(graph: Graph) -> dict[Node, list[Node | None]]:
     for leaf in graph.inputs:
         users.setdefault(leaf.node, [])
     return users
-
-
-def _line(extent: Any) -> tuple[Any, int, int] | None:
-    """(dim, factor, offset) of an extent factor * dim + offset; None for another."""
-    if not isinstance(extent, Expression) or len(extent.dims) != 1:
-        return None
-    (dim,) = extent.dims
-    factor = extent.value({dim: 2}) - extent.value({dim: 1})
-    offset = extent.value({dim: 1}) - factor
-    return (dim, factor, offset) if factor > 0 and same(extent, dim * factor + offset) else None
 
 
 def _output_names(graph: Graph, given: Sequence[str] | None) -> list[str]:

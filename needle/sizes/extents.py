@@ -8,7 +8,9 @@ from operator import index as as_int
 from typing import Any
 
 from ..errors import TraceError
-from .dims import Expression
+from .dims import Dim, Expression
+
+Shape = Iterable[Any]
 
 
 def is_symbolic(shape: Iterable[Any]) -> bool:
@@ -27,6 +29,27 @@ def same(a: Any, b: Any) -> bool:
 def as_extent(value: Any) -> Any:
     """An expression as it is, anything else as an int; TypeError if it is not one."""
     return value if isinstance(value, Expression) else as_int(value)
+
+
+def line_of(extent: Any) -> tuple[Dim, int, int] | None:
+    """(dim, factor, added) of an extent factor * dim + added with a factor above 0; else None."""
+    if not isinstance(extent, Expression) or len(extent.dims) != 1:
+        return None
+    (dim,) = extent.dims
+    added = extent.value({dim: 0})
+    factor = extent.value({dim: 1}) - added
+    return (dim, factor, added) if factor > 0 and same(extent, factor * dim + added) else None
+
+
+def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, Any]:
+    """The size in `shapes` of each dim that is a whole axis of a declared shape; the first one, if
+    axes differ."""
+    found: dict[Dim, Any] = {}
+    for extents, sizes in zip(declared, shapes, strict=True):
+        for extent, size in zip(extents, sizes, strict=False):
+            if isinstance(extent, Dim):
+                found.setdefault(extent, size)
+    return found
 
 
 def replaced(value: Any, change: Callable[[Expression], Any]) -> Any:

@@ -10,6 +10,7 @@ from ..autograd.shapes import Spec
 from ..common import tree
 from ..errors import DimError
 from ..sizes.dims import LARGEST, Dim, dims_of, size_of
+from ..sizes.extents import sizes_in
 from ..trace.input_specs import symbolic_specs
 
 # The first size to try a model at, unless a dim is larger. Far from the least sizes, fewer extents
@@ -58,7 +59,7 @@ class Asked:
 
     def example_sizes(self) -> dict[str, int]:
         """The size of each dim in the inputs; DimError if the inputs do not fit the dims."""
-        sizes: dict[Dim, int] = {}
+        sizes = sizes_in(self.shapes, [value.shape for _, value in self.inputs])
         axes = [
             (f"input {name!r} has {n} along axis {axis}", extent, n)
             for (name, value), shape in zip(self.inputs, self.shapes, strict=True)
@@ -66,7 +67,6 @@ class Asked:
         ]
         for where, extent, n in axes:
             if isinstance(extent, Dim):
-                sizes.setdefault(extent, n)
                 if not extent.min <= n <= extent.max or n % extent.multiple_of:
                     raise DimError(
                         f"dims: the example does not fit: {where}, where {extent.described()}"

@@ -11,6 +11,7 @@ import numpy as np
 
 from ..conversion.node import NamedNode
 from ..sizes.dims import Dim, Expression
+from ..sizes.extents import sizes_in
 
 
 class Ref(NamedTuple):
@@ -127,12 +128,7 @@ class Program:
 
     def sizes(self, shapes: list[tuple[Any, ...]]) -> dict[Dim, Any]:
         """The extent that each dim has in a call with inputs of these shapes."""
-        found: dict[Dim, Any] = {}
-        for (_, declared), shape in zip(self.inputs, shapes, strict=True):
-            for extent, actual in zip(declared.shape, shape, strict=False):
-                if isinstance(extent, Dim):
-                    found.setdefault(extent, actual)
-        return found
+        return sizes_in([spec.shape for _, spec in self.inputs], shapes)
 
     def fingerprint(self) -> str:
         """SHA-256 of everything but the values of weights."""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from needle.sizes.dims import Dim, Expression
-from needle.sizes.extents import same
+from needle.sizes.extents import line_of
 from needle.trace import Graph
 from needle_tvm.errors import UsageError
 
@@ -37,16 +37,16 @@ def axis_dims(graph: Graph) -> dict[Dim, Any]:
 
 def _told(dim: Dim, extent: Expression, names: Collection[str]) -> Expression | None:
     """A dim as an expression of a new one that is the extent: factor * dim, or dim + added."""
-    first = extent.value({dim: 0})
-    factor = extent.value({dim: 1}) - first
-    if factor < 1 or not same(extent, factor * dim + first):
+    line = line_of(extent)
+    if line is None:
         return None
+    _, factor, added = line
     name = f"{dim.name}_"
     while name in names:
         name += "_"
-    if first == 0:
+    if added == 0:
         every = factor * dim.multiple_of
         return Dim(name, min=factor * dim.min, max=factor * dim.max, multiple_of=every) // factor
     if factor == dim.multiple_of == 1:
-        return Dim(name, min=dim.min + first, max=dim.max + first) - first
+        return Dim(name, min=dim.min + added, max=dim.max + added) - added
     return None

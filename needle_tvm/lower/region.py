@@ -25,6 +25,7 @@ from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.variants import either
 from needle_tvm.target.info import target_info
 from needle_tvm.tir import extents, nests, regions, tasks
+from needle_tvm.tir.extents import substituted
 from needle_tvm.tir.functions import simplified, variables_of
 
 _CACHE_LINE = 64  # bytes: no two slots share one
@@ -153,7 +154,7 @@ class Region:
         owners |= {buffer: buffer for buffer in kernel.scratch}
         self._symbols |= kernel.symbols
         for buffer, key in owners.items():
-            shape = [_substituted(extent, kernel.symbols) for extent in buffer.shape]
+            shape = [substituted(extent, kernel.symbols) for extent in buffer.shape]
             self._values.setdefault(key, _Value(key, shape, str(buffer.dtype), first=-1))
         keys = owners | {view: owners[owner] for view, owner in kernel.views.items()}
         direct: set[Any] = set()
@@ -270,7 +271,7 @@ class Region:
         """Whether several threads are faster at these sizes of the caller's variables."""
         threads = target_info(target).cores
         lanes = target_info(target).lanes("float32")
-        own = {var: _at_sizes(value, sizes) for var, value in self._symbols.items()}
+        own = {var: int(substituted(value, sizes)) for var, value in self._symbols.items()}
         shared = [nest for phase in self._phases for nest in phase if regions.is_parallel(nest)]
         work = sum(regions.instructions(nest, lanes, own) for nest in shared)
         cost = _STEP if repeated else _WAKING
@@ -297,14 +298,12 @@ class Region:
             values = [value for value in inner if value.dtype == dtype]
             offsets, size = place_values(values, item_bytes(dtype), self.bounds)
             workspaces.append((dtype, size))
-            workspace = regions.new_buffer(f"workspace_{dtype}", [_substituted(size, own)], dtype)
+            workspace = regions.new_buffer(f"workspace_{dtype}", [substituted(size, own)], dtype)
             parameters.append(workspace)
-            slots |= {
-                key: (workspace, _substituted(offset, own)) for key, offset in offsets.items()
-            }
+            slots |= {key: (workspace, substituted(offset, own)) for key, offset in offsets.items()}
         views = [(buffer, buffers[key]) for buffer, key in self._places if key in buffers]
         placed = {buffer: slots[key] for buffer, key in self._places if key in slots}
-        sizes = {var: _substituted(value, own) for var, value in self._symbols.items()}
+        sizes = {var: substituted(value, own) for var, value in self._symbols.items()}
         declared = [regions.declared_over(buffer, memory) for buffer, memory in views]
 
         def function(phases: list[list[Any]]) -> PrimFunc:
@@ -335,7 +334,7 @@ class Region:
         analyzer = extents.analyzer_of({variable: (low, high)})
 
         def decide(condition: Any) -> bool | None:
-            condition = _substituted(condition, self._symbols)
+            condition = substituted(condition, self._symbols)
             if analyzer.can_prove(condition):
                 return True
             return False if analyzer.can_prove(tirx.Not(condition)) else None
@@ -343,20 +342,8 @@ class Region:
         return regions.chosen(nest, decide)
 
 
-def _substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """An extent with other expressions in place of variables; a number stays as it is."""
-    if not values or isinstance(expr, int | tirx.IntImm):
-        return expr
-    return simplified(nests.substitute(expr, values))
-
-
-def _at_sizes(expr: Any, sizes: Mapping[Any, int]) -> int:
-    numbers = {variable: tirx.const(size, "int64") for variable, size in sizes.items()}
-    return int(_substituted(expr, numbers))
-
-
 def _like(value: _Value, name: str, own: Mapping[Any, Any]) -> Any:
-    shape = [_substituted(extent, own) for extent in value.shape]
+    shape = [substituted(extent, own) for extent in value.shape]
     return regions.new_buffer(name, shape, value.dtype)
 
 
@@ -418,7 +405,7 @@ def _place_symbolic(
     placed: list[_Placed] = []
 
     def number(expr: Any) -> int:
-        return _at_sizes(expr, most)
+        return int(substituted(expr, most))
 
     def precedes(one: Any, other: Any) -> bool:
         return bool(analyzer.can_prove(zero + one <= other))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, relax, tirx, tvm
+from needle_tvm.tir import nests
 from needle_tvm.tir.functions import nodes_in, simplified, variables_of
 
 BOUNDS = "needle.bounds"  # function attribute: [least, most] of each of `symbols_of`
@@ -104,16 +105,13 @@ def is_static(extents: Sequence[Any]) -> bool:
     return all(isinstance(extent, int | tirx.IntImm) for extent in extents)
 
 
-def broadcast(*shapes: Sequence[Size]) -> tuple[Size, ...] | None:
-    """The shape that NumPy would broadcast these to; None if it is not known to exist."""
-    result: list[Size] = []
-    for number in range(1, max(map(len, shapes), default=0) + 1):
-        extents = [shape[-number] for shape in shapes if len(shape) >= number]
-        others = [extent for extent in extents if extent != 1]
-        if any(other != others[0] for other in others):
-            return None
-        result.insert(0, others[0] if others else 1)
-    return tuple(result)
+def substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
+    """An extent or a condition with ints or expressions in place of variables; a number stays as it
+    is."""
+    if not values or isinstance(expr, int | tirx.IntImm):
+        return expr
+    given = {v: tirx.const(n, "int64") if isinstance(n, int) else n for v, n in values.items()}
+    return simplified(nests.substitute(expr, given))
 
 
 def symbols_of(function: PrimFunc) -> list[Any]:

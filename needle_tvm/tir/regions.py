@@ -12,7 +12,8 @@ from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
 from needle_tvm.tir import nests, tasks
-from needle_tvm.tir.functions import lowered_loops, module_of, simplified, variables_of
+from needle_tvm.tir.extents import substituted
+from needle_tvm.tir.functions import lowered_loops, module_of, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _FUNCTION = 12  # instructions of exp and the like
@@ -214,13 +215,7 @@ def memory_of(view: Any) -> Any:
 
 def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
     """The value of an extent or a condition of symbolic extents; None if it is unknown."""
-    if isinstance(expr, tirx.IntImm):
-        return int(expr)
-    if not sizes:
-        return None
-    value = simplified(
-        nests.substitute(expr, {v: tirx.const(n, "int64") for v, n in sizes.items()})
-    )
+    value = substituted(expr, sizes or {})
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 

@@ -9,15 +9,14 @@ are put together again in one kernel, which picks by size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.kernels.variants import either
 from needle_tvm.tir import nests
-from needle_tvm.tir.extents import BOUNDS, UNBOUNDED, bounds_of, symbols_of
-from needle_tvm.tir.functions import simplified
+from needle_tvm.tir.extents import BOUNDS, UNBOUNDED, bounds_of, substituted, symbols_of
 
 SIZES = "needle.sizes"  # function attribute: the number to measure at, of each of `symbols_of`
 
@@ -114,12 +113,8 @@ def at_sizes(function: PrimFunc) -> PrimFunc:
     values: dict[Any, Any] = dict(zip(symbols_of(function), numbers, strict=True))
     parameters = []
     for parameter in function.params:
-        shape = [_number(extent, values) for extent in parameter.shape]
+        shape = [substituted(extent, values) for extent in parameter.shape]
         values[parameter] = tirx.decl_buffer(shape, parameter.dtype, parameter.name)
         parameters.append(values[parameter])
     fixed = PrimFunc(parameters, nests.substitute(function.body, values), attrs=function.attrs)
     return fixed.without_attr(SIZES).without_attr(BOUNDS)
-
-
-def _number(extent: Any, values: Mapping[Any, Any]) -> Any:
-    return extent if isinstance(extent, int) else simplified(nests.substitute(extent, values))

@@ -173,7 +173,7 @@ def tested(sizes: Sequence[Size]) -> list[dict[str, int]]:
     largest ones, and some between, which the names and bounds decide."""
     rng = random.Random(repr(sizes))
     found: list[dict[str, int]] = []
-    picks: list[Callable[[list[int]], int]] = [_least, _largest, *[rng.choice] * _MIXED]
+    picks: list[Callable[[list[int]], int]] = [min, max, *[rng.choice] * _MIXED]
     for pick in picks:
         one = {size.name: pick(_allowed(size)) for size in sizes}
         if one not in found:
@@ -185,11 +185,3 @@ def _allowed(size: Size) -> list[int]:
     dim = size.dim
     every = range(dim.min, dim.max + 1, dim.multiple_of)
     return sorted({dim.min, dim.max, *(n for n in _TELLING if n in every)})
-
-
-def _least(sizes: Sequence[int]) -> int:
-    return sizes[0]
-
-
-def _largest(sizes: Sequence[int]) -> int:
-    return sizes[-1]

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from needle.autograd.shapes import broadcast_shapes
+from needle.errors import ShapeError
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, tvm
 from needle_tvm.graph.rewrite import Rewriter, rewrite
-from needle_tvm.tir.extents import broadcast, shape_of
+from needle_tvm.tir.extents import Size, shape_of
 
 _OPERATORS = tuple(
     tvm.ir.Op.get(f"relax.{name}")
@@ -41,7 +43,7 @@ class _Dropper(Rewriter):
             beside = shape_of(operands[other])
             if shape is None or before is None or beside is None:
                 continue
-            if broadcast(before, beside) == shape:
+            if _broadcast(before, beside) == shape:
                 operands[position] = source
         return relax.Call(call.op, operands, call.attrs, call.ty_args)
 
@@ -49,4 +51,12 @@ class _Dropper(Rewriter):
         value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         if isinstance(value, relax.Call) and value.op == _BROADCAST:
             return value.args[0]
+        return None
+
+
+def _broadcast(*shapes: tuple[Size, ...]) -> tuple[Size, ...] | None:
+    """The shape of both together; None if it is not known to exist."""
+    try:
+        return broadcast_shapes("broadcast", *shapes)
+    except ShapeError:
         return None

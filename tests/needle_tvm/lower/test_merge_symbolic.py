@@ -9,6 +9,7 @@ import pytest
 
 from needle_tvm._tvm.names import relax, tirx
 from needle_tvm.lower import region
+from needle_tvm.tir.extents import substituted
 from needle_tvm.tir.functions import nodes_in, prim_funcs
 from tests.needle_tvm import symbolic
 from tests.needle_tvm.symbolic import Compiled, module_of, normal, variable
@@ -66,10 +67,10 @@ def test_many_values_that_live_together_do_not_overlap():
     values = [region._Value(i, [N, 16 * (1 + i % 3)], "float32", 0, 200) for i in range(150)]
     offsets, size = region.place_values(values, 4, {N: (1, 64)})
     for n in (1, 5, 64):
-        at = {key: region._at_sizes(each, {N: n}) for key, each in offsets.items()}
+        at = {key: int(substituted(each, {N: n})) for key, each in offsets.items()}
         spans = sorted((at[v.key], at[v.key] + n * int(v.shape[1])) for v in values)
         assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
-        assert spans[-1][1] <= region._at_sizes(size, {N: n})
+        assert spans[-1][1] <= int(substituted(size, {N: n}))
 
 
 @pytest.mark.parametrize("stage", ["fused", "tuned"])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from needle.autograd.shapes import broadcast_shapes
+from needle.errors import ShapeError
 from needle_tvm._tvm.names import relax
 from needle_tvm.errors import TargetError
 from needle_tvm.lower import build
 from needle_tvm.lower.variant import Variant
 from needle_tvm.tir import extents
-from needle_tvm.tir.extents import Extent, broadcast, extent_of
+from needle_tvm.tir.extents import Extent, extent_of
 from needle_tvm.tir.functions import prim_funcs
 from tests.needle_tvm.modules import SM_90
 from tests.needle_tvm.symbolic import lowered, module_of, variable
@@ -33,9 +35,10 @@ def test_arithmetic_becomes_a_number_where_it_is_one():
 
 def test_broadcast_takes_equal_extents_and_ones():
     n = extent_of(variable("n"))
-    assert broadcast((n, 4), (4,)) == (n, 4)
-    assert broadcast((1, 4), (n, 1)) == (n, 4)
-    assert broadcast((n,), (extent_of(variable("m")),)) is None
+    assert broadcast_shapes("add", (n, 4), (4,)) == (n, 4)
+    assert broadcast_shapes("add", (1, 4), (n, 1)) == (n, 4)
+    with pytest.raises(ShapeError):
+        broadcast_shapes("add", (n,), (extent_of(variable("m")),))
 
 
 @pytest.mark.parametrize(
