@@ -23,7 +23,7 @@ import numpy as np
 import apps.peers
 import needle as ndl
 from apps.contestants import CODE, EAGER, RUNTIME, SETS, Disagreement, check_agreement
-from needle_tvm.artifact.tolerance import MODEL, worst
+from needle_tvm.artifact.tolerance import UNIT_ROUNDOFF, worst
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.child import Child
@@ -45,9 +45,7 @@ NOTES = (
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
-# The largest allowed error of a result, relative to its largest magnitude, where operands are
-# rounded: 32 roundings of one, since a model of ten layers has a few in each.
-_ALLOWED = {"float32": MODEL, "tf32": 32 * 2.0**-11, "bfloat16": 32 * 2.0**-8}
+_ROUNDINGS = 32  # of an operand that may be left in a result: ten layers have a few in each
 
 
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
@@ -97,6 +95,7 @@ def run(
     left.
     """
     failed: dict[str, str] = {}
+    allowed = _ROUNDINGS * UNIT_ROUNDOFF.get(precision, 0.0)
 
     def leave_out(error: timing.TimingError) -> bool:
         if options.strict and is_ours(error.child):
@@ -109,7 +108,7 @@ def run(
         named = ("the model in float64", exact) if exact is not None else (first, outputs[first])
         for each, arrays in outputs.items():
             try:
-                check_agreement(dict([named, (each, arrays)]), {each: _ALLOWED[precision]})
+                check_agreement(dict([named, (each, arrays)]), {each: allowed})
             except Disagreement as error:
                 if options.strict:
                     raise

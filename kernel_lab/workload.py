@@ -165,7 +165,7 @@ class Workload:
         sums = relative_tolerance(self.result_dtype, self.terms(size))
         if precision == "float32":
             return sums
-        return sums + relative_tolerance({"tf32": "float16"}.get(precision, precision), 1)
+        return sums + relative_tolerance(precision, 1)
 
     def inputs(self, size: Size, seed: int = 0) -> list[Array]:
         """Seeded example inputs: standard normal numbers, and integers from all of their range."""

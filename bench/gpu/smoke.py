@@ -16,11 +16,11 @@ import numpy as np
 
 from bench.gpu import host, measure
 from bench.gpu.plan import Contest
-from needle_tvm.artifact.tolerance import compare
+from needle_tvm.artifact.tolerance import compare, relative_tolerance
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.timing import load_arrays, save_arrays
 
-ALLOWED = 1e-5  # relative to the largest magnitude: float32, sums of 512 terms
+ALLOWED = relative_tolerance("float32", 512)  # the longest sums are of 512 terms
 _SECONDS = 40.0  # of each check
 _SANITIZER_SECONDS = 60.0
 _WRONG = 8  # elements that are shown

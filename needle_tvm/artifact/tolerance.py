@@ -19,6 +19,10 @@ from needle_tvm.target.precision import FLOAT32
 
 Array = np.ndarray[Any, Any]
 
+# The largest relative error of a rounding to nearest. NumPy knows bfloat16 only through ml_dtypes,
+# which may be missing.
+UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
 # A sum of K rounded products errs by about eps * sqrt(K) for random data (Higham, "Accuracy and
 # Stability of Numerical Algorithms", 2nd ed., section 4.2 and its probabilistic remark); the factor
 # covers the tail and the handful of roundings of an epilogue.
@@ -28,8 +32,6 @@ _FACTOR = 8.0
 # may leave, so that only a wrong set-up exceeds it.
 MODEL = 1e-4
 
-_BFLOAT16_EPS = 2.0**-7  # NumPy knows the type only through ml_dtypes, which may be missing
-
 
 def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> float:
     """Allowed difference relative to the largest magnitude of the result.
@@ -37,10 +39,12 @@ def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> fl
     `reduction_length` is the number of terms of the longest sum, `layers` the number of such sums
     that feed one another. Integers must be equal: 0.
     """
-    kind = None if dtype == "bfloat16" else np.dtype(dtype)
-    if kind is not None and kind.kind != "f":
+    if dtype in UNIT_ROUNDOFF:
+        eps = 2 * UNIT_ROUNDOFF[dtype]
+    elif np.dtype(dtype).kind == "f":
+        eps = float(np.finfo(dtype).eps)
+    else:
         return 0.0
-    eps = _BFLOAT16_EPS if kind is None else float(np.finfo(kind).eps)
     return _FACTOR * eps * math.sqrt(max(1, reduction_length)) * layers
 
 
@@ -55,9 +59,6 @@ def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
 
-
-# Roundings to nearest, of relative size at most this.
-_UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 _MISSED = 1e-3  # the probability that chance alone exceeds `operand_tolerance` in one tensor
 
@@ -74,7 +75,7 @@ def operand_tolerance(precision: str, terms: int, results: int) -> float:
     Euclidean norm, is the typical size of a sum of terms with random signs, so the largest result
     is no smaller.
     """
-    unit = _UNIT_ROUNDOFF.get(precision, 0.0)
+    unit = UNIT_ROUNDOFF.get(precision, 0.0)
     spread = math.sqrt(2 * math.log(2 * max(1, results) / _MISSED))
     return 2 * unit * min(math.sqrt(max(1, terms)), spread)
 
@@ -187,6 +188,11 @@ def largest_magnitude(values: Array) -> float:
     return float(wide.max(initial=0.0, where=np.isfinite(wide)))
 
 
+def identical(one: Array, other: Array) -> Array:
+    """The mask of floating elements that are equal, or both NaN."""
+    return np.asarray((one == other) | (np.isnan(one) & np.isnan(other)))
+
+
 def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array, Array]:
     """(mask of elements that differ by more than is allowed, differences)."""
     if _kind(expected.dtype) not in "fc":
@@ -199,7 +205,7 @@ def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array
         gap = np.asarray(np.abs(have - want))
         wrong = np.asarray(~(gap <= allowed))
         if wrong.any():  # or a NaN or an infinity is where it belongs
-            same = (have == want) | (np.isnan(have) & np.isnan(want))
+            same = identical(have, want)
             wrong &= ~same
             gap = np.where(same, 0.0, np.where(np.isnan(gap), math.inf, gap))
     return wrong, gap

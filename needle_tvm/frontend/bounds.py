@@ -24,7 +24,7 @@ from needle.op.subgraph import Body, reference_of
 from needle.ops.conv import Conv, ConvInput, ConvWeight
 from needle.ops.matmul import Matmul
 from needle.testing import tolerance
-from needle_tvm.artifact.tolerance import compare, largest_magnitude, operand_tolerance
+from needle_tvm.artifact.tolerance import compare, identical, largest_magnitude, operand_tolerance
 from needle_tvm.errors import MismatchError
 from needle_tvm.faults import named, sentence
 from needle_tvm.target.precision import FLOAT32
@@ -315,10 +315,7 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
     value, runs = widened(value), [widened(run) for run in runs]
     finite = np.isfinite(value)
     alike = np.logical_and.reduce(
-        [
-            np.where(finite, np.isfinite(run), (run == value) | (np.isnan(run) & np.isnan(value)))
-            for run in runs
-        ]
+        [np.where(finite, np.isfinite(run), identical(run, value)) for run in runs]
     )
     with np.errstate(all="ignore"):
         spread = np.maximum.reduce([np.abs(run - value) for run in runs])
@@ -333,7 +330,7 @@ def agreed(wanted: Expected, other: Array) -> Expected:
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted
-    same = (other == wanted.value) | (np.isnan(other) & np.isnan(wanted.value))
+    same = identical(other, wanted.value)
     both = np.isfinite(other) & np.isfinite(wanted.value)
     return replace(wanted, known=wanted.known & (both | same))
 

@@ -1,11 +1,12 @@
 """A sample of the zoo through `bench.zoo`: loaded, compiled, compared, reloaded, timed."""
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("tvm", reason="needs the [tvm] extra")
 
-from bench import zoo  # noqa: E402
+from bench import zoo, zoo_steps  # noqa: E402
 
 COMPILED = ("tuned", "imported", "times")
 # Every step for some, and for the others what the first ones do not take.
@@ -66,3 +67,12 @@ def test_code_that_reloads_with_other_bits_is_wrong():
     assert not zoo.is_right("tuned", {"error": 1e-5, "reloads": False})
     assert not zoo.is_right("tuned", {"error": 1e-3, "reloads": True})
     assert zoo.is_right("gradients", {"error": 5e-4})
+
+
+def test_a_wrong_gradient_is_named():
+    right = {"weight": np.ones(4, np.float32), "bias": np.full(2, 1e-9, np.float32)}
+    found = {"weight": right["weight"], "bias": -right["bias"]}  # which is rounding alone
+    assert zoo.is_right("gradients", zoo_steps._far(found, right))
+    far = zoo_steps._far({**found, "weight": right["weight"] + np.float32(0.25)}, right)
+    assert not zoo.is_right("gradients", far) and (far["error"], far["at"]) == (0.25, "weight")
+    assert zoo_steps._far({"bias": found["bias"]}, right)["at"] == "weight"  # there is none

@@ -32,6 +32,23 @@ def run(lesson, out, *options, timeout=540):
     )
 
 
+@pytest.mark.parametrize("wrong", [1.001, np.nan])
+def test_a_library_that_differs_from_the_model_is_refused(load, monkeypatch, tmp_path, wrong):
+    common = load("common")
+    lesson = object.__new__(common.Lesson)
+    lesson.name = "planted"
+    served = np.ones(3, np.float32)
+    monkeypatch.setattr(subprocess, "run", lambda command, check: np.savez(command[-1], served))
+
+    def difference():
+        return lesson._difference(tmp_path, lambda: common.ndl.ones(3), [])
+
+    assert difference() == 0
+    served[1] = wrong
+    with pytest.raises(SystemExit, match="planted: the library differs: 1 of 3"):
+        difference()
+
+
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_lesson_is_short_and_names_its_source(name):
     text = (GALLERY / f"{name}.py").read_text()
