@@ -3,7 +3,7 @@
 `bundle` compiles everything here and packs it with what the host lacks into .gpu/. On the host,
 `bench` measures the contests of `plan.py` and `test` runs the tests that need a GPU; both unpack
 the bundle and need Python with NumPy, PyTorch, rich and pytest, but no compiler. `page` makes the
-page and its pictures from the archive that `bench` wrote, and `rehearse` does all of it here, on
+page and its picture from the archive that `bench` wrote, and `rehearse` does all of it here, on
 an emulated GPU. docs/gpu.md has more.
 """
 

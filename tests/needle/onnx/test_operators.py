@@ -10,7 +10,7 @@ import needle.onnx
 
 pytest.importorskip("onnx")
 
-from apps import onnx_cases
+from tests.needle.onnx import node_cases
 from tests.needle.onnx.one_node import by_needle, by_reference, model_of
 from tests.needle.onnx.operators import OPSETS, joined
 
@@ -49,18 +49,18 @@ def test_batch_norm_by_the_statistics_of_the_batch(shape, dtype):
 
 @pytest.mark.slow
 def test_no_node_case_of_onnx_is_wrong():
-    verdicts = [onnx_cases.judged(case, compiled=False) for case in onnx_cases.cases()]
-    wrong = [each for each in verdicts if each.verdict == onnx_cases.WRONG]
+    verdicts = [node_cases.judged(case, compiled=False) for case in node_cases.cases()]
+    wrong = [each for each in verdicts if each.verdict == node_cases.WRONG]
     counts = collections.Counter(each.verdict for each in verdicts)
     assert not wrong
-    assert counts[onnx_cases.RIGHT] >= 0.97 * len(verdicts) > 1000
+    assert counts[node_cases.RIGHT] >= 0.97 * len(verdicts) > 1000
 
 
 @pytest.mark.slow
 def test_the_models_that_onnx_ships():
     kinds = ("simple", "real", "pytorch-operator", "pytorch-converted")
-    verdicts = [onnx_cases.judged(case, compiled=False) for case in onnx_cases.cases(kinds)]
-    assert all(each.verdict == onnx_cases.RIGHT or "Sequence" in each.why for each in verdicts), (
+    verdicts = [node_cases.judged(case, compiled=False) for case in node_cases.cases(kinds)]
+    assert all(each.verdict == node_cases.RIGHT or "Sequence" in each.why for each in verdicts), (
         verdicts
     )
     assert len(verdicts) > 130

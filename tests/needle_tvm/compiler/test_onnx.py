@@ -10,7 +10,7 @@ from needle_tvm.errors import UsageError
 onnx = pytest.importorskip("onnx")
 from onnx import helper  # noqa: E402
 
-from apps import onnx_cases  # noqa: E402
+from tests.needle.onnx import node_cases  # noqa: E402
 from tests.needle.onnx.mutation import dense, image, model, sizes  # noqa: E402
 from tests.needle.onnx.operators import OPSETS, joined  # noqa: E402
 
@@ -71,8 +71,8 @@ def test_operators_compiled(opset):
 
 @pytest.mark.long
 def test_no_node_case_of_onnx_is_wrong_compiled():
-    verdicts = [onnx_cases.judged(case, compiled=True) for case in onnx_cases.cases()]
-    assert not [each for each in verdicts if each.verdict == onnx_cases.WRONG]
+    verdicts = [node_cases.judged(case, compiled=True) for case in node_cases.cases()]
+    assert not [each for each in verdicts if each.verdict == node_cases.WRONG]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from needle import nn, rng
 
 torch = pytest.importorskip("torch")
-from apps import defaults  # noqa: E402
+from docs import defaults  # noqa: E402
 
 pytestmark = pytest.mark.peer
 
@@ -86,4 +86,4 @@ def test_initial_values_have_pytorchs_distribution(layer, monkeypatch):
 def test_the_page_has_the_present_tables(monkeypatch):
     monkeypatch.setattr(rng, "_generator", None)
     with torch.random.fork_rng():
-        assert defaults.tables() in defaults.PAGE.read_text(), "python apps/defaults.py --write"
+        assert defaults.tables() in defaults.PAGE.read_text(), "python docs/defaults.py --write"

@@ -1,4 +1,4 @@
-"""Run ONNX's own node cases (onnx.backend.test) through needle, eager or compiled, and count.
+"""ONNX's own node cases (onnx.backend.test) through needle, eager or compiled.
 
 A case is right by ONNX's own rule (rtol 1e-3, equal shapes and dtypes, and an atol of 1e-7 or of
 the rounding of what is expected), refused if needle says by name that it does not take the model,
@@ -9,21 +9,14 @@ tracing is then given as `fixed`.
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
-import json
 import re
-import sys
 import warnings
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-
-if __name__ == "__main__":  # a script finds modules beside it, not its own package
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import needle as ndl
 import needle.onnx
@@ -218,43 +211,3 @@ def _difference(case: Any, found: Sequence[Any], expected: Sequence[Any]) -> str
     except AssertionError as error:
         return " ".join(str(error).split())[:300]
     return None
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; return 0 unless a case is wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--compiled", action="store_true", help="compile each case (stage tuned)")
-    parser.add_argument(
-        "--kind",
-        action="append",
-        help="node (the default), simple, real, pytorch-operator, pytorch-converted",
-    )
-    parser.add_argument("-k", metavar="REGEX", default="", help="only cases of these names")
-    parser.add_argument("--part", metavar="I/N", default="1/1", help="only the I-th of N parts")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="JSON of all verdicts")
-    parser.add_argument("-v", action="store_true", help="list what is refused as well")
-    options = parser.parse_args(arguments)
-    part, parts = map(int, options.part.split("/"))
-    chosen = [c for c in cases(options.kind or ["node"]) if re.search(options.k, c.name)]
-    verdicts = []
-    for case in chosen[part - 1 :: parts]:
-        verdicts.append(judged(case, options.compiled))
-        if verdicts[-1].verdict == WRONG or (options.v and verdicts[-1].verdict == REFUSED):
-            print(f"{verdicts[-1].verdict}: {case.name}: {verdicts[-1].why}", flush=True)
-    by_operator: dict[str, Counter[str]] = defaultdict(Counter)
-    for verdict in verdicts:
-        by_operator[verdict.operator][verdict.verdict] += 1
-    for name, counts in sorted(by_operator.items()):
-        if counts[REFUSED] or counts[WRONG]:
-            print(f"{name}: {dict(counts)}")
-    totals = Counter(v.verdict for v in verdicts)
-    share = totals[RIGHT] / max(len(verdicts), 1)
-    print(f"{len(verdicts)} cases: {dict(totals)}; {100 * share:.1f} % right")
-    if options.out is not None:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps([v._asdict() for v in verdicts], indent=1))
-    return 1 if totals[WRONG] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

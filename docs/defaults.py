@@ -1,4 +1,4 @@
-"""needle's defaults beside PyTorch's, as Markdown tables: python apps/defaults.py [--write].
+"""needle's defaults beside PyTorch's, as Markdown tables: python docs/defaults.py [--write].
 
 One table has the default arguments of every layer, loss, optimizer and schedule that both have, the
 other one the distribution of initial values. --write puts them into docs/coming-from-pytorch.md.
@@ -20,8 +20,8 @@ import torch
 import needle as ndl
 from needle import nn, optim
 
-PAGE = Path(__file__).parents[1] / "docs/coming-from-pytorch.md"
-BEGIN, END = "<!-- python apps/defaults.py --write -->\n", "<!-- end -->\n"
+PAGE = Path(__file__).with_name("coming-from-pytorch.md")
+BEGIN, END = "<!-- python docs/defaults.py --write -->\n", "<!-- end -->\n"
 
 TWINS = {"Conv": "Conv2d", "LayerNorm1d": "LayerNorm"}  # the course's layers, and PyTorch's names
 _OTHERS = {"Module", "Parameter", "Sequential", "Transformer"}  # only the names are the same
@@ -187,7 +187,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help=f"replace the tables in {PAGE.name}")
     if not parser.parse_args(argv).write:
-        print(tables(), end="")
+        sys.stdout.write(tables())
         return 0
     before, _, rest = PAGE.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)

@@ -1,7 +1,7 @@
 """The names that users of PyTorch, MLX, tinygrad and NumPy type, each with an example of its use.
 
 A section maps names to expressions. A name that stands alone in a section's string is called on the
-section's usual operands. `surface.py` says what the letters are.
+section's usual operands. `test_expected_names.py` says what the letters are.
 """
 
 from __future__ import annotations
