@@ -108,6 +108,14 @@ def eager(
     return calls(run, sets) if device == "cpu" else on_gpu(run, sets, place.synchronize)
 
 
+def matmul(inputs: str) -> Calls:
+    """NDArray's @."""
+    from needle import backend_ndarray as nd
+
+    a, b = (nd.array(x, device=nd.cpu()) for x in load_arrays(inputs))
+    return lambda: a @ b, lambda: [(a @ b).numpy()]
+
+
 def as_tensors(arrays: Sequence[np.ndarray], device: Any = None) -> list[Any]:
     """needle's Tensors of arrays, without gradients."""
     import needle as ndl

@@ -1,8 +1,8 @@
-"""Pictures of the benchmarks' results."""
+"""The picture of a benchmark's results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,55 +66,6 @@ def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
     if names:
         figure.legend(frameon=False, fontsize=9, loc="outside lower center", ncols=4)
     axes.set_title(_where(result), loc="left", fontsize=10)
-    report.save_figure(figure, path)
-
-
-def draw_scaling(result: Mapping[str, Any], path: Path) -> None:
-    """Draw a panel for each model: samples per second over the batch, a line for each contestant,
-    dashed for the fewer threads."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    models: Sequence[Mapping[str, Any]] = result["models"]
-    figure = Figure(figsize=(max(7.0, 4.6 * len(models)), 4.6), layout="constrained")
-    names = dict.fromkeys(point["name"] for model in models for point in model["points"])
-    ours, *others = names
-    colours = {ours: _OURS, **dict(zip(others, _COLOURS, strict=False))}
-    most = max(point["threads"] for model in models for point in model["points"])
-    for index, model in enumerate(models):
-        axes = figure.add_subplot(1, len(models), index + 1)
-        for name, colour in colours.items():
-            for threads in sorted({point["threads"] for point in model["points"]}):
-                points = [
-                    point
-                    for point in model["points"]
-                    if point["name"] == name and point["threads"] == threads
-                ]
-                axes.plot(
-                    [point["batch"] for point in points],
-                    [point["batch"] / point["median"] for point in points],
-                    color=colour,
-                    linewidth=2 if name == ours else 1.2,
-                    linestyle="-" if threads == most else "--",
-                    marker="o",
-                    markersize=3,
-                    label=name if not index and threads == most else None,
-                )
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(lambda value, position: f"{value:,.0f}")
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.xaxis.set_major_formatter(lambda value, position: f"{value:g}")
-        axes.set_xlabel("batch")
-        axes.set_title(model["model"], fontsize=10)
-        axes.grid(color="#e4e4e4", linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-        if not index:
-            axes.set_ylabel("samples per second, log scale")
-    figure.legend(frameon=False, fontsize=8, loc="outside lower center", ncols=4)
-    title = f"{_where(result)}; dashed: fewer threads"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     report.save_figure(figure, path)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +30,69 @@ def make_parser(program: str, description: str | None) -> argparse.ArgumentParse
     return parser
 
 
+def record(
+    options: argparse.Namespace,
+    name: str,
+    jobs: Iterable[Callable[[], dict[str, Any]]],
+    parts: Callable[[Mapping[str, Any]], Sequence[tuple[str, tables.Rows]]],
+    key: str = "cases",
+    peers: Collection[str] = (),
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
+    **facts: Any,
+) -> int:
+    """Run jobs one after the other; write what they return to NAME.json, as the report's list
+    `key`, and a page of the tables that `parts` makes of the report.
+
+    `facts` are further values of the report, `peers` the keys of peers that may be missing. With
+    `draw` there is a picture too. Results that are contests, the `cases`, are printed as they end.
+    """
+    target = options.out / f"{name}.json"
+    cli.check_writable(target)
+    report = contests.new_report(options, peers) | {key: [], **facts}
+    for job in jobs:
+        report[key].append(job())
+        if key == "cases":
+            tables.print_case(report[key][-1])
+        apps.report.write_json(report, target)  # kept if a later one fails
+    tables.publish(report, options.out, name, parts(report), draw)
+    return cli.OK
+
+
 def run(
     options: argparse.Namespace,
     name: str,
     cases: Cases,
-    peers: Sequence[str],
+    peers: Collection[str],
     notes: Sequence[str] = (),
     title: str = "beside the fastest peer of each case",
     table: Callable[[Sequence[Mapping[str, Any]]], tables.Rows] = tables.summary,
+    draw: Callable[[Mapping[str, Any], Path], None] | None = None,
 ) -> int:
-    """Run the contests that `options.parts` choose, print each as it ends; write all of them to
-    NAME.json and a page with `table` under `title`.
+    """Record the contests that `options.parts` choose, with `table` under `title` (see `record`).
 
-    `peers` are the keys of peers that may be missing. Raises UsageError if no title has any of the
-    parts.
+    Raises UsageError if no title has any of the parts.
     """
-    chosen = [
-        each for each in cases if not options.parts or any(part in each for part in options.parts)
-    ]
-    if not chosen:
-        raise UsageError(f"no case's name has any of {options.parts}: {', '.join(cases)}")
-    target = options.out / f"{name}.json"
-    cli.check_writable(target)
-    report = contests.new_report(options, peers) | {"notes": list(notes)}
-    for each in chosen:
+
+    def contest(each: str) -> dict[str, Any]:
         with scratch_folder("needle-bench-") as folder:
             entries, exact = cases[each](options, folder)
-            report["cases"].append(contests.run(each, entries, options, exact))
-        tables.print_case(report["cases"][-1])
-        apps.report.write_json(report, target)  # kept if a later one fails
-    tables.publish(report, options.out, name, [(title, table(report["cases"]))])
-    return cli.OK
+            return contests.run(each, entries, options, exact)
+
+    jobs = [partial(contest, each) for each in chosen(cases, options.parts)]
+    return record(
+        options,
+        name,
+        jobs,
+        lambda report: [(title, table(report["cases"]))],
+        peers=peers,
+        draw=draw,
+        notes=list(notes),
+    )
+
+
+def chosen(names: Collection[str], parts: Sequence[str]) -> list[str]:
+    """The names that have any of the parts; all without parts. UsageError if none has one."""
+    found = [name for name in names if not parts or any(part in name for part in parts)]
+    if not found:
+        raise UsageError(f"no case's name has any of {parts}: {', '.join(names)}")
+    return found

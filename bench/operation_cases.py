@@ -1,4 +1,4 @@
-"""Single operations in three sizes each, for `bench.operations`.
+"""Single operations, most of them in three sizes, for `bench.operations`.
 
 A case of `CASES` has a function of a size that draws its inputs, and for needle and for PyTorch a
 function of a size that makes what is called on them. A name that this needle lacks is left out.
@@ -6,6 +6,7 @@ function of a size that makes what is called on them. A name that this needle la
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -152,7 +153,55 @@ def _convolution(kind: str, *sizes: Size) -> Case:
     return _of_layer(kind, sizes, lambda size: (size[:end], (size[1], *size[end:])))
 
 
+def _small(function: Callable[..., Any]) -> Case:
+    """A call whose time is that between Python and the kernel: `function` of either package and of
+    vectors `a`, `b` of ten elements or a matrix `M` of sixteen, by the names of its arguments."""
+    shapes: dict[str, Size] = {"a": (10,), "b": (10,), "M": (4, 4)}
+    names = list(inspect.signature(function).parameters)[1:]
+
+    def called(package: Any, _: Size) -> Callable[..., Any]:
+        return lambda *tensors: function(package, *tensors)
+
+    return Case((shapes[names[0]],), lambda _: [_drawn(*shapes[n]) for n in names], called, called)
+
+
+_SMALL = {
+    "a + b": _small(lambda p, a, b: a + b),
+    "a * 2": _small(lambda p, a: a * 2),
+    "relu": _small(lambda p, a: p.relu(a)),
+    "exp": _small(lambda p, a: p.exp(a)),
+    "sum": _small(lambda p, a: a.sum()),
+    "sum axis": _small(lambda p, M: M.sum(0)),
+    "mean": _small(lambda p, a: a.mean()),
+    "max": _small(lambda p, a: a.max()),
+    "var": _small(lambda p, a: a.var(correction=0)),
+    "argmax": _small(lambda p, a: a.argmax()),
+    "M @ M": _small(lambda p, M: M @ M),
+    "reshape": _small(lambda p, a: a.reshape(2, 5)),
+    "permute": _small(lambda p, M: M.permute(1, 0)),
+    "getitem": _small(lambda p, a: a[3]),
+    "slice": _small(lambda p, a: a[1:5]),
+    "slices": _small(lambda p, M: M[1:3, ::2]),
+    "a < b": _small(lambda p, a, b: a < b),
+    "where": _small(lambda p, a, b: p.where(a > b, a, b)),
+    "softmax": _small(lambda p, a: p.softmax(a, -1)),
+    "clip": _small(lambda p, a: p.clip(a, 0.2, 0.8)),
+    "cumsum": _small(lambda p, a: p.cumsum(a, 0)),
+    "concat": _small(lambda p, a, b: p.concat([a, b], 0)),
+    "stack": _small(lambda p, a, b: p.stack([a, b], 0)),
+    "trace": _small(lambda p, M: p.trace(M)),
+    "outer": _small(lambda p, a, b: p.outer(a, b)),
+    "kron": _small(lambda p, M: p.kron(M, M)),
+    "dot": _small(lambda p, a, b: p.dot(a, b)),
+    "roll": _small(lambda p, a: p.roll(a, 3, 0)),
+    "flip": _small(lambda p, a: p.flip(a, (0,))),
+    "sort": _small(lambda p, a: p.sort(a, -1)[0]),
+    "gelu": _small(lambda p, a: p.nn.functional.gelu(a)),
+    "pow 2": _small(lambda p, a: a**2),
+}
+
 CASES: dict[str, Case] = {
+    **{f"small {name}": case for name, case in _SMALL.items()},
     "cumsum": _of_matrix(lambda ndl, x: ndl.ops.cumsum(x, 1), lambda th, x: x.cumsum(1)),
     "cumprod": _of_matrix(lambda ndl, x: ndl.ops.cumprod(x, 1), lambda th, x: x.cumprod(1)),
     "cummax": _of_matrix(lambda ndl, x: ndl.ops.cummax(x, 1)[0], lambda th, x: x.cummax(1)[0]),

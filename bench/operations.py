@@ -1,4 +1,4 @@
-"""Single operations in three sizes each: needle eager and compiled beside PyTorch and ONNX Runtime,
+"""Single operations: needle eager and compiled beside PyTorch and ONNX Runtime,
 each in a process of its own and called as its users call it."""
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -215,32 +216,32 @@ def associative_table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 def run_compiling(options: argparse.Namespace) -> int:
     """Trace and compile a user's cell and its gradient by the number of steps, each in a process of
     its own."""
-    target = options.out / "recurrence-compiling.json"
-    cli.check_writable(target)
-    report = contests.new_report(options)
-    report["how"] = (
+    how = (
         f"CPU seconds of {COMPILED}, each in a fresh process that has compiled something before; "
         "trace: `needle.trace`, which traces the cell of `needle.scan` and runs nothing; check: "
         "also the comparison with eager code"
     )
-    report["compiling"] = []
-    jobs = [(steps, mode, what) for mode in MODES for steps in options.steps for what in WHATS]
-    with cli.progress() as bar, scratch_folder("needle-recurrence-") as folder:
-        for number, (steps, mode, what) in enumerate(jobs):
-            case = Recurrence(COMPILED, mode, OWN[COMPILED])
-            title = f"{case.title}, {steps} steps, {what}"
-            bar(number, len(jobs), title)
+
+    def compiled(mode: str, steps: int, what: str) -> dict[str, Any]:
+        case = Recurrence(COMPILED, mode, OWN[COMPILED])
+        with scratch_folder("needle-recurrence-") as folder:
             inputs = str(folder / "inputs.npz")
             save_arrays(inputs, {f"x{i}": a for i, a in enumerate(case.arrays(steps))})
             setup = {"name": case.name, "mode": mode, "what": what, "inputs": inputs}
             setup["threads"] = options.threads
             service = f"{recurrence_calls.__name__}:compiling"
+            title = f"{case.title}, {steps} steps, {what}"
             found = compile_one(title, setup, options.timeout, service=service)
-            report["compiling"].append({"steps": steps, "mode": mode, "what": what, **found})
-            apps.report.write_json(report, target)
-    parts = [("CPU seconds", compiling_table(report["compiling"]))]
-    tables.publish(report, options.out, "recurrence-compiling", parts)
-    return cli.OK
+        return {"steps": steps, "mode": mode, "what": what, **found}
+
+    return harness.record(
+        options,
+        "recurrence-compiling",
+        [partial(compiled, *each) for each in itertools.product(MODES, options.steps, WHATS)],
+        lambda report: [("CPU seconds", compiling_table(report["compiling"]))],
+        key="compiling",
+        how=how,
+    )
 
 
 def compiling_table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import apps.contestants
-import apps.peers
-import apps.report
 from apps.subjects import Subject
-from bench import cases, charts, contests, matmul, memory, tables
+from bench import cases, charts, contests, harness, memory
+from kernel_lab import peers, registry
 from needle_tvm.process import command_line as cli
 from needle_tvm.process import timing
 from needle_tvm.process.scratch import scratch_folder
@@ -23,7 +24,7 @@ from needle_tvm.process.timing import Contestant
 OURS = contests.EAGER
 TORCH = ("torch", "torch-channels-last")
 MODELS = ("mlp", "conv", "transformer", "lstm-128", "lstm-256")
-NAMES = (*MODELS, matmul.NAME)
+MATMUL = "gemm"  # of the kernel lab
 MEMORY_BATCH = 64  # memory is measured at this batch besides the models' own
 
 
@@ -55,6 +56,21 @@ def _labels(subject: Subject) -> np.ndarray:
     return np.random.default_rng(1).integers(0, scores.shape[-1], rows)
 
 
+def matmul(options: argparse.Namespace, folder: Path) -> harness.Entries:
+    """One square matmul: needle's eager one beside the kernel lab's peers."""
+    workload, threads = registry.workload(MATMUL), options.threads
+    extents = workload.size("cpu", dict.fromkeys("MNK", options.size))
+    arrays, inputs = workload.inputs(extents, 0), str(folder / "inputs.npz")
+    timing.save_arrays(inputs, {f"x{number}": array for number, array in enumerate(arrays)})
+    ours = Contestant(OURS, "apps.contestants:matmul", {"inputs": inputs}, threads=threads)
+    others = [
+        peers.contestant(peer, workload, inputs, extents, threads)
+        for peer in peers.of(workload, "cpu")
+        if not peer.missing
+    ]
+    return [ours, *others], [workload.reference(extents, arrays)]
+
+
 def measure_memory(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
     """Peak tensor bytes of a training step above those before it, and ours over each peer's."""
     with scratch_folder("needle-bench-") as folder:
@@ -76,14 +92,12 @@ def measure_memory(case: cases.Case, options: argparse.Namespace) -> dict[str, A
 
 
 def make_parser() -> argparse.ArgumentParser:
-    parser = contests.make_parser("bench.training", __doc__)
+    parser = harness.make_parser("bench.training", __doc__)
     add, positive = parser.add_argument, cli.positive
-    add("--only", nargs="+", choices=NAMES, default=NAMES, metavar="NAME", help=", ".join(NAMES))
     add("--modes", nargs="+", choices=("forward", "step"), default=("forward", "step"))
     add("--optimizer", choices=("sgd", "adam"), default="sgd", help="(%(default)s, with momentum)")
     add("--batch", type=positive, metavar="N", help="for all models, instead of their own")
     add("--size", type=positive, default=1024, metavar="N", help="of gemm (%(default)s)")
-    add("--quick", action="store_true", help="5 blocks of each")
     add("--memory", action="store_true", help="measure peaks of memory instead of times")
     return parser
 
@@ -94,60 +108,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the contests one after the other, print each as it ends, write all of them."""
+    """Run the contests of the models in each mode and of the matmul, or measure memory."""
+    models = [cases.Case(n, options.batch or cases.MODELS[n].batches[0]) for n in MODELS]
     if options.memory:
-        return run_memory(options)
-    cli.check_writable(options.out / "training.json")
-    if options.quick:
-        options.rounds = 5
-    report = contests.new_report(options, TORCH)
-
-    def keep(found: dict[str, Any]) -> None:
-        report["cases"].append(found)
-        tables.print_case(found)
-
-    for case in _chosen(options):
-        with scratch_folder("needle-bench-") as folder:
-            subject = case.subject(folder)
-            for mode in options.modes:
-                text = f"step with {options.optimizer}" if mode == "step" else mode
-                entries = contestants(subject, mode, options, options.optimizer)
-                keep(contests.run(f"{case.name}: {text}", entries, options))
-    if matmul.NAME in options.only:
-        with scratch_folder("needle-bench-") as folder:
-            keep(matmul.run(options.size, options, folder))
-    tables.publish(report, options.out, "training", [], charts.draw_ratios)
-    return cli.OK
+        return run_memory(models, options)
+    found: dict[str, Any] = {}
+    for case in models:
+        for mode in options.modes:
+            text = f"step with {options.optimizer}" if mode == "step" else mode
+            found[f"{case.name}: {text}"] = partial(entries_of, case, mode)
+    found[f"{MATMUL} {options.size}"] = matmul
+    return harness.run(options, "training", found, TORCH, draw=charts.draw_ratios)
 
 
-def _chosen(options: argparse.Namespace) -> list[cases.Case]:
-    return [
-        cases.Case(name, options.batch or cases.MODELS[name].batches[0])
-        for name in MODELS
-        if name in options.only
-    ]
+def entries_of(
+    case: cases.Case, mode: str, options: argparse.Namespace, folder: Path
+) -> harness.Entries:
+    """The contestants of a model in a mode."""
+    return contestants(case.subject(folder), mode, options, options.optimizer), None
 
 
-def run_memory(options: argparse.Namespace) -> int:
+def run_memory(models: Sequence[cases.Case], options: argparse.Namespace) -> int:
     """Measure the models at their own batch and at MEMORY_BATCH, or at --batch."""
-    cli.check_writable(options.out / "memory.json")
-    report = contests.new_report(options, TORCH)
-    report["memory"] = []
-    planned = [
-        replace(case, batch=batch)
-        for case in _chosen(options)
-        for batch in ([options.batch] if options.batch else [case.batch, MEMORY_BATCH])
+    batches = {case.name: replace(case, batch=options.batch or MEMORY_BATCH) for case in models}
+    jobs = [
+        partial(measure_memory, each, options)
+        for case in models
+        if case.name in harness.chosen(batches, options.parts)
+        for each in dict.fromkeys((case, batches[case.name]))
     ]
-    with cli.progress() as bar:
-        for number, case in enumerate(planned):
-            bar(number, len(planned), case.name)
-            report["memory"].append(measure_memory(case, options))
     title = "most tensor bytes of a step above those before it"
-    tables.publish(report, options.out, "memory", [(title, memory_table(report["memory"]))])
-    return cli.OK
+    return harness.record(
+        *(options, "memory", jobs, lambda report: [(title, memory_table(report["memory"]))]),
+        key="memory",
+        peers=TORCH,
+    )
 
 
-def memory_table(found: Sequence[dict[str, Any]]) -> list[list[str]]:
+def memory_table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Headings and a row for each contestant of each model."""
     rows = [["case", "contestant", "MB", "ours / its"]]
     for each in found:

@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import apps.peers
-import apps.report
 from apps.subjects import Subject
-from bench import cases, charts, contests, tables
+from bench import cases, charts, contests, harness, tables
 from bench.contests import RUNTIME
 from bench.cpu import ablation, beside, calls, costs, kernels, scaling, sizes, tails
 from needle_tvm.process import command_line as cli
@@ -34,7 +33,7 @@ DRAWN = 20  # models of drawn shapes in a run that names no models
 @dataclass(frozen=True)
 class Section:
     """What an option of this name measures instead of the contests of models. What `run` gives for
-    each of `cases` goes into the report's list `key`, which the table and the picture show. `how`
+    each of `cases` goes into the report's list `key`, which the table shows. `how`
     says how it is measured if not in a contest."""
 
     name: str
@@ -45,7 +44,6 @@ class Section:
     table: Callable[[Any], list[list[str]]]
     key: str = "section"
     how: Callable[[argparse.Namespace], str] | None = None
-    draw: Callable[[Any, Path], None] | None = None
 
 
 def _models(options: argparse.Namespace) -> list[cases.Case]:
@@ -75,7 +73,6 @@ SECTIONS = (
         "seconds of a call",
         *(_names, scaling.run_model, scaling.table),
         key="models",
-        draw=charts.draw_scaling,
     ),
     Section(
         "calls",
@@ -164,31 +161,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run the contests one after the other, print each as it ends, write all of them."""
-    report = _new_report(options, "cpu")
     limits = None if options.times else kernels.measure_limits(options.threads)
     named = cases.chosen(options.models, options.batches, options.all)
     count = options.drawn
     if count is None:
         count = 0 if options.models or options.batches or options.all else DRAWN
-    report |= {"notes": list(contests.NOTES), "seed": options.seed}
-    for number, case in enumerate([*named, *cases.drawn(options.seed, count)]):
-        found = run_case(case, options, limits if number < len(named) else None)
-        report["cases"].append(found)
-        tables.print_case(found)
-        apps.report.write_json(report, options.out / "cpu.json")  # kept if a later one fails
-    known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
-    parts = [("beside the fastest peer of each case", tables.summary(known))] if known else []
-    if unseen:
-        parts += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
-    parts += [("what calls add to their code, µs", tables.added(report["cases"]))]
-    if limits is not None:
-        report["limits"] = limits.to_json()
-        line = kernels.limits_line(report["limits"])
-        fresh = "in a fresh process: compile without a search, first result, memory at its most"
-        parts += [(f"the slowest kernels; {line}", kernels.table(known))]
-        parts += [(fresh, costs.table(known))]
-    tables.publish(report, options.out, "cpu", parts, charts.draw_ratios)
-    return cli.OK
+    jobs = [partial(run_case, case, options, limits) for case in named]
+    jobs += [partial(run_case, case, options) for case in cases.drawn(options.seed, count)]
+
+    def parts(report: Mapping[str, Any]) -> list[tuple[str, tables.Rows]]:
+        known, unseen = report["cases"][: len(named)], report["cases"][len(named) :]
+        found = [("beside the fastest peer of each case", tables.summary(known))] if known else []
+        if unseen:
+            found += [(f"models of shapes drawn by seed {options.seed}", tables.summary(unseen))]
+        found += [("what calls add to their code, µs", tables.added(report["cases"]))]
+        if limits is not None:
+            line = kernels.limits_line(report["limits"])
+            fresh = "in a fresh process: compile without a search, first result, memory at its most"
+            found += [(f"the slowest kernels; {line}", kernels.table(known))]
+            found += [(fresh, costs.table(known))]
+        return found
+
+    facts = {"notes": list(contests.NOTES), "seed": options.seed}
+    facts |= {"limits": limits.to_json()} if limits is not None else {}
+    return harness.record(
+        options, "cpu", jobs, parts, peers=options.peers, draw=charts.draw_ratios, **facts
+    )
 
 
 def run_case(
@@ -223,19 +221,15 @@ def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant
 
 def run_section(section: Section, options: argparse.Namespace) -> int:
     """Run the cases of a section one after the other; print and write its table."""
-    report = _new_report(options, section.name)
-    report |= {section.key: []} | ({"how": section.how(options)} if section.how else {})
-    for case in section.cases(options):
-        report[section.key].append(section.run(case, options))
-        apps.report.write_json(report, options.out / f"{section.name}.json")
-    parts = [(section.title, section.table(report[section.key]))]
-    tables.publish(report, options.out, section.name, parts, section.draw)
-    return cli.OK
-
-
-def _new_report(options: argparse.Namespace, name: str) -> dict[str, Any]:
-    cli.check_writable(options.out / f"{name}.json")
-    return contests.new_report(options, options.peers)
+    return harness.record(
+        options,
+        section.name,
+        [partial(section.run, case, options) for case in section.cases(options)],
+        lambda report: [(section.title, section.table(report[section.key]))],
+        key=section.key,
+        peers=options.peers,
+        **({"how": section.how(options)} if section.how else {}),
+    )
 
 
 if __name__ == "__main__":

@@ -88,7 +88,7 @@ def test_training_steps_agree_with_pytorchs(cache_dir, tmp_path, optimizer, mode
     gradients do not depend on the optimizer."""
     pytest.importorskip("torch")
     done = run(
-        *(cache_dir, "--only", *models, "--modes", "step", "--optimizer", optimizer),
+        *(cache_dir, *models, "--modes", "step", "--optimizer", optimizer),
         *("--batch", 4, "--rounds", 1, "--block-seconds", 0.01, "--out", tmp_path),
         name="training",
     )
@@ -104,7 +104,7 @@ def test_training_steps_agree_with_pytorchs(cache_dir, tmp_path, optimizer, mode
 
 def test_a_matrix_product_is_timed_beside_numpys(cache_dir, tmp_path):
     done = run(
-        *(cache_dir, "--only", "gemm", "--size", 32, "--rounds", 1, "--block-seconds", 0.01),
+        *(cache_dir, "gemm", "--size", 32, "--rounds", 1, "--block-seconds", 0.01),
         *("--out", tmp_path),
         name="training",
     )
@@ -119,7 +119,7 @@ def test_a_step_takes_no_more_memory_than_it_should(cache_dir, tmp_path):
     """At most 1.3 times PyTorch's peak. Peaks are counted, so the test does not depend on time."""
     pytest.importorskip("torch")
     models = ("mlp", "transformer", "lstm-128")
-    done = run(cache_dir, "--memory", "--only", *models, "--out", tmp_path, name="training")
+    done = run(cache_dir, "--memory", *models, "--out", tmp_path, name="training")
     assert done.returncode == 0, done.stderr
     cases = json.loads((tmp_path / "memory.json").read_text())["memory"]
     assert len(cases) == 2 * len(models)
