@@ -9,8 +9,6 @@ allocates besides tensors (packing buffers of a matmul, say) counts on neither s
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,6 @@ from needle_tvm.process.timing import Calls
 
 WARM_UP = 2
 _CALLS = 3  # before the memory is asked for: some grows in the second call
-SAMPLES = 10  # of the allocator's numbers over many steps
-_RATE = 1e-3
-_BATCHES = 8  # uploaded in turn
 
 
 def needle_step(**kwargs: Any) -> Calls:
@@ -90,57 +85,3 @@ def peak_memory() -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) * 1024
     raise OSError("/proc/self/status: there is no VmHWM")
-
-
-def many_steps(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: `steps` training steps of the model that `factory` makes with `options`, each on a
-    batch of images and labels that it uploads, as with a loader.
-
-    Answers with the `seconds` of all steps and SAMPLES + 1 `samples`: the step, its loss (None if
-    it is not finite), and the allocator's numbers, in bytes; the first after warming up.
-    """
-    import needle as ndl
-    from apps import contestants
-
-    model, (images,) = contestants.build_model(setup["factory"], **setup["options"])
-    device = getattr(ndl, setup["device"])()
-    model.to(device)
-    model.train()
-    rng = np.random.default_rng(0)
-    batches = [
-        (rng.standard_normal(images.shape, dtype=np.float32), rng.integers(0, 10, len(images)))
-        for _ in range(_BATCHES)
-    ]
-    entropy = ndl.nn.CrossEntropyLoss()
-    optimizer = ndl.optim.SGD(model.parameters(), lr=_RATE, momentum=contestants.MOMENTUM)
-
-    def step(number: int) -> Any:
-        x, y = (
-            ndl.Tensor(array, device=device, requires_grad=False)
-            for array in batches[number % _BATCHES]
-        )
-        loss = entropy(model(x), y)
-        loss.backward()
-        optimizer.step()
-        optimizer.reset_grad()
-        return loss.detach()
-
-    def sample(number: int, loss: Any) -> dict[str, Any]:
-        value = float(loss.numpy())
-        stats = {key: size for key, size in device.memory_stats().items() if size is not None}
-        return {"step": number, "loss": value if math.isfinite(value) else None, **stats}
-
-    each = max(1, setup["steps"] // SAMPLES)
-    loss = None
-    for number in range(each):  # caches fill, modules are loaded
-        loss = step(number)
-    samples = [sample(0, loss)]
-    device.synchronize()
-    start = time.perf_counter()
-    for number in range(1, setup["steps"] + 1):
-        loss = step(number)
-        if number % each == 0:
-            samples.append(sample(number, loss))
-    device.synchronize()
-    seconds = time.perf_counter() - start
-    yield {"steps": setup["steps"], "seconds": seconds, "samples": samples}

@@ -26,14 +26,16 @@ import argparse
 import importlib.util
 import json
 import random
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from bench import tables
 from bench.zoo_steps import MOST, STEPS, TIMED, Found, Subject, groups
+from needle_tvm.process.child import Child, ChildError
 
 DIFFERENTIATED = 30
 ROUNDS = 5
@@ -71,19 +73,18 @@ def is_right(step: str, found: Found) -> bool:
     return step not in MOST or (found["error"] <= MOST[step] and found.get("reloads", True))
 
 
+def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
+    """A service: what `measured` says with the keywords `setup`."""
+    yield measured(**setup)
+
+
 def _in_a_process(group: str, name: str, steps: Sequence[str], asked: argparse.Namespace) -> Found:
-    command = [sys.executable, "-m", "bench.zoo", "--exporter", asked.exporter]
-    command += ["--one", group, name, "--steps", *steps]
+    setup = {"group": group, "name": name, "steps": steps, "exporter": asked.exporter}
     try:
-        run = subprocess.run(command, capture_output=True, text=True, timeout=asked.limit)
-    except subprocess.TimeoutExpired:
-        return {"load": {"fails": f"took more than {asked.limit:.0f} s"}}
-    lines = run.stdout.strip().splitlines()
-    if run.returncode == 0 and lines:
-        found: Found = json.loads(lines[-1])
-        return found
-    why = (run.stderr.strip().splitlines() or [f"exit {run.returncode}"])[-1][:400]
-    return {"load": {"fails": why}}
+        with Child(f"{group}/{name}", "bench.zoo:serve", setup, timeout=asked.limit) as child:
+            return child.receive("model")
+    except ChildError as error:
+        return {"load": {"fails": str(error)[:400]}}
 
 
 def _known(path: Path) -> dict[str, Found]:
@@ -101,10 +102,11 @@ def table(rows: Mapping[str, Found]) -> str:
         heads += [f"{who} ms" for who in TIMED] if step == "times" else [step]
         heads += ["faster peer / needle"] * (step == "times")
         heads += ["compile s"] * (step in ("tuned", "imported"))
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for name, row in rows.items():
-        cells = [cell for step in steps for cell in _cells(step, row.get(step, {}))]
-        lines.append(f"| {' | '.join([name, *cells])} |")
+    body = [
+        [name, *(cell for step in steps for cell in _cells(step, row.get(step, {})))]
+        for name, row in rows.items()
+    ]
+    lines = [tables.markdown_rows([heads, *body]).rstrip()]
     for step in steps:
         tried = [row for row in rows.values() if step in row or step != "gradients"]
         right = sum(is_right(step, row[step]) for row in tried if step in row)
@@ -145,11 +147,7 @@ def main() -> int:
         help="PyTorch's exporter (default: dynamo if onnxscript is installed)",
     )
     parser.add_argument("--table", action="store_true", help="only print what is known")
-    parser.add_argument("--one", nargs=2, metavar=("GROUP", "MODEL"), help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if asked.one:
-        print(json.dumps(measured(*asked.one, asked.steps, asked.exporter)))
-        return 0
     unknown = set(asked.which) - {n for models in groups().values() for n in models} - set(groups())
     if unknown:
         parser.error(f"{min(unknown)!r} is neither a group nor a model")

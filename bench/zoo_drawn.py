@@ -1,47 +1,33 @@
 """Forty architectures drawn from the lists of timm and transformers, for `bench.zoo`.
 
-    python -m bench.zoo_drawn        # draw again, and print the names
-
-The lists (`timm.list_models()`, and the model types of transformers' `MODEL_MAPPING_NAMES`) are
-shuffled with seed 17. From the front of each, the first twenty are taken that are not in
-shared/ZOO.md, that PyTorch itself runs, and that are small: at most 30 million parameters and
+The lists (`timm.list_models()`, and the model types of transformers' `MODEL_MAPPING_NAMES`) were
+shuffled with seed 17. From the front of each, the first twenty were taken that are not in
+`bench.zoo_models`, that PyTorch itself runs, and that are small: at most 30 million parameters and
 256 x 256 pixels for timm; for transformers at most 60 million with two layers and 1000 tokens.
-Whether needle takes a model plays no part.
+Whether needle takes a model played no part.
 """
 
 from __future__ import annotations
 
-import random
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import torch
 
-from .zoo_models import GROUPS, Made, declare_torchvision, images, timm_model, tokens
-
-SEED, COUNT = 17, 20
-_MOST = {"timm": 30e6, "transformers": 60e6}  # parameters
-_LARGEST_IMAGE = 256
-_SECONDS = 60  # for making and running a candidate of transformers
+from .zoo_models import Made, declare_torchvision, images, timm_model, tokens
 
 
 def transformers_model(kind: str) -> Made:
     """A model of transformers by its type, with two layers and 1000 tokens."""
-    model = _small(kind).eval()
-    return model, (), dict(_arguments(model))
-
-
-def _small(kind: str) -> Any:
     declare_torchvision()
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     name = MODEL_MAPPING_NAMES[kind]
     cls = getattr(transformers, name if isinstance(name, str) else name[0])
-    return cls(_shallow(transformers.CONFIG_MAPPING[kind]()))
+    model = cls(_shallow(transformers.CONFIG_MAPPING[kind]())).eval()
+    return model, (), dict(_arguments(model))
 
 
 _LAYERS = frozenset(
@@ -112,64 +98,3 @@ DRAWN: dict[str, dict[str, Callable[[], Made]]] = {
     "drawn timm": {name: partial(timm_model, name) for name in TIMM},
     "drawn transformers": {name: partial(transformers_model, name) for name in TRANSFORMERS},
 }
-
-
-def drawn(package: str) -> list[str]:
-    """The names that are drawn from a package's list."""
-    declare_torchvision()
-    if package == "timm":
-        import timm
-
-        listed, fits = timm.list_models(), _fits_timm
-    else:
-        from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
-
-        listed, fits = list(MODEL_MAPPING_NAMES), _fits_transformers
-    names = sorted(set(listed) - set(GROUPS[package]))
-    random.Random(SEED).shuffle(names)
-    found = list[str]()
-    for name in names:
-        if len(found) < COUNT and fits(name):
-            found.append(name)
-    return found
-
-
-def _fits_timm(name: str) -> bool:
-    import timm
-
-    with torch.device("meta"):
-        model = timm.create_model(name, pretrained=False)
-    small = sum(each.numel() for each in model.parameters()) <= _MOST["timm"]
-    return small and model.pretrained_cfg["input_size"][-1] <= _LARGEST_IMAGE
-
-
-def _fits_transformers(kind: str) -> bool:
-    """Whether PyTorch makes and runs a small model of this type."""
-
-    def late(*_: Any) -> None:
-        raise TimeoutError
-
-    signal.signal(signal.SIGALRM, late)
-    signal.alarm(_SECONDS)
-    try:
-        with torch.device("meta"):
-            size = sum(each.numel() for each in _small(kind).parameters())
-        if size > _MOST["transformers"]:
-            print(f"{kind}: {size / 1e6:.0f} million parameters", file=sys.stderr)
-            return False
-        torch.manual_seed(0)
-        model, args, kwargs = transformers_model(kind)
-        with torch.no_grad():
-            model(*args, **kwargs)
-        print(f"{kind}: taken", file=sys.stderr)
-        return True
-    except Exception as error:  # of any code of the package's
-        print(f"{kind}: {type(error).__name__}: {error}"[:150].splitlines()[0], file=sys.stderr)
-        return False
-    finally:
-        signal.alarm(0)
-
-
-if __name__ == "__main__":
-    for package in ("timm", "transformers"):
-        print(f"{package}: {' '.join(drawn(package))}")

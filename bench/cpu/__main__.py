@@ -91,9 +91,9 @@ SECTIONS = (
     Section(
         "beside",
         "eager and compiled in one process",
-        "eager and compiled in one process, over the time of each alone",
+        "eager and compiled in turn in one process, over the time of both alone",
         *(_models, beside.run_case, beside.table),
-        how=beside.how,
+        key="cases",
     ),
     Section(
         "sizes",

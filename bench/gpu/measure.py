@@ -44,7 +44,7 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_WORK / "inductor"))
     contest = plan.contests(setup["small"])[setup["name"]]
     conditions = make_conditions(setup["rounds"], setup["small"])
-    measure = {"model": model, "ladder": ladder, "training": training, "steps": steps}
+    measure = {"model": model, "ladder": ladder, "training": training}
     found = measure[contest.kind](conditions, contest, Path(setup["folder"]), **contest.subject)
     yield {"cases": [], "tables": [], "failed": {}, **found}
 
@@ -160,23 +160,3 @@ def training(
         built = case.subject(scratch)
         entries = cpu.contestants(built, "step", conditions)
         return _of_case(contests.run(f"{case.name}: step with sgd", entries, conditions))
-
-
-def steps(
-    conditions: argparse.Namespace, contest: Contest, folder: Path, steps: int, **subject: Any
-) -> Found:
-    """Many training steps of a model, and the allocator's numbers meanwhile."""
-    from bench import memory
-    from needle_tvm.text import digits, duration
-
-    case = case_of(**subject)
-    setup = {"factory": case.factory, "options": case.options, "device": "cuda", "steps": steps}
-    (found,) = memory.many_steps(setup, iter(()))
-    keys = [key for key in found["samples"][0] if key not in ("step", "loss")]
-    rows = [["step", "loss", *keys]]
-    for one in found["samples"]:
-        loss = "not finite" if one["loss"] is None else digits(one["loss"])
-        rows.append([str(one["step"]), loss, *(f"{one[key]:,}" for key in keys)])
-    each = duration(found["seconds"] / found["steps"])
-    title = f"{found['steps']} training steps of {case.name}, {each} each; bytes of the device"
-    return {"tables": [(title, rows)], "steps": found}

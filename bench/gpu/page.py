@@ -59,9 +59,6 @@ def write(result: Mapping[str, Any], out: Path) -> int:
         rows = tables.summary(view["cases"])
         sections.append(_section("Models beside the fastest peer", rows) + drawn)
         sections.append(_section("All times of models", tables.times(view["cases"])))
-    for found in result["contests"].values():
-        if "lab" not in found:
-            sections += [_section(title, rows) for title, rows in found.get("tables", ())]
     if len(missing(result)) > 1:
         sections.append(_section("Not measured", missing(result)))
     path = out / f"{stem}.md"

@@ -90,9 +90,6 @@ def contests(small: bool = False) -> dict[str, Contest]:
         _ladder("gemm", 4, small, 4096, _LARGEST_RUNGS),
         _training(LARGE_BATCH, small),
         *(_ladder(name, 4, small) for name in ("gelu_matmul", "separable", "vector_add")),
-        Contest(
-            "steps", 4, "steps", {**_model("conv", 64, small), "steps": 3 if small else 1000}, 60
-        ),
     ]
     return {contest.name: contest for contest in found}
 

@@ -241,7 +241,7 @@ def test_the_documents_tables_are_at_their_sizes():
 
 def test_names_and_steps_choose_in_order():
     found = plan.contests()
-    assert list(plan.chosen(["steps", "1"], found)) == ["smoke", "steps"]
+    assert list(plan.chosen(["attention", "1"], found)) == ["smoke", "attention"]
     assert plan.chosen(None, found) == found
     assert {contest.step for contest in plan.chosen(["2"], found).values()} == {2}
 
@@ -289,9 +289,9 @@ def bench(monkeypatch, tmp_path):
 
 def test_contests_run_in_order_and_what_fails_is_told(bench, capsys):
     bench.answers["lab-gemm"] = child.ChildError("lab-gemm: no such kernel", "", "lab-gemm")
-    code, found = bench("2", "steps")
+    code, found = bench("2", "attention")
     assert code == 0
-    names = ["lab-conv1d", "lab-depthwise", "lab-gemm", "lab-gemm-2048", "steps"]
+    names = ["lab-conv1d", "lab-depthwise", "lab-gemm", "lab-gemm-2048", "attention"]
     assert bench.asked == names
     assert list(found["contests"]) == [name for name in names if name != "lab-gemm"]
     assert found["not_measured"] == {"lab-gemm": "no such kernel"}
@@ -376,12 +376,11 @@ def test_a_page_has_our_rungs_beside_the_documents(tmp_path):
     result = run.new_result(
         Namespace(rounds=3, given="--only 2"), HERE, {**MANIFEST, "small": True}
     )
-    result["not_measured"] = {"steps": "no time was left"}
+    result["not_measured"] = {"attention": "no time was left"}
     result["contests"] = {
         "smoke": {"checks": [{"name": "arrays", "ok": False, "said": ["sum: off"]}]},
         "lab-conv1d": {**lab, "failed": {"unroll": "too large"}},
         "mlp-8-tf32": {"cases": [case], "tables": [], "failed": {"needle tuned, cuBLAS": "none"}},
-        "steps": {"tables": [["10 steps", [["step", "bytes"], ["0", "17"]]]]},
     }
     assert page.write(result, tmp_path) == 0
     (path,) = tmp_path.glob("*-gpu-h200.md")
@@ -389,7 +388,7 @@ def test_a_page_has_our_rungs_beside_the_documents(tmp_path):
     for line in (
         "**A rehearsal on an emulated GPU, in small: these figures mean nothing.**",
         '`make gpu-bench ARGS="--only 2"`',
-        "| steps | all | no time was left |",
+        "| attention | all | no time was left |",
         "| mlp-8-tf32 | needle tuned, cuBLAS | none |",
         "| arrays | wrong |",
         "arrays: sum: off",
@@ -397,7 +396,6 @@ def test_a_page_has_our_rungs_beside_the_documents(tmp_path):
         "| unroll | refused |",
         "The document's figures are of a Tesla T4",
         "| mlp, batch 8, tf32 | needle tuned | 1.00 ms | 1.00-2.00 ms | 400 µs |",
-        "| 0 | 17 |",
     ):
         assert any(each.startswith(line) for each in text.splitlines()), (line, text)
     (drawn,) = tmp_path.glob("*-gpu-h200-models.png")
@@ -416,7 +414,7 @@ def test_a_rehearsal_goes_from_the_bundle_to_the_page(tmp_path):
         bundle.find_python("3.12")
     except host.Refusal as refusal:
         pytest.skip(str(refusal))
-    names = ["smoke", "lab-vector_add", "mlp-8-tf32", "training-8", "steps"]
+    names = ["smoke", "lab-vector_add", "mlp-8-tf32", "training-8"]
     done = subprocess.run(
         [sys.executable, "-m", "bench.gpu", "rehearse", "--out", str(tmp_path), "--only", *names],
         cwd=host.ROOT, capture_output=True, text=True, timeout=1500,
@@ -429,7 +427,7 @@ def test_a_rehearsal_goes_from_the_bundle_to_the_page(tmp_path):
     assert "| all |" not in text and "| refused |" not in text
     for row in ("| naive |", "| vector_loads |", "| mlp, batch 2, tf32 | needle tuned, cuBLAS |"):
         assert row in text
-    assert "step with sgd | needle eager |" in text and "training steps of conv" in text
+    assert "step with sgd | needle eager |" in text
 
 
 def test_a_damaged_member_of_an_archive_is_refused(tmp_path):
