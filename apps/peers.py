@@ -83,7 +83,12 @@ PEERS = {
         "ONNX Runtime", "apps.onnx_peers:onnxruntime", ("onnxruntime",), binds=True
     ),
     "openvino": Peer("OpenVINO", "apps.onnx_peers:openvino", ("openvino",), binds=True),
-    "jax": Peer("JAX", "apps.onnx_peers:jax", ("jax",), environment=lambda n: {"NPROC": str(n)}),
+    "jax": Peer(
+        "JAX",
+        "apps.onnx_peers:jax",
+        ("jax", "onnxruntime"),
+        environment=lambda n: {"NPROC": str(n)},
+    ),
     "tinygrad": Peer(
         "tinygrad",
         "apps.onnx_peers:tinygrad",
