@@ -15,38 +15,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from bench.gpu import host, plan, suite
+from needle_tvm.process import command_line as cli
 
 _SECONDS = 570.0  # a host that takes a command for ten minutes sees its end
 
 
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: error: {message}\n")
-
-
-def _rounds(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return value
-
-
 def make_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="bench.gpu", description=(__doc__ or "").split("\n\n")[0])
+    parser = cli.Parser(prog="bench.gpu", description=(__doc__ or "").split("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     bundled = commands.add_parser("bundle", help="compile and pack, on a machine without a GPU")
     bundled.add_argument("--arch", default="sm_90", help="the GPU's architecture (%(default)s)")
@@ -60,8 +37,10 @@ def make_parser() -> argparse.ArgumentParser:
     timed = commands.add_parser("bench", help="measure beside PyTorch")
     timed.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
     for each in (tests, timed):
-        each.add_argument("--seconds", type=_seconds, default=_SECONDS, help="(%(default)s)")
-    timed.add_argument("--rounds", type=_rounds, default=7, help="timed blocks each (%(default)s)")
+        each.add_argument("--seconds", type=cli.seconds, default=_SECONDS, help="(%(default)s)")
+    timed.add_argument(
+        "--rounds", type=cli.positive, default=7, help="timed blocks each (%(default)s)"
+    )
     out = os.environ.get("OUT") or "out/gpu"
     timed.add_argument("--out", type=Path, default=out, help="folder of the archive (%(default)s)")
     timed.add_argument(
