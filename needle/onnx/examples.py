@@ -10,7 +10,7 @@ import numpy as np
 
 from ..backend_ndarray.dtypes import is_floating
 from ..errors import ModelError
-from ..sizes.dims import Expression, bounds_of
+from ..sizes.dims import Expression
 from .graph import Info
 
 _MOST_DRAWN = 1 << 28  # elements
@@ -141,12 +141,9 @@ def _allowed(dim: Any) -> int:
         raise ModelError(f"dims: {dim!r} is no Dim and no expression of dims")
     values = {}
     for each in dim.dims:
-        low, high = bounds_of(each)
-        least = max(low, min(high, _USUAL))
+        least = max(each.min, min(each.max, _USUAL))
         values[each] = -(-least // each.multiple_of) * each.multiple_of
-        if values[each] > high:
-            values[each] -= each.multiple_of
-    return dim.value(values)
+    return int(dim.value(values))
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -11,6 +11,7 @@ whatever else needs the number raises a TraceError.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
@@ -52,14 +53,10 @@ class Expression:
         _, other_high = poly.interval(_without_rounding(self._terms, upwards=True))
         return math.ceil(max(low, other_low)), math.floor(min(high, other_high))
 
-    def value(self, sizes: Mapping[Dim, int]) -> int:
-        """The value for `sizes`, one for each dim; KeyError if one is missing."""
-        return int(
-            sum(
-                coefficient * math.prod(each.value(sizes) for each in factors)
-                for factors, coefficient in self._terms.items()
-            )
-        )
+    def value(self, sizes: Mapping[Dim, Any]) -> Any:
+        """The value for `sizes`, an int or an expression for each dim; KeyError if one is
+        missing."""
+        return self.built(sizes.__getitem__, operator.floordiv)
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
         """The same expression of other objects, which know `+` and `*`: `build` gives that of a
@@ -260,10 +257,6 @@ class Dim(Expression):
         """`min` and `max`."""
         return self.min, self.max
 
-    def value(self, sizes: Mapping[Dim, int]) -> int:
-        """The size of this dim among `sizes`; KeyError if there is none."""
-        return sizes[self]
-
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
         """The object that `build` makes of this dim; `divide` is for expressions."""
         return build(self)
@@ -306,10 +299,6 @@ class _Quotient(Expression):
         ends = [a // b for a in bounds_of(self.numerator) for b in bounds_of(self.divisor)]
         return min(ends), max(ends)
 
-    def value(self, sizes: Mapping[Dim, int]) -> int:
-        """The value for a size of each dim; KeyError if one is missing."""
-        return size_of(self.numerator, sizes) // size_of(self.divisor, sizes)
-
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
         """The quotient of what both make."""
         parts = [
@@ -344,8 +333,8 @@ def bounds_of(extent: int | Expression) -> tuple[int, int]:
     return extent.bounds if isinstance(extent, Expression) else (extent, extent)
 
 
-def size_of(extent: int | Expression, sizes: Mapping[Dim, int]) -> int:
-    """An extent as a number."""
+def size_of(extent: int | Expression, sizes: Mapping[Dim, Any]) -> Any:
+    """An extent for a size of each dim."""
     return extent.value(sizes) if isinstance(extent, Expression) else extent
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from operator import index as as_int
 from typing import Any
 
@@ -50,6 +50,11 @@ def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, An
             if isinstance(extent, Dim):
                 found.setdefault(extent, size)
     return found
+
+
+def at_sizes(value: Any, sizes: Mapping[Dim, Any]) -> Any:
+    """`value`, as `replaced` takes it, with an int or an expression in place of each dim."""
+    return replaced(value, lambda extent: extent.value(sizes))
 
 
 def replaced(value: Any, change: Callable[[Expression], Any]) -> Any:

@@ -13,10 +13,10 @@ from ..common.state import state
 from ..conversion.node import named
 from ..conversion.registry import Converter
 from ..errors import UnsupportedError
-from ..sizes.extents import replaced, same
+from ..sizes.extents import at_sizes, same
 from . import complexes, registry
 from .complexes import Complex, dtype_name
-from .program import Node, Program, Ref, extent_at, refs
+from .program import Node, Program, Ref, refs
 
 GETITEM = "getitem"  # takes a result of a node with several
 
@@ -68,12 +68,6 @@ class Run:
             self._each(node, made)
         if node.name in self._last:
             self.values[node.name] = made
-
-
-def at_sizes(node: Node, sizes: Mapping[Any, Any]) -> Node:
-    """A node with these extents in the place of its program's dims."""
-    found: Node = replaced(node, lambda extent: extent_at(extent, sizes))
-    return found
 
 
 def _last_uses(program: Program) -> dict[str, int]:

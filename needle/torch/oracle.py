@@ -11,12 +11,13 @@ import numpy as np
 from ..autograd.tensor import Tensor
 from ..common.state import no_grad
 from ..errors import DimError, ModelError, UnsupportedError
+from ..sizes.extents import at_sizes
 from ..testing import difference
 from .arrays import array_of
 from .attributes import put_back
 from .complexes import OF_PARTS, TO_PARTS, Complex
 from .dims import Asked
-from .execute import Run, at_sizes, convert
+from .execute import Run, convert
 from .model import TorchModel
 from .program import Node, refs
 from .refusals import first_line

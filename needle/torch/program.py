@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..conversion.node import NamedNode
-from ..sizes.dims import Dim, Expression
+from ..sizes.dims import Dim
 from ..sizes.extents import sizes_in
 
 
@@ -142,13 +142,6 @@ class Program:
         rest = self.inputs, dict(self.weights), self.outputs, self.writes
         digest.update(repr(rest).encode())
         return digest.hexdigest()
-
-
-def extent_at(extent: Any, sizes: Mapping[Dim, Any]) -> Any:
-    """An extent of a program with other extents (ints, or expressions) in the place of its dims."""
-    if not isinstance(extent, Expression):
-        return extent
-    return extent.built(lambda dim: sizes[dim], lambda a, b: a // b)
 
 
 def refs(value: Any) -> list[str]:

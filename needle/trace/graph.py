@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import inspect
-import operator
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -18,7 +17,7 @@ from ..common import tree
 from ..errors import TraceError
 from ..op.subgraph import Body
 from ..sizes.dims import Dim, Expression, dims_of
-from ..sizes.extents import replaced
+from ..sizes.extents import at_sizes
 from . import library_code
 from .weights import Weights
 
@@ -85,19 +84,16 @@ class Graph:
         errors of `infer`."""
         if not self.dims:
             return self
-
-        def number(value: Any) -> Any:
-            return replaced(value, lambda each: each.built(sizes.__getitem__, operator.floordiv))
-
         made = {leaf.node: leaf.node for leaf in (*self.params, *self.constants)}
         inputs = []
         for leaf in self.inputs:
-            made[leaf.node] = node = Node(number(leaf.spec), leaf.node.requires_grad, "")
+            made[leaf.node] = node = Node(at_sizes(leaf.spec, sizes), leaf.node.requires_grad, "")
             inputs.append(dataclasses.replace(leaf, node=node))
         for node in self.nodes:
             if node.op is None:
                 continue
-            op, sources = number(node.op), tuple(made[source] for source in node.input_nodes)
+            op = at_sizes(node.op, sizes)
+            sources = tuple(made[source] for source in node.input_nodes)
             spec = op.infer(*[source.spec for source in sources])
             made[node] = new = Node(spec, node.requires_grad, node.scope)
             new.op, new.input_nodes = op, sources
