@@ -209,13 +209,15 @@ def test_forgetting_sets_damaged_lines_aside_as_they_are(whole, tmp_path):
         assert contents(store) == kept
 
 
-def test_a_writer_goes_on_in_the_file_that_another_has_written_anew(tmp_path):
+@pytest.mark.parametrize("added", [0, 4])  # the new file is shorter than the old one, or longer
+def test_a_writer_goes_on_in_the_file_that_another_has_written_anew(tmp_path, added):
     with Store(tmp_path / "records") as one, Store(tmp_path / "records") as other:
         names = [rows.name(add_trial(one, "writer", i)) for i in range(4)]
         assert set(other.all(Record)) == set(names)
         one.remove(names[:2])
-        more = rows.name(add_trial(other, "writer", 4))
-        assert set(one.all(Record)) == set(other.all(Record)) == {*names[2:], more}
+        names[:2] = [rows.name(add_trial(one, "writer", 4 + i)) for i in range(added)]
+        names.append(rows.name(add_trial(other, "writer", 4 + added)))
+        assert set(one.all(Record)) == set(other.all(Record)) == set(names)
 
 
 def test_a_newer_format_is_refused_by_name(tmp_path):
