@@ -348,7 +348,7 @@ def test_faults_of_files_are_found_where_they_are(monkeypatch):
     from needle_tvm.check.campaign.onnx.programs import serve
 
     leaf = Leaf("input", (2, 3), "float32", 0)
-    program = Program((leaf,), (Step("ops.exp({0}) + {0}", (0,)),), (1,))
+    program = Program((leaf,), (Step("ops.exp({0}) + {0}", (0,)),), (1,), gradient=(0,))
     asked = {"program": program.to_json(), "variants": []}
     right = serve(asked)
     assert (right["verdict"], right["where"]) == ("right", ""), right["what"]

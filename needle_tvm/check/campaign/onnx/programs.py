@@ -1,8 +1,8 @@
 """Judge programs that go out as ONNX files and come back.
 
-They are needle's own programs (`draw`), of ops that ONNX can say. The file must pass onnx's
-checker; ONNX Runtime, where it has the kernels, must agree with the eager program, and so must the
-file that is read again, which is then compiled.
+They are needle's own programs (`draw`), of ops that ONNX can say; those of odd seeds take
+gradients. The file must pass onnx's checker; ONNX Runtime, where it has the kernels, must agree
+with the eager program, and so must the file that is read again, which is then compiled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     if "program" in request:
         program = Program.from_json(request["program"])
     else:
-        program = draw(int(request["seed"]), allows=has_rules)
+        seed = int(request["seed"])
+        program = draw(seed, gradient=seed % 2 == 1, allows=_has_rules)
     variants = request.get("variants", verdicts.VARIANTS)
     with verdicts.code(request):
         return judge.answer(program, *_judged(program, variants))
@@ -51,7 +52,7 @@ def rerun_request(request: Mapping[str, Any]) -> int:
     return judge.told(answer["where"], answer["verdict"], answer["what"])
 
 
-def has_rules(graph: Graph) -> bool:
+def _has_rules(graph: Graph) -> bool:
     """Whether ONNX can say every op of a step, and ONNX Runtime take the dtypes of its values."""
     return all(
         (node.op is None or find(node.op) is not None)
@@ -71,7 +72,7 @@ def _judged(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
                 eager = judge.flat(model(*[ndl.Tensor(x) for x in arrays]))
                 wanted = judge.Wanted(program.load()[0], arrays, eager)
                 where = "export"
-                ndl.onnx.export(program.load()[0], tuple(arrays), path)
+                ndl.onnx.export(program.load()[0], tuple(map(ndl.Tensor, arrays)), path)
                 where = "onnxruntime"
                 found = _by_runtime(path, arrays, any(leaf.special for leaf in program.leaves))
                 wrong = found and wanted.difference(found)
