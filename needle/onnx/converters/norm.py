@@ -155,6 +155,8 @@ def local_response_norm(node: Node, data: Value) -> Tensor:
 
 def hardmax_of(x: Tensor, axis: int) -> Tensor:
     """1 at the first largest element along an axis, 0 elsewhere."""
+    if x.shape[axis] == 0:  # none is the largest
+        return x
     moved = ops.swapaxes(x, axis, -1)
     hot = ops.one_hot(ops.argmax(moved, -1), x.shape[axis], x.dtype)
     return ops.swapaxes(hot, axis, -1)

@@ -22,6 +22,7 @@ def ints(*numbers):
         ("Slice", [X, ints(-5, 9), ints(-99, -9), ints(1, 2), ints(-2, -1)], {}, (1, 2, 3, 4), 1),
         ("Compress", [X, np.array([True, False, True])], {"axis": 1}, (1,), 1),
         ("Compress", [X, FLAGS.reshape(-1)], {}, (1,), 1),
+        ("Hardmax", [X[:, :, :0]], {}, (), 1),
         # Mean and deviation are float32.
         ("LayerNormalization", [X.astype("float64"), np.ones(4)], {}, (), 3),
         ("ScatterElements", [FLAGS, ints(0, 1).reshape(1, 2), FLAGS[:1, :2]],
