@@ -136,10 +136,12 @@ def notes(result: Mapping[str, Any]) -> list[str]:
 
 
 def page(result: Mapping[str, Any], parts: Sequence[tuple[str, Rows]]) -> str:
-    """A page in Markdown: the notes, the parts with their titles, and all times of the cases."""
+    """A page in Markdown: the report's own `head`, the notes, the parts with their titles, and all
+    times of the cases."""
     parts = [*parts, ("all times", times(result["cases"]))] if result["cases"] else parts
     tables = [f"## {title}\n\n{markdown_rows(rows)}" for title, rows in parts]
-    return "\n\n".join(["\n\n".join(notes(result)), *tables])
+    head = [result["head"]] if "head" in result else []
+    return "\n\n".join([*head, *notes(result), *tables])
 
 
 def publish(

@@ -1,174 +1,306 @@
-"""Our search beside TVM's stock tune_relax: candidates a minute, and the speed of what each finds.
+"""What a search finds in equal minutes: our rules alone, our search, and TVM's tune_relax.
 
-A search cannot be cut into blocks, so whole ones run in turn (stock, ours, ours, stock), each in
-a process of its own with nothing stored before it. Both measure a candidate as TVM does by
-default: 3 calls, or as many as take 100 ms. Ours also checks every candidate's results.
+Our search gets the minutes, and TVM's as many seconds as ours then took from the call to the
+compiled library, each in a process of its own with nothing stored before it. TVM's is the pipeline
+for static shapes with packed weights of its documentation: gradient scheduler, evolutionary search
+and xgboost, with batches small enough that every kernel gets one. Both time a candidate as TVM does
+by default: 3 calls, or as many as take 100 ms. Ours also checks every candidate's results.
+
+Each model's results are written when it is done, and the same command again does the others.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import apps.contestants
 import apps.report
 from apps.subjects import Subject
-from bench import cases, charts, contests, searches, tables
+from bench import cases, charts, contests, tables
 from needle_tvm.artifact.cache import CACHE_VARIABLE
+from needle_tvm.errors import UsageError
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.child import Child
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
-from needle_tvm.process.timing import Contestant, Spread
+from needle_tvm.process.timing import Calls, Contestant, load_arrays, save_arrays
 
 # Names that begin with "needle" get a column of ratios (see contests.run).
-EAGER, RULE, OURS, STOCK = "eager", "compiled, no search", "needle tuned", "TVM tune_relax"
-_SERVICES = {OURS: "ours", STOCK: "stock"}
-_START_SECONDS, _TRIAL_SECONDS = 1200.0, 60.0  # limits: to begin and end a search, and of a trial
+RULES, OURS, STOCK = "needle, rules alone", "needle, searched", "TVM tune_relax"
+TEN = (
+    *("mlp", "conv", "transformer", "mlp-784", "bert", "resnet18", "lstm", "mobilenet"),
+    *("mlp-391-777-333-50", "encoder"),
+)
+LIBRARY, PARAMS = "stock.so", "params.npz"
+
+_SPARE_SECONDS = 3600.0  # a search may take so much longer than its budget
+_BATCH = 16  # candidates of one kernel in a row of TVM's search; its default reaches few kernels
+_FAILED = 1e9  # seconds in TVM's record of a candidate that did not run
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = contests.make_parser("bench.tuning", __doc__)
-    add, positive = parser.add_argument, cli.positive
-    add("-m", "--model", choices=tuple(cases.MODELS), default="conv", help="(%(default)s)")
-    add("--trials", type=positive, default=128, metavar="N", help="of a search (%(default)s)")
-    add("--stock-trials", type=positive, metavar="N", help="of a stock search (as many)")
-    batch = "stock's num_trials_per_iter: the candidates of one kernel in a row (TVM's %(default)s)"
-    add("--stock-batch", type=positive, default=64, metavar="N", help=batch)
-    add("--searches", type=positive, default=2, metavar="N", help="of each (%(default)s)")
-    add("--seed", type=cli.natural, default=0, metavar="N", help="of the first (%(default)s)")
+    parser.set_defaults(strict=False)
+    add, models = parser.add_argument, tuple(cases.MODELS)
+    add("-m", "--models", nargs="+", choices=models, default=TEN, metavar="NAME", help="(ten)")
+    add("--minutes", type=cli.minutes, default=10.0, metavar="M", help="of a search (%(default)s)")
+    add("--seed", type=cli.natural, default=0, metavar="N", help="of a search (%(default)s)")
+    add("--name", default="tuning", help="of the files that are written to DIR (%(default)s)")
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = make_parser().parse_args(arguments)
+    options.command = shlex.join(["python", "-m", "bench.tuning", *(arguments or sys.argv[1:])])
     return cli.guarded("bench.tuning", lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the searches one after the other, then a contest of what they found; write both."""
-    target = options.out / "tuning.json"
+    """Run all searches and contests that the report does not have yet; write it after each."""
+    target = options.out / f"{options.name}.json"
     cli.check_writable(target)
-    case = cases.Case(options.model, cases.MODELS[options.model].batches[0])
-    report = contests.new_report(options)
-    report |= {"model": options.model, "searches": [], "stock_batch": options.stock_batch}
-    with scratch_folder("needle-bench-") as folder:
-        subject = case.subject(folder)
-        entries = unsearched(subject, options.threads)
-        order = search_order(options.searches)
-        with cli.progress() as bar:
-            for number, name in enumerate(order):
-                title = f"{name} {1 + order[:number].count(name)}"
-                bar(number, len(order), f"{title}: searching")
-                out = folder / str(number)
-                found = search(name, out, subject, options, order[:number])
-                report["searches"].append({"name": title, "kind": name, **found})
-                entries.append(contestant(name, title, out, subject, options.threads))
-        report["ratio"] = throughput_ratio(report["searches"])
-        report["notes"] = notes(report)
-        apps.report.write_json(report, target)  # kept if the contest fails
-        title = f"{case.name}, after {options.trials} trials"
-        report["cases"].append(contests.run(title, entries, options))
-    tables.print_case(report["cases"][0])
-    parts = [(f"searches over {options.model}", table(report["searches"]))]
-    tables.publish(report, options.out, "tuning", parts, charts.draw_ratios)
+    report = begun(target, options)
+    names = {case["case"] for case in report["cases"]}
+    wanted = [cases.Case(each, cases.MODELS[each].batches[0]) for each in options.models]
+    left = [case for case in wanted if case.name not in names]
+    for number, case in enumerate(left):
+        with scratch_folder("needle-bench-") as folder, cli.progress() as bar:
+            subject = case.subject(folder)
+            bar(number, len(left), f"{case.name}: our search")
+            ours = search("ours", folder, subject, options, 60 * options.minutes)
+            bar(number, len(left), f"{case.name}: TVM's search")
+            stock = search("stock", folder, subject, options, ours["seconds"])
+            found = contests.run(case.name, entries(subject, folder, options), options)
+        report["cases"].append({**found, "searches": {OURS: ours, STOCK: stock}})
+        apps.report.write_json(report, target)
+    parts = [("what was found", table(report["cases"]))]
+    tables.publish(report, options.out, options.name, parts, charts.draw_ratios)
     return cli.OK
 
 
-def search_order(count: int) -> list[str]:
-    """The order of `count` searches of each: stock, ours, ours, stock, ..., so that a drift of the
-    machine falls on both alike."""
-    turns = [[STOCK, OURS], [OURS, STOCK]]
-    return [name for number in range(count) for name in turns[number % 2]]
-
-
-def unsearched(subject: Subject, threads: int) -> list[Contestant]:
-    """The contestants that need no search."""
-    compiled = subject.compiled(RULE, subject.compile(threads), threads)
-    return [replace(subject.eager(threads), name=EAGER), compiled]
+def begun(target: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """The report in the file, if it is of the same machine and searches, or a new one."""
+    report = contests.new_report(options) | {
+        "head": f"# Searching for {options.minutes:g} minutes\n\n`{options.command}`\n\n"
+        f"![The times of each model over those with our search]({options.name}.png)",
+        "minutes": options.minutes,
+        "seed": options.seed,
+        "notes": [
+            f"{OURS}: wall time from the call to the compiled library; {STOCK} got as long, and "
+            f"finished the batch of {_BATCH} that it was in; its candidates were not checked, and "
+            "kernels that it did not reach stay unscheduled",
+            "our calls are those that users write, with fresh arrays; TVM's have theirs converted "
+            "before",
+        ],
+    }
+    if target.exists():
+        there: dict[str, Any] = json.loads(target.read_text())
+        same = ("machine", "minutes", "seed", "rounds", "block_seconds")
+        if all(there.get(key) == report[key] for key in same):
+            return there
+        raise UsageError(f"{target}: is of other searches; choose another --name or --out")
+    return report
 
 
 def search(
-    name: str,
-    out: Path,
-    subject: Subject,
-    options: argparse.Namespace,
-    before: Sequence[str],
+    service: str, folder: Path, subject: Subject, options: argparse.Namespace, seconds: float
 ) -> dict[str, Any]:
-    """Run one search in a process of its own, with an empty cache; returns its counts and times."""
-    out.mkdir()
-    trials = options.trials if name == OURS else options.stock_trials or options.trials
+    """Run one of the services below in a process of its own, with an empty cache."""
     setup = {
         "recipe": subject.recipe,
         "threads": options.threads,
-        "trials": trials,
-        "seed": options.seed + before.count(name),
-        "batch": min(options.stock_batch, trials),
-        "folder": str(out),
+        "seconds": seconds,
+        "seed": options.seed,
+        "folder": str(folder),
     }
     with Child(
-        name,
-        f"bench.searches:{_SERVICES[name]}",
+        service,
+        f"bench.tuning:{service}",
         setup,
-        timeout=_START_SECONDS + _TRIAL_SECONDS * trials,
-        environment={
-            **thread_environment(options.threads),
-            CACHE_VARIABLE: str(out / "cache"),
-        },
+        timeout=seconds + _SPARE_SECONDS,
+        environment={**thread_environment(options.threads), CACHE_VARIABLE: str(folder / "cache")},
     ) as child:
-        found = child.receive("search")
-    return {**found, "per_minute": 60 * found["distinct"] / found["seconds"]}
+        found: dict[str, Any] = child.receive("search")
+        return found
 
 
-def contestant(name: str, title: str, out: Path, subject: Subject, threads: int) -> Contestant:
-    """The result of a search, which it wrote into `out`, as a contestant."""
-    if name == OURS:
-        return subject.exported(title, out / "artifact", threads)
-    kwargs = {"folder": str(out), "inputs": subject.files.inputs}
-    return Contestant(title, f"{searches.__name__}:stock_library", kwargs, threads=threads)
+def entries(subject: Subject, folder: Path, options: argparse.Namespace) -> list[Contestant]:
+    """The model by our rules, as our search left it in its cache, and as TVM's compiled it."""
+    threads, inputs = options.threads, subject.files.inputs
+    choices = _choices(threads, 60 * options.minutes, options.seed)
+    return [
+        subject.called(RULES, threads),
+        Contestant(
+            OURS,
+            "apps.contestants:executable",
+            {**subject.recipe, "choices": choices, "arrays": False},
+            threads=threads,
+            env={CACHE_VARIABLE: str(folder / "cache")},
+        ),
+        Contestant(
+            STOCK,
+            "bench.tuning:stock_library",
+            {"folder": str(folder), "inputs": inputs},
+            threads=threads,
+        ),
+    ]
 
 
-def throughput_ratio(found: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Distinct candidates a minute, ours over stock's: the median, lowest and highest of all pairs
-    of one of ours with one of stock's."""
-    rates = {
-        kind: [one["per_minute"] for one in found if one["kind"] == kind] for kind in _SERVICES
-    }
-    pairs = [mine / its for mine in rates[OURS] for its in rates[STOCK] if its > 0]
-    if not pairs:
-        return {}
-    return {"median": Spread.of(pairs).median, "lowest": min(pairs), "highest": max(pairs)}
+def _choices(threads: int, seconds: float, seed: int) -> dict[str, Any]:
+    return {"threads": threads, "minutes": seconds / 60, "seed": seed}
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each search: its trials and its time."""
-    rows = [["", "wall time", "trials", "did not pass", "distinct", "a minute", "kernels"]]
-    for one in found:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in one["rejected"].items()) or "none"
-        kernels = f"{one['tasks_searched']} of {one['tasks']}"
-        numbers = [f"{one['seconds']:.0f} s", str(one["trials"]), kinds, str(one["distinct"])]
-        rows.append([one["name"], *numbers, f"{one['per_minute']:.1f}", kernels])
+    """A row for each model: each search's time, candidates and kernels, and what it is worth."""
+    rows = [["case"]]
+    for name in (OURS, STOCK):
+        rows[0] += [f"{name}: wall time", "candidates (failed)", "kernels searched"]
+    rows[0] += [f"time of {RULES} / of {OURS}", f"time of {STOCK} / of {OURS}"]
+    for case in found:
+        row = [case["case"]]
+        for one in case["searches"].values():
+            row += [f"{one['seconds']:.0f} s", f"{one['trials']} ({one['failed']})"]
+            row.append(f"{one['tasks_searched']} of {one['tasks']}")
+        for name in (RULES, STOCK):
+            ratio = case["ratios"].get(OURS, {}).get(name)
+            row.append(apps.report.ratio(ratio) if ratio else case["failed"].get(name, ""))
+        rows.append(row)
     return rows
 
 
-def notes(report: Mapping[str, Any]) -> list[str]:
-    """The meaning of the columns of `table`, and the ratio of the rates."""
-    lines = [
-        "distinct: scheduled modules that differ, of those that ran; ours also passed the gate, "
-        "TVM's were not checked",
-        "wall time: from the call to the compiled library; kernels: searched, of all there are; "
-        f"TVM takes {report['stock_batch']} trials of one kernel in a row",
-    ]
-    if report["ratio"]:
-        ratio = report["ratio"]
-        lines.append(
-            f"candidates a minute, ours / TVM's: {ratio['median']:.2f} "
-            f"({ratio['lowest']:.2f}-{ratio['highest']:.2f}, all pairs)"
+# What runs in the processes of the searches and of TVM's contestant.
+
+
+def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """Compile a model with our search; one answer with counts and seconds."""
+    import needle_tvm
+
+    model, _, tensors = _model(setup)
+    start = time.perf_counter()
+    choices = _choices(setup["threads"], setup["seconds"], setup["seed"])
+    executable = needle_tvm.compile(model, *tensors, **choices, progress=False)
+    seconds = time.perf_counter() - start
+    notes = executable.manifest["tuning"]
+    rejected: Counter[str] = sum((Counter(note["rejected"]) for note in notes), Counter())
+    yield {
+        "seconds": seconds,
+        "trials": sum(note["trials"] for note in notes),
+        "failed": rejected.total(),
+        "rejected": dict(rejected),
+        "tasks": len(notes),
+        "tasks_searched": sum(note["trials"] > 0 for note in notes),
+        "chosen": sum(note["chosen"] == "search" for note in notes),
+    }
+
+
+def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """Search with TVM's tune_relax until the time is over, and compile what it found."""
+    from needle.trace import trace
+    from needle_tvm._tvm.names import ms, relax, sequential, structural_hash, transform, tvm
+    from needle_tvm.frontend.lowering import translated
+    from needle_tvm.lower.variant import Variant
+    from needle_tvm.target.spec import resolve
+    from needle_tvm.tir.functions import prim_funcs
+
+    model, _, tensors = _model(setup)
+    folder, target = Path(setup["folder"]), resolve("cpu", setup["threads"]).to_tvm()
+    start = time.perf_counter()
+
+    @tvm.ir.utils.derived_object
+    class Deadline(ms.measure_callback.PyMeasureCallback):
+        def apply(self, *batch: Any) -> None:
+            if time.perf_counter() - start > setup["seconds"]:
+                raise TimeoutError("the time is over")
+
+    with tempfile.TemporaryDirectory(prefix="stock-tune-") as logs, target:
+        graph = trace(model, *tensors)
+        module = sequential(
+            [
+                transform.DecomposeOpsForInference(),
+                transform.CanonicalizeBindings(),
+                relax.get_pipeline("zero"),
+                transform.AttachAttrLayoutFreeBuffers(),
+            ]
+        )(translated(graph, target, Variant("fused")))
+        database = ms.database.MemoryDatabase()
+        try:
+            ms.relax_integration.tune_relax(
+                module,
+                {},
+                target,
+                logs,
+                max_trials_global=1 << 30,
+                num_trials_per_iter=_BATCH,
+                database=database,
+                measure_callbacks=[
+                    ms.measure_callback.AddToDatabase(),
+                    ms.measure_callback.RemoveBuildArtifact(),
+                    ms.measure_callback.UpdateCostModel(),
+                    Deadline(),
+                ],
+                seed=setup["seed"] + 1,
+            )
+        except Exception:
+            if time.perf_counter() - start < setup["seconds"]:
+                raise
+        with database:
+            tuned = sequential(
+                [
+                    transform.MetaScheduleApplyDatabase(),
+                    transform.SplitLayoutRewritePreproc(),
+                    transform.LiftTransformParams(),
+                    transform.FoldConstant(),
+                ]
+            )(module)
+        relax.build(tuned, target=target).export_library(str(folder / LIBRARY))
+    seconds = time.perf_counter() - start
+    arrays = [leaf.value.numpy() for leaf in graph.params]
+    save_arrays(folder / PARAMS, {f"param_{i}": x for i, x in enumerate(arrays)})
+    records = list(database.get_all_tuning_records())
+    yield {
+        "seconds": seconds,
+        "trials": len(records),
+        "failed": sum(max(map(float, each.run_secs or [_FAILED])) >= _FAILED for each in records),
+        "tasks": len(prim_funcs(module)),
+        "tasks_searched": len({structural_hash(record.workload.mod) for record in records}),
+    }
+
+
+def stock_library(folder: str, inputs: str) -> Calls:
+    """A factory: the library that `stock` compiled in TVM's virtual machine, its weights packed."""
+    from needle_tvm._tvm.names import relax, tvm
+
+    device = tvm.cpu()
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(Path(folder) / LIBRARY)), device)
+    *sets, params = (
+        [tvm.runtime.tensor(array, device) for array in arrays]
+        for arrays in (
+            *apps.contestants.fresh(load_arrays(inputs)),
+            load_arrays(Path(folder) / PARAMS),
         )
-    return lines
+    )
+    packed = machine["main_transform_params"](params)
+    main = machine["main"]
+    return apps.contestants.calls(
+        lambda tensors: main(*tensors, *packed),
+        sets,
+        lambda found: [x.numpy() for x in ([found] if hasattr(found, "numpy") else found)],
+    )
+
+
+def _model(setup: dict[str, Any]) -> tuple[Any, Any, Sequence[Any]]:
+    found: tuple[Any, Any, Sequence[Any]] = apps.contestants.load_needle(**setup["recipe"])
+    found[0].eval()
+    return found
 
 
 if __name__ == "__main__":

@@ -72,7 +72,6 @@ def statements(body: Callable[[Any], None]) -> Any:
 
 # The namespace passed to an op's `emit_te`.
 TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statements)
-derived_object = tvm.ir.utils.derived_object  # makes a Python class a TVM object
 
 # PTX's instructions on whole fragments, as TVMScript calls.
 ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
@@ -169,11 +168,6 @@ def structural_hash(module: IRModule) -> str:
 def structural_equal(one: IRModule, other: IRModule) -> bool:
     """Whether two modules are equal except for the names of variables."""
     return bool(tvm_ffi.structural_equal(one, other))
-
-
-def raised_through_tvm(error: type[Exception]) -> None:
-    """Let this error keep its type when it crosses TVM, as from a database to the search."""
-    tvm_ffi.register_error(error.__name__, error)
 
 
 def script(module: IRModule) -> str:

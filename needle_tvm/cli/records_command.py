@@ -1,4 +1,4 @@
-"""`python -m needle_tvm records list|show|merge|prune`."""
+"""`python -m needle_tvm records list|show|merge`."""
 
 from __future__ import annotations
 
@@ -12,29 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from needle_tvm.errors import UsageError
-from needle_tvm.process.command_line import OK, natural
+from needle_tvm.process.command_line import OK
 from needle_tvm.text import counted, one_line, printable
-from needle_tvm.tune.records.old import read_old
-from needle_tvm.tune.records.rows import (
-    GATED,
-    MEASURED,
-    REJECTED,
-    STATES,
-    KeyRow,
-    Record,
-    Trial,
-    Verdict,
-    Workload,
-    strongest,
-)
-from needle_tvm.tune.records.store import OLD_FILE, Store, default_path
+from needle_tvm.tune.records.lines import Kernel, Rejection, Trial
+from needle_tvm.tune.records.store import Store, default_path
 
 _SHOWN = 12  # characters of a name that are shown; any unique prefix is understood
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `records` and its commands."""
-    parser = subparsers.add_parser("records", help="what tuning measured: list, show, merge, prune")
+    parser = subparsers.add_parser("records", help="what tuning measured: list, show, merge")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
@@ -46,28 +34,11 @@ def add_parser(subparsers: Any) -> None:
         added.set_defaults(command=run)
         return added.add_argument
 
-    command("list", _list, "List the workloads and how many records there are of each.")
-    add = command("show", _show, "Show one record or workload.")
-    add("name", metavar="NAME", help="of a record or workload, or its beginning")
+    command("list", _list, "List the kernels and how many trials there are of each.")
+    add = command("show", _show, "Show one trial or kernel.")
+    add("name", metavar="NAME", help="of a trial or kernel, or its beginning")
     add = command("merge", _merge, "Take what other stores have and this one has not.")
-    add(
-        "others",
-        nargs="+",
-        type=Path,
-        metavar="DIR",
-        help=f"another store, or the {OLD_FILE} of an older needle's",
-    )
-    add = command("prune", _prune, "Forget records. What several options name is all forgotten.")
-    add("--best", type=natural, metavar="N", help="of each workload, all but the N fastest")
-    add("--rejected", action="store_true", help="those that failed the numerics gate")
-    add("--failed", action="store_true", help="those of candidates that did not run")
-    add(
-        "--older-than",
-        type=_version,
-        metavar="NAME=VERSION",
-        help="those of an older tvm, tvm_ffi, llvm or cuda, as in tvm=0.27",
-    )
-    add("--dry-run", action="store_true", help="only say how many")
+    add("others", nargs="+", type=Path, metavar="DIR", help="another store")
 
 
 def _opened(options: argparse.Namespace) -> Store:
@@ -94,59 +65,38 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    """The keys and workloads of a store, the number of records in each state, and the sessions."""
-    workloads = store.all(Workload)
-    found: dict[str, dict[str, Any]] = {
-        name: {
-            "workload": name,
-            "key": workload.key,
-            "arguments": None,
-            "records": dict.fromkeys(STATES, 0),
-            "failed": 0,
-            "best_seconds": None,
-            "best_gated_seconds": None,
-        }
-        for name, workload in workloads.items()
-    }
-    verdicts = _states(store)
-    orphans = 0
-    for name, record in store.all(Record).items():
-        entry = found.get(record.workload)
-        if entry is None:
-            orphans += 1
-            continue
-        state = verdicts.get(name, MEASURED)
-        entry["records"][state] += 1
-        entry["arguments"] = entry["arguments"] or _arguments(record)
-        if record.seconds is None:
-            entry["failed"] += 1
-        elif state != REJECTED:
-            entry["best_seconds"] = min(record.seconds, entry["best_seconds"] or record.seconds)
-            if state == GATED:
-                best = entry["best_gated_seconds"]
-                entry["best_gated_seconds"] = min(record.seconds, best or record.seconds)
-    keys = {name: json.loads(key.text) for name, key in store.all(KeyRow).items()}
-    sessions = sorted({trial.session for trial in store.all(Trial).values()})
+    """The keys and kernels of a store, the number of trials of each, and the sessions."""
+    kernels, trials = store.all(Kernel), store.all(Trial)
+    keys = sorted({kernel.key for kernel in kernels.values()})
+    sessions = sorted({trial.session for trial in trials.values()})
     spent = {session: store.spent(session) for session in sessions}
     return {
-        "keys": keys,
-        "workloads": list(found.values()),
-        "orphaned_records": orphans,
+        "keys": [json.loads(key) for key in keys],
+        "kernels": [
+            _kernel(store, name) | {"key": keys.index(kernel.key)}
+            for name, kernel in kernels.items()
+        ],
+        "orphaned_trials": sum(trial.kernel not in kernels for trial in trials.values()),
         "sessions": {name: {"trials": n, "seconds": s} for name, (n, s) in spent.items()},
     }
 
 
-def _states(store: Store) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
-    for verdict in store.all(Verdict).values():
-        found.setdefault(verdict.record, []).append(verdict.state)
-    return {record: strongest(states) for record, states in found.items()}
+def _kernel(store: Store, name: str) -> dict[str, Any]:
+    trials = store.of([name])
+    rejected = sum(bool(store.rejected(trial)) for trial in trials)
+    return {
+        "kernel": name,
+        "arguments": next((_arguments(trial) for trial in trials.values()), None),
+        "right": len(trials) - rejected,
+        "rejected": rejected,
+        "best_seconds": next((trial.seconds for _, trial in store.best([name], 1)), None),
+    }
 
 
-def _arguments(record: Record) -> str | None:
-    """The types of a workload's arguments, as "float32(8, 512) float32(512)"."""
+def _arguments(trial: Trial) -> str | None:
+    """The types of a kernel's arguments, as "float32(8, 512) float32(512)"."""
     parts = []
-    for info in json.loads(record.args_info) or []:
+    for info in json.loads(trial.args_info) or []:
         if not isinstance(info, list) or len(info) != 3:
             return None
         parts.append(f"{info[1]}({', '.join(str(extent) for extent in info[2])})")
@@ -154,20 +104,19 @@ def _arguments(record: Record) -> str | None:
 
 
 def _list_lines(result: dict[str, Any]) -> Iterator[str]:
-    yield f"{result['store']}: {counted(len(result['workloads']), 'workload')}"
-    for name, key in sorted(result["keys"].items()):
+    yield f"{result['store']}: {counted(len(result['kernels']), 'kernel')}"
+    for number, key in enumerate(result["keys"]):
         versions = ", ".join(f"{part} {version}" for part, version in key["versions"].items())
-        yield f"key {name[:_SHOWN]}: {_target(key['target'])}; {versions}"
-        for entry in result["workloads"]:
-            if entry["key"] == name:
-                counts = ", ".join(f"{n} {state}" for state, n in entry["records"].items() if n)
+        yield f"{_target(key['target'])}; {versions}"
+        for kernel in result["kernels"]:
+            if kernel["key"] == number:
                 yield (
-                    f"  {entry['workload'][:_SHOWN]}  {counts or 'no records'}; "
-                    f"best {_time(entry['best_seconds'])}, "
-                    f"gated {_time(entry['best_gated_seconds'])}  {entry['arguments'] or ''}"
+                    f"  {kernel['kernel'][:_SHOWN]}  {kernel['right']} right, "
+                    f"{kernel['rejected']} rejected; best {_time(kernel['best_seconds'])}  "
+                    f"{kernel['arguments'] or ''}"
                 ).rstrip()
-    if result["orphaned_records"]:
-        yield f"{counted(result['orphaned_records'], 'record')} of workloads that are not here"
+    if result["orphaned_trials"]:
+        yield f"{counted(result['orphaned_trials'], 'trial')} of kernels that are not here"
     for name, spent in result["sessions"].items():
         trials = counted(spent["trials"], "trial")
         yield f"session {name[:_SHOWN]}: {trials}, {spent['seconds']:.1f} s"
@@ -185,49 +134,35 @@ def _time(seconds: float | None) -> str:
 def _show(options: argparse.Namespace) -> int:
     with _opened(options) as store:
         kind, name = _found(store, options.name)
-        row: Any = store.row(kind, name)
-        result: dict[str, Any] = {kind.table[:-1]: name}
-        if kind is Record:
-            result |= {
-                "workload": row.workload,
-                "state": store.state(name),
-                "seconds": row.seconds,
-                "run_secs": json.loads(row.run_secs),
-                "measured_at": row.measured_at,
-                "host": row.host,
-                "arguments": _arguments(row),
-                "verdicts": [
-                    {"state": v.state, "at": v.decided_at, "host": v.host, "detail": v.detail}
-                    for v in store.all(Verdict, lambda verdict: verdict.record == name).values()
-                ],
-                "trials": [
-                    {
-                        "session": trial.session,
-                        "source": trial.source,
-                        "spent_seconds": trial.seconds,
-                    }
-                    for trial in store.all(Trial, lambda trial: trial.record == name).values()
-                ],
-                "trace": json.loads(row.trace),
+        if kind is Trial:
+            trial = store.all(Trial)[name]
+            later = [r for r in store.all(Rejection).values() if r.trial == name]
+            result = {
+                "trial": name,
+                **vars(trial),
+                "arguments": _arguments(trial),
+                "run_secs": json.loads(trial.run_secs),
+                "trace": json.loads(trial.trace),
+                "rejections": [vars(rejection) for rejection in later],
             }
+            del result["args_info"]
         else:
-            key = store.row(KeyRow, row.key)
-            records = store.all(Record, lambda record: record.workload == name)
-            result |= {
-                "structural_hash": row.structural_hash,
-                "key": json.loads(key.text) if key is not None else None,
-                "records": [
-                    {"record": n, "state": store.state(n), "seconds": r.seconds}
-                    for n, r in sorted(records.items(), key=lambda item: _order(item[1]))
+            trials = sorted(store.of([name]).items(), key=lambda item: _order(item[1]))
+            result = {
+                **_kernel(store, name),
+                "key": json.loads(store.all(Kernel)[name].key),
+                "trials": [
+                    {"trial": n, "rejected": store.rejected(n), "seconds": trial.seconds}
+                    for n, trial in trials
                 ],
             }
     _print(options, result, _show_lines(result))
     return OK
 
 
-def _order(record: Record) -> tuple[bool, float]:
+def _order(trial: Trial) -> tuple[bool, float]:
     """A sort key: the fastest first, candidates that did not run last."""
-    return record.seconds is None, record.seconds or 0.0
+    return trial.seconds is None, trial.seconds or 0.0
 
 
 def _show_lines(result: dict[str, Any]) -> Iterator[str]:
@@ -241,84 +176,27 @@ def _show_lines(result: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {value if isinstance(value, str) else json.dumps(value)}"
 
 
-def _found(store: Store, beginning: str) -> tuple[type[Record] | type[Workload], str]:
-    """The kind and name of the one record or workload whose name begins so."""
+def _found(store: Store, beginning: str) -> tuple[type[Trial] | type[Kernel], str]:
+    """The kind and name of the one trial or kernel whose name begins so."""
     if not re.fullmatch("[0-9a-f]{4,64}", beginning):
         raise UsageError(f"{beginning!r}: must be at least 4 hex digits of a name")
-    kinds: tuple[type[Record] | type[Workload], ...] = (Record, Workload)
+    kinds: tuple[type[Trial] | type[Kernel], ...] = (Trial, Kernel)
     names = [
         (kind, name) for kind in kinds for name in store.all(kind) if name.startswith(beginning)
     ]
     if len(names) != 1:
-        many = f"{len(names)} names begin" if names else "no record or workload begins"
+        many = f"{len(names)} names begin" if names else "no trial or kernel begins"
         raise UsageError(f"{beginning}: {many} so")
     return names[0]
 
 
 def _merge(options: argparse.Namespace) -> int:
     counts: Counter[str] = Counter()
-    with Store(options.store or default_path(), report=_say, beside_old=True) as store:
+    with Store(options.store or default_path(), report=_say) as store:
         for path in options.others:
-            if path.name == OLD_FILE:
-                counts.update(store.take(read_old(path, _say)))
-                continue
             with Store(path, create=False, report=_say) as other:
                 counts.update(store.merge(other))
         result = {"store": str(store.path), "new": dict(counts)}
-    new = [counted(counts[f"{noun}s"], f"new {noun}") for noun in ("record", "workload", "trial")]
-    line = f"{result['store']}: {', '.join(new)}"
-    _print(options, result, iter([line]))
+    new = [counted(counts[kind], f"new {kind}") for kind in (Trial.kind, Kernel.kind)]
+    _print(options, result, iter([f"{result['store']}: {', '.join(new)}"]))
     return OK
-
-
-def _version(text: str) -> tuple[str, tuple[int, ...]]:
-    name, separator, version = text.partition("=")
-    if not separator or not name or not re.search(r"\d", version):
-        raise argparse.ArgumentTypeError(f"{text!r}: must be like tvm=0.27")
-    return name, _numbers(version)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in re.findall(r"\d+", version))
-
-
-def _prune(options: argparse.Namespace) -> int:
-    if options.best is None and not (options.rejected or options.failed or options.older_than):
-        raise UsageError("say what to forget: --best N, --rejected, --failed or --older-than")
-    with _opened(options) as store:
-        counts = store.remove(_doomed(store, options), dry_run=options.dry_run)
-        result = {"store": str(store.path), "removed": counts, "dry_run": options.dry_run}
-    done = "would be forgotten" if options.dry_run else "forgotten"
-    line = f"{result['store']}: {counted(counts['records'], 'record')} {done}"
-    _print(options, result, iter([line]))
-    return OK
-
-
-def _doomed(store: Store, options: argparse.Namespace) -> list[str]:
-    records, states, workloads = store.all(Record), _states(store), store.all(Workload)
-    doomed: set[str] = set()
-    if options.older_than:
-        part, version = options.older_than
-        found = {key: json.loads(row.text)["versions"] for key, row in store.all(KeyRow).items()}
-        old = {
-            key
-            for key, versions in found.items()
-            if part in versions and _numbers(versions[part]) < version
-        }
-        of_old = {name for name, workload in workloads.items() if workload.key in old}
-        doomed |= {name for name, record in records.items() if record.workload in of_old}
-    if options.rejected:
-        doomed |= {name for name in records if states.get(name) == REJECTED}
-    if options.failed:
-        doomed |= {name for name, record in records.items() if record.seconds is None}
-    if options.best is not None:
-        of: dict[str, list[str]] = {}
-        for name, record in records.items():
-            if record.seconds is not None and states.get(name) != REJECTED:
-                of.setdefault(record.workload, []).append(name)
-        for names in of.values():
-            # A gated record is worth more than a faster one that was not checked.
-            names.sort(key=lambda n: (states.get(n) != GATED, records[n].seconds, n))
-        kept = {name for names in of.values() for name in names[: options.best]}
-        doomed |= set(records) - kept
-    return sorted(doomed)

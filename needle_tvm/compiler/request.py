@@ -110,3 +110,8 @@ def check_dims(asked: Request) -> None:
     """Raise UsageError for a request that code for many sizes cannot meet."""
     if asked.spec.is_gpu:
         raise UsageError("dims: code for GPUs is for one size each; compile it without dims")
+    if asked.search.searches:
+        raise UsageError(
+            "dims: kernels for many sizes are not searched; compile without trials and minutes, or "
+            "for one size"
+        )

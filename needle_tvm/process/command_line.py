@@ -37,7 +37,6 @@ class Status(Protocol):
     def spent(self) -> float | None: ...
     @property
     def tasks(self) -> Sequence[TimedTask]: ...
-    def table(self, rows: int | None, width: int) -> Any: ...
 
 
 Progress = Callable[[int, int, str | Status], None]
@@ -239,8 +238,8 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
     """Show a bar on a terminal's stderr, one line per new step elsewhere, nothing if quiet.
 
     Yields a function to call with (done, total, text). If the text is a search's `Status`, the bar
-    shows its budget, with a table of its tasks below. Outside a terminal, a status is a line at
-    most every two seconds, or when a task has become faster.
+    shows its budget. Outside a terminal, a status is a line at most every two seconds, or when a
+    task has become faster.
     """
     if quiet:
         yield lambda done, total, text: None
@@ -259,39 +258,22 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _display(console: Console) -> Iterator[Progress]:
-    """Show the bar, and below it the table of a search while one runs."""
-    from rich.console import Group
-    from rich.live import Live
+    """Show a bar while something goes on."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    bars = Bars(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TimeElapsedColumn(),
-        console=console,
-    )
-    task = bars.add_task("starting")
-    last: list[str | Status] = [""]
+    columns = TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn()
+    with Bars(*columns, console=console, transient=True, refresh_per_second=8) as bars:
+        task = bars.add_task("starting")
 
-    def picture() -> Any:
-        status = last[0]
-        if isinstance(status, str):
-            return bars
-        # Heading, rule, caption and bar take five lines; more than a terminal's height flickers.
-        return Group(bars, status.table(console.height - 6, console.width))
+        def show(done: int, total: int, text: str | Status) -> None:
+            if isinstance(text, str):
+                bars.update(task, completed=done, total=max(total, 1), description=printable(text))
+            else:
+                # Never quite complete, because a bar's clock stops when it is.
+                spent = min(text.spent or 0, 0.999)
+                bars.update(task, total=1, completed=spent, description=printable(text.headline))
 
-    def show(done: int, total: int, text: str | Status) -> None:
-        if isinstance(text, str):
-            shown = printable(text)
-            bars.update(task, completed=done, total=max(total, 1), description=shown)
-        else:
-            # Never quite complete, because a bar's clock stops when it is.
-            done_so_far = min(text.spent or 0, 0.999)
-            bars.update(task, total=1, completed=done_so_far, description=printable(text.headline))
-        last[0] = text
-
-    with Live(get_renderable=picture, console=console, transient=True, refresh_per_second=8):
         yield show
 
 

@@ -20,28 +20,24 @@ from needle_tvm.errors import NeedleTVMError, TuningError
 from needle_tvm.kernels.search_interface import rules_of
 from needle_tvm.process.child import Messages
 from needle_tvm.text import counted, error_line
-from needle_tvm.tir.extents import symbols_of
-from needle_tvm.tune import budget, space
+from needle_tvm.tune import space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.measure.cluster import LOST
 from needle_tvm.tune.measure.workers import OK, Outcome
-from needle_tvm.tune.records import near, rows
-from needle_tvm.tune.records.database import RecordDatabase, trace_text
+from needle_tvm.tune.records import lines
+from needle_tvm.tune.records.database import Database, trace_text
 from needle_tvm.tune.records.keys import Key
-from needle_tvm.tune.records.rows import GATED, MEASURED, REJECTED
 from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.sources import Choices, Evolution, Turn, runner_result
 from needle_tvm.tune.status import Status
-from needle_tvm.tune.task import RULE, SEARCH, Task
+from needle_tvm.tune.task import RULE, SEARCH, Task, batch_size, pick
 
 _CANDIDATES = 2  # per task, compared with the rule at the end
 _TOLD = 5  # per task, whose times are noted beside the rule's
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to replace it
 _LEARNED = 64  # stored records per task from which the cost model learns when a search begins
 _FRUITLESS = 2  # batches in a row with nothing new, after which an endless source is dropped
-_SEEDS = 8  # records of near shapes that a task starts from
 _SPILLS = 128  # bytes per GPU thread: more means that more than a few sums go through memory
-_ADMITTED = 4  # unjudged records per task that are judged when a search begins
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
@@ -77,14 +73,13 @@ class Search:
         self.setup, self.bench, self.store = setup, bench, store
         self.target: Target = make_target(setup["target"])
         self.rules, self.threads = rules_of(self.target), int(setup["threads"])
-        self.database = RecordDatabase(store, Key.of(self.target), seeds=self._near)
+        self.database = Database(store, Key.of(self.target))
         self.cost_model = space.cost_model(self.threads)
         self.tasks: dict[str, Task] = {}
         self.session = self._session()
         self.spent_trials, self.spent_seconds = store.spent(self.session)
         self.resumed, self.resumed_seconds = self.spent_trials, self.spent_seconds
         self._mark = time.monotonic()
-        self._seeds: dict[str, list[Any]] = {}
         self._phase = "preparing"
 
     def _session(self) -> str:
@@ -95,19 +90,11 @@ class Search:
         )
         place = self.setup["cluster"]  # times of other machines are not this machine's
         parts = [tasks, self.database.key.text, self.setup["seed"], place]
-        return hashlib.sha256(rows.canonical(parts).encode()).hexdigest()
-
-    def _near(self, database: RecordDatabase, module: IRModule, limit: int) -> list[Any]:
-        """Return records of near shapes, looked up once per task: TVM asks for every batch."""
-        key = structural_hash(module)
-        if key not in self._seeds:
-            self._seeds[key] = near.seeds(database, module, _SEEDS)
-        return self._seeds[key][:limit]
+        return hashlib.sha256(lines.canonical(parts).encode()).hexdigest()
 
     def run(self) -> Iterator[dict[str, Any]]:
         """Run all phases; yields what `search` yields."""
         yield from self._prepare()
-        yield from self._admit()
         yield from self._spend()
         yield from self._choose()
         yield {"results": {name: self._result(task) for name, task in self.tasks.items()}}
@@ -117,11 +104,11 @@ class Search:
     def _prepare(self) -> Iterator[dict[str, Any]]:
         for name, given in self.setup["tasks"].items():
             plain = tvm.ir.load_json(given["plain"])
-            share = budget.Share(given["calls"])
-            task = Task(name, given["calls"], plain, given["rule"], share)
-            reasons = self.store.tried(self.session, self.database.names(plain))
-            task.trials = len(reasons)
-            task.rejected.update(reason.split(":")[0] for reason in reasons.values() if reason)
+            task = Task(name, given["calls"], plain, given["rule"])
+            for trial in self.store.of(self.database.names(plain)).values():
+                if trial.session == self.session:
+                    task.trials += 1
+                    task.rejected.update(filter(None, [trial.rejected.partition(":")[0]]))
             self.tasks[name] = task
         tasks = list(self.tasks.values())
         texts = [given["written"] for given in self.setup["tasks"].values()]
@@ -130,7 +117,7 @@ class Search:
             if outcome.kind == OK:
                 task.gate, task.notes["gate"] = gate, outcome.value
             else:  # candidates cannot be judged, so nothing is searched: the rule stays
-                task.share.exhausted = True
+                task.exhausted = True
                 task.notes["gate"] = {"failed": f"{outcome.kind}: {outcome.detail}"}
             yield self._status(task)
         judged = [(task, task.gate) for task in tasks if task.gate is not None]
@@ -145,42 +132,11 @@ class Search:
             task.saw(task.rule_seconds)
             for _, record in self.database.best(task.plain, 1):
                 task.saw(_mean(record.run_secs))
-            task.share.best = task.best_seconds
             yield self._status(task)
-
-    def _admit(self) -> Iterator[dict[str, Any]]:
-        """Judge a few of each task's records that were only measured.
-
-        Those that pass are stored as records of their own, with the time they take on this machine.
-        """
-        for task in self.tasks.values():
-            if task.gate is None:
-                continue
-            known = self.database.known(task.plain)
-            for name, record in self.database.best(task.plain, _ADMITTED, [MEASURED]):
-                if known[trace_text(record.trace)][0] != MEASURED:
-                    continue  # judged before, under another name
-                yield self._status(task)
-                replayed = self._replayed(task, record)
-                if replayed is None:
-                    self.store.decide([name], REJECTED, "error: its trace cannot be applied")
-                    continue
-                trace, module = replayed
-                text = tvm.ir.save_json(module)
-                ((_, path, outcome),) = self.bench.measure([text], [task.gate])
-                path.unlink(missing_ok=True)
-                if outcome.kind != OK:
-                    self._reject(name, outcome)
-                    continue
-                arguments = record.args_info
-                admitted = self._tuning_record(task, trace, arguments, outcome)
-                self.database.commit_gated(admitted)
-                task.saw(seconds(outcome))
-            task.share.best = task.best_seconds
 
     def _reject(self, name: str, outcome: Outcome) -> None:
         if outcome.kind != LOST:  # a lost candidate may still be correct
-            self.store.decide([name], REJECTED, f"{outcome.kind}: {outcome.detail}")
+            self.store.reject(name, f"{outcome.kind}: {outcome.detail}")
 
     def _replayed(self, task: Task, record: Any) -> tuple[Any, IRModule] | None:
         """Replay a record's trace on its task: (trace, module), or None if it cannot be applied."""
@@ -191,29 +147,20 @@ class Search:
         except (RuntimeError, ValueError, TypeError):  # what TVM raises for a schedule
             return None
 
-    def _tuning_record(self, task: Task, trace: Any, arguments: Any, outcome: Outcome) -> Any:
-        return ms.database.TuningRecord(
-            trace,
-            ms.database.Workload(task.plain),
-            outcome.value["run_secs"] if outcome.kind == OK else None,
-            self.target,
-            arguments,
-        )
-
     # Spend the budget.
 
     def _spend(self) -> Iterator[dict[str, Any]]:
-        size = budget.batch_size(self.setup["trials"], max(1, len(self.tasks)))
+        size = batch_size(self.setup["trials"], max(1, len(self.tasks)))
         self._mark = time.monotonic()
         self._phase = "searching"
         if self._over():
             yield {"said": f"tuned: the budget is spent already: {self._spent_text()}"}
         while not self._over():
-            name = budget.pick((task.name, task.share) for task in self.tasks.values())
-            if name is None:
+            task = pick(self.tasks.values())
+            if task is None:
                 return
-            yield self._status(self.tasks[name])
-            yield from self._batch(self.tasks[name], size)
+            yield self._status(task)
+            yield from self._batch(task, size)
 
     def _over(self) -> bool:
         trials, seconds = self.setup["trials"], self.setup["seconds"]
@@ -240,7 +187,7 @@ class Search:
         if proposed:
             task.turns.append(turn)
             yield from self._measured(task, turn, proposed)
-        task.share.exhausted = not task.turns
+        task.exhausted = not task.turns
 
     def _turns(self, task: Task, size: int) -> deque[Turn]:
         def known() -> list[tuple[Any, Any]]:
@@ -250,16 +197,14 @@ class Search:
                 if replayed is not None:
                     schedule = Schedule(replayed[1])
                     candidate = ms.MeasureCandidate(schedule, record.args_info)
-                    found.append((candidate, runner_result(_mean(record.run_secs))))
+                    found.append((record, candidate))
             return found
 
         def begin() -> Any:
             seed = self.setup["seed"]
             return space.context(task.plain, self.target, task.name, seed, self.threads)
 
-        evolution = Evolution(begin, known, self.cost_model, self.database, size)
-        if symbols_of(task.plain["main"]):  # TVM's search takes numbers alone
-            return deque([Turn(Choices(task.plain, self.target, size))])
+        evolution = Evolution(begin, known, self.cost_model, size)
         # Half a batch, so that a small budget has some of both.
         choices = Choices(task.plain, self.target, max(1, size // 2))
         return deque([Turn(choices), Turn(evolution)])
@@ -276,13 +221,13 @@ class Search:
 
     def _measured(self, task: Task, turn: Turn, proposed: list[Any]) -> Iterator[dict[str, Any]]:
         assert task.gate is not None and task.turns is not None  # else it was not picked
-        known = self.database.known(task.plain)
+        known, before = self.database.known(task.plain), task.best_seconds
         traces = [trace_text(candidate.sch.trace) for candidate in proposed]
         results: list[Any] = [None] * len(proposed)
         fresh = []
         for number, trace in enumerate(traces):
             if trace in known:  # measured before, in any session: costs nothing
-                results[number] = runner_result(known[trace][1])
+                results[number] = runner_result(known[trace])
             elif trace not in traces[:number]:
                 fresh.append(number)
         turn.fruitless = 0 if fresh else turn.fruitless + 1
@@ -307,7 +252,7 @@ class Search:
             raise TuningError(f"no candidate could be measured: {lost[0]}")
         if not self._over():
             turn.source.learn(proposed, results)
-        task.share.learn(task.best_seconds)
+        task.learn(before)
 
     def _compiled(self, module: IRModule) -> str:
         """Return the JSON text of the module that a candidate's module stands for."""
@@ -318,13 +263,18 @@ class Search:
         now = time.monotonic()
         spent, self._mark = now - self._mark, now
         taken = seconds(outcome)
-        self.database.commit_trial(
-            self._tuning_record(task, candidate.sch.trace, candidate.args_info, outcome),
-            state=GATED if taken is not None else REJECTED,
-            detail="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
+        record = ms.database.TuningRecord(
+            candidate.sch.trace,
+            ms.database.Workload(task.plain),
+            outcome.value["run_secs"] if taken is not None else None,
+            self.target,
+            candidate.args_info,
+        )
+        self.database.commit(
+            record,
+            rejected="" if taken is not None else f"{outcome.kind}: {outcome.detail}",
             session=self.session,
-            seconds=spent,
-            source=SEARCH,
+            spent=spent,
         )
         # Another process may spend from the same budget.
         self.spent_trials, self.spent_seconds = self.store.spent(self.session)
@@ -347,7 +297,7 @@ class Search:
         for name, record in self.database.best(task.plain, _CANDIDATES):
             replayed = self._replayed(task, record)
             if replayed is None:
-                self.store.decide([name], REJECTED, "error: its trace cannot be applied")
+                self.store.reject(name, "error: its trace cannot be applied")
                 continue
             text = tvm.ir.save_json(replayed[1])
             if task.is_promising(_mean(record.run_secs)):
@@ -407,4 +357,4 @@ class Search:
 
 
 def _mean(run_secs: Any) -> float | None:
-    return rows.mean_seconds([float(seconds) for seconds in run_secs or ()])
+    return lines.mean_seconds([float(seconds) for seconds in run_secs or ()])

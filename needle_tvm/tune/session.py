@@ -24,7 +24,6 @@ from needle_tvm.target.spec import TargetSpec
 from needle_tvm.text import counted
 from needle_tvm.tir.extents import symbols_of
 from needle_tvm.tir.functions import calls_of, prim_funcs
-from needle_tvm.tune import ranges
 from needle_tvm.tune.options import Options
 from needle_tvm.tune.records.store import default_path
 from needle_tvm.tune.status import Status
@@ -42,28 +41,18 @@ def tune(
 ) -> tuple[IRModule, list[dict[str, Any]]]:
     """Replace each function of the module by the best verified candidate where that is faster.
 
-    A function of symbolic extents is a task for each of its `ranges`. Returns the module with one
-    note per task: its trials, what was rejected and why, the times of the rule and of the best
-    candidates, what was chosen and why. Every candidate is built, judged and measured in processes
-    that end with this call. `progress` is called with lines of text and with `status.Status`.
-    Raises TuningError if the search itself fails, and TargetError if this machine has nothing to
-    measure on.
+    Returns the module with one note per task: its trials, what was rejected and why, the times of
+    the rule and of the best candidates, what was chosen and why. Every candidate is built, judged
+    and measured in processes that end with this call. `progress` is called with lines of text and
+    with `status.Status`. Raises TuningError if the search itself fails, and TargetError if this
+    machine has nothing to measure on.
     """
     _check(spec, options)
     target = spec.to_tvm()
     rules_here = rules_of(target)
     written = prim_funcs(module)
     module = rules_here.prepared(module)
-    tasks, kernels = {}, {}  # the tasks; the tasks of each symbolic kernel, with their ranges
-    for name, (plain, calls) in find_tasks(module).items():
-        if not symbols_of(plain["main"]):
-            tasks[name] = plain, calls
-        elif next(rules_here.choices(plain["main"], target), None) is not None:
-            kernels[name] = {f"{name}[{each}]": each for each in ranges.ranges(plain["main"])}
-            tasks |= {task: (_alone(each.function), calls) for task, each in kernels[name].items()}
-            written |= {
-                task: ranges.at_sizes(each.function) for task, each in kernels[name].items()
-            }
+    tasks = find_tasks(module)
     if not tasks:
         return module, []
     if options.cluster is not None:
@@ -89,10 +78,6 @@ def tune(
         for name, note in notes.items()
         if note["chosen"] == SEARCH
     }
-    for name, parts in kernels.items():
-        if parts.keys() & chosen.keys():
-            made = [(each, chosen.pop(t, rules[t]["main"])) for t, each in parts.items()]
-            chosen[name] = ranges.joined(module[name], made)
     for name, function in chosen.items():
         module.update_func(module.get_global_var(name), mark_scheduled(function, module[name]))
     return module, list(notes.values())
@@ -109,14 +94,17 @@ def _check(spec: TargetSpec, options: Options) -> None:
 
 
 def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
-    """Return the functions worth tuning, each as "main" of a module, with calls per inference."""
+    """Return the functions worth tuning, each as "main" of a module, with calls per inference.
+
+    A function of symbolic extents is none: TVM's search takes numbers.
+    """
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
     for variable, function in module.functions_items():
         name = variable.name_hint
         if not isinstance(function, PrimFunc) or not calls[name] or is_scheduled(function):
             continue
-        if work(function) >= _LEAST_WORK:
+        if not symbols_of(function) and work(function) >= _LEAST_WORK:
             tasks[name] = (_alone(function), calls[name])
     return tasks
 

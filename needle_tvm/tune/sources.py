@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from needle_tvm._tvm.names import IRModule, Target, ms
+from needle_tvm.kernels.knob_candidates import is_noted
 from needle_tvm.kernels.search_interface import rules_of
-from needle_tvm.tir.functions import module_of
-from needle_tvm.tune.ranges import at_sizes
+from needle_tvm.tune.records.database import trace_text
 
 
 class Source(Protocol):
@@ -46,8 +46,7 @@ class Choices:
     endless = False
 
     def __init__(self, module: IRModule, target: Target, size: int) -> None:
-        fixed = module_of(at_sizes(module["main"]))
-        arguments = ms.arg_info.ArgInfo.from_entry_func(fixed, remove_preproc=False)
+        arguments = ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
         self._left = (
             ms.MeasureCandidate(schedule, arguments)
             for schedule in rules_of(target).choices(module["main"], target)
@@ -65,9 +64,10 @@ class Choices:
 class Evolution:
     """TVM's evolutionary search over a context's space, ranked by a cost model.
 
-    `begin` makes the context. `known` returns candidates with their results, which the model learns
-    first. Both are called when they are first needed. `propose` raises whatever TVM raises for a
-    function that it cannot search.
+    `begin` makes the context. `known` returns earlier TuningRecords, each with the candidate that
+    it stands for: the model learns from them, and the evolution starts from those that are
+    schedules. Both are called when they are first needed. `propose` raises whatever TVM raises for
+    a function that it cannot search.
     """
 
     endless = True
@@ -77,15 +77,20 @@ class Evolution:
         begin: Callable[[], Any],
         known: Callable[[], Sequence[tuple[Any, Any]]],
         cost_model: Any,
-        database: Any,
         size: int,
     ) -> None:
         self._begin, self._known = begin, known
-        self._model, self._database, self._size = cost_model, database, size
+        self._model, self._size = cost_model, size
+        self._database = ms.database.MemoryDatabase()
+        self._added: set[str] = set()  # traces in the database
         self._context: Any = None
 
     def _prepare(self) -> None:
         context = self._begin()
+        known = self._known()
+        self._workload = self._database.commit_workload(context.mod)
+        for record, _ in known:
+            self._add(record.trace, record.args_info, record.run_secs)
         context.pre_tuning(
             max_trials=1 << 30,  # the search enforces the budget
             num_trials_per_iter=self._size,
@@ -94,10 +99,18 @@ class Evolution:
             cost_model=self._model,
         )
         self._context = context
-        known = self._known()
         if known:
-            candidates, results = zip(*known, strict=True)
-            self._model.update(context, list(candidates), list(results))
+            results = [ms.runner.RunnerResult(record.run_secs, None) for record, _ in known]
+            self._model.update(context, [candidate for _, candidate in known], results)
+
+    def _add(self, trace: Any, arguments: Any, run_secs: Any) -> None:
+        """Let the evolution breed from a schedule that ran; a choice of knobs is none."""
+        text = trace_text(trace)
+        if text not in self._added and not is_noted(text):
+            self._added.add(text)
+            self._database.commit_tuning_record(
+                ms.database.TuningRecord(trace, self._workload, run_secs, None, arguments)
+            )
 
     def propose(self) -> list[Any]:
         """Return the most promising candidates of the next generation."""
@@ -110,6 +123,8 @@ class Evolution:
         ran = [i for i, result in enumerate(results) if result is not None and result.run_secs]
         if ran:
             self._model.update(self._context, [proposed[i] for i in ran], [results[i] for i in ran])
+        for i in ran:
+            self._add(proposed[i].sch.trace, proposed[i].args_info, results[i].run_secs)
         told = [runner_result(None) if result is None else result for result in results]
         self._context.notify_runner_results(list(proposed), told)
 

@@ -1,27 +1,21 @@
-"""The progress of a running search: as one line, as a table, as JSON.
+"""The progress of a running search: as one line, and as JSON.
 
 `search` sends it from its process, `session` passes it to the caller's `progress`, and the command
-lines display it. Standard library only; `Status.table` imports rich.
+lines display it. Standard library only.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
-from needle_tvm.text import counted
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from needle_tvm.text import counted, digits
 
 SEARCHING = "searching"  # the phase in which the budget is spent
 
-_NAME_WIDTH, _LEAST_NAME = 36, 14  # characters of a task's name: most in a line, least in a table
-
-_T = TypeVar("_T")
+_NAME_WIDTH = 36  # most characters of a task's name
 
 
 @dataclass
@@ -103,23 +97,13 @@ class Status:
             parts.append(self.seconds / self.budget_seconds if self.budget_seconds > 0 else 1.0)
         return min(max(parts), 1.0) if parts else None
 
-    @property
-    def total(self) -> float | None:
-        """Seconds of all these kernels in one inference now; None until each has a time."""
-        return _sum([(task.calls, task.seconds) for task in self.tasks])
-
-    @property
-    def total_at_start(self) -> float | None:
-        """The same total with our rules; None until every rule has been measured."""
-        return _sum([(task.calls, task.rule) for task in self.tasks])
-
     def __str__(self) -> str:
         text = self.headline
         if (task := self.task) is None:
             return text
         text += f"; {shortened(task.name, _NAME_WIDTH)}"
         if task.seconds is not None:
-            text += f" {_microseconds(task.seconds)} us"
+            text += f" {digits(1e6 * task.seconds)} us"
         return text
 
     @property
@@ -144,85 +128,8 @@ class Status:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Status:
-        """Build a status from `to_json`'s values. Raises ValueError for anything else."""
-        if not isinstance(value, Mapping) or not isinstance(value.get("tasks"), Sequence):
-            raise ValueError(f"status: {value!r} is no object with a list of tasks")
-        return _made(cls, {**value, "tasks": [_made(TaskStatus, task) for task in value["tasks"]]})
-
-    def table(self, rows: int | None = None, width: int = 100) -> Table:
-        """Return a table of the tasks, the most expensive first and the current one marked.
-
-        Tasks are ordered by their rule's time in one inference. The table has at most `rows` rows,
-        always including the current task, and is `width` characters wide (at least 80). Names get
-        the width that the figures leave.
-        """
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        ranked = sorted(self.tasks, key=lambda task: -task.calls * (task.rule or 0.0))
-        shown = ranked if rows is None else ranked[: max(rows, 1)]
-        if (task := self.task) is not None and task not in shown:
-            shown = [*shown[:-1], task]
-        figures = ["calls", "trials", "rejected", "rule µs", "best µs"]
-        left = width - 3 - sum(len(heading) + 1 for heading in figures)
-        names = _distinct([task.name for task in shown], max(left, _LEAST_NAME))
-        table = Table(
-            box=SIMPLE_HEAD,
-            show_edge=False,
-            padding=0,
-            caption=self._caption(len(ranked) - len(shown)),
-            caption_justify="left",
-        )
-        table.add_column("", no_wrap=True)
-        table.add_column("task", no_wrap=True, min_width=_NAME_WIDTH)  # gives the caption room
-        for heading in figures:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for name, task in zip(names, shown, strict=True):
-            mark = task.name == self.current
-            table.add_row(*_row(name, task, mark), style="bold" if mark else None)
-        return table
-
-    def _caption(self, hidden: int) -> str:
-        parts = [f"and {counted(hidden, 'more task')}"] if hidden else []
-        if self.total is not None:
-            text = f"together {_microseconds(self.total)} µs per inference"
-            if self.total_at_start is not None:
-                text += f", {_microseconds(self.total_at_start)} µs at the start"
-            parts.append(text)
-        kinds: Counter[str] = sum((task.rejected for task in self.tasks), Counter())
-        if kinds:
-            counts = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
-            parts.append(f"rejected: {counts}")
-        return "; ".join(parts)
-
-
-def _row(name: str, task: TaskStatus, current: bool) -> list[str]:
-    return [
-        ">" if current else "",
-        name,
-        str(task.calls),
-        str(task.trials),
-        str(task.rejected.total() or ""),
-        "" if task.rule is None else _microseconds(task.rule),
-        "" if task.best is None else _microseconds(task.best),
-    ]
-
-
-def _sum(terms: Sequence[tuple[int, float | None]]) -> float | None:
-    total = 0.0
-    for calls, seconds in terms:
-        if seconds is None:
-            return None
-        total += calls * seconds
-    return total if terms else None
-
-
-def _made(kind: type[_T], value: Any) -> _T:
-    """Build a dataclass from its fields; raise ValueError, naming the class, if they do not fit."""
-    try:
-        return kind(**value)
-    except TypeError as error:
-        raise ValueError(f"{kind.__name__}: {value!r} is not as written: {error}") from error
+        """Build a status from `to_json`'s values."""
+        return cls(**{**value, "tasks": [TaskStatus(**task) for task in value["tasks"]]})
 
 
 def summary(notes: Sequence[Mapping[str, Any]]) -> str:
@@ -255,26 +162,3 @@ def shortened(name: str, width: int) -> str:
         return name
     tail = (width - 2) // 2
     return f"{name[: width - 2 - tail]}..{name[-tail:]}"
-
-
-def _distinct(names: Sequence[str], width: int) -> list[str]:
-    """Return the shortened names; those that would become equal are numbered."""
-    short = [shortened(name, width) for name in names]
-    count, seen = Counter(short), Counter[str]()
-    for number, name in enumerate(short):
-        if count[name] > 1:
-            seen[name] += 1
-            ending = f" #{seen[name]}"
-            short[number] = shortened(names[number], width - len(ending)) + ending
-    return short
-
-
-def _microseconds(seconds: float) -> str:
-    return _digits(seconds * 1e6)
-
-
-def _digits(value: float) -> str:
-    """Format a number with three significant digits and no exponent."""
-    if not math.isfinite(value):
-        return str(value)
-    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

@@ -1,39 +1,53 @@
-"""The state of one function during a search; `search.Search` keeps one `Task` per function."""
+"""The state of one function during a search; `search.Search` keeps one `Task` per function.
+
+`pick` chooses the function that gets the next trials. The idea is the gradient scheduler of L.
+Zheng et al., "Ansor: generating high-performance tensor programs for deep learning" (OSDI 2020),
+section 6: spend where the whole model's time falls fastest, which a task's past batches tell.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule
-from needle_tvm.tune import budget
 from needle_tvm.tune.sources import Turn
 from needle_tvm.tune.status import TaskStatus
 
 RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 
 _NEAR = 1.03  # factor on the rule's time: measurements minutes apart differ by that much
+_PRIOR = 0.2  # fraction of a task's time that its first batch is expected to save
+_LEAST = 0.01  # lower bound of that fraction: no task is given up for good
+# Trials measured before the cost model learns from them. Proposing a batch takes as long as
+# measuring a few of its candidates, so small batches are expensive.
+_SMALLEST, _LARGEST = 8, 16
 
 
 @dataclass
 class Task:
     """One function to be tuned.
 
-    `gate` is the folder with the reference results, or None if there are none. `turns` are the
-    sources of its candidates, None before the first batch.
+    `calls` is how often one inference runs it. `gate` is the folder with the reference results, or
+    None if there are none. `turns` are the sources of its candidates, None before the first batch,
+    and `exhausted` says that none is left. `best_seconds` is of the fastest correct candidate, the
+    rule included, and `saving` the fraction of it that the next batch is expected to save.
     """
 
     name: str
     calls: int
     plain: IRModule
     rule: str
-    share: budget.Share
     gate: Path | None = None
     turns: deque[Turn] | None = None
     trials: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
+    exhausted: bool = False
+    saving: float = _PRIOR
     best_seconds: float | None = None
     rule_seconds: float | None = None
     rule_library: Path | None = None
@@ -44,6 +58,20 @@ class Task:
         if seconds is not None:
             best = self.best_seconds
             self.best_seconds = seconds if best is None else min(best, seconds)
+
+    @property
+    def gain(self) -> float:
+        """Seconds per inference that the next batch is expected to save."""
+        return (
+            math.inf if self.best_seconds is None else self.calls * self.best_seconds * self.saving
+        )
+
+    def learn(self, before: float | None) -> None:
+        """Take in how much a batch has saved; `before` is the best time before it."""
+        saved = 0.0
+        if before is not None and self.best_seconds is not None:
+            saved = max(0.0, 1 - self.best_seconds / before)
+        self.saving = max(_LEAST, (self.saving + saved) / 2)
 
     def is_promising(self, seconds: float | None) -> bool:
         """Whether a candidate that took this long may be faster than the rule."""
@@ -76,3 +104,15 @@ class Task:
             best=self.best_seconds,
             rule=self.rule_seconds,
         )
+
+
+def pick(tasks: Iterable[Task]) -> Task | None:
+    """Return the task whose next batch is expected to save most, or None if all are exhausted."""
+    return max((t for t in tasks if not t.exhausted), key=lambda t: (t.gain, t.name), default=None)
+
+
+def batch_size(trials: int | None, tasks: int) -> int:
+    """Return the candidates per batch for `trials` (None: no limit) spread over `tasks` tasks."""
+    if trials is None:
+        return _LARGEST
+    return min(trials, max(_SMALLEST, min(_LARGEST, 2 * trials // tasks)))

@@ -7,7 +7,7 @@ before it keeps a search's results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,8 @@ import numpy as np
 from needle_tvm import runtime
 from needle_tvm.artifact.layout import PARAMS
 from needle_tvm.artifact.manifest import write_manifest
-from needle_tvm.artifact.sizes import Dim, parse_dims
 from needle_tvm.process.scratch import scratch_folder
-from needle_tvm.process.timing import Contestant, Outputs, Result, contest, ratio
+from needle_tvm.process.timing import Contestant, Outputs, contest, ratio
 from needle_tvm.runtime.random_inputs import random_inputs
 
 if TYPE_CHECKING:
@@ -42,65 +41,38 @@ def compare(
     """Time the scheduled modules of one model, named RULES and TUNED, and say which to keep.
 
     Each runs in a process of its own, in alternating blocks. `ratio` is the time of RULES over that
-    of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1. A
-    model with dims is timed at its least, middle and largest sizes, and `at_sizes` has the figures
-    of each; those of the whole are then geometric means. Raises TimingError if one of them does not
-    run.
+    of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1.
+    Raises TimingError if one of them does not run.
     """
-    tried = _sizes(parse_dims(signature.get("dims", ())))
     with scratch_folder("needle-whole-") as folder:
         contestants = []
         for name in (RULES, TUNED):
             path = folder / name
             path.mkdir()
             _write(path, modules[name], signature, params, spec, target)
-            for sizes in tried:
-                factory = f"{__name__}:contestant"
-                arguments = {"path": str(path), "device": spec.index, "sizes": sizes}
-                label = f"{name} {sizes or ''}".strip()
-                contestants.append(Contestant(label, factory, arguments, threads=spec.threads))
-        timed = contest(
+            arguments = {"path": str(path), "device": spec.index}
+            factory = f"{__name__}:contestant"
+            contestants.append(Contestant(name, factory, arguments, threads=spec.threads))
+        rules, tuned = contest(
             contestants,
             rounds=_ROUNDS,
             block_seconds=_BLOCK_SECONDS,
             idle_seconds=_IDLE_SECONDS,
         )
-    pairs = zip(timed[: len(tried)], timed[len(tried) :], strict=True)
-    found = [_figures(rules, tuned) for rules, tuned in pairs]
-    whole = {
-        name: np.exp(np.mean(np.log([each[name] for each in found]), 0)).tolist()
-        for name in found[0]
-    }
-    if signature.get("dims"):
-        whole["at_sizes"] = [{"sizes": s, **f} for s, f in zip(tried, found, strict=True)]
-    return {**whole, "kept": TUNED if whole["ratio"][1] >= 1 else RULES}
-
-
-def _sizes(dims: Sequence[Dim]) -> list[dict[str, int]]:
-    """The least, middle and largest sizes of dims; without dims, one empty choice."""
-    chosen = [[dim.min, dim.between, dim.max] for dim in dims]
-    names = [dim.name for dim in dims]
-    rows = [dict(zip(names, row, strict=True)) for row in zip(*chosen, strict=True)] or [{}]
-    return [row for i, row in enumerate(rows) if row not in rows[:i]]
-
-
-def _figures(rules: Result, tuned: Result) -> dict[str, Any]:
     spread = ratio(tuned, rules)
     return {
         "rules_seconds": rules.median,
         "tuned_seconds": tuned.median,
         "ratio": [spread.lower, spread.median, spread.upper],
+        "kept": TUNED if spread.median >= 1 else RULES,
     }
 
 
-def contestant(
-    path: str, device: int, sizes: dict[str, int]
-) -> tuple[Callable[[], object], Callable[[], Outputs]]:
-    """Load an artifact for the timed process: one inference on random inputs of these sizes, run to
-    completion."""
+def contestant(path: str, device: int) -> tuple[Callable[[], object], Callable[[], Outputs]]:
+    """Load an artifact for the timed process: one inference on random inputs, run to completion."""
     program = runtime.load(path, device=device)
     executor = program.executor
-    tensors = executor.convert(random_inputs(program.artifact, sizes=sizes))
+    tensors = executor.convert(random_inputs(program.artifact))
 
     def infer() -> None:
         executor.call(tensors)

@@ -1,6 +1,6 @@
 """The key of a tuning record: the target, versions and pass configuration that it applies to.
 
-`database` and `exchange` store records under it. Imports TVM when used.
+`database` stores trials under it. Imports TVM when used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from needle_tvm._tvm import versions
 from needle_tvm.errors import TargetError
 from needle_tvm.target import nvcc
 from needle_tvm.target.kind import GPU
-from needle_tvm.tune.records.rows import KeyRow, canonical
+from needle_tvm.tune.records.lines import canonical
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
@@ -31,17 +31,8 @@ class Key:
     text: str
 
     @classmethod
-    def of(
-        cls,
-        target: Target,
-        *,
-        passes: dict[str, Any] | None = None,
-        versions: dict[str, str] | None = None,
-    ) -> Key:
-        """Return the key of code compiled here for `target`.
-
-        `passes` defaults to the current PassContext, `versions` to the installed ones.
-        """
+    def of(cls, target: Target) -> Key:
+        """Return the key of code compiled here for `target` in the current PassContext."""
         from needle_tvm._tvm import names as tvm_names
 
         fields = tvm_names.target_fields(target)
@@ -50,8 +41,8 @@ class Key:
                 {
                     "target": fields,
                     "features": _features(target),
-                    "versions": versions or installed_versions(fields["kind"]),
-                    "passes": passes if passes is not None else tvm_names.pass_configuration(),
+                    "versions": installed_versions(fields["kind"]),
+                    "passes": tvm_names.pass_configuration(),
                 }
             )
         )
@@ -60,11 +51,6 @@ class Key:
     def fields(self) -> dict[str, Any]:
         """The parts named above, parsed."""
         return dict(json.loads(self.text))
-
-    @property
-    def row(self) -> KeyRow:
-        """The key as a row of the store."""
-        return KeyRow(self.text)
 
 
 def installed_versions(kind: str) -> dict[str, str]:

@@ -1,15 +1,11 @@
 """The record store: JSON lines in a file that processes share, and that concatenation merges.
 
     with Store() as store:
-        store.add([record], workload=workload, module=module, key=key)
-        store.best([name(workload)], 1)
+        store.add(trial, kernel)
+        store.best([name(kernel)], 1)
 
-The search opens one, and the `records` commands list, merge and prune with it. It imports no TVM:
-modules, traces and targets are text here. `database` is the interface for meta_schedule.
-
-A line holds rows that were written together, and the SHA-256 of their text:
-
-    {"rows": [["records", ...], ["verdicts", ...]], "sha256": "..."}
+The search opens one, and the `records` commands list and merge with it. It imports no TVM: modules,
+traces and targets are text here. `database` translates them; `lines` has the format.
 
 A writer locks the folder, reads what others have written, appends one piece of text that ends with
 a newline, and returns when it is on disk. What a killed writer has left has no newline; the next
@@ -21,8 +17,6 @@ from __future__ import annotations
 import datetime
 import errno
 import fcntl
-import hashlib
-import json
 import math
 import os
 import platform
@@ -30,35 +24,20 @@ import stat
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from needle_tvm.artifact import cache
 from needle_tvm.errors import ArtifactError, RecordsError
 from needle_tvm.process import atomic
 from needle_tvm.target import host
 from needle_tvm.text import counted, one_line
-from needle_tvm.tune.records import rows
-from needle_tvm.tune.records.rows import (
-    COLUMNS,
-    GATED,
-    KINDS,
-    REJECTED,
-    STATES,
-    KeyRow,
-    Module,
-    R,
-    Record,
-    Row,
-    Trial,
-    Verdict,
-    Workload,
-)
+from needle_tvm.tune.records import lines
+from needle_tvm.tune.records.lines import FORMAT, HEAD, Kernel, L, Line, Rejection, Trial
 
-FILE, OLD_FILE, DAMAGED_FILE = "records.jsonl", "records.sqlite3", "damaged.jsonl"
-FORMAT = 1
+FILE = "records.jsonl"
 
 Report = Callable[[str], None]
 
@@ -90,10 +69,10 @@ class Store:
     folder that cannot be written is opened read-only. `report` is called with one line about any
     damage found; by default it is a warning.
 
-    Raises RecordsError if the folder holds something else or a newer format, if others could have
-    written to a store in the cache, or if there is no store and `create` is false. With
-    `beside_old`, a folder with only a store of an older needle is no error. Methods raise
-    RecordsError if the file cannot be read or a write failed; nothing of that write is kept.
+    Raises RecordsError if the folder holds something else or another needle's records, if others
+    could have written to a store in the cache, or if there is no store and `create` is false.
+    Methods raise RecordsError if the file cannot be read or a write failed; nothing of that write
+    is kept.
     """
 
     def __init__(
@@ -102,7 +81,6 @@ class Store:
         *,
         create: bool = True,
         report: Report | None = None,
-        beside_old: bool = False,
     ) -> None:
         self.path = default_path() if path is None else _absolute(path)
         self._file = self.path / FILE
@@ -112,7 +90,7 @@ class Store:
         self._forget()
         self._private = _check_place(self.path, create)
         try:
-            self._find(create, beside_old)
+            self._find(create)
             self.writable = os.access(self.path, os.W_OK) and os.access(self._file, os.W_OK)
         except OSError as error:
             raise RecordsError(
@@ -122,21 +100,16 @@ class Store:
             pass
         _OPEN.add(self)
 
-    def _find(self, create: bool, beside_old: bool) -> None:
+    def _find(self, create: bool) -> None:
         """Check that the folder holds a store; make one if it may."""
         there = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
-        if self.path.exists() and not self.path.is_dir():
-            raise RecordsError(f"{self.path}: is not a record store; it was not touched")
         if FILE in there:
             return
-        if OLD_FILE in there and not beside_old:
+        if there or (self.path.exists() and not self.path.is_dir()):
             raise RecordsError(
-                f"{self.path}: holds the records of an older needle ({OLD_FILE}), which only a "
-                "command reads: python -m needle_tvm records merge --store "
-                f"{self.path} {self.path / OLD_FILE}"
+                f"{self.path}: is not a record store{': it holds ' + there[0] if there else ''}. "
+                "It was not touched; move it away to begin a store there"
             )
-        if there and OLD_FILE not in there:
-            raise RecordsError(f"{self.path}: is not a record store; it was not touched")
         if not create:
             raise RecordsError(f"{self.path}: there is no record store (tuning and merge make one)")
         made = not self.path.exists()
@@ -144,7 +117,7 @@ class Store:
         try:
             with self._locked():
                 if not self._file.exists():
-                    self._write(0, _line({"format": FORMAT}))
+                    self._write(0, lines.text(HEAD))
                     atomic.sync(self.path)
         except OSError:
             with suppress(OSError):
@@ -171,10 +144,9 @@ class Store:
         self._identity: tuple[int, int] | None = None  # of the file that was read
         self._offset = 0  # up to which it was read
         self._ended = True  # whether that is behind a newline
-        self._damaged: list[bytes] = []
-        self._rows: dict[str, dict[str, Row]] = {table: {} for table in COLUMNS}
-        self._of_workload: dict[str, dict[str, Record]] = {}
-        self._verdicts: dict[str, list[Verdict]] = {}
+        self._lines: dict[str, dict[str, Line]] = {kind: {} for kind in lines.KINDS}
+        self._of_kernel: dict[str, dict[str, Trial]] = {}
+        self._rejections: dict[str, str] = {}  # by trial
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -224,56 +196,50 @@ class Store:
                 return
             file.seek(self._offset)
             data = file.read()
-        *lines, last = data.split(b"\n")
-        self._ended = _content(last) is None
+        *stored, last = data.split(b"\n")
+        self._ended = lines.read(last) is None
         if not self._ended:  # only its newline is missing
-            lines, last = [*lines, last], b""
-        damaged = []
-        for line in filter(bytes.strip, lines):
-            content = _content(line)
-            if content is None:
-                damaged.append(line)
-            elif content["format"] > FORMAT:
+            stored, last = [*stored, last], b""
+        damaged = 0
+        for each in filter(bytes.strip, stored):
+            found = lines.read(each)
+            if found is None:
+                damaged += 1
+                continue
+            name, line = found
+            if not isinstance(line, Mapping):
+                self._keep(name, line)
+            elif line != HEAD:
                 raise RecordsError(
-                    f"{self.path}: was written by a newer needle (format {content['format']}, "
-                    f"this one reads up to {FORMAT}); it was not touched"
+                    f"{self.path}: holds the records of another needle (format "
+                    f"{line.get('format')}, this one reads {FORMAT}). It was not touched; move "
+                    "it away to begin a store there"
                 )
-            for row in content["rows"] if content else ():
-                self._keep(row)
-        self._damaged += damaged
         self._offset += len(data) - len(last)
         if damaged:
-            these = counted(len(damaged), "damaged line")
-            self._report(f"{self._file}: {these} not used; prune sets what is damaged aside")
+            self._report(
+                f"{self._file}: {counted(damaged, 'damaged line')} not used; 'records merge' "
+                "copies the others into another store"
+            )
 
-    def _keep(self, row: Row) -> None:
-        name = rows.name(row)
-        if name in self._rows[row.table]:
-            return
-        self._rows[row.table][name] = row
-        if isinstance(row, Record):
-            self._of_workload.setdefault(row.workload, {})[name] = row
-        elif isinstance(row, Verdict):
-            self._verdicts.setdefault(row.record, []).append(row)
+    def _keep(self, name: str, line: Line) -> None:
+        self._lines[line.kind][name] = line
+        if isinstance(line, Trial):
+            self._of_kernel.setdefault(line.kernel, {})[name] = line
+        elif isinstance(line, Rejection):
+            self._rejections.setdefault(line.trial, line.reason)
 
-    def _append(self, batches: Iterable[Iterable[Row]]) -> list[Row]:
-        """Write the rows that are not there yet, a line for each batch; return these."""
-        new: dict[str, Row] = {}
-        lines: list[bytes] = []
-        for batch in batches:
-            absent = {rows.name(r): r for r in batch}
-            absent = {
-                n: r for n, r in absent.items() if n not in self._rows[r.table] and n not in new
-            }
-            if absent:
-                lines.append(_line({"rows": [[r.table, *rows.values(r)] for r in absent.values()]}))
-                new |= absent
+    def _append(self, taken: Iterable[Line]) -> list[Line]:
+        """Write the lines that are not there yet, all or nothing; return these."""
+        new = {lines.name(line): line for line in taken}
+        new = {n: line for n, line in new.items() if n not in self._lines[line.kind]}
         if new:
-            text = b"".join(lines if self._ended else [b"\n", *lines])
+            text = b"".join(lines.text(line) for line in new.values())
+            text = text if self._ended else b"\n" + text
             self._write(self._offset, text)
             self._offset, self._ended = self._offset + len(text), True
-            for row in new.values():
-                self._keep(row)
+            for name, line in new.items():
+                self._keep(name, line)
         return list(new.values())
 
     def _write(self, end: int, text: bytes) -> None:
@@ -293,209 +259,86 @@ class Store:
         finally:
             os.close(descriptor)
 
-    # The rows
+    # The lines
 
-    def add(
-        self,
-        records: Iterable[Record] = (),
-        *,
-        workload: Workload,
-        module: Module,
-        key: KeyRow,
-        verdicts: Iterable[Verdict] = (),
-        trials: Iterable[Trial] = (),
-    ) -> int:
-        """Store a workload and records of it, durably; return the number of new records.
+    def add(self, trial: Trial, kernel: Kernel) -> str:
+        """Store a trial, durably, and its kernel if it is not there; return the trial's name.
 
-        `verdicts` and `trials` are of these records and are stored in the same line, all or
-        nothing. Raises ValueError if the rows do not belong together.
+        Raises ValueError if the trial is of another kernel.
         """
-        records = list(records)
-        if workload.module != rows.name(module) or workload.key != rows.name(key):
-            raise ValueError("the workload names another module or key")
-        if any(record.workload != rows.name(workload) for record in records):
-            raise ValueError("a record names another workload")
-        about: list[Verdict | Trial] = [*verdicts, *trials]
-        if not {row.record for row in about} <= {rows.name(record) for record in records}:
-            raise ValueError("a verdict or trial names another record")
+        if trial.kernel != lines.name(kernel):
+            raise ValueError("the trial names another kernel")
         with self._writing():
-            new = self._append([[module, key, workload, *records, *about]])
-            return sum(isinstance(row, Record) for row in new)
+            self._append([kernel, trial])
+        return lines.name(trial)
+
+    def reject(self, trial: str, reason: str) -> None:
+        """Store a verdict: the trial of this name is never used again.
+
+        Raises KeyError if it is not in the store.
+        """
+        with self._writing():
+            if trial not in self._lines[Trial.kind]:
+                raise KeyError(f"there is no trial {trial}")
+            self._append([Rejection(trial, reason, now(), this_host())])
+
+    def rejected(self, trial: str) -> str:
+        """Return why the trial of this name may not be used; empty if it may."""
+        with self._using():
+            return self._why(trial, cast(Trial, self._lines[Trial.kind][trial]))
+
+    def _why(self, name: str, trial: Trial) -> str:
+        return trial.rejected or self._rejections.get(name, "")
+
+    def all(self, kind: type[L]) -> dict[str, L]:
+        """Return the lines of one kind, by name."""
+        with self._using():
+            return cast("dict[str, L]", dict(sorted(self._lines[kind.kind].items())))
+
+    def of(self, kernels: Collection[str]) -> dict[str, Trial]:
+        """Return the trials of the named kernels, by name."""
+        with self._using():
+            return {n: t for each in kernels for n, t in self._of_kernel.get(each, {}).items()}
+
+    def best(self, kernels: Collection[str], limit: int) -> list[tuple[str, Trial]]:
+        """Return the `limit` fastest usable trials of the named kernels, with their names."""
+        with self._using():
+            usable = [
+                (trial.seconds, name, trial)
+                for name, trial in self.of(kernels).items()
+                if not self._why(name, trial) and trial.seconds is not None
+            ]
+        return [(name, trial) for _, name, trial in sorted(usable, key=lambda each: each[:2])][
+            : max(limit, 0)
+        ]
+
+    def known(self, kernels: Collection[str]) -> dict[str, float | None]:
+        """Return every trace tried on the named kernels, with the shortest time it took.
+
+        The time is None if a trial of that trace was rejected.
+        """
+        found: dict[str, float | None] = {}
+        with self._using():
+            for name, trial in self.of(kernels).items():
+                taken = None if self._why(name, trial) else trial.seconds
+                before = found.get(trial.trace, math.inf)
+                found[trial.trace] = None if taken is None or before is None else min(taken, before)
+        return found
 
     def spent(self, session: str) -> tuple[int, float]:
-        """Return the trials of this session, and the seconds of its budget that they took.
-
-        Only trials whose records are present count: a lost measurement is to be tried again.
-        """
-        # By record: however often it was written or merged, one measurement counts once.
-        seconds: dict[str, float] = {}
-        there = self.all(Record)
-        for trial in self.all(Trial).values():
-            if trial.session == session and trial.record in there:
-                seconds[trial.record] = max(trial.seconds, seconds.get(trial.record, 0.0))
-        return len(seconds), math.fsum(seconds.values())
-
-    def tried(self, session: str, workloads: Collection[str]) -> dict[str, str]:
-        """Return the records this session tried of the named workloads: name, and why rejected.
-
-        The reason is the verdict's, or empty for a record that was not rejected.
-        """
-        with self._using():
-            there = {n for workload in workloads for n in self._of_workload.get(workload, ())}
-            trials = self.all(Trial).values()
-            tried = {t.record for t in trials if t.session == session and t.record in there}
-            return {record: self._detail(record) for record in sorted(tried)}
-
-    def _detail(self, record: str) -> str:
-        of = self._verdicts.get(record, ())
-        return next((v.detail for v in of if v.state == REJECTED), "")
-
-    def known(self, workloads: Collection[str]) -> dict[str, tuple[str, float | None]]:
-        """Return every trace tried on the named workloads, as the records' JSON text.
-
-        Each has the strongest state of its records, and the shortest time of those that ran (None
-        if none did).
-        """
-        found: dict[str, tuple[str, float | None]] = {}
-        with self._using():
-            for workload in workloads:
-                for name, record in self._of_workload.get(workload, {}).items():
-                    state, seconds = found.get(record.trace, (rows.MEASURED, None))
-                    times = [t for t in (record.seconds, seconds) if t is not None]
-                    state = rows.strongest([state, self._state(name)])
-                    found[record.trace] = state, min(times, default=None)
-        return found
-
-    def decide(self, records: Iterable[str], state: str, detail: str = "") -> None:
-        """Store a verdict, "gated" or "rejected", on each of the named records.
-
-        A rejection outweighs every gate, earlier or later. Raises ValueError for another state and
-        KeyError for a record that is not in the store.
-        """
-        if state not in STATES[1:]:
-            raise ValueError(f"state {state!r}: must be one of {', '.join(STATES[1:])}")
-        records = list(records)
-        with self._writing():
-            for record in records:
-                if record not in self._rows[Record.table]:
-                    raise KeyError(f"there is no record {record}")
-            self._append([[Verdict(n, state, now(), this_host(), detail) for n in records]])
-
-    def candidates(self, structural_hash: str, key: KeyRow) -> list[tuple[str, str]]:
-        """Return (name, module's JSON) of the workloads with this hash and key.
-
-        Their modules need not be equal: the caller compares them.
-        """
-        key_name = rows.name(key)
-        found = []
-        for name, workload in self.all(Workload).items():
-            if (workload.structural_hash, workload.key) == (structural_hash, key_name):
-                module = self.row(Module, workload.module)
-                if module is not None:
-                    found.append((name, module.text))
-        return found
-
-    def best(
-        self, workloads: Collection[str], limit: int, states: Sequence[str] = (GATED,)
-    ) -> list[tuple[str, Record]]:
-        """Return the `limit` fastest records of the named workloads, with the records' names.
-
-        Only records in one of `states` that ran are returned.
-        """
-        with self._using():
-            found = [
-                (record.seconds, name, record)
-                for workload in dict.fromkeys(workloads)
-                for name, record in self._of_workload.get(workload, {}).items()
-                if record.seconds is not None and self._state(name) in states
-            ]
-        return [(name, record) for _, name, record in sorted(found)[: max(limit, 0)]]
-
-    def state(self, record: str) -> str:
-        """Return the state of the record of this name."""
-        with self._using():
-            return self._state(record)
-
-    def _state(self, record: str) -> str:
-        of = self._verdicts.get(record, ())
-        return rows.strongest([verdict.state for verdict in of if verdict.state in STATES])
-
-    def all(self, kind: type[R], fits: Callable[[R], bool] | None = None) -> dict[str, R]:
-        """Return the rows of one kind that fit, by name."""
-        with self._using():
-            found = cast(Mapping[str, R], self._rows[kind.table])
-            return {n: found[n] for n in sorted(found) if fits is None or fits(found[n])}
-
-    def row(self, kind: type[R], name: str) -> R | None:
-        """Return the row of this kind and name, or None if it is absent."""
-        with self._using():
-            return cast("R | None", self._rows[kind.table].get(name))
+        """Return the trials of this session, and the seconds of its budget that they took."""
+        spent = [trial.spent for trial in self.all(Trial).values() if trial.session == session]
+        return len(spent), math.fsum(spent)
 
     def merge(self, other: Store) -> dict[str, int]:
-        """Take the rows of `other` that are missing here, all or nothing; return counts by table.
+        """Take the lines of `other` that are missing here, all or nothing; return counts by kind.
 
         Merging again changes nothing, and the order of merges does not matter.
         """
-        return self.take(row for kind in KINDS for row in other.all(kind).values())
-
-    def take(self, taken: Iterable[Row]) -> dict[str, int]:
-        """Store rows of any kind, all or nothing; return the number of new ones by table."""
-        counts = dict.fromkeys(COLUMNS, 0)
+        taken = [line for kind in lines.KINDS.values() for line in other.all(kind).values()]
         with self._writing():
-            for row in self._append([row] for row in taken):
-                counts[row.table] += 1
-        return counts
-
-    def remove(self, records: Collection[str], *, dry_run: bool = False) -> dict[str, int]:
-        """Delete records, and workloads left without any; return the number of rows by table.
-
-        Damaged lines go to a file of their own, where nothing reads them.
-        """
-        doomed = set(records)
-        with self._writing():
-            kept: dict[str, list[Any]] = {t: list(of.values()) for t, of in self._rows.items()}
-            for table in ("verdicts", "trials"):
-                kept[table] = [row for row in kept[table] if row.record not in doomed]
-            kept["records"] = [r for n, r in self._rows["records"].items() if n not in doomed]
-            used = {record.workload for record in kept["records"]}
-            kept["workloads"] = [w for n, w in self._rows["workloads"].items() if n in used]
-            for table, field in (("modules", "module"), ("keys", "key")):
-                used = {getattr(workload, field) for workload in kept["workloads"]}
-                kept[table] = [row for n, row in self._rows[table].items() if n in used]
-            counts = {table: len(of) - len(kept[table]) for table, of in self._rows.items()}
-            if not dry_run:
-                lines = [_line({"format": FORMAT})]
-                for of in kept.values():
-                    lines += [_line({"rows": [[row.table, *rows.values(row)]]}) for row in of]
-                if self._damaged:
-                    with open(self.path / DAMAGED_FILE, "ab") as aside:
-                        aside.writelines(line + b"\n" for line in self._damaged)
-                mode = self._file.stat().st_mode & 0o777
-                atomic.write_file(self._file, b"".join(lines))
-                self._file.chmod(mode)
-        return counts
-
-
-def _line(content: Mapping[str, Any]) -> bytes:
-    text = rows.canonical(content)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    return (rows.canonical({**content, "sha256": digest}) + "\n").encode()
-
-
-def _content(line: bytes) -> dict[str, Any] | None:
-    """The format of a line, if it states one, and its rows; None if it is damaged."""
-    try:
-        content = json.loads(line)
-        digest = content.pop("sha256")
-        if hashlib.sha256(rows.canonical(content).encode()).hexdigest() != digest:
-            return None
-        found = [_KINDS[table](*values) for table, *values in content.get("rows", ())]
-        return {"format": int(content.get("format", FORMAT)), "rows": found}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return None
-
-
-_KINDS: dict[str, type[Row]] = {kind.table: kind for kind in KINDS}
+            new = self._append(taken)
+        return {kind: sum(line.kind == kind for line in new) for kind in lines.KINDS}
 
 
 def _reason(error: OSError) -> str:

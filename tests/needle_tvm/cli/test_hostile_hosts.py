@@ -18,8 +18,7 @@ import needle_tvm
 from needle.data.mnist import read_idx
 from needle_tvm.__main__ import main
 from needle_tvm.artifact import signature
-from needle_tvm.errors import KeyFileError, RecordsError, UsageError
-from needle_tvm.tune.records.old import read_old
+from needle_tvm.errors import KeyFileError, UsageError
 from tests.needle_tvm.conftest import make_mlp, tensor
 
 
@@ -87,7 +86,6 @@ READERS = {
     "needle.onnx.load": (needle.onnx.load, OSError),
     "read_idx": (lambda path: read_idx(path, 1), OSError),
     "a key": (lambda path: signature.is_signed_by(b"", b"", path), KeyFileError),
-    "records": (lambda path: list(read_old(path, print)), RecordsError),
     "compile_onnx": (needle_tvm.compile_onnx, (OSError, UsageError)),
 }
 

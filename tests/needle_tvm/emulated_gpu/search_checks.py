@@ -14,7 +14,7 @@ from needle_tvm.kernels.knob_candidates import is_noted
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
-from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Trial, Verdict
+from needle_tvm.tune.records.lines import Trial
 from needle_tvm.tune.records.store import Store
 from tests.needle_tvm.conftest import make_mlp, tensor
 from tests.needle_tvm.emulated_gpu import faulty
@@ -25,9 +25,9 @@ def own_store(tmp_path, monkeypatch):
     monkeypatch.setenv("NEEDLE_CACHE_DIR", str(tmp_path / "cache"))
 
 
-def records():
+def trials():
     with Store() as store:
-        return store.all(Record), store.all(Trial)
+        return list(store.all(Trial).values())
 
 
 def test_a_search_end_to_end():
@@ -36,9 +36,9 @@ def test_a_search_end_to_end():
     model = make_mlp(128, 32)
     x = tensor(rng.standard_normal((8, 128)).astype(np.float32))
     executable = needle_tvm.compile(model, x, target="cuda", trials=4)
-    found, trials = records()
-    assert len(found) == len(trials) == 4
-    assert {is_noted(record.trace) for record in found.values()} == {True, False}
+    found = trials()
+    assert len(found) == 4
+    assert {is_noted(trial.trace) for trial in found} == {True, False}
     (note,) = executable.manifest["tuning"]
     assert note["trials"] == 4 and note["gate"]["reference"] == "float64"
     assert note["rule_seconds"] > 0 and note["best_seconds"] > 0
@@ -51,9 +51,9 @@ def test_a_search_end_to_end():
     # A larger budget continues from there and chooses among all records.
     larger = needle_tvm.compile(model, x, target="cuda", trials=5)
     np.testing.assert_allclose(larger(x).numpy(), expected, rtol=1e-5, atol=1e-5)
-    found, trials = records()
-    assert len(trials) == 5 and len({trial.session for trial in trials.values()}) == 1
-    assert len({record.trace for record in found.values()}) == 5, "nothing is measured twice"
+    found = trials()
+    assert len(found) == 5 and len({trial.session for trial in found}) == 1
+    assert len({trial.trace for trial in found}) == 5, "nothing is measured twice"
     (told,) = larger.manifest["tuning"]
     assert told["trials"] == 5 and told["best_seconds"] <= note["best_seconds"]
 
@@ -65,8 +65,7 @@ def test_a_search_among_tiles_of_tensor_cores(dtype):
     model = make_mlp(64, 64)
     x = tensor(rng.standard_normal((16, 64)).astype(np.float32))
     executable = needle_tvm.compile(model, x, target="cuda", dtype=dtype, trials=8)
-    found, _ = records()
-    tensor_core = [each for each in found.values() if "tensor_core" in each.trace]
+    tensor_core = [each for each in trials() if "tensor_core" in each.trace]
     assert tensor_core and executable.manifest["precision"] == dtype
     note = max(executable.manifest["tuning"], key=lambda note: note["trials"])
     assert not {"wrong", "crash"} & set(note["rejected"]), note
@@ -116,10 +115,9 @@ def test_what_writes_out_of_bounds_is_survived(tmp_path, monkeypatch, own_choice
     assert result["trials"] == 4
     expected = Counter(kind for kind, _ in faulty.FAULTS.values())
     with Store(tmp_path / "records") as store:
-        states = Counter(store.state(name) for name in store.all(Record))
-        details = [v.detail for v in store.all(Verdict).values() if v.state == REJECTED]
+        details = [trial.rejected for trial in store.all(Trial).values() if trial.rejected]
     assert Counter(result["rejected"]) == expected, details
-    assert states == {REJECTED: len(faulty.FAULTS), GATED: 4 - len(faulty.FAULTS)}
+    assert len(details) == len(faulty.FAULTS)
     assert any("behind an output was written" in detail for detail in details), details
 
 
@@ -133,5 +131,5 @@ def test_a_search_that_may_spill_nothing_tells_what_does_not_fit(
     (result,) = last["results"].values()
     assert result["rejected"] == {"unfit": 2} and result["rule_seconds"] > 0
     with Store(tmp_path / "records") as store:
-        details = [verdict.detail for verdict in store.all(Verdict).values()]
+        details = [trial.rejected for trial in store.all(Trial).values()]
     assert all("2 bytes are spilled, of at most 0" in detail for detail in details), details

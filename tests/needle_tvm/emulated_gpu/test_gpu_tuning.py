@@ -24,9 +24,8 @@ from needle_tvm.target.spec import resolve
 from needle_tvm.tir.functions import nodes_in
 from needle_tvm.tune import library, session, space
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records.database import RecordDatabase, trace_text
+from needle_tvm.tune.records.database import Database, trace_text
 from needle_tvm.tune.records.keys import Key
-from needle_tvm.tune.records.rows import GATED
 from needle_tvm.tune.sources import Choices, Evolution
 from tests import ROOT
 from tests.needle_tvm import emulated_gpu
@@ -80,25 +79,28 @@ def test_choices_of_halves_are_tiles_of_tensor_cores_too(dtype):
 
 
 def test_a_choice_comes_back_from_its_record(store):
-    """Its trace is enough to apply it, and TVM's own search does not get it."""
+    """Its trace is enough to apply it, and TVM's own search does not breed from it."""
     module = dense()
     chosen = choices(module)[1]
-    database = RecordDatabase(store, Key.of(TARGET))
-    workload = database.commit_workload(module)
+    database = Database(store, Key.of(TARGET))
+    workload = ms.database.Workload(module)
     arguments = ms.arg_info.ArgInfo.from_entry_func(module, remove_preproc=False)
     for applied, seconds in ((chosen.trace, 1e-6), (Schedule(module).trace, 1e-3)):
         record = ms.database.TuningRecord(applied, workload, [seconds], TARGET, arguments)
-        database.commit_gated(record)
-    ((name, best), (_, other)) = database.best(module, 9)
-    assert store.state(name) == GATED and knob_candidates.is_noted(trace_text(best.trace))
+        database.commit(record, rejected="", session="s", spent=0.0)
+    records = [record for _, record in database.best(module, 9)]
+    best, other = records
+    assert knob_candidates.is_noted(trace_text(best.trace))
     again = Schedule(module)
     best.trace.apply_to_schedule(again, remove_postproc=False)
     assert structural_equal(
         gpu_knobs.realised(again.mod, TARGET), gpu_knobs.realised(chosen.mod, TARGET)
     )
-    served = [trace_text(record.trace) for record in database.get_top_k(workload, 9)]
-    assert served == [trace_text(other.trace)]
-    assert trace_text(database.query_tuning_record(module, TARGET, "main").trace) == served[0]
+    candidate = ms.MeasureCandidate(Schedule(module), arguments)
+    evolution = evolution_of(module, 1, [(record, candidate) for record in records])
+    evolution.propose()
+    bred = evolution._database.get_all_tuning_records()
+    assert [trace_text(record.trace) for record in bred] == [trace_text(other.trace)]
 
 
 @pytest.mark.parametrize("change", ["knobs", "revision", "rule"])
@@ -133,17 +135,20 @@ def test_prepared_functions_have_comparisons_for_maxima():
     assert nodes_in(rules.prepared(tvm.IRModule({"main": largest}))["main"], tirx.Max)
 
 
-def candidates(module, count):
-    """Some candidates of TVM's evolutionary search for a module, from a small population."""
-    evolution = Evolution(
+def evolution_of(module, count, known=()):
+    """TVM's evolutionary search for a module."""
+    return Evolution(
         lambda: space.context(module, TARGET, "task", 0, 2),
-        list,
+        lambda: known,
         ms.cost_model.RandomModel(),
-        ms.database.MemoryDatabase(),
         count,
     )
+
+
+def candidates(module, count):
+    """Some candidates of TVM's search, from a small population."""
     with patch.multiple(space, _POPULATION=2 * count, _UNMEASURED=count, _GENERATIONS=1):
-        return [each.sch.mod for each in evolution.propose()]
+        return [each.sch.mod for each in evolution_of(module, count).propose()]
 
 
 def test_without_xgboost_candidates_are_bred_at_random(monkeypatch):

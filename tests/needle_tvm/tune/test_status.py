@@ -1,4 +1,4 @@
-"""The status of a search: figures, the line, the table and JSON, without TVM."""
+"""The status of a search: figures, the line, the bar and JSON, without TVM."""
 
 import io
 import json
@@ -27,14 +27,6 @@ def test_figures_of_a_task():
     assert CONV.seconds == 100e-6  # the rule's, until something better is known
     assert replace(DENSE, rule=8e-6).seconds == 8e-6  # the search found nothing better
     assert NEW.seconds is None
-
-
-def test_totals_wait_for_every_task():
-    assert STATUS.total == pytest.approx(5 * 12.3e-6 + 2 * 100e-6)
-    assert STATUS.total_at_start == pytest.approx(5 * 20e-6 + 2 * 100e-6)
-    unknown = replace(STATUS, tasks=[*STATUS.tasks, NEW])
-    assert unknown.total is None and unknown.total_at_start is None
-    assert Status([], 0, 1, 0.0).total is None
 
 
 @pytest.mark.parametrize(
@@ -113,14 +105,12 @@ def drawn(rng):
     return Status(tasks, *counts, maybe(rng.random() * 1e4), rng.choice(names), rng.randrange(99))
 
 
-def test_any_status_travels_and_is_shown():
+def test_any_status_travels():
     for seed in range(100):
         status = drawn(random.Random(seed))
         back = Status.from_json(json.loads(json.dumps(status.to_json(), allow_nan=False)))
         assert back == status and str(back) == str(status)
         assert all(isinstance(task.rejected, Counter) for task in back.tasks)
-        text = rendered(status, rows=5)
-        assert status.current is None or ">" in text
 
 
 def test_two_states_that_differ_are_not_taken_for_one_another():
@@ -129,59 +119,12 @@ def test_two_states_that_differ_are_not_taken_for_one_another():
     assert Status.from_json(changed) != STATUS
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"tasks": None},
-        {**STATUS.to_json(), "tasks": [{}]},
-        {**STATUS.to_json(), "tasks": [{"name": "a", "calls": 1, "colour": "red"}]},
-        {**STATUS.to_json(), "tasks": [7]},
-        {**STATUS.to_json(), "weather": "fair"},
-        {"tasks": []},
-        None,
-    ],
-)
-def test_what_is_no_status_is_refused(value):
-    with pytest.raises(ValueError, match=r"(?i)status"):
-        Status.from_json(value)
-
-
-def rendered(status, rows=None, width=100):
-    out = io.StringIO()
-    rich.console.Console(file=out, width=width, color_system=None).print(status.table(rows, width))
-    return out.getvalue()
-
-
-def test_the_table():
-    head, _, *rows, caption = rendered(STATUS).splitlines()
-    assert head.split() == ("task calls trials rejected rule µs best µs".split())
-    conv, dense = (row.split() for row in rows)  # the slowest task comes first
-    assert conv == "fused_conv2d 2 3 100".split()
-    assert dense == "> fused_dense_relu 5 37 2 20.0 12.3".split()
-    assert caption.rstrip() == (
-        "together 262 µs per inference, 300 µs at the start; rejected: 2 wrong"
-    )
-
-
-def test_the_table_fits_80_columns_and_the_rows_it_is_given():
-    tasks = [replace(CONV, name=f"{LONG}{n}_tail", rule=1e-6 * (20 - n)) for n in range(20)]
-    status = Status(tasks, 1, 2, 3.0, None, tasks[-1].name)
-    lines = rendered(status, rows=6, width=80).splitlines()
-    assert all(len(line) <= 80 and "…" not in line for line in lines)
-    rows = [line for line in lines if ".." in line]
-    assert len(rows) == 6 and "and 14 more tasks" in "".join(lines)
-    names = [line[2:].split()[0] for line in rows]
-    assert len(set(names)) == 6  # shortened names differ, though all begin and end alike
-    assert [line[0] for line in rows] == [" "] * 5 + [">"]
-
-
 class Terminal:
     """A stand-in for rich's Console on a terminal."""
 
-    def __init__(self, monkeypatch, height=20):
+    def __init__(self, monkeypatch):
         self.out, real = io.StringIO(), rich.console.Console
-        settings = {"force_terminal": True, "width": 100, "height": height, "color_system": None}
+        settings = {"force_terminal": True, "width": 100, "height": 20, "color_system": None}
         monkeypatch.setattr(
             rich.console, "Console", lambda **_: real(file=self.out, **settings, _environ={})
         )
@@ -192,26 +135,18 @@ class Terminal:
         return [frame.replace("\x1b[1A", "") for frame in text.split("\r")]
 
 
-@pytest.mark.parametrize("height", [8, 12, 40])
-def test_a_terminal_shows_bar_and_table_and_then_the_bar_alone(monkeypatch, height):
-    terminal = Terminal(monkeypatch, height)
-    tasks = [replace(CONV, name=f"fused_conv2d_{n}") for n in range(15)]
+def test_a_terminal_shows_a_bar(monkeypatch):
+    terminal = Terminal(monkeypatch)
     with cli.progress() as report:
         report(0, 3, "[no] markup")
         time.sleep(0.2)
-        report(2, 3, Status(tasks, 37, 256, 12.4, None, "fused_conv2d_7"))
+        report(2, 3, replace(STATUS, budget_seconds=None))
         time.sleep(0.2)
         report(2, 3, "checking parity")
     frames = terminal.frames()
     assert any("[no] markup" in frame for frame in frames)
-    tables = [frame for frame in frames if "best µs" in frame]
-    assert tables
-    for frame in tables:
-        assert "tuned: 37 of 256 trials, 0:12, 1:13 left" in frame
-        assert re.search(r"^> fused_conv2d_7 ", frame, re.M)
-        assert 3 < len(frame.splitlines()) <= height
-    (last,) = [frame for frame in frames if "checking parity" in frame][-1:]
-    assert "best µs" not in last
+    assert any("tuned: 37 of 256 trials, 0:12, 1:13 left" in frame for frame in frames)
+    assert any("checking parity" in frame for frame in frames)
 
 
 def test_elsewhere_a_line_says_what_changed(monkeypatch, capsys):

@@ -12,26 +12,18 @@ import numpy as np
 import psutil
 import pytest
 
+import needle as ndl
 import needle_tvm
 from needle.trace import trace
 from needle_tvm._tvm.names import tvm
-from needle_tvm.errors import StageError, TuningError
+from needle_tvm.errors import StageError, TuningError, UsageError
 from needle_tvm.frontend import lowering
 from needle_tvm.kernels import cpu
 from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import session, whole_model
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records.rows import (
-    GATED,
-    MEASURED,
-    REJECTED,
-    KeyRow,
-    Module,
-    Record,
-    Trial,
-    Workload,
-)
+from needle_tvm.tune.records.lines import Trial
 from needle_tvm.tune.records.store import FILE, Store
 from needle_tvm.tune.status import Status
 from tests import ROOT
@@ -74,12 +66,10 @@ def trials_in_store():
 def check_verdicts(count):
     """Each of so many trials has a verdict, and those that are right are usable."""
     with Store() as store:
-        records = store.all(Record)
-        assert len(records) == count
-        for name, record in records.items():
-            state = store.state(name)
-            assert state in (GATED, REJECTED)
-            assert (state == GATED) == (record.seconds is not None)
+        trials = store.all(Trial)
+        assert len(trials) == count
+        for name, trial in trials.items():
+            assert bool(store.rejected(name)) == (trial.seconds is None)
 
 
 @pytest.fixture(scope="module")
@@ -140,39 +130,15 @@ def test_another_model_uses_what_was_found_for_the_same_kernel(
     """The second model shares its 32 -> 48 layer with the first, so it uses the same records."""
     (first,) = searched[3].manifest["tuning"]
     with Store() as store:
-        before = {n: r.seconds for n, r in store.all(Record).items() if r.seconds is not None}
+        before = {n: t.seconds for n, t in store.all(Trial).items() if t.seconds is not None}
     _, notes = tune(spec, 32, 48, 80, trials=1)
     shared = next(note for note in notes if note["task"] == first["task"])
     assert shared["trials"] <= 1
     with Store() as store:
-        assert store.row(Record, shared["record"]).seconds <= min(before.values())
+        assert store.all(Trial)[shared["record"]].seconds <= min(before.values())
         assert shared["record"] in before or shared["trials"] == 1
         sessions = {trial.session for trial in store.all(Trial).values()}
         assert [store.spent(each)[0] for each in sorted(sessions)] in ([4, 1], [1, 4])
-
-
-@pytest.mark.slow
-def test_what_was_only_measured_is_judged_and_then_used(
-    spec, searched, tmp_path, monkeypatch, in_this_process
-):
-    """A search judges the fastest of records without a verdict and uses those passing."""
-    with Store(searched[0] / "records") as store:
-        taken = [r for kind in (Module, KeyRow, Workload, Record) for r in store.all(kind).values()]
-    with Store() as store:
-        store.take(taken)
-        imported = store.all(Record)
-        usable = sum(record.seconds is not None for record in imported.values())
-        assert usable and {store.state(name) for name in imported} == {MEASURED}
-    _, (note,) = tune(spec, 32, 48, trials=1)
-    assert note["trials"] == 1, "judging is not paid from the budget"
-    with Store() as store:
-        traces = {record.trace for record in imported.values()}
-        gated = [r for n, r in store.all(Record).items() if store.state(n) == GATED]
-        assert sum(record.trace in traces for record in gated) == min(usable, 4)
-        before = len(store.all(Record))
-    tune(spec, 32, 48, trials=1)
-    with Store() as store:
-        assert len(store.all(Record)) == before, "each is judged once"
 
 
 @pytest.mark.slow
@@ -184,12 +150,11 @@ def test_what_was_lost_with_a_damaged_store_is_searched_again(spec, found, in_th
     file.write_bytes(b"\n".join([*lines[:-3], b"x" + lines[-3], *lines[-2:]]))
     said = []
     tune(spec, 32, 48, trials=4, progress=said.append)
-    assert any("not used; prune sets" in str(line) for line in said)
+    assert any("1 damaged line not used" in str(line) for line in said)
     with Store(report=said.append) as store:
         trials = store.all(Trial)
         (name,) = {trial.session for trial in trials.values()}
         assert store.spent(name)[0] == 4
-        assert sum(store.row(Record, trial.record) is not None for trial in trials.values()) == 4
 
 
 def test_a_place_where_no_store_can_be_made_is_named(spec, monkeypatch):
@@ -302,6 +267,22 @@ def test_bad_trials_are_refused(trials):
         needle_tvm.compile(make_mlp(4, 4), tensor(np.zeros((1, 4), np.float32)), trials=trials)
 
 
+@pytest.mark.parametrize("budget", [{"trials": 1}, {"minutes": 1}])
+def test_a_budget_for_open_sizes_is_refused_by_name(budget):
+    model, x = make_mlp(4, 4), tensor(np.zeros((1, 4), np.float32))
+    dims = {0: {0: ndl.Dim("n", max=4)}}
+    with pytest.raises(UsageError, match="dims: kernels for many sizes are not searched"):
+        needle_tvm.compile(model, x, dims=dims, **budget)
+    with pytest.raises(UsageError, match="not searched"):
+        needle_tvm.jit(dims={"x": {0: dims[0][0]}}, **budget)(lambda x: x + 1)
+
+
+def test_kernels_of_open_sizes_are_no_tasks(spec):
+    x = tensor(np.zeros((4, 32), np.float32))
+    graph = trace(make_mlp(32, 48), x, dims={0: {0: ndl.Dim("n", max=64)}})
+    assert not session.find_tasks(lowering.lower(graph, spec.to_tvm(), "tuned"))
+
+
 def test_trials_belong_to_the_tuned_stage():
     x = tensor(np.zeros((1, 4), np.float32))
     with pytest.raises(StageError, match="only stage 'tuned'"):
@@ -381,5 +362,5 @@ def test_sessions_are_told_apart_by_what_they_tune(spec, found, in_this_process)
     by_session = Counter(trial.session for trial in trials_in_store())
     assert sorted(by_session.values()) == [2, 3, 6]
     with Store() as store:
-        traces = [(r.workload, r.trace) for r in store.all(Record).values()]
+        traces = [(trial.kernel, trial.trace) for trial in store.all(Trial).values()]
     assert len(traces) == len(set(traces))

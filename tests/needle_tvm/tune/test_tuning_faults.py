@@ -16,7 +16,7 @@ from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records.rows import GATED, REJECTED, Record, Trial, Verdict
+from needle_tvm.tune.records.lines import Trial
 from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.status import Status
 from tests.needle_tvm.conftest import make_mlp, tensor
@@ -78,12 +78,11 @@ def test_every_kind_of_fault_is_survived_and_named(tmp_path, monkeypatch, each):
     expected = Counter({kind: each * count for kind, count in KINDS.items()})
     assert Counter(result["rejected"]) == expected
     with Store(tmp_path / "records") as store:
-        records = store.all(Record)
-        states = Counter(store.state(name) for name in records)
-        assert states == {REJECTED: trials // 2, GATED: trials // 2}
-        verdicts = [v for v in store.all(Verdict).values() if v.state == REJECTED]
-        assert Counter(v.detail.split(":")[0] for v in verdicts) == expected
-        assert all(records[verdict.record].seconds is None for verdict in verdicts)
+        found = store.all(Trial).values()
+        assert len(found) == trials
+        reasons = [trial.rejected for trial in found if trial.rejected]
+        assert Counter(reason.split(":")[0] for reason in reasons) == expected
+        assert all(bool(trial.rejected) == (trial.seconds is None) for trial in found)
     time.sleep(0.1)
     assert set(psutil.Process().children(recursive=True)) <= before
 
@@ -134,6 +133,5 @@ def test_tuning_on_two_workers_outlives_one_of_them(tmp_path):
     assert note["trials"] == 12
     assert note["best_seconds"] is not None and note["candidate"] is not None
     with Store(tmp_path / "records") as store:
-        verdicts = store.all(Verdict).values()
-        assert not [v.detail for v in verdicts if v.state == REJECTED], "no candidate's fault"
-        assert [store.state(name) for name in store.all(Record)] == [GATED] * 12
+        reasons = [trial.rejected for trial in store.all(Trial).values()]
+        assert reasons == [""] * 12, "no candidate's fault"

@@ -3,9 +3,8 @@
 import pytest
 
 from needle_tvm._tvm.names import make_target
-from needle_tvm.tune.records.database import RecordDatabase
+from needle_tvm.tune.records.database import Database
 from needle_tvm.tune.records.keys import Key
-from needle_tvm.tune.records.rows import GATED, MEASURED
 from tests.needle_tvm.tune.records.committing import TARGET
 
 
@@ -15,5 +14,5 @@ def target():
 
 
 @pytest.fixture
-def tuning(store, target):
-    return RecordDatabase(store, Key.of(target), (MEASURED, GATED))
+def database(store, target):
+    return Database(store, Key.of(target))

@@ -1,5 +1,8 @@
 """The record store: a write is there once, for all readers, or the writer gets an error."""
 
+import errno
+import json
+import math
 import os
 import random
 import shutil
@@ -8,35 +11,35 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from needle_tvm.errors import RecordsError
-from needle_tvm.tune.records import rows
-from needle_tvm.tune.records.rows import GATED, KINDS, MEASURED, REJECTED, Record
-from needle_tvm.tune.records.store import FILE, OLD_FILE, Store, default_path
+from needle_tvm.tune.records import lines
+from needle_tvm.tune.records.lines import KINDS, Trial
+from needle_tvm.tune.records.store import FILE, Store, default_path
 from tests.needle_tvm.tune.records.record_writer import (
+    CRASH,
     SPENT,
-    add_trial,
-    make_record,
-    make_workload,
+    add_numbered,
+    make_kernel,
+    make_trial,
     session_of,
 )
 from tests.needle_tvm.tune.records.test_records_damage import (
-    acknowledged_rows,
+    acknowledged_trials,
     contents,
-    rows_of,
+    lines_of,
     start_writer,
 )
 
 
 def add(store, *parts, of=0, **options):
-    """Add a record and return its name."""
-    workload, module, key = make_workload(of)
-    record = make_record(workload, *parts, **options)
-    store.add([record], workload=workload, module=module, key=key)
-    return rows.name(record)
+    """Add a trial of kernel number `of` and return its name."""
+    kernel = make_kernel(of)
+    return store.add(make_trial(kernel, *parts, **options), kernel)
 
 
 def test_a_write_is_on_disk_when_it_returns(store, monkeypatch):
@@ -53,9 +56,8 @@ def test_a_write_is_on_disk_when_it_returns(store, monkeypatch):
     assert (found.st_ino, found.st_size) in synchronised
 
 
-def best(store, limit=99, states=(GATED,), of=0):
-    found = store.best([rows.name(make_workload(of)[0])], limit, states)
-    return [name for name, _ in found]
+def best(store, limit=99, of=0):
+    return [name for name, _ in store.best([lines.name(make_kernel(of))], limit)]
 
 
 def test_what_was_written_is_there_after_reopening(tmp_path):
@@ -64,7 +66,7 @@ def test_what_was_written_is_there_after_reopening(tmp_path):
         before = contents(store)
     with Store(tmp_path / "records", report=pytest.fail) as store:
         assert contents(store) == before
-        assert set(store.all(Record)) == names
+        assert set(store.all(Trial)) == names
 
 
 def test_it_lives_in_the_cache(monkeypatch, tmp_path):
@@ -76,47 +78,59 @@ def test_it_lives_in_the_cache(monkeypatch, tmp_path):
     assert default_path().name == "records" and default_path().parent.name == "needle"
 
 
-def test_the_same_record_is_kept_once(store):
-    workload, module, key = make_workload(0)
-    record = make_record(workload, 1)
-    counts = [store.add([record], workload=workload, module=module, key=key) for _ in range(3)]
-    assert counts == [1, 0, 0]
+def test_the_same_trial_is_kept_and_paid_once(store, tmp_path):
+    for _ in range(2):
+        for i in range(6):
+            add_numbered(store, "writer", i)
+        add_numbered(store, "another", 0)
+        assert store.spent(session_of("writer")) == (6, 6 * SPENT)
+        assert contents(store) == lines_of("writer", 6) | lines_of("another", 1)
+    with Store(tmp_path / "merged") as other:
+        for i in range(3, 8):
+            add_numbered(other, "writer", i)
+        for _ in range(2):
+            other.merge(store)
+        assert other.spent(session_of("writer")) == (8, 8 * SPENT)
 
 
-def test_only_gated_records_are_served_unless_asked(store):
-    names = [add(store, i, seconds=1e-3 * (i + 1)) for i in range(4)]
-    add(store, "failed", seconds=1e10)
+def test_the_fastest_usable_trials_are_served(store):
+    names = [add(store, i, seconds=1e-3 * (4 - i)) for i in range(4)]
+    add(store, "failed", rejected=CRASH)
     add(store, "elsewhere", of=1, seconds=1e-9)
-    assert best(store) == []
-    assert best(store, states=[MEASURED]) == names
-    store.decide(names[1:3], GATED, "differs by 1e-7")
-    assert best(store) == names[1:3]
-    assert best(store, 1) == names[1:2] and best(store, 0) == []
-    assert best(store, states=[MEASURED, GATED]) == names
-    store.decide(names[:2], REJECTED)
-    assert best(store) == names[2:3]
-    assert [store.state(name) for name in names] == [REJECTED, REJECTED, GATED, MEASURED]
+    assert best(store) == names[::-1]
+    assert best(store, 1) == names[3:] and best(store, 0) == []
+    store.reject(names[3], "wrong: at [0]")
+    assert best(store) == names[2::-1]
+    assert store.rejected(names[3]) == "wrong: at [0]" and store.rejected(names[0]) == ""
+    with pytest.raises(KeyError, match="no trial"):
+        store.reject("0" * 64, "wrong")
 
 
-def test_a_rejection_outweighs_every_gate(store):
-    name = add(store, 0)
-    for state in (REJECTED, GATED):
-        store.decide([name], state)
-    assert best(store, states=[MEASURED, GATED]) == []
+def test_what_was_tried_is_known_and_a_rejection_is_final(store):
+    kernel = make_kernel(0)
+    for trace, seconds, rejected in (
+        ("a", 3.0, ""),
+        ("a", 2.0, ""),
+        ("b", 1.0, ""),
+        ("b", 1.0, CRASH),
+        ("c", 1.0, CRASH),
+    ):
+        trial = make_trial(kernel, seconds, rejected, seconds=seconds, rejected=rejected)
+        name = store.add(replace(trial, trace=trace, host=trace), kernel)
+    assert store.known([trial.kernel]) == {"a": 2.0, "b": None, "c": None}
+    assert store.rejected(name) == CRASH
+    assert store.known([lines.name(make_kernel(1))]) == store.known([]) == {}
 
 
-def test_rows_that_do_not_belong_together_are_refused(store):
-    workload, module, key = make_workload(0)
-    _, another, _ = make_workload(1)
-    with pytest.raises(ValueError, match="another module"):
-        store.add([], workload=workload, module=another, key=key)
-    record = make_record(make_workload(1)[0], 0)
-    with pytest.raises(ValueError, match="another workload"):
-        store.add([record], workload=workload, module=module, key=key)
-    with pytest.raises(KeyError, match="no record"):
-        store.decide(["0" * 64], GATED)
-    with pytest.raises(ValueError, match="must be one of gated, rejected"):
-        store.decide([], MEASURED)
+@pytest.mark.parametrize("spent", [-1.0, math.nan, math.inf])
+def test_a_trial_that_took_no_length_of_time_is_refused(spent):
+    with pytest.raises(ValueError, match="spent="):
+        replace(make_trial(make_kernel(0), 0), spent=spent)
+
+
+def test_a_trial_of_another_kernel_is_refused(store):
+    with pytest.raises(ValueError, match="another kernel"):
+        store.add(make_trial(make_kernel(1), 0), make_kernel(0))
     assert contents(store) == {}
 
 
@@ -128,9 +142,9 @@ def test_merging_is_idempotent_and_takes_both_whatever_the_order(tmp_path, seed)
         with Store(tmp_path / name) as store:
             for i in range(12):
                 if chance.random() < 0.6:
-                    record = add(store, i, of=i % 3)
-                    if chance.random() < 0.5:
-                        store.decide([record], chance.choice([GATED, REJECTED]))
+                    trial = add(store, i, of=i % 3)
+                    if chance.random() < 0.3:
+                        store.reject(trial, "wrong")
             return contents(store)
 
     parts = {name: make(name) for name in "abc"}
@@ -141,22 +155,37 @@ def test_merging_is_idempotent_and_takes_both_whatever_the_order(tmp_path, seed)
                     store.merge(other)
                     assert not any(store.merge(other).values())
             assert contents(store) == parts["a"] | parts["b"] | parts["c"]
-            states = {name: store.state(name) for name in store.all(Record)}
+            served = [best(store, of=i) for i in range(3)]
         if order == "abc":
-            expected = states
-        assert states == expected
+            expected = served
+        assert served == expected
 
 
-def test_forgetting_takes_along_what_nothing_needs_any_more(store):
-    kept = add(store, 0)
-    gone = rows.name(add_trial(store, "writer", 3))
-    store.decide([gone], GATED)
+def test_a_trial_that_cannot_be_written_whole_is_not_written(store, monkeypatch):
+    add_numbered(store, "writer", 0)
     before = contents(store)
-    counts = {"verdicts": 1, "trials": 1, "records": 1, "workloads": 1, "modules": 1, "keys": 0}
-    assert store.remove([gone], dry_run=True) == counts
+
+    def failing(descriptor, data, offset, write=os.pwrite):
+        write(descriptor, data[: len(data) // 2], offset)
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "pwrite", failing)
+    with pytest.raises(RecordsError, match="nothing was written"):
+        add_numbered(store, "writer", 1)
     assert contents(store) == before
-    assert store.remove([gone]) == counts
-    assert set(store.all(Record)) == {kept} and len(contents(store)) == 4
+
+
+def test_a_trial_outlives_a_kill_right_after_its_commit(tmp_path):
+    code = (
+        "import os, signal, sys\n"
+        "from record_writer import *\n"
+        "add_numbered(Store(sys.argv[1]), 'writer', 0)\n"
+        f"os.kill(os.getpid(), {int(signal.SIGKILL)})\n"
+    )
+    with pytest.raises(Killed):
+        run_beside(code, tmp_path / "records")
+    with Store(tmp_path / "records", report=pytest.fail) as store:
+        assert store.spent(session_of("writer")) == (1, SPENT)
 
 
 def test_8_processes_write_at_once(tmp_path):
@@ -177,10 +206,10 @@ def write_at_once(tmp_path, count):
     expected = {}
     with Store(path, report=pytest.fail) as store:
         for i in range(8):
-            told = list(acknowledged_rows(tmp_path / f"told{i}").values())
+            told = list(acknowledged_trials(tmp_path / f"told{i}").values())
             assert told == [(str(i), number) for number in range(count)]
             assert store.spent(session_of(i)) == (count, SPENT * count)
-            expected.update(rows_of(i, count))
+            expected.update(lines_of(i, count))
         assert contents(store) == expected
 
 
@@ -194,7 +223,7 @@ def test_threads_share_one_store(store):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(store.all(Record)) == 40
+    assert len(store.all(Trial)) == 40
 
 
 def test_a_forked_child_and_its_parent_both_write(tmp_path):
@@ -202,11 +231,9 @@ def test_a_forked_child_and_its_parent_both_write(tmp_path):
         "import glob, os, sys\n"
         "from record_writer import *\n"
         "store = Store(sys.argv[1])\n"
-        "workload, module, key = make_workload(0)\n"
         "def write(who):\n"
         "    for i in range(20):\n"
-        "        record = make_record(workload, who, i)\n"
-        "        store.add([record], workload=workload, module=module, key=key)\n"
+        "        store.add(make_trial(make_kernel(0), who, i), make_kernel(0))\n"
         "write('before')\n"
         "child = os.fork()\n"
         "held = [os.path.realpath(file) for file in glob.glob('/proc/self/fd/*')]\n"
@@ -218,7 +245,7 @@ def test_a_forked_child_and_its_parent_both_write(tmp_path):
     )
     run_beside(code, tmp_path / "records")
     with Store(tmp_path / "records", report=pytest.fail) as store:
-        assert len(store.all(Record)) == 60
+        assert len(store.all(Trial)) == 60
 
 
 class Killed(Exception):
@@ -252,14 +279,14 @@ def test_what_is_no_store_is_refused_and_left_alone(tmp_path):
         Store(tmp_path / "file")
 
 
-def test_a_store_of_an_older_needle_is_refused_with_the_command_that_reads_it(tmp_path):
+def test_a_store_of_an_older_needle_is_refused_with_what_to_do(tmp_path):
     path = tmp_path / "records"
     path.mkdir()
-    (path / OLD_FILE).write_bytes(b"SQLite format 3")
+    (path / "records.sqlite3").write_bytes(b"SQLite format 3")
     for create in (True, False):
-        with pytest.raises(RecordsError, match=rf"records merge --store \S+ \S+{OLD_FILE}"):
+        with pytest.raises(RecordsError, match=r"it holds records\.sqlite3.* move it away"):
             Store(path, create=create)
-    assert [item.name for item in path.iterdir()] == [OLD_FILE]
+    assert [item.name for item in path.iterdir()] == ["records.sqlite3"]
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
@@ -307,12 +334,12 @@ def test_a_full_disk_is_an_error_and_loses_nothing(disk):
             for i in range(1000):
                 written.append(add(store, i, length=20_000))
         assert len(written) > 2
-        assert set(store.all(Record)) == set(written)
+        assert set(store.all(Trial)) == set(written)
         ballast.unlink()
         written.append(add(store, "more"))
-        assert set(store.all(Record)) == set(written)
+        assert set(store.all(Trial)) == set(written)
     with Store(folder / "records", report=pytest.fail) as store:
-        assert set(store.all(Record)) == set(written)
+        assert set(store.all(Trial)) == set(written)
 
 
 def test_a_disk_too_full_for_a_store(disk):
@@ -331,21 +358,19 @@ def test_a_limit_on_file_sizes_is_an_error_and_loses_nothing(tmp_path):
         "from record_writer import *\n"
         "from needle_tvm.errors import RecordsError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, 400_000))\n"
-        "workload, module, key = make_workload(0)\n"
+        "kernel = make_kernel(0)\n"
         "store = Store(sys.argv[1])\n"
         "for i in range(1000):\n"
-        "    record = make_record(workload, i, length=20_000)\n"
         "    try:\n"
-        "        store.add([record], workload=workload, module=module, key=key)\n"
+        "        print(store.add(make_trial(kernel, i, length=20_000), kernel))\n"
         "    except RecordsError as error:\n"
         "        print(error)\n"
         "        break\n"
-        "    print(rows.name(record))\n"
     )
     *written, error = run_beside(code, tmp_path / "records").split("\n")[:-1]
     assert "nothing was written" in error and len(written) > 2
     with Store(tmp_path / "records", report=pytest.fail) as store:
-        assert set(store.all(Record)) == set(written)
+        assert set(store.all(Trial)) == set(written)
 
 
 def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
@@ -356,8 +381,8 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
     with Store(folder / "records", report=pytest.fail) as store:
         assert not store.writable
-        assert set(store.all(Record)) == {name}
-        for change in (lambda: add(store, 1), lambda: store.decide([name], GATED)):
+        assert set(store.all(Trial)) == {name}
+        for change in (lambda: add(store, 1), lambda: store.reject(name, CRASH)):
             with pytest.raises(RecordsError, match="read-only; nothing was written"):
                 change()
         with Store(tmp_path / "records") as mine:
@@ -366,17 +391,15 @@ def test_a_read_only_folder_is_read_and_not_written(disk, tmp_path):
         Store(folder / "new")
 
 
-def test_every_kind_of_row_names_itself(store):
-    name = rows.name(add_trial(store, "writer", 0))
-    store.decide([name], GATED)
-    for kind in KINDS:
-        assert store.all(kind)
-        for row_name, row in store.all(kind).items():
-            stored = (row_name, *rows.values(row))
-            assert rows.verified(kind, stored) == row
-            for i in range(len(stored)):
-                changed = [*stored[:i], "another", *stored[i + 1 :]]
-                assert rows.verified(kind, changed) is None
+def test_every_kind_of_line_names_itself(store):
+    store.reject(add_numbered(store, "writer", 0), "wrong")
+    for kind in KINDS.values():
+        ((name, line),) = store.all(kind).items()
+        assert lines.read(lines.text(line)) == (name, line) and lines.name(line) == name
+        for field in fields(line):
+            changed = json.loads(lines.text(line))
+            changed[kind.kind][field.name] = "another"
+            assert lines.read(json.dumps(changed).encode()) is None
 
 
 def test_a_closed_store_says_so(tmp_path):
@@ -384,4 +407,4 @@ def test_a_closed_store_says_so(tmp_path):
     store.close()
     store.close()
     with pytest.raises(RecordsError, match="was closed"):
-        store.all(Record)
+        store.all(Trial)

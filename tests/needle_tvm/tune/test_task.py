@@ -7,53 +7,62 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from needle_tvm.errors import StageError
-from needle_tvm.tune import budget
-from needle_tvm.tune.budget import Share
 from needle_tvm.tune.options import Options
+from needle_tvm.tune.task import Task, batch_size, pick
 
 SECONDS = st.floats(1e-7, 1.0)
 
 
+def task(name, calls=1, best=None, **options):
+    return Task(name, calls, None, "", best_seconds=best, **options)
+
+
+def picked(*tasks):
+    found = pick(tasks)
+    return found and found.name
+
+
 def test_what_has_no_right_candidate_comes_first():
-    assert budget.pick([("slow", Share(1, 9.0)), ("none", Share(1))]) == "none"
+    assert picked(task("slow", 1, 9.0), task("none")) == "none"
 
 
 def test_calls_count():
-    assert budget.pick([("once", Share(1, 2.0)), ("thrice", Share(3, 2.0))]) == "thrice"
+    assert picked(task("once", 1, 2.0), task("thrice", 3, 2.0)) == "thrice"
 
 
 def test_what_is_exhausted_is_not_picked():
-    shares = [("a", Share(9, 9.0, exhausted=True)), ("b", Share(1, 1e-6))]
-    assert budget.pick(shares) == "b"
-    assert budget.pick(shares[:1]) is None
-    assert budget.pick([]) is None
+    tasks = [task("a", 9, 9.0, exhausted=True), task("b", 1, 1e-6)]
+    assert picked(*tasks) == "b"
+    assert picked(*tasks[:1]) is None and picked() is None
 
 
 def test_batches_without_gain_lose_their_claim():
     """A task whose batches bring no gain gives way to its equal."""
-    stuck, moving = Share(1, 1.0), Share(1, 1.0)
-    stuck.learn(1.0)
-    moving.learn(0.9)
-    assert budget.pick([("stuck", stuck), ("moving", moving)]) == "moving"
+    stuck, moving = task("stuck", best=1.0), task("moving", best=1.0)
+    moving.saw(0.9)
+    for each in (stuck, moving):
+        each.learn(1.0)
+    assert picked(stuck, moving) == "moving"
     for _ in range(50):
         stuck.learn(1.0)
     assert stuck.gain > 0, "nothing is given up for ever"
 
 
 @given(SECONDS, st.lists(SECONDS, max_size=20))
-def test_a_share_stays_sane(first, batches):
-    share = Share(2, first)
+def test_a_claim_stays_sane(first, batches):
+    one = task("one", 2, first)
     for best in batches:
-        before = share.best
-        share.learn(best)
-        assert share.best == min(before, best)
-        assert 0 < share.saving <= 1
-        assert share.gain >= 0 and math.isfinite(share.gain)
+        before = one.best_seconds
+        one.saw(best)
+        one.learn(before)
+        assert one.best_seconds == min(before, best)
+        assert 0 < one.saving <= 1
+        assert one.gain >= 0 and math.isfinite(one.gain)
 
 
 @given(st.one_of(st.none(), st.integers(1, 10_000)), st.integers(1, 200))
 def test_a_batch_fits_the_budget(trials, tasks):
-    size = budget.batch_size(trials, tasks)
+    size = batch_size(trials, tasks)
     assert 1 <= size <= 16
     assert trials is None or size <= trials
 

@@ -1,0 +1,134 @@
+"""The lines of a record store: each states one fact, and its SHA-256 guards and names it.
+
+A line is a JSON object with the kind of its fact and the SHA-256 of the rest:
+
+    {"trial": {"kernel": ..., "trace": ..., "run_secs": [...], ...}, "sha256": "..."}
+
+A fact stays true, so two stores are merged by taking the lines of both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+FORMAT = 2
+HEAD = {"format": FORMAT}
+
+_FAILED_SECONDS = 1e9  # meta_schedule writes 1e10 for a candidate that did not run
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function to tune, for one key.
+
+    `module` is the unscheduled function as TVM's JSON text, `structural_hash` TVM's hash of it, and
+    `key` the canonical JSON of target, versions and pass configuration (`keys.Key`).
+    """
+
+    kind: ClassVar[str] = "kernel"
+    structural_hash: str
+    key: str
+    module: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate for the kernel named `kernel`, as it was measured and judged.
+
+    `trace`, `run_secs` and `args_info` are JSON text as TVM writes it. `rejected` is the reason why
+    it may not be used, as in "crash: ended by SIGSEGV", and empty for a right one. `session` names
+    the budget that it was paid from, and `spent` is the seconds of that budget that it took.
+    `measured_at` is UTC in ISO 8601. Raises ValueError if `spent` is no length of time.
+    """
+
+    kind: ClassVar[str] = "trial"
+    kernel: str
+    trace: str
+    run_secs: str
+    args_info: str
+    rejected: str
+    session: str
+    spent: float
+    measured_at: str
+    host: str
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.spent < math.inf:
+            raise ValueError(f"spent={self.spent!r}: must be from 0, and finite")
+
+    @property
+    def seconds(self) -> float | None:
+        """The mean seconds of a call, or None if the candidate did not run."""
+        return mean_seconds(json.loads(self.run_secs))
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A later verdict: the trial named `trial` may not be used, for this reason."""
+
+    kind: ClassVar[str] = "rejection"
+    trial: str
+    reason: str
+    decided_at: str
+    host: str
+
+
+Line = Kernel | Trial | Rejection
+L = TypeVar("L", bound=Line)
+KINDS: dict[str, type[Line]] = {kind.kind: kind for kind in (Kernel, Trial, Rejection)}
+
+
+def name(line: Line) -> str:
+    """Return a line's name, the hex SHA-256 of its contents."""
+    return _digest(_contents(line))
+
+
+def text(contents: Line | Mapping[str, Any]) -> bytes:
+    """Return a line as it is stored, with its SHA-256 and the newline."""
+    if not isinstance(contents, Mapping):
+        contents = _contents(contents)
+    return (canonical({**contents, "sha256": _digest(contents)}) + "\n").encode()
+
+
+def read(stored: bytes) -> tuple[str, Line | Mapping[str, Any]] | None:
+    """Return the name of a stored line and what it says, or None if the line is damaged.
+
+    What is of no known kind, as a store's first line, is returned as a mapping.
+    """
+    try:
+        contents = json.loads(stored)
+        digest = contents.pop("sha256")
+        if _digest(contents) != digest:
+            return None
+        if len(contents) == 1 and (kind := KINDS.get(*contents)) is not None:
+            return digest, kind(**contents[kind.kind])
+        return digest, contents
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _contents(line: Line) -> dict[str, Any]:
+    return {line.kind: dataclasses.asdict(line)}
+
+
+def _digest(contents: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(contents).encode()).hexdigest()
+
+
+def canonical(value: Any) -> str:
+    """Return JSON text that is the same for equal values."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def mean_seconds(run_secs: Sequence[float] | None) -> float | None:
+    """Return the mean of a candidate's run times, or None if it did not run."""
+    if not run_secs:
+        return None
+    mean = math.fsum(run_secs) / len(run_secs)
+    return mean if 0 <= mean < _FAILED_SECONDS else None
