@@ -67,7 +67,7 @@ def compile(
     - `trials` above 0, or `minutes`, makes the tuned stage search until either is spent. It keeps,
       per kernel, the fastest candidate that gives right results. `seed` decides which are drawn.
       Trials are kept in the record store: an interrupted search goes on, and another model's
-      results for the same kernels are used at once.
+      results for the same kernels are used at once. Not together with `dims`.
     - `cluster` ("tcp://HOST:PORT") is a Dask scheduler whose workers measure candidates.
     - `threads` is the number of threads the code uses, by default the cores this process may use.
       A `target` with "num-cores" sets it too; a different `threads` is refused.
@@ -77,7 +77,7 @@ def compile(
     - `products` chooses what computes a GPU's matmuls: "own" kernels, "cublas", or, for each,
       whichever is faster on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
       only where that is installed.
-    - `progress` True shows a search on stderr: a bar and a table on a terminal, lines elsewhere.
+    - `progress` True shows a search on stderr: a bar on a terminal, lines elsewhere.
       False or None shows nothing. A function is called with lines of text and, while searching,
       with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-class TimedTask(Protocol):
-    name: str
-    best: float | None
-
-
 class Status(Protocol):
     """The progress of a search: `needle_tvm.tune.status.Status`."""
 
@@ -36,7 +31,7 @@ class Status(Protocol):
     @property
     def spent(self) -> float | None: ...
     @property
-    def tasks(self) -> Sequence[TimedTask]: ...
+    def best(self) -> Mapping[str, float | None]: ...
 
 
 Progress = Callable[[int, int, str | Status], None]
@@ -292,7 +287,7 @@ class _Lines:
             self.flush()
             self._say(text)
             return
-        best = {task.name: task.best for task in text.tasks}
+        best = dict(text.best)
         improved = best != self._best and any(best.values())
         self._pending = str(text)
         if improved or time.monotonic() >= self._next:

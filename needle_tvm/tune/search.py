@@ -321,7 +321,7 @@ class Search:
     def _status(self, current: Task) -> dict[str, Any]:
         budget_seconds = self.setup["seconds"]
         status = Status(
-            tasks=[task.status for task in self.tasks.values()],
+            best={name: task.best_seconds for name, task in self.tasks.items()},
             trials=self.spent_trials,
             budget_trials=self.setup["trials"],
             seconds=self.spent_seconds - self.resumed_seconds,
@@ -330,7 +330,7 @@ class Search:
             phase=self._phase,
             resumed=self.resumed,
         )
-        return {"status": status.to_json()}
+        return {"status": vars(status)}
 
     def _result(self, task: Task) -> dict[str, Any]:
         return {

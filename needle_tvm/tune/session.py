@@ -172,7 +172,7 @@ def search(
                     if "said" in answer:
                         say(answer["said"])
                         continue
-                    status = Status.from_json(answer["status"])
+                    status = Status(**answer["status"])
                     reached = max(reached, status.trials)
                     say(status)
         except ChildError as error:

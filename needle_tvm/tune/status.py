@@ -1,4 +1,4 @@
-"""The progress of a running search: as one line, and as JSON.
+"""The progress of a running search, and one line about what it found.
 
 `search` sends it from its process, `session` passes it to the caller's `progress`, and the command
 lines display it. Standard library only.
@@ -6,9 +6,8 @@ lines display it. Standard library only.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm.text import counted, digits
@@ -18,43 +17,18 @@ SEARCHING = "searching"  # the phase in which the budget is spent
 _NAME_WIDTH = 36  # most characters of a task's name
 
 
-@dataclass
-class TaskStatus:
-    """The progress of one kernel's search.
-
-    `calls` is how often one inference calls it. `trials` counts candidates, and `rejected` counts
-    the failed ones by kind. `best` is the seconds per call of the fastest verified candidate and
-    `rule` those of our schedule rule, None if not measured yet.
-    """
-
-    name: str
-    calls: int
-    trials: int = 0
-    rejected: Counter[str] = field(default_factory=Counter)
-    best: float | None = None
-    rule: float | None = None
-
-    def __post_init__(self) -> None:
-        # So that a status read back from JSON equals the one sent.
-        self.rejected = Counter(dict(self.rejected))
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds per call of the fastest known schedule, including the rule's."""
-        return min((s for s in (self.best, self.rule) if s is not None), default=None)
-
-
 @dataclass(frozen=True)
 class Status:
     """The progress of a search.
 
-    `trials` counts all candidates, including the `resumed` ones that an earlier run spent.
+    `best` has each kernel's seconds per call with the fastest schedule known, the rule's included,
+    or None. `trials` counts all candidates, including the `resumed` ones that an earlier run spent.
     `seconds` is what this run has spent, and `budget_seconds` what it may spend. A budget is None
-    if it has no limit of its kind. `current` names the task being tuned, and `phase` the current
+    if it has no limit of its kind. `current` names the kernel being tuned, and `phase` the current
     step. `str()` is one line.
     """
 
-    tasks: Sequence[TaskStatus]
+    best: Mapping[str, float | None]
     trials: int
     budget_trials: int | None
     seconds: float
@@ -62,14 +36,6 @@ class Status:
     current: str | None = None
     resumed: int = 0
     phase: str = SEARCHING
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tasks", tuple(self.tasks))
-
-    @property
-    def task(self) -> TaskStatus | None:
-        """The task being tuned."""
-        return next((task for task in self.tasks if task.name == self.current), None)
 
     @property
     def left(self) -> float | None:
@@ -98,13 +64,11 @@ class Status:
         return min(max(parts), 1.0) if parts else None
 
     def __str__(self) -> str:
-        text = self.headline
-        if (task := self.task) is None:
-            return text
-        text += f"; {shortened(task.name, _NAME_WIDTH)}"
-        if task.seconds is not None:
-            text += f" {digits(1e6 * task.seconds)} us"
-        return text
+        if self.current is None:
+            return self.headline
+        text = f"{self.headline}; {shortened(self.current, _NAME_WIDTH)}"
+        taken = self.best.get(self.current)
+        return text if taken is None else f"{text} {digits(1e6 * taken)} us"
 
     @property
     def headline(self) -> str:
@@ -120,16 +84,6 @@ class Status:
             text += f" ({self.resumed} resumed)"
         text += f", {clock(self.seconds)}"
         return text if self.left is None else f"{text}, {clock(self.left)} left"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for `from_json`."""
-        tasks = [{**vars(task), "rejected": dict(task.rejected)} for task in self.tasks]
-        return {**vars(self), "tasks": tasks}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Status:
-        """Build a status from `to_json`'s values."""
-        return cls(**{**value, "tasks": [TaskStatus(**task) for task in value["tasks"]]})
 
 
 def summary(notes: Sequence[Mapping[str, Any]]) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule
 from needle_tvm.tune.sources import Turn
-from needle_tvm.tune.status import TaskStatus
 
 RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 
@@ -92,18 +91,6 @@ class Task:
         if "record" in self.notes:
             return "the best candidate alone is slower than the rule"
         return "no candidate gave right results"
-
-    @property
-    def status(self) -> TaskStatus:
-        """The task's progress, for display."""
-        return TaskStatus(
-            self.name,
-            self.calls,
-            trials=self.trials,
-            rejected=self.rejected,
-            best=self.best_seconds,
-            rule=self.rule_seconds,
-        )
 
 
 def pick(tasks: Iterable[Task]) -> Task | None:

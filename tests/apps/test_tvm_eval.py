@@ -201,7 +201,7 @@ def test_products_that_no_stage_has_are_refused_before_anything_is_compiled(
 
 def test_a_searchs_status_passes_through_as_it_is(monkeypatch):
     """The command line shows it as a table, so it must arrive as data and not as a line of text."""
-    status, seen = Status([], 1, 2, 3.0), []
+    status, seen = Status({}, 1, 2, 3.0), []
 
     def compile(*inputs, progress, **options):
         for said in ("searching", status, "tuned: done"):
