@@ -44,6 +44,7 @@ LIBRARY, PARAMS = "stock.so", "params.npz"
 
 _SPARE_SECONDS = 3600.0  # a search may take so much longer than its budget
 _BATCH = 16  # candidates of one kernel in a row of TVM's search; its default reaches few kernels
+_BUILD_SECONDS = 120.0  # limit for one candidate of TVM's search
 _FAILED = 1e9  # seconds in TVM's record of a candidate that did not run
 
 
@@ -247,6 +248,8 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
                     ms.measure_callback.UpdateCostModel(),
                     Deadline(),
                 ],
+                # Its 30 s may pass while a process of the builder imports TVM on a busy machine.
+                builder=ms.builder.LocalBuilder(timeout_sec=_BUILD_SECONDS),
                 seed=setup["seed"] + 1,
             )
         except Exception:
