@@ -99,8 +99,8 @@ def begun(target: Path, options: argparse.Namespace) -> dict[str, Any]:
             f"{OURS}: wall time from the call to the compiled library; {STOCK} got as long, and "
             f"finished the batch of {_BATCH} that it was in; its candidates were not checked, and "
             "kernels that it did not reach stay unscheduled",
-            "our calls are those that users write, with fresh arrays; TVM's have theirs converted "
-            "before",
+            "the last columns are times over those of the model that our search left; our calls "
+            "are as users write them, with fresh arrays; TVM's have theirs converted before",
         ],
     }
     if target.exists():
@@ -163,9 +163,9 @@ def _choices(threads: int, seconds: float, seed: int) -> dict[str, Any]:
 def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """A row for each model: each search's time, candidates and kernels, and what it is worth."""
     rows = [["case"]]
-    for name in (OURS, STOCK):
-        rows[0] += [f"{name}: wall time", "candidates (failed)", "kernels searched"]
-    rows[0] += [f"time of {RULES} / of {OURS}", f"time of {STOCK} / of {OURS}"]
+    for whose in ("our", "TVM's"):
+        rows[0] += [f"{whose} search", "candidates (failed)", "kernels"]
+    rows[0] += ["rules / searched", "TVM / searched"]
     for case in found:
         row = [case["case"]]
         for one in case["searches"].values():
