@@ -20,6 +20,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from needle_tvm.artifact.tolerance import compare
+
 FOLDER = Path(__file__).parent / "programs"
 ONNX, PT2, SOURCE = "model.onnx", "model.pt2", "source.json"
 
@@ -43,17 +45,10 @@ class Case:
         for number, (have, want, error) in enumerate(
             zip(found, self.results, self.errors, strict=True)
         ):
-            got = have.astype(want.dtype)
-            with np.errstate(invalid="ignore"):
-                right = (got == want) | np.isinf(error)
-                if want.dtype.kind == "f":
-                    right |= (np.isnan(got) & np.isnan(want)) | (np.abs(got - want) <= error)
-            if not right.all():
-                at = tuple(np.argwhere(~right)[0])
-                return (
-                    f"result {number}: {np.count_nonzero(~right)} of {right.size} elements; at "
-                    f"{[int(i) for i in at]} {got[at]}, expected {want[at]} within {error[at]:.3g}"
-                )
+            known = ~np.isinf(error)
+            compared = compare(want, have, error, scale=1.0, same_dtype=False, known=known)
+            if not compared.right:
+                return f"result {number}: {compared.what}"
         return None
 
 

@@ -10,6 +10,7 @@ except ImportError:
 
 from kernel_lab import contestants, peers, registry
 from kernel_lab.workload import describe
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.target import host
 from needle_tvm.target.features import Processor
 
@@ -78,10 +79,9 @@ def test_a_peer_computes_the_workload(workload, given, peer, tmp_path):
     call, outputs = getattr(contestants, made.factory.partition(":")[2])(**made.kwargs)
     call()
     expected = workload.reference(size, inputs)
-    scale = np.abs(expected).max()
     (result,) = outputs()
     assert result.dtype == workload.result_dtype or result.dtype == np.float64
-    assert np.abs(result - expected).max() <= workload.tolerance(size) * scale
+    assert compare(expected, result, workload.tolerance(size), same_dtype=False).right
 
 
 @pytest.mark.peer

@@ -9,6 +9,7 @@ from kernel_lab.errors import LabUsageError
 from kernel_lab.results import KINDS
 from kernel_lab.trace import trace
 from kernel_lab.workload import Case, Processor, describe
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.runtime.memory import aligned_copy
 
 pytest.importorskip("tvm", reason="the lab needs the [tvm] extra")
@@ -158,9 +159,8 @@ def right_where_claimed(ladder, rung, target, sizes):
         library = build.compile_module(rung.module(case), target)
         library["main"](*map(_tensor, (*inputs, out)))
         expected = workload.reference(size, inputs)
-        scale = np.abs(expected).max() or 1.0
-        difference = np.abs(out - expected).max() / scale
-        assert difference <= workload.tolerance(size), f"{rung.name} at {describe(size)}"
+        compared = compare(expected, out, workload.tolerance(size), same_dtype=False)
+        assert compared.right, f"{rung.name} at {describe(size)}"
     return claimed
 
 

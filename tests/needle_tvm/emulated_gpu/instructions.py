@@ -15,6 +15,7 @@ from kernel_lab.ladders.gemm_ffma import STEP
 from kernel_lab.workload import Case
 from needle_tvm._tvm.names import IRModule, ldmatrix, mma, tvm
 from needle_tvm._tvm.names import tvmscript as T
+from needle_tvm.artifact.tolerance import compare
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.target import nvcc
 from tests.needle_tvm.emulated_gpu import install, load, ptx
@@ -226,10 +227,8 @@ def test_a_rung_waits_for_the_copies_it_multiplies(k, more, tmp_path):
     found, source = run(module, tmp_path, *inputs, result, change=waits)
     assert "cp.async.wait_group 0;" in source
     expected = GEMM.workload.reference(size, inputs)
-    right = np.abs(found - expected).max() <= (
-        GEMM.workload.tolerance(size) * np.abs(expected).max()
-    )
-    assert right == (more == 0)
+    bound = GEMM.workload.tolerance(size)
+    assert compare(expected, found, bound, same_dtype=False).right == (more == 0)
 
 
 def test_shared_memory_of_a_size_said_at_launch(tmp_path):
