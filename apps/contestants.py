@@ -230,17 +230,16 @@ def executable(
     weights: str,
     inputs: str,
     choices: Mapping[str, Any],
-    arrays: bool = False,
 ) -> Calls:
-    """What needle_tvm.compile returns with the keywords `choices`, called with needle's Tensors or,
-    with `arrays`, with NumPy's arrays. The code is served from the cache if it is there."""
+    """What needle_tvm.compile returns with the keywords `choices`, called with Tensors. The code is
+    served from the cache if it is there."""
     import needle_tvm
 
     model, _, tensors = load_needle(factory, options, weights, inputs)
     model.eval()
     compiled = needle_tvm.compile(model, *tensors, **choices)
-    sets = fresh(load_arrays(inputs))
-    return calls(lambda given: compiled(*given), sets if arrays else [*map(as_tensors, sets)])
+    sets = [as_tensors(arrays) for arrays in fresh(load_arrays(inputs))]
+    return calls(lambda given: compiled(*given), sets)
 
 
 def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:

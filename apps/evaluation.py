@@ -54,7 +54,7 @@ class Request:
     recompile: bool = False
     check: bool = True
     threads: int | None = None
-    with_peers: bool = False
+    peers: bool = False
     dump_ir: Path | None = None
     rounds: int = 10
 
@@ -125,7 +125,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
         all(entry["ok"] for entry in found.values())
         and result.get("digits", {"identical": True})["identical"]
     )
-    if request.with_peers:
+    if request.peers:
         result["peers_missing"] = peers.missing(PEERS, subject.kind)
     if result["ok"]:  # the speed of a wrong answer is useless
         allowed = {
@@ -285,7 +285,7 @@ def prepare_contestants(
     return [
         subject.eager(threads, request.device),
         *(subject.compiled(n, stage.executable, threads, way) for n, stage in compiled.items()),
-        *(subject.peers(PEERS, threads, device=request.device) if request.with_peers else ()),
+        *(subject.peers(PEERS, threads, device=request.device) if request.peers else ()),
     ]
 
 

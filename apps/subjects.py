@@ -89,13 +89,13 @@ class Subject:
         kwargs = {**self.recipe, "device": device}
         return Contestant(EAGER, "apps.contestants:eager", kwargs, threads=threads)
 
-    def called(self, name: str, threads: int, arrays: bool = False, **search: Any) -> Contestant:
-        """The compiled model as its users call it, with Tensors or with `arrays`.
+    def called(self, name: str, threads: int, **search: Any) -> Contestant:
+        """The compiled model as its users call it, with Tensors.
 
         It is compiled here, and its process gets it from needle_tvm's cache.
         """
         self.compile(threads, **search)
-        kwargs = {**self.recipe, "choices": {"threads": threads, **search}, "arrays": arrays}
+        kwargs = {**self.recipe, "choices": {"threads": threads, **search}}
         return Contestant(name, "apps.contestants:executable", kwargs, threads=threads)
 
     def compiled(

@@ -65,7 +65,8 @@ def make_parser() -> argparse.ArgumentParser:
     add("-r", "--recompile", action="store_true", help="compile even what the cache holds")
     add(
         "--no-check",
-        action="store_true",
+        dest="check",
+        action="store_false",
         help="keep what is compiled without comparing it with the model first",
     )
     steps = parser.add_mutually_exclusive_group()
@@ -176,25 +177,8 @@ def run(options: argparse.Namespace) -> int:
 
     # With --json - the object has stdout to itself.
     console = cli.console(stderr=to_stdout, quiet=options.quiet)
-    request = evaluation.Request(
-        model=options.model,
-        device=options.device,
-        dtype=options.dtype,
-        products=options.products,
-        stages=options.stages,
-        ladder=options.ladder,
-        trials=options.trials,
-        minutes=options.minutes,
-        cluster=options.cluster,
-        batch=options.batch,
-        weights=options.weights,
-        recompile=options.recompile,
-        check=not options.no_check,
-        threads=options.threads,
-        with_peers=options.peers,
-        dump_ir=options.dump_ir,
-        rounds=options.rounds,
-    )
+    fields = evaluation.Request.__dataclass_fields__
+    request = evaluation.Request(**{name: getattr(options, name) for name in fields})
     with cli.progress(options.quiet) as progress:
         result = evaluation.evaluate(request, progress)
 

@@ -1,7 +1,7 @@
 """One contest of a benchmark, on a CPU or a GPU, and the options and report head they all have.
 
 A contestant is called as its users call it, unless its name ends with CODE. Those of ours whose
-names end with RUNTIME or ARRAYS are further ways to call what the name before that calls.
+names end with RUNTIME call what the name before that calls in another way.
 
 `options` of a benchmark has `rounds`, `block_seconds` and `threads`; `device` ("cpu" or "cuda"),
 `strict`, `timeout` (seconds that a step of a contestant may take) and `alone` (names of contestants
@@ -32,7 +32,6 @@ from needle_tvm.target import host
 from needle_tvm.text import error_line
 
 BEFORE = "before, "  # begins the names of contestants of another commit, which are no peers
-ARRAYS = ", arrays"  # exe(array); without it exe(Tensor)
 Block = TypeVar("Block")
 AGAIN = 4  # times as many rounds for a case that the first run does not decide
 
@@ -203,12 +202,12 @@ def is_decided(case: Mapping[str, Any]) -> bool:
 
 def code_of(name: str) -> str:
     """The name of the code that a contestant calls."""
-    return name.removesuffix(RUNTIME).removesuffix(ARRAYS) + CODE
+    return name.removesuffix(RUNTIME) + CODE
 
 
 def is_called(name: str) -> bool:
     """Whether a contestant is called as users do, and in the first of several ways."""
-    return not name.endswith((CODE, RUNTIME, ARRAYS))
+    return not name.endswith((CODE, RUNTIME))
 
 
 def is_ours(name: str) -> bool:

@@ -121,29 +121,22 @@ def _of_layer(
     kind: str,
     sizes: Sequence[Size],
     split: Callable[[Size], tuple[Size, Size]],
-    result: Callable[[Any], Any] = lambda y: y,
 ) -> Case:
     """A layer of both packages with the same weights. `split` makes of a size the shape of the
-    input and the layer's positional arguments; `result` is of what a call returns."""
+    input and the layer's positional arguments."""
 
     def needle(ndl: Any, size: Size) -> Callable[..., Any]:
         model = getattr(ndl.nn, kind)(*split(size)[1]).eval()
         model.load_state_dict(_weights(model.state_dict(layout="torch")), layout="torch")
-        return lambda x: result(model(x))
+        return model
 
     def torch(th: Any, size: Size) -> Callable[..., Any]:
         model = getattr(th.nn, kind)(*split(size)[1]).eval().requires_grad_(False)
         weights = _weights(model.state_dict())
         model.load_state_dict({name: th.from_numpy(array) for name, array in weights.items()})
-        return lambda x: result(model(x))
+        return model
 
     return Case(sizes, lambda size: [_drawn(*split(size)[0])], needle, torch)
-
-
-def _recurrent(kind: str) -> Case:
-    """The outputs of a layer at sizes (steps, batch, width, hidden)."""
-    sizes = ((20, 1, 64, 64), (35, 16, 128, 128), (50, 32, 256, 256))
-    return _of_layer(kind, sizes, lambda size: (size[:3], size[2:]), lambda y: y[0])
 
 
 def _convolution(kind: str, *sizes: Size) -> Case:
@@ -243,8 +236,6 @@ CASES: dict[str, Case] = {
     "attention causal": _attention(1, causal=True, masked=False),
     "attention masked": _attention(1, causal=False, masked=True),
     "attention of lengths": _attention(2, causal=False, masked=False),
-    "gru": _recurrent("GRU"),
-    "rnn": _recurrent("RNN"),
     "conv1d": _convolution(
         "Conv1d", (1, 16, 128, 32, 3, 1, 1), (8, 64, 256, 64, 5, 1, 2), (4, 80, 1500, 256, 3, 2, 1)
     ),

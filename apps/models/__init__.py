@@ -59,7 +59,7 @@ def language_model(**options: int) -> Model:
 
 def tiny_model(count: int) -> Model:
     """Next to no arithmetic on `count` inputs."""
-    return Model("apps.models.single:tiny", "Tiny", (), {"count": count})
+    return Model("apps.models.single:tiny", "Tiny", (1,), {"count": count})
 
 
 MODELS = {
@@ -80,6 +80,7 @@ MODELS = {
     "mlp-1024x3": mlp_model(*(1024,) * 4, batches=(1,)),
     "convnet": convnet_model(1),
     "encoder": encoder_model(2, length=100, size=320, heads=8, hidden=1280),
+    **{f"tiny-{count}": tiny_model(count) for count in (1, 2, 6)},
     "matmul": Model("apps.models.single:matmul", "Matmul"),
     "attention": Model("apps.models.single:attention", "Sdpa"),
     "lstm-128": language_model(words=1000, size=128, length=20),

@@ -3,9 +3,8 @@ called as its users call it.
 
 Besides times it measures each model's kernels against what this machine can do, and what compiling,
 a first result and memory cost; with --ablation, what each pass and schedule rule is worth; with
---scaling, speed over batch and threads; with --calls, what a call adds to its code; with --tails,
-the slowest of many calls beside busy neighbours; with --beside, eager and compiled in one process;
-with --sizes, one artifact for every size.
+--tails, the slowest of many calls beside busy neighbours; with --beside, eager and compiled in one
+process; with --sizes, one artifact for every size.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import apps.peers
 from apps.subjects import Subject
 from bench import cases, charts, contests, harness, tables
 from bench.contests import RUNTIME
-from bench.cpu import ablation, beside, calls, costs, kernels, scaling, sizes, tails
+from bench.cpu import ablation, beside, costs, kernels, sizes, tails
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
@@ -50,10 +49,6 @@ def _models(options: argparse.Namespace) -> list[cases.Case]:
     return cases.chosen(options.models or cases.EVALUATED, options.batches, options.all)
 
 
-def _names(options: argparse.Namespace) -> Iterable[str]:
-    return cases.MODELS if options.all else options.models or cases.EVALUATED
-
-
 def _of_tails(options: argparse.Namespace) -> Iterable[cases.Case]:
     named = options.models or options.batches or options.all
     return _models(options) if named else tails.CASES
@@ -65,20 +60,6 @@ SECTIONS = (
         "each pass and rule left out in turn",
         "time of the code without / with everything on; = compiles to the same",
         *(_models, ablation.run_case, ablation.table),
-        key="cases",
-    ),
-    Section(
-        "scaling",
-        "batches 1 to 256, threads 1 and 2",
-        "seconds of a call",
-        *(_names, scaling.run_model, scaling.table),
-        key="models",
-    ),
-    Section(
-        "calls",
-        "what a call adds to its code",
-        "what a call adds to its code: a Linear(4, 4) with ReLU for each input",
-        *(lambda options: calls.COUNTS, calls.run_case, calls.table),
         key="cases",
     ),
     Section(

@@ -2,22 +2,17 @@
 
 Times are those of `python -m needle_tvm profile`, in a process of its own; the profiler's share of
 them is taken off evenly, so that they add up to the time of a call without it. Bytes are the
-compulsory ones: each argument once. Operations are TVM's estimate, for convolutions and matmuls no
-more than what the model itself asks for: multiplications with padding, of pixels or of tiles, do
-not count.
+compulsory ones: each argument once. Operations are TVM's count of the loops before they are
+scheduled, with those on the zeros of padding.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from kernel_lab import limits as roofline
-from needle.trace import Graph, trace
+from needle.trace import trace
 from needle_tvm.errors import TuningError
 from needle_tvm.frontend import lowering
 from needle_tvm.process.child import Child
@@ -31,62 +26,6 @@ TOP = 5  # kernels of a model in the table
 _SECONDS = 120.0  # for a child to answer
 _RUNS = 200
 _BUILTIN = "vm.builtin."
-_ALIKE = 2.0  # a kernel whose operations differ from an op's by a larger factor is not that op's
-
-
-@dataclass(frozen=True)
-class Work:
-    """The work of a convolution or matmul: elements of the result, operations without and with
-    those on the zeros of padding."""
-
-    elements: int
-    useful: int
-    padded: int
-
-
-def useful_work(graph: Graph) -> list[Work]:
-    """The work of every convolution and matmul of the graph, in order."""
-    found = []
-    for node in graph.nodes:
-        if node.op is None or node.op.name not in ("conv", "matmul"):
-            continue
-        specs = [operand.spec for operand in node.input_nodes]
-        elements = math.prod(node.spec.shape)
-        padded = 2 * elements * node.op.reduction_length(*specs)
-        useful = padded
-        if node.op.name == "conv":
-            useful = round(padded * _inside(node.op, *(spec.shape for spec in specs)))
-        found.append(Work(elements, useful, padded))
-    return found
-
-
-def _inside(op: Any, x: Sequence[int], w: Sequence[int]) -> float:
-    """The share of a convolution's taps that meet the input and not its padding."""
-    share = 1.0
-    for axis in range(2):
-        stride, pad, dilation = (
-            getattr(op, name)[axis] for name in ("stride", "padding", "dilation")
-        )
-        taps, size = w[axis], x[axis + 1]
-        count = (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
-        at = stride * np.arange(count)[:, None] + dilation * np.arange(taps) - pad
-        share *= float(np.mean((at >= 0) & (at < size)))
-    return share
-
-
-def operations(estimate: int, elements: int, known: Sequence[Work]) -> int:
-    """Operations of a kernel that writes so many elements: those of the most similar op among
-    `known`, or TVM's `estimate` if none is similar."""
-
-    def distance(work: Work) -> float:
-        sizes = (size for size in (work.useful, work.padded) if size)
-        return min((abs(math.log(max(estimate, 1) / size)) for size in sizes), default=math.inf)
-
-    alike = [work for work in known if work.elements == elements]
-    best = min(alike, key=distance, default=None)
-    if best is None or distance(best) > math.log(_ALIKE):
-        return estimate
-    return min(best.useful, estimate)
 
 
 def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits) -> dict[str, Any]:
@@ -96,7 +35,7 @@ def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits
 
     graph = trace(subject.model, *subject.tensors)
     module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
-    functions, known = prim_funcs(module), useful_work(graph)
+    functions = prim_funcs(module)
     contestant = subject.compiled("profile", executable, threads)
     found = _ask("profile_artifact", dict(contestant.kwargs), threads)
     rows = []
@@ -108,8 +47,7 @@ def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits
                 estimate, _ = roofline.work(function)
             except TuningError:
                 continue
-            elements = math.prod(row["shapes"][-1])
-            count = operations(estimate, elements, known) * row["calls"]
+            count = estimate * row["calls"]
             least = row["calls"] * roofline.floor(
                 limits, count / row["calls"], row["bytes"] / row["calls"]
             )

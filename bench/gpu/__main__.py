@@ -16,8 +16,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.gpu import host, plan, suite
+from bench.gpu import host, plan
 from needle_tvm.process import command_line as cli
+from tests import gpu_suite
 
 _SECONDS = 570.0  # a host that takes a command for ten minutes sees its end
 
@@ -33,7 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     bundled.add_argument("--out", type=Path, default=host.BUNDLE.parent, help="(%(default)s)")
     bundled.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
     tests = commands.add_parser("test", help="run the tests; further arguments go to pytest")
-    tests.add_argument("--only", nargs="+", choices=suite.TITLES, metavar="NAME")
+    tests.add_argument("--only", nargs="+", choices=gpu_suite.TITLES, metavar="NAME")
     timed = commands.add_parser("bench", help="measure beside PyTorch")
     timed.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
     for each in (tests, timed):
@@ -86,7 +87,7 @@ def _on_host(options: argparse.Namespace, rest: list[str], given: list[str]) -> 
     print(f"gpu-{options.command}: {here.name}, {here.arch}, driver {here.driver}", flush=True)
     deadline = started + options.seconds
     if options.command == "test":
-        return suite.run(options.only, rest, deadline)
+        return gpu_suite.run(options.only, rest, deadline)
     from bench.gpu import run
 
     return run.run(options, here, manifest, deadline)

@@ -2,15 +2,12 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from bench import cases, charts
 from bench.cpu import __main__ as cpu
-from bench.cpu import ablation, costs, kernels, scaling
+from bench.cpu import ablation, costs, kernels
 from kernel_lab.limits import Limits
-from needle import Tensor, nn
-from needle.trace import trace
 from needle_tvm.process.child import ChildError
 from needle_tvm.process.timing import Contestant
 
@@ -24,46 +21,6 @@ REPORT = {
     "rounds": 2,
     "block_seconds": 0.2,
 }
-
-
-def traced(model, *shape):
-    return trace(model.eval(), Tensor(np.zeros(shape, np.float32), requires_grad=False))
-
-
-@pytest.mark.parametrize(
-    ("size", "options", "taps"),
-    [
-        (1, {}, 1),  # only the middle tap of 3 x 3
-        (2, {}, 2 * 2 * 4),  # each of the four results reads all four pixels
-        (5, {"padding": 0}, 9 * 9),
-        (5, {"stride": 2}, (2 + 3 + 2) ** 2),
-        (5, {"dilation": 2, "padding": 2}, (2 + 2 + 3 + 2 + 2) ** 2),
-        (5, {"padding": 3}, (3 * 5) ** 2),
-    ],
-)
-def test_taps_on_padding_do_not_count(size, options, taps):
-    graph = traced(nn.Conv(4, 6, 3, bias=False, **options), 2, 4, size, size)
-    (work,) = kernels.useful_work(graph)
-    assert work.useful == 2 * 2 * 4 * 6 * taps
-    assert work.padded == 2 * work.elements * 4 * 9
-
-
-def test_products_and_groups_count_as_they_are():
-    (work,) = kernels.useful_work(traced(nn.Linear(7, 5), 3, 7))
-    assert work == kernels.Work(15, 2 * 15 * 7, 2 * 15 * 7)
-    (work,) = kernels.useful_work(traced(nn.Conv(4, 4, 3, groups=4, padding=0), 1, 4, 3, 3))
-    assert work == kernels.Work(4, 2 * 4 * 9, 2 * 4 * 9)
-
-
-def test_a_kernel_counts_as_the_op_it_is_like():
-    known = [kernels.Work(100, 1000, 9000), kernels.Work(100, 20000, 20000)]
-    assert kernels.operations(9500, 100, known) == 1000
-    assert kernels.operations(1100, 100, known) == 1000
-    assert kernels.operations(21000, 100, known) == 20000
-    assert kernels.operations(19000, 100, known) == 19000  # never more than the estimate
-    assert kernels.operations(100, 100, known) == 100  # an elementwise kernel of equal size
-    assert kernels.operations(9500, 99, known) == 9500
-    assert kernels.operations(0, 100, []) == 0
 
 
 def test_the_time_of_looking_is_taken_off():
@@ -96,9 +53,8 @@ def test_kernels_and_costs_of_a_model(small, tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "out" / "cpu.json").read_text())
     (case,) = result["cases"]
     products = [row for row in case["profile"]["kernels"] if "dense" in row["name"]]
-    assert [row["operations"] for row in products] and sum(
-        row["operations"] for row in products
-    ) == 2 * 3 * (20 * 30 + 30 * 10)
+    least = 2 * 3 * (20 * 30 + 30 * 10)  # bias and ReLU count, too
+    assert least <= sum(row["operations"] for row in products) < 1.5 * least
     assert all(row["roofline"] is None or row["roofline"] > 0 for row in products)
     assert 0 < case["costs"]["check"] < case["costs"]["compile"]
     (process,) = case["costs"]["processes"].values()
@@ -120,15 +76,6 @@ def test_an_ablation_tells_what_could_not_be_timed(small, tmp_path, monkeypatch,
     assert "'nonsense'" in case["untimed"]["nonsense"]
     page = (tmp_path / "out" / "ablation.md").read_text()
     assert "| nonsense | fails |" in page and "fold_scale" not in page
-
-
-def test_scaling_over_batches_and_threads(small, tmp_path, capsys):
-    arguments = ["--scaling", "--batches", "1", "2", "--out", str(tmp_path / "out")]
-    assert cpu.main([*QUICK, *arguments]) == 0, capsys.readouterr().err
-    result = json.loads((tmp_path / "out" / "scaling.json").read_text())
-    (model,) = result["models"]
-    found = [(point["threads"], point["batch"]) for point in model["points"]]
-    assert found == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
 def test_rows_of_the_ablation(monkeypatch):
@@ -164,19 +111,6 @@ def test_rows_of_the_roofline_and_of_costs():
 def test_a_contestant_that_fails_at_its_start_is_named():
     with pytest.raises(ChildError, match="the broken one"):
         costs.cold_start(Contestant("the broken one", "bench.memory:no_such"), 1)
-
-
-def test_points_become_a_row_per_contestant():
-    points = [
-        {"threads": 1, "batch": batch, "name": name, "median": 1e-3}
-        for batch, name in ((1, "A"), (4, "A"), (4, "B"))
-    ]
-    rows = scaling.table([{"model": "m", "points": points}])
-    assert rows == [
-        ["model", "threads", "", "batch 1", "batch 4"],
-        ["m", "1", "A", "1.00 ms", "1.00 ms"],
-        ["m", "1", "B", "", "1.00 ms"],
-    ]
 
 
 def test_a_chart_of_cases_with_different_peers(tmp_path):

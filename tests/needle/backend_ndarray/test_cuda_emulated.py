@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.suite import DEVICE_TESTS, LEFT_OUT
 from tests import ROOT
+from tests.gpu_suite import DEVICE_TESTS, LEFT_OUT
 
 BUILD = ROOT / "build" / "emulated"
 

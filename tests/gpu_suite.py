@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.etree import ElementTree
 
-from bench.gpu.host import ROOT
+from tests import ROOT
 
 # Tests that take a device, and those of the GPU alone. The suite runs them on emulated devices
 # (tests/needle/backend_ndarray/test_cuda_emulated.py). Words in names leave out what is about a
@@ -133,8 +133,14 @@ def run(only: Sequence[str] | None, more: Sequence[str], deadline: float) -> int
     ]
     found = [step for step in steps(marked) if only is None or step.title in only]
     code, told = run_all(found, more, deadline)
-    print("\n".join(f"gpu-test: {line}" for line in told))
+    say(told)
     return code
+
+
+def say(lines: Sequence[str]) -> None:
+    """Print lines at once."""
+    sys.stdout.writelines(f"gpu-test: {line}\n" for line in lines)
+    sys.stdout.flush()
 
 
 def run_all(found: Sequence[Step], more: Sequence[str], deadline: float) -> tuple[int, list[str]]:
@@ -152,7 +158,7 @@ def run_all(found: Sequence[Step], more: Sequence[str], deadline: float) -> tupl
             told.append(f"{step.title}: not run, no time was left")
             good = good and step.sample
             continue
-        print(f"gpu-test: {step.title}, up to {seconds:.0f} s", flush=True)
+        say([f"{step.title}, up to {seconds:.0f} s"])
         outcome, counts = run_step(step, more, seconds)
         ran += counts.get("passed", 0) + counts.get("failed", 0)
         passed = outcome == "passed" or (step.sample and outcome == "cut short")

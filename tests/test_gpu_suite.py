@@ -5,7 +5,8 @@ import time
 
 import pytest
 
-from bench.gpu import host, suite
+from tests import ROOT
+from tests import gpu_suite as suite
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +88,7 @@ def test_every_step_names_what_is_there():
     assert tuple(each.title for each in found) == suite.TITLES and len(set(suite.TITLES)) == 6
     for each in found:
         paths = [word for word in each.arguments if word.startswith("tests/")]
-        assert paths and all((host.ROOT / path).exists() for path in paths)
+        assert paths and all((ROOT / path).exists() for path in paths)
         assert each.sample == bool(each.before) and not (each.parallel and each.before)
 
 
