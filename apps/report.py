@@ -59,7 +59,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
     for name in timed or result["stages"]:
         stage, entry = result["stages"].get(name), timed.get(name)
         cells = [name, *([steps.get(name, "")] if steps else [])]
-        cells += [cell(stage, entry) for cell in columns.values()]
+        cells += [_cell(heading, stage, entry) for heading in columns]
         if digits:
             accuracy = digits["accuracy"].get(name)
             cells.append("" if accuracy is None else f"{accuracy:.2%}")
@@ -96,55 +96,34 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
 _Entry = Mapping[str, Any] | None  # of a stage or a contestant in the result, if it has one
 
 
-def _ready(stage: _Entry, entry: _Entry) -> str:
-    if stage is None:
-        return ""
-    return duration(stage["seconds_to_ready"]) + ("*" if stage["from_cache"] else " ")
-
-
-def _median(stage: _Entry, entry: _Entry) -> str:
-    return "" if entry is None else duration(entry["median"])
-
-
-def _quartiles(stage: _Entry, entry: _Entry) -> str:
-    if entry is None:
-        return ""
-    return interval(entry["lower_quartile"], entry["upper_quartile"])
-
-
-def _beside_eager(stage: _Entry, entry: _Entry) -> str:
-    if entry is None or set(entry["ratio_to_eager"].values()) == {1.0}:  # eager itself
-        return ""
-    return compared(entry["ratio_to_eager"])
-
-
-def _beside_previous(stage: _Entry, entry: _Entry) -> str:
-    found = (entry or {}).get("ratio_to_previous")
-    return compared(found) if found else ""
-
-
-def _error(stage: _Entry, entry: _Entry) -> str:
-    return "" if stage is None else _largest([stage])
-
-
 def _largest(stages: Iterable[Mapping[str, Any]]) -> str:
     errors = [stage["parity"]["max_absolute"] for stage in stages]
     return "unbounded" if None in errors else f"{max(errors):.1e}"
 
 
-# The columns by heading: those of stages, and those of the rungs of a ladder.
-_STAGES: dict[str, Callable[[_Entry, _Entry], str]] = {
-    "ready in": _ready,
-    "median": _median,
-    "quartiles": _quartiles,
-    "beside eager": _beside_eager,
-    "error": _error,
+# Cells by heading: of stages what is known of the stage, of contestants what was timed.
+_OF_STAGE: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "ready in": lambda s: duration(s["seconds_to_ready"]) + ("*" if s["from_cache"] else " "),
+    "error": lambda stage: _largest([stage]),
 }
-_LADDER: dict[str, Callable[[_Entry, _Entry], str]] = {
-    "median": _median,
-    "beside eager": _beside_eager,
-    "beside the\nrung above": _beside_previous,
+_OF_TIMES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "median": lambda entry: duration(entry["median"]),
+    "quartiles": lambda entry: interval(entry["lower_quartile"], entry["upper_quartile"]),
+    "beside eager": lambda entry: _compared(entry["ratio_to_eager"]),
+    "beside the\nrung above": lambda entry: _compared(entry.get("ratio_to_previous")),
 }
+_STAGES = ("ready in", "median", "quartiles", "beside eager", "error")
+_LADDER = ("median", "beside eager", "beside the\nrung above")
+
+
+def _cell(heading: str, stage: _Entry, entry: _Entry) -> str:
+    cells, of = (_OF_STAGE, stage) if heading in _OF_STAGE else (_OF_TIMES, entry)
+    return "" if of is None else cells[heading](of)
+
+
+def _compared(ratio: Mapping[str, float] | None) -> str:
+    """A ratio of times; nothing for eager's to itself."""
+    return "" if ratio is None or set(ratio.values()) == {1.0} else compared(ratio)
 
 
 def to_json(result: Mapping[str, Any]) -> str:

@@ -24,6 +24,7 @@ from needle_tvm.process import command_line as cli
 from needle_tvm.target import host
 from needle_tvm.text import error_line
 
+CHECKPOINT = ".checkpoint.safetensors"
 _QUIET_SECONDS = 5.0  # between progress lines within an epoch
 
 
@@ -54,18 +55,6 @@ class Task:
     def evaluate(self) -> dict[str, float]:
         """Test metrics by name; the model is in eval mode."""
         raise NotImplementedError
-
-
-@dataclass
-class Plan:
-    """The length of training and its output paths. `stop_after` limits this process's steps."""
-
-    epochs: int
-    checkpoint: Path
-    log: Path
-    resume: bool = False
-    stop_after: int | None = None
-    checkpoint_every: int | None = None  # steps; None: only at the end of each epoch
 
 
 @dataclass
@@ -122,34 +111,24 @@ def main(
     on the test set. Returns the exit code of the program."""
 
     def run() -> int:
-        plan, device = prepare(options)
+        import needle as ndl
+
+        cli.check_writable(options.out)
+        device = getattr(ndl, options.device)()
+        if not device.enabled():
+            raise UsageError(f"device {options.device!r} is not available on this machine")
+        ndl.manual_seed(options.seed)
         task = make_task(options, device)
         with cli.progress(options.quiet) as report:
-            progress = train(task, plan, report)
-        return finish(task, plan, progress, options)
+            progress = train(task, options, report)
+        return finish(task, progress, options)
 
     return cli.guarded(program, run)
 
 
-def prepare(options: argparse.Namespace) -> tuple[Plan, Any]:
-    """(plan, device) of a command line. UsageError for options that cannot be met."""
-    import needle as ndl
-
-    out = options.out
-    plan = Plan(
-        options.epochs,
-        checkpoint=out.with_name(f"{out.stem}.checkpoint.safetensors"),
-        log=out.with_name(f"{out.stem}.jsonl"),
-        resume=options.resume,
-        stop_after=options.stop_after,
-        checkpoint_every=options.checkpoint_every,
-    )
-    cli.check_writable(out)
-    device = getattr(ndl, options.device)()
-    if not device.enabled():
-        raise UsageError(f"device {options.device!r} is not available on this machine")
-    ndl.manual_seed(options.seed)
-    return plan, device
+def beside(out: Path, ending: str) -> Path:
+    """The checkpoint or the log of a run whose weights go to `out`."""
+    return out.with_name(f"{out.stem}{ending}")
 
 
 def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
@@ -160,31 +139,32 @@ def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
     return base * 0.5 * (1 + math.cos(math.pi * (step - rise) / max(steps - rise, 1)))
 
 
-def train(task: Task, plan: Plan, report: cli.Progress) -> Progress:
+def train(task: Task, options: argparse.Namespace, report: cli.Progress) -> Progress:
     """Train to the end or until stopped; in either case a checkpoint is written.
 
     Raises UsageError if there is nothing to resume or the run has other settings; on Ctrl-C or
     SIGTERM, KeyboardInterrupt or SystemExit once the step is done.
     """
-    settings = {**task.settings, "epochs": plan.epochs}
-    progress = _resumed(task, plan, settings) if plan.resume else Progress(settings)
+    settings, path = {**task.settings, "epochs": options.epochs}, beside(options.out, CHECKPOINT)
+    progress = _resumed(task, path, settings) if options.resume else Progress(settings)
     base = settings["lr"]
     per_epoch = len(task.loader)
     if per_epoch == 0:
         raise UsageError("there are too few samples for a single batch")
-    steps = per_epoch * plan.epochs
-    last = steps if plan.stop_after is None else min(steps, progress.step + plan.stop_after)
+    steps = per_epoch * options.epochs
+    last = steps if options.stop_after is None else min(steps, progress.step + options.stop_after)
     begun = time.perf_counter() - progress.seconds
-    said, text = time.perf_counter(), _text(progress, plan)
+    said, text = time.perf_counter(), _text(progress, options.epochs)
 
     def save() -> None:
         progress.seconds = time.perf_counter() - begun
-        values = vars(progress)
-        checkpoint.save(
-            plan.checkpoint, task.model, task.optimizer, task.loader, task.carried, values
-        )
+        state = task.model, task.optimizer, task.loader, task.carried, vars(progress)
+        checkpoint.save(path, *state)
 
-    with _Log(plan.log, progress) as log, _signals() as stopped:
+    with (
+        _Log(beside(options.out, ".jsonl"), progress) as log,
+        _signals() as stopped,
+    ):
         while progress.step < last:
             if progress.step % per_epoch == 0:
                 task.begin_epoch()
@@ -206,17 +186,17 @@ def train(task: Task, plan: Plan, report: cli.Progress) -> Progress:
                     raise EvaluationError(f"the loss is {value} at step {progress.step}")
                 now = time.perf_counter()
                 if now - said > _QUIET_SECONDS:
-                    said, text = now, _text(progress, plan)
+                    said, text = now, _text(progress, options.epochs)
                 report(progress.step, steps, text)
                 if progress.step % per_epoch == 0:
                     break
                 if stopped or progress.step == last:
                     break
-                if plan.checkpoint_every and progress.step % plan.checkpoint_every == 0:
+                if options.checkpoint_every and progress.step % options.checkpoint_every == 0:
                     save()
             if progress.step % per_epoch == 0:
                 _end_epoch(task, progress, begun, log)
-                text = _text(progress, plan)
+                text = _text(progress, options.epochs)
                 report(progress.step, steps, text)
             save()
             if stopped:
@@ -241,28 +221,28 @@ def _end_epoch(task: Task, progress: Progress, begun: float, log: _Log) -> None:
     )
 
 
-def _text(progress: Progress, plan: Plan) -> str:
+def _text(progress: Progress, epochs: int) -> str:
     if progress.loss_count:
         mean = progress.loss_sum / progress.loss_count
         return f"epoch {progress.epoch + 1:3d}  step {progress.step}  loss {mean:.4f}"
     figures = "  ".join(f"{name} {value:.4f}" for name, value in progress.metrics.items())
-    return f"epoch {progress.epoch:3d} of {plan.epochs}  {figures}".rstrip()
+    return f"epoch {progress.epoch:3d} of {epochs}  {figures}".rstrip()
 
 
-def _resumed(task: Task, plan: Plan, settings: Mapping[str, Any]) -> Progress:
-    if not plan.checkpoint.is_file():
-        raise UsageError(f"--resume: there is no checkpoint {plan.checkpoint}")
+def _resumed(task: Task, path: Path, settings: Mapping[str, Any]) -> Progress:
+    if not path.is_file():
+        raise UsageError(f"--resume: there is no checkpoint {path}")
     try:
-        progress = Progress(**checkpoint.read_progress(plan.checkpoint))
+        progress = Progress(**checkpoint.read_progress(path))
         before = progress.settings
         for name in {**before, **settings}:
             if before.get(name) != settings.get(name):
                 raise UsageError(
-                    f"--resume: {name} is {settings.get(name)!r}, but {plan.checkpoint} was begun "
+                    f"--resume: {name} is {settings.get(name)!r}, but {path} was begun "
                     f"with {before.get(name)!r}"
                 )
         task.carried = checkpoint.restore(
-            plan.checkpoint, task.model, task.optimizer, task.loader, task.device
+            path, task.model, task.optimizer, task.loader, task.device
         )
     except (TypeError, ValueError) as error:
         if isinstance(error, UsageError):
@@ -322,12 +302,13 @@ def _signals() -> Iterator[list[BaseException]]:
             signal.signal(number, handler)
 
 
-def finish(task: Task, plan: Plan, progress: Progress, options: argparse.Namespace) -> int:
+def finish(task: Task, progress: Progress, options: argparse.Namespace) -> int:
     """Write the weights of a finished run and report its result; return the exit code."""
     import needle as ndl
 
-    if progress.epoch < plan.epochs:
-        text = f"left off after step {progress.step}; --resume goes on from {plan.checkpoint}"
+    if progress.epoch < options.epochs:
+        path = beside(options.out, CHECKPOINT)
+        text = f"left off after step {progress.step}; --resume goes on from {path}"
     else:
         task.model.eval()
         ndl.save(options.out, task.model)

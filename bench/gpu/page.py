@@ -10,19 +10,7 @@ from typing import Any
 from apps import report
 from bench import charts, tables
 from bench.gpu.run import smoke_checks
-from kernel_lab import registry
-from kernel_lab.factors import factor
-from kernel_lab.workload import Published
-from needle_tvm.text import duration
 
-# The contests whose ladder a document has, and that document's number (docs/guide/10-figures.md).
-DOCUMENTS = {
-    "lab-conv1d": "000",
-    "lab-depthwise": "000",
-    "lab-gemm": "002",
-    "lab-gemm-2048": "001",
-    "lab-separable": "004",
-}
 _HOW = (
     "Each contestant has a process of its own; blocks alternate. Inputs lie on the GPU and results"
     " stay there. *Calls* (the medians) are timed by the host's clock, each waited for. *GPU alone*"
@@ -48,9 +36,8 @@ def write(result: Mapping[str, Any], out: Path) -> int:
         ]
         said = [f"{c['name']}: {line}" for c in checks for line in c.get("said", ())]
         sections.append(_section("Does it work?", rows) + _block(said))
-    for contest, found in result["contests"].items():
-        if "lab" in found:
-            sections.append(ladder_section(contest, found))
+    for found in result["contests"].values():
+        sections += [_section(title, rows) for title, rows in found.get("tables", ())]
     view = {**result, "cases": [c for f in result["contests"].values() for c in f.get("cases", ())]}
     if view["cases"]:
         picture = f"{stem}-models.png"
@@ -88,32 +75,6 @@ def missing(result: Mapping[str, Any]) -> list[list[str]]:
     for name, found in result["contests"].items():
         rows += [[name, who, why] for who, why in found.get("failed", {}).items()]
     return rows
-
-
-def published(contest: str, lab: Mapping[str, Any]) -> dict[str, Published]:
-    """The documents' figures of a contest by the name of our rung or peer."""
-    document = DOCUMENTS.get(contest)
-    figures = registry.workload(lab["workload"]).published.get("cuda", ())
-    return {f.rung: f for f in figures if f.document == document and f.rung}
-
-
-def ladder_section(contest: str, found: Mapping[str, Any]) -> str:
-    """A ladder's table; each rung that a document has with its time there and its gain over the
-    document's naive rung."""
-    theirs = published(contest, found["lab"])
-    ((title, rows),) = found["tables"]
-    if not theirs:
-        return _section(title, rows)
-    base = theirs.get("naive")
-    headings = [*rows[0], "document", "its time", *["its x naive"] * bool(base)]
-    cells = {
-        name: [figure.step, duration(figure.milliseconds / 1e3)]
-        + ([factor(base.milliseconds / figure.milliseconds)] if base else [])
-        for name, figure in theirs.items()
-    }
-    rows = [[*row, *cells.get(row[0], [""] * (len(headings) - len(row)))] for row in rows[1:]]
-    machine = next(iter(theirs.values())).machine.partition(",")[0]
-    return f"{_section(title, [headings, *rows])}The document's figures are of a {machine}.\n"
 
 
 def _section(title: str, rows: Sequence[Sequence[str]]) -> str:
