@@ -24,7 +24,8 @@ class Case:
     sizes: Sequence[Size]
     inputs: Callable[[Size], Arrays]
     needle: Callable[[Any, Size], Callable[..., Any]]  # of the package needle
-    torch: Callable[[Any, Size], Callable[..., Any]]  # of the package torch
+    torch: Callable[[Any, Size], Callable[..., Any]] | None  # of the package torch
+    scan: Callable[[Any, Size], Callable[..., Any]] | None = None  # the same with `needle.scan`
 
 
 _MATRICES = ((8, 64), (128, 512), (512, 1024))
@@ -139,6 +140,40 @@ def _of_layer(
     return Case(sizes, lambda size: [_drawn(*split(size)[0])], needle, torch)
 
 
+def _associative(
+    name: str,
+    torch: Callable[..., Any] | None,
+    cell: Callable[..., Any],
+    first: str,
+    inputs: int = 1,
+) -> Case:
+    """An op along axis 0 whose recurrence is associative, and the same as a scan of `cell`.
+
+    Numbers are near 1, so that products are neither 0 nor infinite; a linear recurrence decays.
+    """
+
+    def arrays(size: Size) -> Arrays:
+        rng = np.random.default_rng(0)
+        found = [np.exp(rng.normal(0, 0.003, size)).astype(np.float32) for _ in range(inputs)]
+        found[0] *= 0.999 if inputs > 1 else 1
+        return found
+
+    def scan(ndl: Any, _: Size) -> Callable[..., Any]:
+        def step(y: Any, x: Any) -> Any:
+            y = cell(y, *x)
+            return y, y
+
+        return lambda *xs: ndl.scan(step, getattr(ndl, first)(xs[0][0]), xs)[1]
+
+    return Case(
+        ((64, 64), (1000, 64), (10_000, 64), (1000, 4096)),
+        arrays,
+        lambda ndl, _: lambda *xs: getattr(ndl.ops, name)(*xs, axis=0),
+        (lambda th, _: lambda x: torch(th, x)) if torch else None,
+        scan,
+    )
+
+
 def _convolution(kind: str, *sizes: Size) -> Case:
     """A convolution at sizes of its input (n, channels, *extents) and its further arguments:
     outputs, kernel, stride, padding and, of a transposed one, output padding."""
@@ -213,6 +248,15 @@ CASES: dict[str, Case] = {
     "remainder": _of_elements(lambda p, x, y: x % y, count=2),
     "clip": _of_elements(lambda ndl, x: x.clip(0.5, 1.5), lambda th, x: x.clip(0.5, 1.5)),
     "where": _of_elements(lambda p, x, y: p.where(x < y, x, y), count=2),
+    "cumsum of lines": _associative(
+        "cumsum", lambda th, x: x.cumsum(0), lambda y, x: y + x, "zeros_like"
+    ),
+    "cumprod of lines": _associative(
+        "cumprod", lambda th, x: x.cumprod(0), lambda y, x: y * x, "ones_like"
+    ),
+    "linear_scan of lines": _associative(
+        "linear_scan", None, lambda y, a, b: a * y + b, "zeros_like", inputs=2
+    ),
     "einsum": _of_matrix(
         lambda ndl, x: ndl.ops.einsum("ij,kj->ik", x, x),
         lambda th, x: th.einsum("ij,kj->ik", x, x),

@@ -46,9 +46,12 @@ def entries_of(
     arrays = case.inputs(case.sizes[number])
     save_arrays(inputs, {f"x{i}": array for i, array in enumerate(arrays)})
     given = {"name": name, "number": number, "inputs": inputs, "threads": threads}
-    ours = ((OURS, "compiled"), (contests.EAGER, "eager"), ("PyTorch", "pytorch"))
+    ways = {OURS: "compiled", contests.EAGER: "eager"}
+    ways |= {"needle, scan": "scanned"} if case.scan else {}
+    ways |= {"PyTorch": "pytorch"} if case.torch else {}
     entries = [
-        Contestant(each, f"bench.operations:{way}", given, threads=threads) for each, way in ours
+        Contestant(each, f"bench.operations:{way}", given, threads=threads)
+        for each, way in ways.items()
     ]
     onnx = write_onnx(name, number, folder / "model.onnx")
     return entries + (apps.peers.readers(PEERS, onnx, inputs, threads) if onnx else []), None
@@ -63,6 +66,8 @@ def write_onnx(name: str, number: int, path: Path) -> str | None:
 
     case = CASES[name]
     size = case.sizes[number]
+    if case.torch is None:
+        return None
     try:
         tensors = map(torch.from_numpy, case.inputs(size))
         return to_onnx(Function(case.torch(torch, size)).eval(), list(tensors), path)
@@ -87,14 +92,22 @@ def eager(name: str, number: int, inputs: str, threads: int) -> Calls:
 
 def compiled(name: str, number: int, inputs: str, threads: int) -> Calls:
     """needle's compiled function on Tensors."""
+    return _compiled(CASES[name].needle, name, number, inputs, threads)
+
+
+def _compiled(make: Any, name: str, number: int, inputs: str, threads: int) -> Calls:
     import needle as ndl
     import needle_tvm
 
-    case = CASES[name]
     sets = [as_tensors(arrays) for arrays in fresh(load_arrays(inputs))]
-    function = case.needle(ndl, case.sizes[number])
+    function = make(ndl, CASES[name].sizes[number])
     executable = needle_tvm.compile(function, *sets[0], threads=threads)
     return calls(lambda tensors: executable(*tensors), sets)
+
+
+def scanned(name: str, number: int, inputs: str, threads: int) -> Calls:
+    """The same with needle's scan, compiled, on Tensors."""
+    return _compiled(CASES[name].scan, name, number, inputs, threads)
 
 
 def pytorch(name: str, number: int, inputs: str, threads: int) -> Calls:
@@ -103,6 +116,7 @@ def pytorch(name: str, number: int, inputs: str, threads: int) -> Calls:
 
     torch.set_num_threads(threads)
     case = CASES[name]
+    assert case.torch is not None
     function = case.torch(torch, case.sizes[number])
 
     def run(tensors: Sequence[Any]) -> Any:

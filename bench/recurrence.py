@@ -1,7 +1,6 @@
 """Recurrent layers, forward and gradient, beside PyTorch, JAX and ONNX Runtime and, with --before,
 beside another commit; with --own, cells that users write with `ndl.scan` beside JAX's `lax.scan`;
-with --compiling, what compiling takes by the number of steps; with --associative, ops for
-associative recurrences beside the same as a scan."""
+with --compiling, what compiling takes by the number of steps."""
 
 from __future__ import annotations
 
@@ -9,16 +8,14 @@ import argparse
 import importlib.util
 import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import apps.peers
 import apps.report
-from bench import contests, harness, recurrence_calls, tables
+from bench import contests, harness, recurrence_calls
 from bench.compiling import compile_one
 from bench.recurrence_cases import (
     GATES,
@@ -44,15 +41,11 @@ OURS, BEFORE, BEFORE_EAGER = (
 JAX = "JAX lax.scan"
 BEFORES = (BEFORE, BEFORE_EAGER)
 PEERS = ("torch", "onnxruntime", "jax")
-OP, SCAN = "needle, op", "needle, scan"
 # Gradients of the commit before are compiled up to so many steps: each step was code of its own.
 MOST_UNROLLED = 24
 
 COMPILED, STEPS = "peephole_lstm", (10, 100, 1_000, 10_000)
 WHATS = ("trace", "compile", "compile and check")
-
-ASSOCIATIVE = {"cumsum": 1, "cumprod": 1, "linear_scan": 2}  # and how many inputs they have
-LENGTHS, LINES = (64, 1_000, 10_000), (1, 64, 4_096)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -63,7 +56,6 @@ def make_parser() -> argparse.ArgumentParser:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--own", action="store_true", help="users' cells")
     which.add_argument("--compiling", action="store_true", help="CPU seconds of compiling")
-    which.add_argument("--associative", action="store_true", help="ops beside scans")
     add("--steps", type=cli.positive, nargs="+", default=STEPS, help="for --compiling")
     return parser
 
@@ -82,8 +74,6 @@ def run(options: argparse.Namespace) -> int:
             raise UsageError(f"--before {options.before}: there is no .venv/bin/python")
     if options.compiling:
         return run_compiling(options)
-    if options.associative:
-        return race(options, "recurrence-associative", associative_cases(), associative_table)
     if options.own:
         found = [Recurrence(name, mode, OWN[name]) for name in OWN for mode in MODES]
     else:
@@ -98,18 +88,8 @@ def run(options: argparse.Namespace) -> int:
             f"before: {options.before}; its gradients compiled up to {MOST_UNROLLED} steps, and "
             "eager; the table has the faster, and says which if it was eager"
         )
-    return race(options, "recurrence-own" if options.own else "recurrence", cases, summary, notes)
-
-
-def race(
-    options: argparse.Namespace,
-    name: str,
-    cases: harness.Cases,
-    table: Callable[..., tables.Rows],
-    notes: Sequence[str] = (),
-) -> int:
-    """Run the chosen contests of `cases`; print and write them with the rows of `table`."""
-    return harness.run(options, name, cases, PEERS, notes, "beside others", table)
+    name = "recurrence-own" if options.own else "recurrence"
+    return harness.run(options, name, cases, PEERS, notes, "beside others", summary)
 
 
 def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> harness.Entries:
@@ -171,45 +151,6 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             name = min(present, key=lambda name: medians[name], default="")
             row.append(f"{texts.get(name, '')}{' eager' * (name == BEFORE_EAGER)}")
         rows.append(row + [texts.get(name, "") for name in others])
-    return rows
-
-
-def associative_cases() -> harness.Cases:
-    """Each op at each length and number of lines."""
-    return {
-        f"{name}, {length} elements of {lines} lines": partial(
-            associative_entries, name, (length, lines), inputs
-        )
-        for name, inputs in ASSOCIATIVE.items()
-        for length in LENGTHS
-        for lines in LINES
-    }
-
-
-def associative_entries(
-    name: str, shape: tuple[int, int], inputs: int, options: argparse.Namespace, folder: Path
-) -> harness.Entries:
-    """The op and the scan; numbers are near 1, so that products are neither 0 nor infinite."""
-    rng = np.random.default_rng(0)
-    arrays = [np.exp(rng.normal(0, 0.003, shape)).astype(np.float32) for _ in range(inputs)]
-    arrays[0] *= 0.999 if inputs > 1 else 1  # a linear recurrence that decays
-    given = {"name": name, "inputs": str(folder / "inputs.npz"), "threads": options.threads}
-    save_arrays(given["inputs"], {f"x{i}": array for i, array in enumerate(arrays)})
-    code = f"{recurrence_calls.__name__}:associative"
-    return [
-        Contestant(each, code, {**given, "scanned": each == SCAN}, threads=options.threads)
-        for each in (OP, SCAN)
-    ], None
-
-
-def associative_table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each case: the op's time, the scan's, and the scan's over the op's."""
-    rows = [["case", OP, SCAN, "scan / op"]]
-    for case in cases:
-        medians = {entry["name"]: duration(entry["median"]) for entry in case["contestants"]}
-        ratio = case["ratios"].get(OP, {}).get(SCAN)
-        cells = [medians.get(OP, "left out"), medians.get(SCAN, "left out")]
-        rows.append([case["case"], *cells, apps.report.ratio(ratio) if ratio else ""])
     return rows
 
 

@@ -21,7 +21,6 @@ from apps.contestants import Calls, as_tensors, calls, fresh, load_arrays
 from needle_tvm.process.child import load_function
 
 LAYERS = ("LSTM", "GRU", "RNN")
-LARGE = 1 << 22  # elements of an input from which on there is one set of inputs
 _CELLS = "tests.needle.loops.cells"
 
 
@@ -222,36 +221,6 @@ def jax_function(name: str) -> Callable[..., Any]:
 
     own = (peephole_lstm, minimal_gru, s6, gated_linear_attention)
     return layer if name in LAYERS else {each.__name__: each for each in own}[name]
-
-
-def associative(name: str, inputs: str, threads: int, scanned: bool) -> Calls:
-    """A compiled op whose recurrence is associative, along axis 0, or the same as a scan."""
-    import needle as ndl
-    import needle_tvm
-
-    def scan(cell: Callable[..., Any], first: Callable[..., Any], *xs: Any) -> Any:
-        def step(y: Any, x: Any) -> Any:
-            y = cell(y, *x)
-            return y, y
-
-        return ndl.scan(step, first(xs[0][0]), xs)[1]
-
-    ops: dict[str, Any] = {
-        "cumsum": partial(ndl.ops.cumsum, axis=0),
-        "cumprod": partial(ndl.ops.cumprod, axis=0),
-        "linear_scan": partial(ndl.ops.linear_scan, axis=0),
-    }
-    scans: dict[str, Any] = {
-        "cumsum": partial(scan, lambda y, x: y + x, ndl.zeros_like),
-        "cumprod": partial(scan, lambda y, x: y * x, ndl.ones_like),
-        "linear_scan": partial(scan, lambda y, a, b: a * y + b, ndl.zeros_like),
-    }
-    arrays = load_arrays(inputs)
-    several = fresh(arrays) if arrays[0].size < LARGE else [arrays]
-    sets = [as_tensors(each) for each in several]
-    function = (scans if scanned else ops)[name]
-    executable: Any = needle_tvm.compile(function, *sets[0], threads=threads)
-    return calls(lambda each: executable(*each), sets)
 
 
 def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:

@@ -42,15 +42,18 @@ def test_a_layer_beside_others_and_another_checkout(tmp_path, mode):
 
 @pytest.mark.slow
 @pytest.mark.peer
-@pytest.mark.parametrize(
-    ("file", "arguments"),
-    [
-        ("recurrence-own", ["--own", "gated_linear_attention, gradient"]),
-        ("recurrence-associative", ["--associative", "linear_scan, 64 elements of 64 lines"]),
-    ],
-)
-def test_one_case_of_each_other_contest(tmp_path, file, arguments):
-    assert len(contestants(report(tmp_path, file, *arguments, *FEW))) >= 2
+def test_a_cell_of_a_users(tmp_path):
+    found = report(tmp_path, "recurrence-own", "--own", "gated_linear_attention, gradient", *FEW)
+    assert len(contestants(found)) >= 2
+
+
+@pytest.mark.slow
+def test_an_op_beside_the_same_as_a_scan(tmp_path):
+    from bench import operations
+
+    assert operations.main(["linear_scan of lines 64-64", *FEW, "--out", str(tmp_path)]) == 0
+    names = contestants(json.loads((tmp_path / "operations.json").read_text()))
+    assert names == ["needle compiled", "needle eager", "needle, scan"]
 
 
 @pytest.mark.slow
