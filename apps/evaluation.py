@@ -24,7 +24,7 @@ from needle_tvm.process import timing
 from needle_tvm.process.command_line import Progress
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import available_cores
-from needle_tvm.process.timing import Contestant, TimingError
+from needle_tvm.process.timing import TimingError
 from needle_tvm.stages import OWN, STAGES
 from needle_tvm.target import host
 from needle_tvm.target.precision import FLOAT32
@@ -247,7 +247,15 @@ def time_side_by_side(
             report(done, total, "timing side by side")
 
     with scratch_folder("needle-eval-") as folder:
-        contestants = prepare_contestants(subject, compiled, request, threads, folder)
+        subject.save(folder)
+        # On a GPU a call of the program also copies, which PyTorch's, on tensors there, does not.
+        way = "program" if request.device == "cpu" else "artifact"
+        contestants = [
+            subject.eager(threads, request.device),
+            *(subject.compiled(n, stage.executable, threads, way) for n, stage in compiled.items()),
+        ]
+        if request.peers:
+            contestants += subject.peers(PEERS, threads, device=request.device)
         try:
             results = timing.contest(
                 contestants,
@@ -269,24 +277,6 @@ def time_side_by_side(
         "threads": threads,
         "contestants": entries,
     }
-
-
-def prepare_contestants(
-    subject: Subject,
-    compiled: Mapping[str, Stage],
-    request: Request,
-    threads: int,
-    folder: Path,
-) -> list[Contestant]:
-    """The eager model, every stage and the peers; their files are written to `folder`."""
-    subject.save(folder)
-    # On a GPU a call of the program also copies, which PyTorch's, on tensors there, does not.
-    way = "program" if request.device == "cpu" else "artifact"
-    return [
-        subject.eager(threads, request.device),
-        *(subject.compiled(n, stage.executable, threads, way) for n, stage in compiled.items()),
-        *(subject.peers(PEERS, threads, device=request.device) if request.peers else ()),
-    ]
 
 
 def is_digits(name: str, subject: Subject) -> bool:
