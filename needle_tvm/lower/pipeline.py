@@ -34,16 +34,16 @@ from needle_tvm.graph.passes.round_bfloat16 import round_bfloat16
 from needle_tvm.graph.passes.share_norms import share_norms
 from needle_tvm.graph.passes.sink_views import (
     reshape_permutes,
+    sink_images,
     sink_permutes,
     sink_reshapes,
-    sink_units,
-    sink_volumes,
 )
 from needle_tvm.graph.passes.view_reshapes import view_reshapes
 from needle_tvm.graph.passes.wrap_integers import wrap_integers
 from needle_tvm.kernels import cpu, gpu
 from needle_tvm.kernels.attention.fuse_attention import fuse_attention
 from needle_tvm.kernels.conv.conv_as_matmul import conv_as_matmul
+from needle_tvm.kernels.conv.flatten_pixels import flatten_pixels
 from needle_tvm.kernels.conv.merge_groups import merge_groups
 from needle_tvm.kernels.conv.pack_conv import pack_conv
 from needle_tvm.kernels.conv.trim_taps import trim_taps
@@ -175,8 +175,8 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 _DROP_DEAD,
                 sink_permutes,
                 _CLEAN,
-                sink_units,
-                sink_volumes,
+                flatten_pixels,
+                sink_images,
                 _CLEAN,
                 reduce_as_stored,
                 _DROP_DEAD,

@@ -5,9 +5,10 @@ Before: an elementwise operator reads `view(x)`, and its other operand, if it ha
 - for a permutation: a permutation in the same order; a tensor whose permutation by the inverse
   order exists already, for another reader; or a tensor of the same rank that varies along at most
   one axis, which is reshaped;
-- for a reshape of rows (M, N) to (..., N), of images (B, 1, W, N) to (B, W, N), or of images
-  (B * D, H, W, N) to volumes (B, D, H, W, N): a tensor of no more axes that varies along the last
-  one only, or any tensor of the view's own shape, which is reshaped to the rows.
+- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
+  (B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N): a tensor of no more axes that varies
+  along the last one only; for images, along those of the batch as well, if the view has the same;
+  or any tensor of the view's own shape, which is reshaped to the rows.
 A concatenation may read several permutations in one order. All ranks are static.
 
 After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
@@ -120,24 +121,26 @@ class _Rows:
         return None
 
 
-class _Units(_Rows):
+class _Images(_Rows):
     def is_view(self, call: Any) -> bool:
         if call.op != _RESHAPE:
             return False
         before, after = shape_of(call.args[0]), shape_of(call)
-        if before is None or after is None or len(before) != 4 or before[1] != 1:
+        if before is None or after is None or len(before) != 4:
             return False
-        return after == (before[0], *before[2:])
+        batch, _, _, n = before
+        sequences = before[1] == 1 and after == (batch, *before[2:])
+        pixels = before[2] == 1 and len(after) == 4 and (after[0], after[3]) == (batch, n)
+        volumes = len(after) == 5 and after[2:] == before[1:]
+        return sequences or pixels or volumes
 
-
-class _Volumes(_Rows):
-    def is_view(self, call: Any) -> bool:
-        if call.op != _RESHAPE:
-            return False
-        before, after = shape_of(call.args[0]), shape_of(call)
-        if before is None or after is None or len(before) != 4 or len(after) != 5:
-            return False
-        return before[1:] == after[2:]
+    def beside(self, view: Any, other: Any, value: Any) -> Any:
+        images, viewed, shape = map(shape_of, (view.args[0], view, other))
+        if images and viewed and shape and len(shape) == len(viewed):
+            of_image = shape[0] == viewed[0] == images[0] and math.prod(shape[1:-1]) == 1
+            if of_image and shape[-1] in (1, viewed[-1]):
+                return relax.op.reshape(other, exprs_of((shape[0], 1, 1, shape[-1])))
+        return super().beside(view, other, value)
 
 
 def _moves_units_alone(source: Any, order: list[int]) -> bool:
@@ -174,14 +177,10 @@ def sink_reshapes(module: IRModule, target: Target) -> IRModule:
     return _sink(module, target, _Rows)
 
 
-def sink_volumes(module: IRModule, target: Target) -> IRModule:
-    """Sink every reshape of the images that a convolution makes to volumes."""
-    return _sink(module, target, _Volumes)
-
-
-def sink_units(module: IRModule, target: Target) -> IRModule:
-    """Sink every reshape that removes the rows' axis of images one row high."""
-    return _sink(module, target, _Units)
+def sink_images(module: IRModule, target: Target) -> IRModule:
+    """Sink every reshape of the images that a convolution makes: to volumes, to all pixels of an
+    image in rows again, or to sequences."""
+    return _sink(module, target, _Images)
 
 
 def reshape_permutes(module: IRModule, target: Target) -> IRModule:

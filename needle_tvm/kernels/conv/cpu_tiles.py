@@ -15,7 +15,8 @@ from needle_tvm.target.info import target_info
 # flight, the cost of a load beside them, and the costs of each accumulator and each tile before and
 # after the reduction.
 _IN_FLIGHT = 8  # half as many with vectors that a processor executes in two halves
-_LOAD = 0.1
+_LOAD = 0.1  # of a pixel's input, which a multiply-add of AVX-512 reads from memory
+_BROADCAST = 0.7  # the same where it takes an instruction and a register of its own
 _WEIGHT = 0.5  # a vector of weights, which come from further away than the inputs that tiles share
 _STORE = 3
 _TILE = 20
@@ -96,6 +97,7 @@ def _best_tile(
     lanes = group_lanes(dtype, target)[-1]
     halved = target_info(target).in_halves
     waiting = _IN_FLIGHT / 2 if halved else _IN_FLIGHT
+    load = _LOAD if registers >= 32 else _BROADCAST
     best, least = None, math.inf
     for channels in _widths(n, group, dtype, target):
         vectors = -(-channels // lanes)
@@ -105,7 +107,7 @@ def _best_tile(
         for images, height, span in _patches(batch, rows, columns, most):
             tile = ConvTile(images, height, span, channels)
             sums = tile.pixels * vectors
-            step = max(sums * each, waiting) + _LOAD * tile.pixels + _WEIGHT * vectors
+            step = max(sums * each, waiting) + load * tile.pixels + _WEIGHT * vectors
             tiles = math.prod(tile.counts(batch, rows, columns)) * panels
             cycles = tiles * (terms * step + _STORE * sums + _TILE)
             if cycles < least:
