@@ -29,10 +29,11 @@ from bench import cases, charts, contests, tables
 from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.errors import UsageError
 from needle_tvm.process import command_line as cli
-from needle_tvm.process.child import Child
+from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Calls, Contestant, load_arrays, save_arrays
+from needle_tvm.text import error_line
 
 # Names that begin with "needle" get a column of ratios (see contests.run).
 RULES, OURS, STOCK = "needle, rules alone", "needle, searched", "TVM tune_relax"
@@ -79,7 +80,10 @@ def run(options: argparse.Namespace) -> int:
             bar(number, len(left), f"{case.name}: our search")
             ours = search("ours", folder, subject, options, 60 * options.minutes)
             bar(number, len(left), f"{case.name}: TVM's search")
-            stock = search("stock", folder, subject, options, ours["seconds"])
+            try:
+                stock = search("stock", folder, subject, options, ours["seconds"])
+            except ChildError as error:  # its contestant then fails by name
+                stock = {"error": error_line(error)}
             found = contests.run(case.name, entries(subject, folder, options), options)
         report["cases"].append({**found, "searches": {OURS: ours, STOCK: stock}})
         apps.report.write_json(report, target)
@@ -169,6 +173,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     for case in found:
         row = [case["case"]]
         for one in case["searches"].values():
+            if "error" in one:
+                row += ["failed", "", ""]
+                continue
             row += [f"{one['seconds']:.0f} s", f"{one['trials']} ({one['failed']})"]
             row.append(f"{one['tasks_searched']} of {one['tasks']}")
         for name in (RULES, STOCK):
