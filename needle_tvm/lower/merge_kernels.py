@@ -28,6 +28,7 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax
 from needle_tvm.graph.dependence import is_op, readers_of
 from needle_tvm.kernels.blocks import least_work
 from needle_tvm.lower.region import Kernel, Region
+from needle_tvm.target.info import target_info
 from needle_tvm.tir import regions
 from needle_tvm.tir.extents import bounds_of, calls_in, shape_of, symbols_of
 
@@ -73,6 +74,7 @@ class _Merger:
     ) -> None:
         self._module = module
         self._target = target
+        self._lanes = target_info(target).lanes("float32")
         self._builder = builder
         self._readers = readers
         self._bounds = bounds_of(module["main"])
@@ -103,15 +105,19 @@ class _Merger:
         return done + self._merge(run)
 
     def sharing_tasks(self, module: IRModule) -> IRModule:
-        """The module in which kernels of symbolic extents that `main` no longer calls itself call
-        the functions that its regions call, so that no nest is compiled twice."""
+        """The module in which kernels that `main` no longer calls itself call the functions that
+        its regions call, so that no nest is compiled twice."""
         builder = relax.BlockBuilder(module)
         called = {call.args[0] for call in calls_in(module["main"])}
         for variable, lowered in self._lowered.items():
             function = self._module[variable]
-            if lowered is not None and symbols_of(function) and variable not in called:
+            if lowered is not None and variable not in called:
                 changed = regions.calling_tasks(
-                    function, lowered, lambda task: builder.add_func(task, "task")
+                    function,
+                    lowered,
+                    bool(symbols_of(function)),
+                    self._lanes,
+                    lambda task: builder.add_func(task, "task"),
                 )
                 builder.update_func(variable, changed)
         return builder.get()
@@ -128,7 +134,7 @@ class _Merger:
             small = isinstance(function, PrimFunc) and least_work(function) <= _LARGE
             self._lowered[variable] = regions.lowered(function, self._target) if small else None
         lowered = self._lowered[variable]
-        return None if lowered is None else Kernel.of(function, lowered, value)
+        return None if lowered is None else Kernel.of(function, lowered, value, self._lanes)
 
     def _merge(self, run: _Run) -> list[Any]:
         """The bindings that replace a run's."""

@@ -63,9 +63,10 @@ class Kernel:
         return cls(tuple(arguments), tuple(parameters), (), {}, (nest,), symbols, True)
 
     @classmethod
-    def of(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel | None:
+    def of(cls, function: PrimFunc, lowered: PrimFunc, call: Any, lanes: int) -> Kernel | None:
         """Take a call of a function, which is given as `regions.lowered` as well, apart; None if it
-        is not a plain list of loop nests over buffers of known shape."""
+        is not a plain list of loop nests over buffers of known shape. `lanes` are those of float32
+        in the target's vectors."""
         values = extents.arguments_for(function, call)
         lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
@@ -75,8 +76,7 @@ class Kernel:
         scratch: list[Any] = []
         nests: list[Any] = []
         owners = set(parameters)
-        if symbols:
-            statements = [regions.choice_of_nests(each) or each for each in statements]
+        statements = regions.bodies_apart(statements, bool(symbols), lanes)
         if all(regions.is_serial(each) for each in statements):  # one step, its scratch its own
             body = [each for each in statements if not regions.is_view(each)]
             statements = [each for each in statements if regions.is_view(each)]

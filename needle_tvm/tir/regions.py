@@ -16,6 +16,8 @@ from needle_tvm.tir.extents import substituted
 from needle_tvm.tir.functions import lowered_loops, module_of, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
+_LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
+_TASK = 1000  # instructions of a body, beside which a call's are less than 1 %
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
@@ -54,12 +56,16 @@ def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
 
 
 def calling_tasks(
-    function: PrimFunc, lowered: PrimFunc, add: Callable[[PrimFunc], Any]
+    function: PrimFunc,
+    lowered: PrimFunc,
+    symbolic: bool,
+    lanes: int,
+    add: Callable[[PrimFunc], Any],
 ) -> PrimFunc:
-    """A scheduled function of symbolic extents, given as `lowered` as well, whose nests call the
-    functions that a region of it calls (`tasks.shared`)."""
+    """A scheduled function, given as `lowered` as well, whose nests call the functions that a
+    region of it calls (`tasks.shared`)."""
     copy, statements = copied(lowered)
-    steps = [tasks.shared(choice_of_nests(each) or each, {}, add) for each in statements]
+    steps = [tasks.shared(each, {}, add) for each in bodies_apart(statements, symbolic, lanes)]
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(steps)))
     return PrimFunc(copy.params, root, function.ret_type, function.attrs)
 
@@ -110,6 +116,24 @@ def choice_of_nests(statement: Any) -> Any:
         body = tasks.apart(statement.body)
         return tirx.For(statement.loop_var, statement.min, statement.extent, statement.kind, body)
     return _on_one_thread(tasks.apart(statement)) if is_serial_loop(statement) else None
+
+
+def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int) -> list[Any]:
+    """Statements whose nests have bodies that are `tasks.apart`: all of symbolic extents, and of
+    others those that run long enough for a call to cost nothing."""
+    if symbolic:
+        return [choice_of_nests(each) or each for each in statements]
+    return [_body_apart(each, lanes) for each in statements]
+
+
+def _body_apart(statement: Any, lanes: int) -> Any:
+    """A loop of known extent with its body `tasks.apart`; any other statement as it is."""
+    if not isinstance(statement, tirx.For) or statement.kind not in _LOOPS:
+        return statement
+    if buffers_in(statement) is None or instructions(statement.body, lanes) < _TASK:
+        return statement
+    body = tasks.apart(statement.body)
+    return tirx.For(statement.loop_var, statement.min, statement.extent, statement.kind, body)
 
 
 def in_sequence(statements: Sequence[Any]) -> Any:

@@ -20,7 +20,8 @@ from needle_tvm.lower.merge_kernels import BY_KERNEL, merge_kernels
 from needle_tvm.lower.region import _Value, place_values
 from needle_tvm.runtime import profile
 from needle_tvm.target.spec import resolve
-from needle_tvm.tir.functions import calls_of, prim_funcs, simplified
+from needle_tvm.tir import regions
+from needle_tvm.tir.functions import NODES, calls_of, nodes_in, prim_funcs, simplified
 from needle_tvm.tir.nests import substitute
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -216,8 +217,9 @@ def test_regions_compile_for_other_processors(mcpu):
     build_executable(merged, other)
 
 
-def test_sums_of_many_convolutions_stay_in_registers():
+def test_sums_of_many_convolutions_stay_in_registers(monkeypatch):
     """Unless told otherwise, LLVM gives up on this in a function of many loops."""
+    monkeypatch.setattr(regions, "_TASK", math.inf)  # all loops in one function
     target = resolve({"kind": "llvm", "mcpu": "x86-64-v4"}, 1).to_tvm()
     model = nn.Sequential(*(nn.Conv(64, 64, 3, groups=4) for _ in range(4))).eval()
     x = tensor(np.zeros((1, 64, 28, 28), np.float32))
@@ -230,6 +232,33 @@ def test_sums_of_many_convolutions_stay_in_registers():
     sums = [block for block in blocks if "@llvm.fmuladd.v16f32(" in block and " call " in block]
     assert len(sums) >= 4
     assert not any("store <16 x float>" in block for block in sums)
+
+
+def test_equal_nests_are_one_function(target, rng):
+    """Layers of equal shapes call the same function, in a region and as single kernels; what runs
+    for a moment is no function of its own."""
+    layers = [nn.Linear(256, 256) for _ in range(4)]
+    model = nn.Sequential(*(each for layer in layers for each in (layer, nn.ReLU()))).eval()
+    x = rng.standard_normal((16, 256)).astype(np.float32)
+    module = lowering.lower(trace(model, tensor(x)), target, "tuned")
+    functions = prim_funcs(build.schedule(module, target, "tuned"))
+    called = {name: _called(function) for name, function in functions.items()}
+    (region,) = (name for name in functions if name.startswith("region"))
+    assert len(called[region]) == 4 and len(set(called[region])) == 1
+    kernels = [names for name, names in called.items() if name != region and names]
+    assert kernels and all(set(names) == set(called[region]) for names in kernels)
+    expected = model(tensor(x)).numpy()
+    np.testing.assert_allclose(needle_tvm.compile(model, tensor(x))(x).numpy(), expected, 1e-5)
+
+    small = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).eval()
+    module = lowering.lower(trace(small, tensor(x[:2, :8])), target, "tuned")
+    assert not any(map(_called, prim_funcs(build.schedule(module, target, "tuned")).values()))
+
+
+def _called(function):
+    """The names of the functions that a function calls."""
+    calls = nodes_in(function, NODES.call)
+    return [each.op.name_hint for each in calls if isinstance(each.op, tvm.ir.GlobalVar)]
 
 
 def test_a_profile_shows_single_kernels(rng):
