@@ -146,7 +146,7 @@ def entries(subject: Subject, folder: Path, options: argparse.Namespace) -> list
         Contestant(
             OURS,
             "apps.contestants:executable",
-            {**subject.recipe, "choices": choices, "arrays": False},
+            {**subject.recipe, "choices": choices},
             threads=threads,
             env={CACHE_VARIABLE: str(folder / "cache")},
         ),
@@ -179,7 +179,8 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             row.append(f"{one['tasks_searched']} of {one['tasks']}")
         for name in (RULES, STOCK):
             ratio = case["ratios"].get(OURS, {}).get(name)
-            row.append(apps.report.ratio(ratio) if ratio else case["failed"].get(name, ""))
+            failed = case["failed"].get(name) or case["failed"].get(OURS, "")
+            row.append(apps.report.ratio(ratio) if ratio else failed)
         rows.append(row)
     return rows
 
