@@ -14,7 +14,7 @@ from typing import Any
 from needle_tvm.errors import UsageError
 from needle_tvm.process.command_line import OK
 from needle_tvm.text import counted, one_line, printable
-from needle_tvm.tune.records.lines import Kernel, Rejection, Trial
+from needle_tvm.tune.records.facts import Kernel, Rejection, Trial
 from needle_tvm.tune.records.store import Store, default_path
 
 _SHOWN = 12  # characters of a name that are shown; any unique prefix is understood

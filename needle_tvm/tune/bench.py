@@ -19,7 +19,7 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune.measure.cluster import Cluster
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
-from needle_tvm.tune.records import lines
+from needle_tvm.tune.records import facts
 
 WRONG = "wrong"  # kind of a candidate that ran and gave wrong results
 UNFIT = "unfit"  # kind of a candidate whose kernels spill too many of a GPU's registers
@@ -154,7 +154,7 @@ class Bench:
 
 def seconds(outcome: Outcome) -> float | None:
     """Return a candidate's mean seconds per call, or None if it failed."""
-    return lines.mean_seconds(outcome.value["run_secs"]) if outcome.kind == OK else None
+    return facts.mean_seconds(outcome.value["run_secs"]) if outcome.kind == OK else None
 
 
 def _judged(outcome: Outcome, kind: str) -> Outcome:

@@ -24,7 +24,7 @@ from needle_tvm.tune import space
 from needle_tvm.tune.bench import Bench, seconds
 from needle_tvm.tune.measure.cluster import LOST
 from needle_tvm.tune.measure.workers import OK, Outcome
-from needle_tvm.tune.records import lines
+from needle_tvm.tune.records import facts
 from needle_tvm.tune.records.database import Database, trace_text
 from needle_tvm.tune.records.keys import Key
 from needle_tvm.tune.records.store import Store
@@ -90,7 +90,7 @@ class Search:
         )
         place = self.setup["cluster"]  # times of other machines are not this machine's
         parts = [tasks, self.database.key.text, self.setup["seed"], place]
-        return hashlib.sha256(lines.canonical(parts).encode()).hexdigest()
+        return hashlib.sha256(facts.canonical(parts).encode()).hexdigest()
 
     def run(self) -> Iterator[dict[str, Any]]:
         """Run all phases; yields what `search` yields."""
@@ -357,4 +357,4 @@ class Search:
 
 
 def _mean(run_secs: Any) -> float | None:
-    return lines.mean_seconds([float(seconds) for seconds in run_secs or ()])
+    return facts.mean_seconds([float(seconds) for seconds in run_secs or ()])

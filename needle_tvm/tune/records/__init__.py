@@ -1,6 +1,6 @@
 """The record store: what tuning measured, kept durably and served only where it applies.
 
-`lines` defines what is stored, and `store` how: a file of JSON lines. `database` translates between
+`facts` defines what is stored, and `store` how: a file of JSON lines. `database` translates between
 its trials and TVM's records, under a key of `keys`. Only these two import TVM.
 
 The store is `records/records.jsonl` in the cache folder (`NEEDLE_CACHE_DIR`, else the user's own).

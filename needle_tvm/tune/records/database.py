@@ -14,9 +14,9 @@ from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import IRModule, ms, tvm
 from needle_tvm.errors import RecordsError
 from needle_tvm.tir import functions
-from needle_tvm.tune.records import lines
+from needle_tvm.tune.records import facts
+from needle_tvm.tune.records.facts import Kernel, Trial
 from needle_tvm.tune.records.keys import Key
-from needle_tvm.tune.records.lines import Kernel, Trial
 from needle_tvm.tune.records.store import Store, now, this_host
 
 
@@ -50,7 +50,7 @@ class Database:
         """Store one trial; return its name. It is on disk when this returns.
 
         `record` is a TuningRecord, with None for run_secs if the candidate did not run. `rejected`,
-        `session` and `spent` are those of a `lines.Trial`. Raises RecordsError if the record cannot
+        `session` and `spent` are those of a `facts.Trial`. Raises RecordsError if the record cannot
         be stored or is for another target than the key's, and ValueError for a candidate that did
         not run and is not rejected.
         """
@@ -61,15 +61,15 @@ class Database:
             )
         trace, run_secs, _, args_info = record.as_json()
         run_secs = None if run_secs is None else [float(seconds) for seconds in run_secs]
-        if lines.mean_seconds(run_secs) is None and not rejected:
+        if facts.mean_seconds(run_secs) is None and not rejected:
             raise ValueError("a candidate that did not run can only be rejected")
         equal = self.names(record.workload.mod)
         kernel = self.store.all(Kernel)[equal[0]] if equal else self._kernel(record.workload.mod)
         trial = Trial(
-            kernel=lines.name(kernel),
-            trace=lines.canonical(trace),
-            run_secs=lines.canonical(run_secs),
-            args_info=lines.canonical(args_info),
+            kernel=facts.name(kernel),
+            trace=facts.canonical(trace),
+            run_secs=facts.canonical(run_secs),
+            args_info=facts.canonical(args_info),
             rejected=rejected,
             session=session,
             spent=spent,
@@ -101,4 +101,4 @@ class Database:
 
 def trace_text(trace: Any) -> str:
     """Return a trace in the text form of the store's trials and of `Database.known`."""
-    return lines.canonical(functions.trace_fields(trace))
+    return facts.canonical(functions.trace_fields(trace))

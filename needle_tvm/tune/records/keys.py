@@ -13,7 +13,7 @@ from needle_tvm._tvm import versions
 from needle_tvm.errors import TargetError
 from needle_tvm.target import nvcc
 from needle_tvm.target.kind import GPU
-from needle_tvm.tune.records.lines import canonical
+from needle_tvm.tune.records.facts import canonical
 
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target

@@ -5,7 +5,7 @@
         store.best([name(kernel)], 1)
 
 The search opens one, and the `records` commands list and merge with it. It imports no TVM: modules,
-traces and targets are text here. `database` translates them; `lines` has the format.
+traces and targets are text here. `database` translates them; `facts` has the format.
 
 A writer locks the folder, reads what others have written, appends one piece of text that ends with
 a newline, and returns when it is on disk. What a killed writer has left has no newline; the next
@@ -34,8 +34,8 @@ from needle_tvm.errors import ArtifactError, RecordsError
 from needle_tvm.process import atomic
 from needle_tvm.target import host
 from needle_tvm.text import counted, one_line
-from needle_tvm.tune.records import lines
-from needle_tvm.tune.records.lines import FORMAT, HEAD, Kernel, L, Line, Rejection, Trial
+from needle_tvm.tune.records import facts
+from needle_tvm.tune.records.facts import FORMAT, HEAD, Kernel, L, Line, Rejection, Trial
 
 FILE = "records.jsonl"
 
@@ -117,7 +117,7 @@ class Store:
         try:
             with self._locked():
                 if not self._file.exists():
-                    self._write(0, lines.text(HEAD))
+                    self._write(0, facts.text(HEAD))
                     atomic.sync(self.path)
         except OSError:
             with suppress(OSError):
@@ -144,7 +144,7 @@ class Store:
         self._identity: tuple[int, int] | None = None  # of the file that was read
         self._offset = 0  # up to which it was read
         self._ended = True  # whether that is behind a newline
-        self._lines: dict[str, dict[str, Line]] = {kind: {} for kind in lines.KINDS}
+        self._lines: dict[str, dict[str, Line]] = {kind: {} for kind in facts.KINDS}
         self._of_kernel: dict[str, dict[str, Trial]] = {}
         self._rejections: dict[str, str] = {}  # by trial
 
@@ -197,12 +197,12 @@ class Store:
             file.seek(self._offset)
             data = file.read()
         *stored, last = data.split(b"\n")
-        self._ended = lines.read(last) is None
+        self._ended = facts.read(last) is None
         if not self._ended:  # only its newline is missing
             stored, last = [*stored, last], b""
         damaged = 0
         for each in filter(bytes.strip, stored):
-            found = lines.read(each)
+            found = facts.read(each)
             if found is None:
                 damaged += 1
                 continue
@@ -231,10 +231,10 @@ class Store:
 
     def _append(self, taken: Iterable[Line]) -> list[Line]:
         """Write the lines that are not there yet, all or nothing; return these."""
-        new = {lines.name(line): line for line in taken}
+        new = {facts.name(line): line for line in taken}
         new = {n: line for n, line in new.items() if n not in self._lines[line.kind]}
         if new:
-            text = b"".join(lines.text(line) for line in new.values())
+            text = b"".join(facts.text(line) for line in new.values())
             text = text if self._ended else b"\n" + text
             self._write(self._offset, text)
             self._offset, self._ended = self._offset + len(text), True
@@ -266,11 +266,11 @@ class Store:
 
         Raises ValueError if the trial is of another kernel.
         """
-        if trial.kernel != lines.name(kernel):
+        if trial.kernel != facts.name(kernel):
             raise ValueError("the trial names another kernel")
         with self._writing():
             self._append([kernel, trial])
-        return lines.name(trial)
+        return facts.name(trial)
 
     def reject(self, trial: str, reason: str) -> None:
         """Store a verdict: the trial of this name is never used again.
@@ -335,10 +335,10 @@ class Store:
 
         Merging again changes nothing, and the order of merges does not matter.
         """
-        taken = [line for kind in lines.KINDS.values() for line in other.all(kind).values()]
+        taken = [line for kind in facts.KINDS.values() for line in other.all(kind).values()]
         with self._writing():
             new = self._append(taken)
-        return {kind: sum(line.kind == kind for line in new) for kind in lines.KINDS}
+        return {kind: sum(line.kind == kind for line in new) for kind in facts.KINDS}
 
 
 def _reason(error: OSError) -> str:

@@ -21,7 +21,7 @@ from needle_tvm.errors import ArtifactError, KeyFileError, SignatureError
 from needle_tvm.process import command_line
 from needle_tvm.runtime.profile import Call, Profile
 from needle_tvm.text import printable
-from needle_tvm.tune.records import lines
+from needle_tvm.tune.records import facts
 from needle_tvm.tune.records.store import Store
 from tests.needle_tvm.conftest import make_mlp, tensor
 
@@ -140,13 +140,13 @@ def test_a_profile_prints_nothing_hostile():
 def test_records_print_nothing_hostile(tmp_path, capsys):
     """A store may have been merged with someone else's."""
     key = json.dumps({"target": {"kind": HOSTILE}, "versions": {HOSTILE: HOSTILE}})
-    kernel = lines.Kernel(HOSTILE, key, "{}")
+    kernel = facts.Kernel(HOSTILE, key, "{}")
     infos = json.dumps([["TENSOR", HOSTILE, [1]]])
     fields = {"rejected": HOSTILE, "session": HOSTILE, "measured_at": HOSTILE, "host": HOSTILE}
-    trial = lines.Trial(lines.name(kernel), "[]", "[1.0]", infos, spent=0.0, **fields)
+    trial = facts.Trial(facts.name(kernel), "[]", "[1.0]", infos, spent=0.0, **fields)
     with Store(tmp_path / "records") as store:
         name = store.add(trial, kernel)
-    for command in (["list"], ["show", name], ["show", lines.name(kernel)]):
+    for command in (["list"], ["show", name], ["show", facts.name(kernel)]):
         assert main(["records", *command, "--store", str(tmp_path / "records")]) == 0
         out, err = capsys.readouterr()
         clean(out)

@@ -23,7 +23,7 @@ from needle_tvm.kernels.dense import cpu as products
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import session, whole_model
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records.lines import Trial
+from needle_tvm.tune.records.facts import Trial
 from needle_tvm.tune.records.store import FILE, Store
 from needle_tvm.tune.status import Status
 from tests import ROOT

@@ -16,7 +16,7 @@ from needle_tvm.process.threads import thread_environment
 from needle_tvm.target.spec import resolve
 from needle_tvm.tune import bench, search, session, space
 from needle_tvm.tune.options import Options
-from needle_tvm.tune.records.lines import Trial
+from needle_tvm.tune.records.facts import Trial
 from needle_tvm.tune.records.store import Store
 from needle_tvm.tune.status import Status
 from tests.needle_tvm.conftest import make_mlp, tensor

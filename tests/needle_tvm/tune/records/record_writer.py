@@ -8,10 +8,10 @@ The writer is a tuning session with a budget of COUNT trials. Started again, it 
 import hashlib
 import sys
 
-from needle_tvm.tune.records import lines
+from needle_tvm.tune.records import facts
 from needle_tvm.tune.records.store import Store
 
-KEY = lines.canonical({"target": {"kind": "llvm"}, "versions": {"tvm": "0.27"}})
+KEY = facts.canonical({"target": {"kind": "llvm"}, "versions": {"tvm": "0.27"}})
 CRASH = "crash: ended by SIGSEGV"
 SPENT = 0.25  # seconds that each trial takes of its session's budget
 
@@ -24,7 +24,7 @@ def token(*parts):
 def make_kernel(i, length=20_000):
     """Kernel number i."""
     mark = token("module", i)
-    return lines.Kernel(str(i), KEY, mark * (length // len(mark)))
+    return facts.Kernel(str(i), KEY, mark * (length // len(mark)))
 
 
 def session_of(writer):
@@ -35,10 +35,10 @@ def session_of(writer):
 def make_trial(kernel, *parts, seconds=1e-3, rejected="", length=2000):
     """A trial of a kernel, with a trace that repeats `parts`, paid by the session of the first."""
     mark = token("trial", *parts)
-    return lines.Trial(
-        kernel=lines.name(kernel),
-        trace=lines.canonical([mark * (length // len(mark))]),
-        run_secs=lines.canonical(None if rejected else [seconds]),
+    return facts.Trial(
+        kernel=facts.name(kernel),
+        trace=facts.canonical([mark * (length // len(mark))]),
+        run_secs=facts.canonical(None if rejected else [seconds]),
         args_info="[]",
         rejected=rejected,
         session=session_of(parts[0]),

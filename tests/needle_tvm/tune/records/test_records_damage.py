@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from needle_tvm.errors import RecordsError
-from needle_tvm.tune.records import lines
-from needle_tvm.tune.records.lines import KINDS, Trial
+from needle_tvm.tune.records import facts
+from needle_tvm.tune.records.facts import KINDS, Trial
 from needle_tvm.tune.records.store import FILE, Store
 from tests.needle_tvm.tune.records import record_writer
 from tests.needle_tvm.tune.records.record_writer import (
@@ -43,7 +43,7 @@ def acknowledged_trials(file):
 
 def lines_of(writer, trials):
     """The lines of a writer's first trials, by name."""
-    return {lines.name(line): line for i in range(trials) for line in numbered(str(writer), i)}
+    return {facts.name(line): line for i in range(trials) for line in numbered(str(writer), i)}
 
 
 def check_all_there(path, file, kills, reported):
@@ -114,7 +114,7 @@ def whole(tmp_path_factory):
         for i in range(TRIALS):
             add_numbered(store, "writer", i, length=300)
         data = (store.path / FILE).read_bytes()
-    return data, [lines.read(line) for line in data.split(b"\n")[1:-1]]
+    return data, [facts.read(line) for line in data.split(b"\n")[1:-1]]
 
 
 def opened(path, data, reported):
@@ -204,7 +204,7 @@ def test_a_writer_goes_on_in_the_file_that_has_been_written_anew(whole, tmp_path
         assert set(store.all(Trial)) == set(names)
 
 
-@pytest.mark.parametrize("head", [b'{"format": 7}', lines.text({"format": 7})])
+@pytest.mark.parametrize("head", [b'{"format": 7}', facts.text({"format": 7})])
 def test_another_format_is_refused_by_name(tmp_path, head):
     """Not so a first line that is damaged: it is told, as any other."""
     path = tmp_path / "records"

@@ -7,10 +7,10 @@ import pytest
 from needle_tvm._tvm import names as tvm_names
 from needle_tvm._tvm.names import Schedule, make_target, tvm
 from needle_tvm.errors import RecordsError
-from needle_tvm.tune.records import keys, lines
+from needle_tvm.tune.records import facts, keys
 from needle_tvm.tune.records.database import Database, trace_text
+from needle_tvm.tune.records.facts import Kernel, Trial
 from needle_tvm.tune.records.keys import Key
-from needle_tvm.tune.records.lines import Kernel, Trial
 from needle_tvm.tune.records.store import Store
 from tests.needle_tvm.tune.records.committing import SESSION, TARGET, commit, measured, scaled
 
@@ -146,5 +146,5 @@ def test_a_commit_that_fails_is_named(store, database, target):
 def test_keys_are_canonical(target):
     assert Key.of(target) == Key.of(make_target(dict(reversed(TARGET.items()))))
     text = Key.of(target).text
-    assert lines.canonical(json.loads(text)) == text
+    assert facts.canonical(json.loads(text)) == text
     assert set(json.loads(text)) == {"target", "features", "versions", "passes"}

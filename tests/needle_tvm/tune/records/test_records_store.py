@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from needle_tvm.errors import RecordsError
-from needle_tvm.tune.records import lines
-from needle_tvm.tune.records.lines import KINDS, Trial
+from needle_tvm.tune.records import facts
+from needle_tvm.tune.records.facts import KINDS, Trial
 from needle_tvm.tune.records.store import FILE, Store, default_path
 from tests.needle_tvm.tune.records.record_writer import (
     CRASH,
@@ -57,7 +57,7 @@ def test_a_write_is_on_disk_when_it_returns(store, monkeypatch):
 
 
 def best(store, limit=99, of=0):
-    return [name for name, _ in store.best([lines.name(make_kernel(of))], limit)]
+    return [name for name, _ in store.best([facts.name(make_kernel(of))], limit)]
 
 
 def test_what_was_written_is_there_after_reopening(tmp_path):
@@ -119,7 +119,7 @@ def test_what_was_tried_is_known_and_a_rejection_is_final(store):
         name = store.add(replace(trial, trace=trace, host=trace), kernel)
     assert store.known([trial.kernel]) == {"a": 2.0, "b": None, "c": None}
     assert store.rejected(name) == CRASH
-    assert store.known([lines.name(make_kernel(1))]) == store.known([]) == {}
+    assert store.known([facts.name(make_kernel(1))]) == store.known([]) == {}
 
 
 @pytest.mark.parametrize("spent", [-1.0, math.nan, math.inf])
@@ -395,11 +395,11 @@ def test_every_kind_of_line_names_itself(store):
     store.reject(add_numbered(store, "writer", 0), "wrong")
     for kind in KINDS.values():
         ((name, line),) = store.all(kind).items()
-        assert lines.read(lines.text(line)) == (name, line) and lines.name(line) == name
+        assert facts.read(facts.text(line)) == (name, line) and facts.name(line) == name
         for field in fields(line):
-            changed = json.loads(lines.text(line))
+            changed = json.loads(facts.text(line))
             changed[kind.kind][field.name] = "another"
-            assert lines.read(json.dumps(changed).encode()) is None
+            assert facts.read(json.dumps(changed).encode()) is None
 
 
 def test_a_closed_store_says_so(tmp_path):
