@@ -27,7 +27,7 @@ CXX_SOURCES = $(shell find src tests needle_tvm/tir -name '*.h' -o -name '*.cc' 
 
 .DEFAULT_GOAL := build
 .DELETE_ON_ERROR:
-.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-training bench-tuning peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check clean help
+.PHONY: build run lab gallery real zoo test test-quick test-all test-long campaign lint format sanitize guide reference site bench bench-layers bench-operations bench-recurrence bench-training bench-tuning bench-zoo peers gpu-test gpu-bench gpu-bundle gpu-rehearse gpu-page check clean help
 
 build: $(STAMPS)/native
 
@@ -142,6 +142,11 @@ bench-training: build peers
 bench-tuning: build
 	$(PY) -m bench.tuning --out $(OUT)/bench $(ARGS)
 
+# Hours: torch.compile takes minutes a model. What is timed stays in OUT; the same command goes on.
+# Install torchvision, timm and transformers for their models: without them, it runs six of our own.
+bench-zoo: build peers
+	$(PY) -m bench.zoo --steps times --out $(OUT)/bench $(ARGS)
+
 peers: $(STAMPS)/peers
 
 zoo: $(STAMPS)/zoo
@@ -176,6 +181,7 @@ help:
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"
+	@echo "bench-zoo        100 architectures beside other frameworks, and the kernels that lose most"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
 	@echo "gpu-bundle       what a GPU host needs, compiled here, into .gpu/"

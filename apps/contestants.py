@@ -8,6 +8,7 @@ The calls of an inference take several sets of inputs in turn (`fresh`).
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable, Mapping, Sequence
@@ -55,10 +56,10 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
     return model, tuple(inputs) if isinstance(inputs, list | tuple) else (inputs,)
 
 
-def fresh(arrays: Sequence[np.ndarray], sets: int = SETS) -> list[list[np.ndarray]]:
-    """So many sets of inputs in memory of their own: the given arrays, then their elements moved on
-    by one place, by two, and so on. An index stays within its range."""
-    return [[np.roll(array, places) for array in arrays] for places in range(sets)]
+def fresh(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """SETS sets of inputs in memory of their own: the given arrays, then their elements moved on by
+    one place, by two, and so on. An index stays within its range."""
+    return [[np.roll(array, places) for array in arrays] for places in range(SETS)]
 
 
 def calls(
@@ -254,12 +255,25 @@ def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:
     return on_gpu(lambda tensors: model(*tensors), sets, place.synchronize)
 
 
-def program(path: str, inputs: str, sets: int = SETS) -> Calls:
-    """An exported model called with NumPy's arrays, without needle and without TVM's compiler."""
+def program(path: str, inputs: str) -> Calls:
+    """An exported model called with NumPy's arrays, one for each argument, without needle and
+    without TVM's compiler."""
     from needle_tvm import runtime
+    from needle_tvm.artifact import trees
 
     loaded = runtime.load(path)
-    return calls(lambda arrays: loaded(*arrays), fresh(load_arrays(inputs), sets))
+    main = loaded.artifact.main
+    names = [argument["name"] for argument in main.arguments if argument.get("keyword")]
+    first = len(main.arguments) - len(names)  # the number of those by position
+    sets = [
+        functools.partial(loaded, *arrays[:first], **dict(zip(names, arrays[first:], strict=True)))
+        for arrays in fresh(load_arrays(inputs))
+    ]
+
+    def read(found: Any) -> Outputs:
+        return list(trees.flatten(main.output_tree, found, "output"))
+
+    return calls(lambda given: given(), sets, read)
 
 
 def artifact(path: str, inputs: str) -> Calls:

@@ -13,13 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from apps.contestants import SETS, calls, fresh
+from apps.contestants import calls, fresh
 from needle_tvm.process.timing import Calls, load_arrays
 
 
-def onnxruntime(
-    onnx: str, inputs: str, threads: int, bound: bool = False, sets: int = SETS
-) -> Calls:
+def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
     """ONNX Runtime with all its graph optimisations, called by `run`. `bound`: inputs and outputs
     are bound before, so that a call neither copies nor allocates."""
     import onnxruntime as ort
@@ -30,7 +28,7 @@ def onnxruntime(
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     session = ort.InferenceSession(onnx, options, providers=["CPUExecutionProvider"])
     names = [spec.name for spec in session.get_inputs()]
-    feeds = [dict(zip(names, arrays, strict=True)) for arrays in fresh(load_arrays(inputs), sets)]
+    feeds = [dict(zip(names, arrays, strict=True)) for arrays in fresh(load_arrays(inputs))]
     if not bound:
         return calls(lambda feed: session.run(None, feed), feeds)
     results = {

@@ -165,16 +165,11 @@ def contestants(
 
 
 def readers(
-    names: Collection[str],
-    onnx: str,
-    inputs: str,
-    threads: int,
-    code: bool = False,
-    **more: Any,
+    names: Collection[str], onnx: str, inputs: str, threads: int, code: bool = False
 ) -> list[Contestant]:
     """The installed peers among `names` that read the ONNX file `onnx`, as `contestants` gives
-    them; their factories also take `more`."""
-    read = {"inputs": inputs, "threads": threads, "onnx": onnx, **more}
+    them."""
+    read = {"inputs": inputs, "threads": threads, "onnx": onnx}
     found = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
     return _each([(peer, read) for peer in found if not peer.missing], threads, code)
 

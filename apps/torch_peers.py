@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from apps import contestants, peer_models
-from needle_tvm.process.timing import Calls, ClockedCalls, load_arrays
+from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 from needle_tvm.runtime import device_clock
 
 # The dtype of weights and activations. "tf32" is float32 with matmul operands that a GPU may round
@@ -75,24 +75,35 @@ def load(
 def forward(
     compiled: bool = False, frozen: bool = True, mode: str = "max-autotune", **kwargs: Any
 ) -> Calls | ClockedCalls:
-    """PyTorch in inference mode. `compiled`: through torch.compile in a `mode` ("max-autotune" uses
-    CUDA graphs on a GPU); `frozen`: with weights as constants that may be packed. `kwargs` are
-    those of `load`."""
+    """PyTorch in inference mode, see `called`. `kwargs` are those of `load`."""
     net, sets = load(**kwargs)
-    net.eval()
+    return called(net.eval(), [(given, {}) for given in sets], _arrays, compiled, frozen, mode)
+
+
+def called(
+    net: Any,
+    sets: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
+    read: Callable[[Any], Outputs],
+    compiled: bool = False,
+    frozen: bool = True,
+    mode: str = "max-autotune",
+) -> Calls | ClockedCalls:
+    """A module in inference mode, called with its arguments and keyword arguments of each set.
+    `compiled`: through torch.compile in a `mode` ("max-autotune" uses CUDA graphs on a GPU);
+    `frozen`: with weights as constants that may be packed. `read` makes arrays of results."""
     if compiled:
         torch._inductor.config.freezing = frozen
         net = torch.compile(net, mode=mode)
     # Freezing needs no_grad: it does not change graphs in inference mode.
     without_tape = torch.no_grad if compiled and frozen else torch.inference_mode
 
-    def call(tensors: list[Any]) -> Any:
+    def call(given: tuple[Sequence[Any], Mapping[str, Any]]) -> Any:
         with without_tape():
-            return net(*tensors)
+            return net(*given[0], **given[1])
 
-    if any(tensor.is_cuda for tensor in sets[0]):
-        return contestants.on_gpu(call, sets, torch.cuda.synchronize, _arrays)
-    return contestants.calls(call, sets, _arrays)
+    if any(tensor.is_cuda for tensor in sets[0][0]):
+        return contestants.on_gpu(call, sets, torch.cuda.synchronize, read)
+    return contestants.calls(call, sets, read)
 
 
 def _arrays(found: Any) -> list[np.ndarray]:

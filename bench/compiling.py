@@ -1,27 +1,14 @@
-"""Compile models in processes of their own: the compiler may crash there, or take too long."""
+"""Compile a model in a process of its own."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import apps.contestants
-from needle_tvm.process.child import Child
 
 SERVICE = f"{__name__}:serve"
-
-
-def compile_one(
-    name: str,
-    setup: Mapping[str, Any],
-    timeout: float,
-    environment: Mapping[str, str] | None = None,
-    service: str = SERVICE,
-) -> dict[str, Any]:
-    """The answer of `service` to a setup (see `serve`). Raises ChildError if it fails."""
-    with Child(name, service, setup, timeout=timeout, environment=environment) as child:
-        return child.receive("compile")
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:

@@ -161,6 +161,20 @@ def start(entry: timing.Contestant, service: str, timeout: float) -> Child:
     return Child(entry.name, service, setup, timeout=timeout, environment=environment)
 
 
+def ask(
+    service: str,
+    setup: Mapping[str, Any],
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    name: str | None = None,
+) -> dict[str, Any]:
+    """The answer of a service to a setup, in a process of its own: it may crash, or take too long.
+    Raises ChildError if it does."""
+    name = name or service.rpartition(":")[2]
+    with Child(name, service, setup, timeout=timeout, environment=environment) as child:
+        return child.receive(name)
+
+
 def alternating(
     blocks: Sequence[Block], rounds: int, show: Callable[[int], None]
 ) -> Iterator[Block]:

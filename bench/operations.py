@@ -46,12 +46,13 @@ def entries_of(
     arrays = case.inputs(case.sizes[number])
     save_arrays(inputs, {f"x{i}": array for i, array in enumerate(arrays)})
     given = {"name": name, "number": number, "inputs": inputs, "threads": threads}
-    ways = {OURS: "compiled", contests.EAGER: "eager"}
-    ways |= {"needle, scan": "scanned"} if case.scan else {}
-    ways |= {"PyTorch": "pytorch"} if case.torch else {}
+    ways: dict[str, tuple[str, dict[str, Any]]] = {OURS: ("compiled", {})}
+    ways[contests.EAGER] = ("eager", {})
+    ways |= {"needle, scan": ("compiled", {"scan": True})} if case.scan else {}
+    ways |= {"PyTorch": ("pytorch", {})} if case.torch else {}
     entries = [
-        Contestant(each, f"bench.operations:{way}", given, threads=threads)
-        for each, way in ways.items()
+        Contestant(each, f"bench.operations:{way}", {**given, **more}, threads=threads)
+        for each, (way, more) in ways.items()
     ]
     onnx = write_onnx(name, number, folder / "model.onnx")
     return entries + (apps.peers.readers(PEERS, onnx, inputs, threads) if onnx else []), None
@@ -90,41 +91,28 @@ def eager(name: str, number: int, inputs: str, threads: int) -> Calls:
     return calls(run, [as_tensors(arrays) for arrays in fresh(load_arrays(inputs))])
 
 
-def compiled(name: str, number: int, inputs: str, threads: int) -> Calls:
-    """needle's compiled function on Tensors."""
-    return _compiled(CASES[name].needle, name, number, inputs, threads)
-
-
-def _compiled(make: Any, name: str, number: int, inputs: str, threads: int) -> Calls:
+def compiled(name: str, number: int, inputs: str, threads: int, scan: bool = False) -> Calls:
+    """needle's compiled function on Tensors; with `scan` the one that is written with a scan."""
     import needle as ndl
     import needle_tvm
 
     sets = [as_tensors(arrays) for arrays in fresh(load_arrays(inputs))]
-    function = make(ndl, CASES[name].sizes[number])
-    executable = needle_tvm.compile(function, *sets[0], threads=threads)
+    make: Any = CASES[name].scan if scan else CASES[name].needle
+    executable = needle_tvm.compile(make(ndl, CASES[name].sizes[number]), *sets[0], threads=threads)
     return calls(lambda tensors: executable(*tensors), sets)
-
-
-def scanned(name: str, number: int, inputs: str, threads: int) -> Calls:
-    """The same with needle's scan, compiled, on Tensors."""
-    return _compiled(CASES[name].scan, name, number, inputs, threads)
 
 
 def pytorch(name: str, number: int, inputs: str, threads: int) -> Calls:
     """PyTorch eager, without a gradient tape."""
     import torch
 
+    from apps.torch_peers import called
+
     torch.set_num_threads(threads)
     case = CASES[name]
     assert case.torch is not None
-    function = case.torch(torch, case.sizes[number])
-
-    def run(tensors: Sequence[Any]) -> Any:
-        with torch.inference_mode():
-            return function(*tensors)
-
-    sets = [list(map(torch.from_numpy, arrays)) for arrays in fresh(load_arrays(inputs))]
-    return calls(run, sets, lambda found: [found.numpy()])
+    sets = [(list(map(torch.from_numpy, arrays)), {}) for arrays in fresh(load_arrays(inputs))]
+    return called(case.torch(torch, case.sizes[number]), sets, lambda found: [found.numpy()])
 
 
 if __name__ == "__main__":

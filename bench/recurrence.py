@@ -16,7 +16,6 @@ from typing import Any
 import apps.peers
 import apps.report
 from bench import contests, harness, recurrence_calls
-from bench.compiling import compile_one
 from bench.recurrence_cases import (
     GATES,
     MODES,
@@ -172,7 +171,7 @@ def run_compiling(options: argparse.Namespace) -> int:
             setup["threads"] = options.threads
             service = f"{recurrence_calls.__name__}:compiling"
             title = f"{case.title}, {steps} steps, {what}"
-            found = compile_one(title, setup, options.timeout, service=service)
+            found = contests.ask(service, setup, options.timeout, name=title)
         return {"steps": steps, "mode": mode, "what": what, **found}
 
     return harness.record(

@@ -29,7 +29,7 @@ from bench import cases, charts, contests, tables
 from needle_tvm.artifact.cache import CACHE_VARIABLE
 from needle_tvm.errors import UsageError
 from needle_tvm.process import command_line as cli
-from needle_tvm.process.child import Child, ChildError
+from needle_tvm.process.child import ChildError
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Calls, Contestant, load_arrays, save_arrays
@@ -126,15 +126,8 @@ def search(
         "seed": options.seed,
         "folder": str(folder),
     }
-    with Child(
-        service,
-        f"bench.tuning:{service}",
-        setup,
-        timeout=seconds + _SPARE_SECONDS,
-        environment={**thread_environment(options.threads), CACHE_VARIABLE: str(folder / "cache")},
-    ) as child:
-        found: dict[str, Any] = child.receive("search")
-        return found
+    environment = {**thread_environment(options.threads), CACHE_VARIABLE: str(folder / "cache")}
+    return contests.ask(f"bench.tuning:{service}", setup, seconds + _SPARE_SECONDS, environment)
 
 
 def entries(subject: Subject, folder: Path, options: argparse.Namespace) -> list[Contestant]:

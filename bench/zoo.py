@@ -1,19 +1,19 @@
 """Load, compile and time a zoo of 100 architectures through PyTorch and ONNX, beside PyTorch.
 
-    python -m bench.zoo others timm --out out/zoo.jsonl       # groups, or single models by name
-    python -m bench.zoo --steps load eager gradients onnx     # without compiling
-    python -m bench.zoo --out out/zoo.jsonl --table           # what is known so far
+    python -m bench.zoo others timm                      # groups, or single models by name
+    python -m bench.zoo --steps load eager gradients     # without compiling
+    python -m bench.zoo --steps times                    # beside other frameworks (make bench-zoo)
+    python -m bench.zoo --table                          # what is known so far
 
 The models are the 60 of `bench.zoo_models` and the 40 that `bench.zoo_drawn` draws. Each runs in a
-process of its own, with a limit, and gives a line of JSON with what each step found:
+process of its own, with a limit, and gives a line of JSON in zoo.jsonl with what each step found:
 
 - load: `needle.torch.load`; eager: its run; onnx: ONNX Runtime's run of the file that
   `needle.onnx.export` writes of it; gradients: those of the parameters of 30 models
 - tuned: `compile_torch`; imported: `compile_onnx` of the file that PyTorch's exporter writes,
   `dynamo` (its default; needs onnxscript) or `torchscript`
-- times: milliseconds of whole calls with one set of inputs, each side in a process of its own, in
-  blocks that take turns: the exported artifacts in needle's runtime, PyTorch's model, and ONNX
-  Runtime's of PyTorch's ONNX file
+- times, only on request: a contest (`bench.contests`) of whole calls of the exported artifact, the
+  model in PyTorch, and the frameworks that read its ONNX file; zoo.md is the page of all of them
 
 A result may differ from PyTorch's by 1e-4 of its largest element, a gradient by 1e-3, and code must
 give the same bits once it is exported and loaded again. Whatever is refused counts as wrong. Steps
@@ -25,20 +25,38 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import random
+import shlex
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench import tables
-from bench.zoo_steps import MOST, STEPS, TIMED, Found, Subject, groups
-from needle_tvm.process.child import Child, ChildError
+import apps.peers
+from apps.contestants import SETS
+from bench import charts, contests, tables
+from bench.cpu import kernels
+from bench.zoo_steps import MOST, OURS, STEPS, Found, Subject, groups
+from needle_tvm.errors import InstallError, UsageError
+from needle_tvm.process import command_line as cli
+from needle_tvm.process.child import ChildError
 
+PEERS = ("torch", "torch-compile", "onnxruntime", "openvino")
+CHECKS = tuple(step for step in STEPS if step != "times")
+NEARLY = 0.95
+NOTES = (
+    f"{OURS} is the exported artifact, called with NumPy arrays; all take {SETS} sets of inputs in "
+    "turn; torch.compile: inductor's C++, max-autotune, weights frozen",
+    f"a model that {OURS} refuses, or computes otherwise than PyTorch, counts as 0",
+    "roofline: the least time of the kernels, by arithmetic or traffic at limits measured beside "
+    "each model, over the time of a call, or of a kernel; the rest is beyond it. Operations on "
+    "padding count, and a kernel whose operations TVM cannot count reaches nothing",
+)
 DIFFERENTIATED = 30
-ROUNDS = 5
 
 
 def differentiated() -> set[tuple[str, str]]:
@@ -47,13 +65,11 @@ def differentiated() -> set[tuple[str, str]]:
     return set(random.Random(17).sample(names, DIFFERENTIATED))
 
 
-def measured(
-    group: str, name: str, steps: Sequence[str], exporter: str, rounds: int = ROUNDS
-) -> Found:
+def measured(group: str, name: str, steps: Sequence[str], options: Mapping[str, Any]) -> Found:
     """Everything about one model, as a line of the file: what each step found, or why it failed."""
-    row: Found = {"exporter": exporter}
+    row: Found = {"exporter": options["exporter"]}
     with tempfile.TemporaryDirectory() as folder:
-        subject = Subject(group, name, Path(folder), exporter, rounds)
+        subject = Subject(group, name, Path(folder), argparse.Namespace(**options))
         for step in steps:
             began = time.perf_counter()
             try:
@@ -61,8 +77,6 @@ def measured(
             except Exception as error:  # whatever it is, it is what the line says
                 row[step] = {"fails": f"{type(error).__name__}: {error}".splitlines()[0][:400]}
             row[step]["s"] = round(time.perf_counter() - began, 1)
-            if step == "load" and "fails" in row[step]:
-                break
     return row
 
 
@@ -79,34 +93,33 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
 
 
 def _in_a_process(group: str, name: str, steps: Sequence[str], asked: argparse.Namespace) -> Found:
-    setup = {"group": group, "name": name, "steps": steps, "exporter": asked.exporter}
+    options = {key: value for key, value in vars(asked).items() if key != "out"}
+    setup = {"group": group, "name": name, "steps": steps, "options": options}
     try:
-        with Child(f"{group}/{name}", "bench.zoo:serve", setup, timeout=asked.limit) as child:
-            return child.receive("model")
+        return contests.ask("bench.zoo:serve", setup, asked.limit, name=f"{group}/{name}")
     except ChildError as error:
-        return {"load": {"fails": str(error)[:400]}}
+        return {step: {"fails": str(error)[:400]} for step in steps}
 
 
 def _known(path: Path) -> dict[str, Found]:
-    """The last line of each model."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {row["model"]: row for row in map(json.loads, lines)}
+    """What the last line of each model and step says."""
+    known: dict[str, Found] = {}
+    for row in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
+        known.setdefault(row["model"], {}).update(row)
+    return known
 
 
 def table(rows: Mapping[str, Found]) -> str:
-    """The rows as a table in Markdown, with counts at the end; steps that nobody asked for are left
-    out."""
-    steps = [step for step in STEPS if any(step in row for row in rows.values())]
-    heads = ["model"]
-    for step in steps:
-        heads += [f"{who} ms" for who in TIMED] if step == "times" else [step]
-        heads += ["faster peer / needle"] * (step == "times")
-        heads += ["compile s"] * (step in ("tuned", "imported"))
+    """The rows' checks as a table in Markdown, with counts at the end; steps that nobody asked for
+    are left out."""
+    steps = [step for step in CHECKS if any(step in row for row in rows.values())]
+    if not steps:
+        return ""
     body = [
-        [name, *(cell for step in steps for cell in _cells(step, row.get(step, {})))]
+        [name, *(_cell(step, row[step]) if step in row else "" for step in steps)]
         for name, row in rows.items()
     ]
-    lines = [tables.markdown_rows([heads, *body]).rstrip()]
+    lines = [tables.markdown_rows([["model", *steps], *body]).rstrip()]
     for step in steps:
         tried = [row for row in rows.values() if step in row or step != "gradients"]
         right = sum(is_right(step, row[step]) for row in tried if step in row)
@@ -114,62 +127,126 @@ def table(rows: Mapping[str, Found]) -> str:
     return "\n".join(lines)
 
 
-def _cells(step: str, found: Found) -> Iterable[str]:
-    if step == "times":
-        ms = found.get("ms", {})
-        peers = [ms[who] for who in ("PyTorch", "ONNX Runtime") if who in ms]
-        known = peers and "needle" in ms
-        ratio = f"{min(peers) / ms['needle']:.2f}" if known else ""
-        return [*(str(ms.get(who, "")) for who in TIMED), ratio]
+def _cell(step: str, found: Found) -> str:
     if "fails" in found:
-        text = found["fails"].replace("|", "/")
-    elif step == "load":
-        text = str(found.get("s", ""))
-    else:
-        text = f"{found['error']:.1e}" if "error" in found else ""
-        text += "" if found.get("reloads", True) else " (reloaded otherwise)"
-    compiled = [str(found.get("compile_s", ""))] * (step in ("tuned", "imported"))
-    return [text, *compiled]
+        return found["fails"].replace("|", "/")
+    if step == "load":
+        return f"{found['s']} s"
+    reloads = "" if found.get("reloads", True) else ", reloaded otherwise"
+    seconds = f", compiled in {found['compile_s']} s" if "compile_s" in found else ""
+    return f"{found['error']:.1e}{reloads}{seconds}"
 
 
-def main() -> int:
-    """Run the models that are asked for and have no right result yet."""
-    parser = argparse.ArgumentParser(prog="bench.zoo", description=__doc__.splitlines()[0])
-    parser.add_argument("which", nargs="*", metavar="GROUP|MODEL", help=", ".join(groups()))
-    parser.add_argument("--out", type=Path, default=Path("out/zoo.jsonl"))
-    parser.add_argument("--limit", type=float, default=900, help="seconds for one model")
-    parser.add_argument("--steps", nargs="+", choices=STEPS, default=tuple(STEPS))
+def _ratio(case: Mapping[str, Any]) -> Mapping[str, float]:
+    """The fastest peer's time over ours; empty without a peer."""
+    return case["ratios"][OURS].get(case.get("fastest"), {})
+
+
+def publish(rows: Mapping[str, Found], folder: Path, missing: Sequence[str]) -> None:
+    """Print and write the page, the JSON and the picture of the rows' contests, the models that are
+    furthest behind first; nothing without a contest."""
+    timed = {name: row["times"] for name, row in rows.items() if "times" in row}
+    refused = {name: found["fails"] for name, found in timed.items() if "fails" in found}
+    reports = [found for found in timed.values() if "fails" not in found]
+    if not reports:
+        return
+    cases = [case for found in reports for case in found["cases"]]
+    cases.sort(key=lambda case: _ratio(case).get("median", math.inf))
+    spreads = [each for each in map(_ratio, cases) if each]
+    spreads += [{"median": 0.0, "upper": 0.0} for _ in refused]
+    medians = [each["median"] for each in spreads] or [math.nan]
+    title = (
+        f"ahead of the fastest peer on {sum(x > 1 for x in medians)} of {len(spreads)}, upper "
+        f"quartile at least {NEARLY} on {sum(each['upper'] >= NEARLY for each in spreads)}; "
+        f"median {statistics.median(medians):.2f}, least {min(medians):.2f}"
+    )
+    left_out = [[name, OURS, why] for name, why in refused.items()]
+    left_out += [[case["case"], *each] for case in cases for each in case["failed"].items()]
+    left_out = [[cell.replace("|", "/") for cell in row] for row in left_out]
+    parts = [(title, tables.summary(cases))]
+    parts += [("the kernels that lose most", kernels.table(cases, by="beyond"))]
+    parts += [("left out", [["model", "contestant", "reason"], *left_out])] * bool(left_out)
+    days = [{**each, "date": each["date"][:10]} for each in reports]
+    runs = dict.fromkeys(f"`{each['command']}`: {tables.conditions(each)}" for each in days)
+    report = {**reports[-1], "cases": cases, "notes": [*runs, *NOTES, *missing]}
+    report["head"] = "![each peer's time over needle's](zoo.png)"
+    tables.publish(report, folder, "zoo", parts, charts.draw_ratios)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = contests.make_parser("bench.zoo", __doc__.splitlines()[0])
+    slow = [peer.name for peer in apps.peers.PEERS.values() if peer.slow]
+    parser.set_defaults(strict=False, alone=slow)
+    add = parser.add_argument
+    add("which", nargs="*", metavar="GROUP|MODEL", help="(all)")
+    add("--limit", type=cli.seconds, default=3600.0, metavar="S", help="for a model (%(default)s)")
+    add("--steps", nargs="+", choices=STEPS, default=CHECKS, help="(all but times)")
+    keys = [key for key, peer in apps.peers.PEERS.items() if key in PEERS or peer.reads_onnx]
+    names = f"of {', '.join(keys)} ({', '.join(PEERS)})"
+    add("--peers", nargs="*", choices=keys, default=PEERS, metavar="PEER", help=names)
     newer = importlib.util.find_spec("onnxscript") is not None
-    parser.add_argument(
+    add(
         "--exporter",
         choices=("dynamo", "torchscript"),
         default="dynamo" if newer else "torchscript",
         help="PyTorch's exporter (default: dynamo if onnxscript is installed)",
     )
-    parser.add_argument("--table", action="store_true", help="only print what is known")
-    asked = parser.parse_args()
-    unknown = set(asked.which) - {n for models in groups().values() for n in models} - set(groups())
+    add("--table", action="store_true", help="only print what is known, and make its page")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = make_parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    options.command = shlex.join(["python", "-m", "bench.zoo", *given])
+    return cli.guarded("bench.zoo", lambda: run(options))
+
+
+def run(asked: argparse.Namespace) -> int:
+    """Run the models that are asked for and have no right result yet."""
+    if importlib.util.find_spec("torch") is None:
+        raise InstallError("the models are PyTorch's: pip install torch")
+    names = {
+        each
+        for group, models in groups().items()
+        for name in models
+        for each in (group, name, f"{group}/{name}")
+    }
+    unknown = set(asked.which) - names
     if unknown:
-        parser.error(f"{min(unknown)!r} is neither a group nor a model")
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
+        raise UsageError(f"{min(unknown)!r} is neither a group ({', '.join(groups())}) nor a model")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    lines, missing = asked.out / "zoo.jsonl", []
     chosen = differentiated()
     for group, models in () if asked.table else groups().items():
         package = group.removeprefix("drawn ")
         for name in models:
-            steps = [s for s in asked.steps if s != "gradients" or (group, name) in chosen]
-            wanted = not asked.which or group in asked.which or name in asked.which
-            known = _known(asked.out).get(f"{group}/{name}", {})
-            if not wanted or all(step in known and is_right(step, known[step]) for step in steps):
+            model = f"{group}/{name}"
+            known = _known(lines).get(model, {})
+            steps = [
+                step
+                for step in asked.steps
+                if (step != "gradients" or (group, name) in chosen)
+                and not (step in known and is_right(step, known[step]))
+            ]
+            if not steps or (asked.which and not {group, name, model} & set(asked.which)):
                 continue
             if package != "others" and importlib.util.find_spec(package) is None:
-                print(f"{group}: not installed (pip install {package})", file=sys.stderr)
+                missing.append(f"{group}: not installed: pip install {package}")
                 break
-            row = {"model": f"{group}/{name}", **_in_a_process(group, name, steps, asked)}
-            with asked.out.open("a") as file:
+            row = {"model": model, **_in_a_process(group, name, steps, asked)}
+            with lines.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            print(json.dumps(row), flush=True)
-    print(table(_known(asked.out)))
-    return 0
+            finished = row.get("times", {}).get("cases", ())
+            for case in finished:
+                tables.print_case(case)
+            if not finished:
+                print(json.dumps(row), flush=True)
+    print(table(_known(lines)))
+    publish(_known(lines), asked.out, missing)
+    for line in missing:
+        print(f"bench.zoo: {line}", file=sys.stderr)
+    return cli.OK
 
 
 if __name__ == "__main__":

@@ -9,13 +9,11 @@ Whether needle takes a model played no part.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import torch
-
-from .zoo_models import Made, declare_torchvision, images, timm_model, tokens
+from .zoo_models import Made, arguments, declare_torchvision, timm_model
 
 
 def transformers_model(kind: str) -> Made:
@@ -27,7 +25,7 @@ def transformers_model(kind: str) -> Made:
     name = MODEL_MAPPING_NAMES[kind]
     cls = getattr(transformers, name if isinstance(name, str) else name[0])
     model = cls(_shallow(transformers.CONFIG_MAPPING[kind]())).eval()
-    return model, (), dict(_arguments(model))
+    return model, (), dict(arguments(model))
 
 
 _LAYERS = frozenset(
@@ -56,33 +54,6 @@ def _shallow(config: Any) -> Any:
         elif key.endswith("token_id") and isinstance(value, int):
             setattr(config, key, min(value, 999))
     return config
-
-
-def _arguments(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Inputs for those arguments that a model's signature has."""
-    import inspect
-
-    names = inspect.signature(model.forward).parameters
-    parts = [model.config, *(v for v in vars(model.config).values() if hasattr(v, "to_dict"))]
-
-    def setting(name: str, default: Any) -> Any:
-        return next((v for part in parts if (v := getattr(part, name, None)) is not None), default)
-
-    count = min(setting("vocab_size", 1000), 1000)
-    if "input_ids" in names:
-        yield "input_ids", tokens(32, count)
-        if "attention_mask" in names:
-            yield "attention_mask", torch.ones(1, 32, dtype=torch.int64)
-    if "decoder_input_ids" in names:
-        yield "decoder_input_ids", tokens(16, count)
-    if "pixel_values" in names:
-        size = setting("image_size", 224)
-        size = size if isinstance(size, int) else size[0]
-        yield "pixel_values", images(1, size)[:, : setting("num_channels", 3)]
-    if "input_values" in names:
-        yield "input_values", torch.randn(1, 16000)
-    if "input_features" in names:
-        yield "input_features", torch.randn(1, setting("num_mel_bins", 80), 3000)
 
 
 TIMM = """efficientvit_b1 regnetz_d32 hrnet_w18_small_v2 cspnext_s regnetx_008 mobilevitv2_100

@@ -6,7 +6,8 @@ arguments and its keyword arguments. Those of the other groups need the package 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -192,34 +193,33 @@ def timm_model(name: str, size: int | None = None) -> Made:
 _TWO = {"num_hidden_layers": 2}
 _BOTH = {"encoder_layers": 2, "decoder_layers": 2}
 
-# The class of transformers, options of its configuration, and what it takes.
-_TRANSFORMERS: dict[str, tuple[str, Mapping[str, Any], str]] = {
-    "bert": ("BertModel", _TWO, "tokens"),
-    "distilbert": ("DistilBertModel", {"n_layers": 2}, "tokens"),
-    "roberta": ("RobertaModel", _TWO, "tokens"),
-    "albert": ("AlbertModel", _TWO, "tokens"),
-    "electra": ("ElectraModel", _TWO, "tokens"),
-    "mobilebert": ("MobileBertModel", _TWO, "tokens"),
-    "gpt2": ("GPT2LMHeadModel", {"n_layer": 2}, "tokens"),
+# The class of transformers, and options of its configuration.
+_TRANSFORMERS: dict[str, tuple[str, Mapping[str, Any]]] = {
+    "bert": ("BertModel", _TWO),
+    "distilbert": ("DistilBertModel", {"n_layers": 2}),
+    "roberta": ("RobertaModel", _TWO),
+    "albert": ("AlbertModel", _TWO),
+    "electra": ("ElectraModel", _TWO),
+    "mobilebert": ("MobileBertModel", _TWO),
+    "gpt2": ("GPT2LMHeadModel", {"n_layer": 2}),
     "gptneox": ("GPTNeoXForCausalLM", {**_TWO, "hidden_size": 1024, "num_attention_heads": 16,
-                                       "intermediate_size": 4096}, "tokens"),
+                                       "intermediate_size": 4096}),
     "llama": ("LlamaForCausalLM", {**_TWO, "hidden_size": 2048, "intermediate_size": 5632,
-                                   "num_attention_heads": 32, "num_key_value_heads": 4}, "tokens"),
+                                   "num_attention_heads": 32, "num_key_value_heads": 4}),
     "mistral": ("MistralForCausalLM", {**_TWO, "hidden_size": 1024, "intermediate_size": 3584,
-                                       "num_attention_heads": 16, "num_key_value_heads": 4},
-                "tokens"),
+                                       "num_attention_heads": 16, "num_key_value_heads": 4}),
     "qwen2": ("Qwen2ForCausalLM", {**_TWO, "hidden_size": 896, "intermediate_size": 4864,
-                                   "num_attention_heads": 14, "num_key_value_heads": 2}, "tokens"),
+                                   "num_attention_heads": 14, "num_key_value_heads": 2}),
     "gemma": ("GemmaForCausalLM", {**_TWO, "hidden_size": 1024, "intermediate_size": 4096,
                                    "num_attention_heads": 8, "num_key_value_heads": 1,
-                                   "head_dim": 128}, "tokens"),
-    "t5": ("T5ForConditionalGeneration", {"num_layers": 2, "num_decoder_layers": 2}, "two"),
-    "bart": ("BartModel", _BOTH, "two"),
-    "whisper": ("WhisperModel", _BOTH, "spectrogram"),
-    "vit": ("ViTModel", _TWO, "image"),
-    "clip": ("CLIPModel", {"text_config": _TWO, "vision_config": _TWO}, "image and tokens"),
-    "segformer": ("SegformerForSemanticSegmentation", {}, "image"),
-    "wav2vec2": ("Wav2Vec2Model", _TWO, "sound"),
+                                   "head_dim": 128}),
+    "t5": ("T5ForConditionalGeneration", {"num_layers": 2, "num_decoder_layers": 2}),
+    "bart": ("BartModel", _BOTH),
+    "whisper": ("WhisperModel", _BOTH),
+    "vit": ("ViTModel", _TWO),
+    "clip": ("CLIPModel", {"text_config": _TWO, "vision_config": _TWO}),
+    "segformer": ("SegformerForSemanticSegmentation", {}),
+    "wav2vec2": ("Wav2Vec2Model", _TWO),
 }  # fmt: skip
 
 
@@ -227,26 +227,35 @@ def _transformers(name: str) -> Made:
     declare_torchvision()
     import transformers
 
-    kind, options, takes = _TRANSFORMERS[name]
+    kind, options = _TRANSFORMERS[name]
     cls = getattr(transformers, kind)
-    config = cls.config_class(**options)
-    image = torch.randn(1, 3, 224, 224)
-    given: dict[str, dict[str, Any]] = {
-        "tokens": {"input_ids": tokens(), "attention_mask": torch.ones(1, 32, dtype=torch.int64)},
-        "two": {"input_ids": tokens(), "decoder_input_ids": tokens(16)},
-        "spectrogram": {
-            "input_features": torch.randn(1, 80, 3000),
-            "decoder_input_ids": tokens(16),
-        },
-        "image": {"pixel_values": image},
-        "image and tokens": {
-            "input_ids": tokens(),
-            "pixel_values": image,
-            "attention_mask": torch.ones(1, 32, dtype=torch.int64),
-        },
-        "sound": {"input_values": torch.randn(1, 16000)},
-    }
-    return cls(config).eval(), (), given[takes]
+    model = cls(cls.config_class(**options)).eval()
+    return model, (), dict(arguments(model))
+
+
+def arguments(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Inputs for those arguments that a model's signature has."""
+    names = inspect.signature(model.forward).parameters
+    parts = [model.config, *(v for v in vars(model.config).values() if hasattr(v, "to_dict"))]
+
+    def setting(name: str, default: Any) -> Any:
+        return next((v for part in parts if (v := getattr(part, name, None)) is not None), default)
+
+    count = min(setting("vocab_size", 1000), 1000)
+    if "input_ids" in names:
+        yield "input_ids", tokens(32, count)
+        if "attention_mask" in names:
+            yield "attention_mask", torch.ones(1, 32, dtype=torch.int64)
+    if "decoder_input_ids" in names:
+        yield "decoder_input_ids", tokens(16, count)
+    if "pixel_values" in names:
+        size = setting("image_size", 224)
+        size = size if isinstance(size, int) else size[0]
+        yield "pixel_values", images(1, size)[:, : setting("num_channels", 3)]
+    if "input_values" in names:
+        yield "input_values", torch.randn(1, 16000)
+    if "input_features" in names:
+        yield "input_features", torch.randn(1, setting("num_mel_bins", 80), 3000)
 
 
 GROUPS: dict[str, dict[str, Callable[[], Made]]] = {

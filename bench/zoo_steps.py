@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +14,15 @@ import numpy as np
 
 import apps.peers
 import needle_tvm
-from apps.contestants import Calls
+from apps.contestants import SETS
+from bench import contests
+from bench.cpu import kernels
 from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude, worst
-from needle_tvm.process.threads import available_cores
-from needle_tvm.process.timing import Contestant, contest, save_arrays
+from needle_tvm.process.timing import Calls, ClockedCalls, Contestant, save_arrays
+from needle_tvm.text import error_line
 
 MOST = {"eager": MODEL, "gradients": 10 * MODEL, "onnx": MODEL, "tuned": MODEL, "imported": MODEL}
-BLOCK_SECONDS = 0.15
-TIMED = ("needle", "PyTorch", "needle, from ONNX", "ONNX Runtime")
+OURS = "needle"
 
 # A gradient is compared with its own largest element, or with this part of the model's largest: the
 # gradient of a bias that a norm or softmax cancels is rounding alone.
@@ -36,46 +40,48 @@ def groups() -> dict[str, dict[str, Callable[[], Any]]]:
     return {**GROUPS, **DRAWN}
 
 
+def made(group: str, name: str) -> Any:
+    """A model, its arguments and keyword arguments: the same ones in each process."""
+    import torch
+
+    torch.manual_seed(0)
+    return groups()[group][name]()
+
+
 class Subject:
     """A model, also as a function of tensors, with its example and PyTorch's results of it; files
-    go to `folder`."""
+    go to `folder`. `options` are those of the command."""
 
-    def __init__(self, group: str, name: str, folder: Path, exporter: str, rounds: int) -> None:
+    def __init__(self, group: str, name: str, folder: Path, options: argparse.Namespace) -> None:
         import torch
 
         from needle.torch.arrays import array_of
         from needle.torch.structure import Flat
 
-        self.group, self.name, self.folder = group, name, folder
-        self.exporter, self.rounds = exporter, rounds
-        torch.manual_seed(0)
-        self.model, self.args, self.kwargs = groups()[group][name]()
+        self.group, self.name, self.folder, self.options = group, name, folder, options
+        self.model, self.args, self.kwargs = made(group, name)
         flat = Flat(self.model, self.args, self.kwargs)
         self.module, self.tensors = flat.module, [tensor for _, tensor in flat.tensors]
         self.arrays = [array_of(each) for each in self.tensors]
         with torch.no_grad():
             self.wanted = [array_of(each) for each in self.module(*self.tensors)]
-        self._loaded: Any = None
 
-    @property
+    @cached_property
     def loaded(self) -> Any:
         """needle's module."""
         import needle.torch
 
-        if self._loaded is None:
-            self._loaded = needle.torch.load(self.module, *self.tensors)
-        return self._loaded
+        return needle.torch.load(self.module, *self.tensors)
 
-    @property
+    @cached_property
     def file(self) -> Path:
         """The ONNX file that PyTorch's exporter writes."""
         from apps.torch_peers import to_onnx
 
         path = self.folder / "model.onnx"
-        if not path.exists():
-            newer = {"dynamo": True, "opset_version": None, "verbose": False}
-            options = newer if self.exporter == "dynamo" else {}
-            to_onnx(self.module, self.tensors, path, **options)
+        newer = {"dynamo": True, "opset_version": None, "verbose": False}
+        options = newer if self.options.exporter == "dynamo" else {}
+        to_onnx(self.module, self.tensors, path, **options)
         return path
 
     @property
@@ -226,36 +232,66 @@ def _far(found: Arrays, wanted: Arrays) -> Found:
 
 
 def times(subject: Subject) -> Found:
-    """The median of each side that there is, in milliseconds."""
-    files = {}
-    for name, arrays in (("torch", subject.arrays), ("onnx", subject.given)):
-        files[name] = str(subject.folder / f"{name}.npz")
-        save_arrays(files[name], {str(i): array for i, array in enumerate(arrays)})
+    """A report of one contest, with the profile of our kernels. Raises RuntimeError if ours fails
+    or gives other results than PyTorch."""
+    from needle_tvm.frontend.loaded_models import graph_of
 
-    def artifact(side: str, name: str) -> list[Contestant]:
-        path = subject.folder / name
-        kwargs = {"path": str(path), "inputs": files[name], "sets": 1}
-        return [Contestant(side, "apps.contestants:program", kwargs)] if path.exists() else []
-
-    model = {"group": subject.group, "name": subject.name}
-    threads = available_cores()
-    sides = [
-        *artifact(TIMED[0], "torch"),
-        Contestant(TIMED[1], "bench.zoo_steps:pytorch", model),
-        *artifact(TIMED[2], "onnx"),
-        *apps.peers.readers(("onnxruntime",), str(subject.file), files["onnx"], threads, sets=1),
+    options, threads = subject.options, subject.options.threads
+    compiled = needle_tvm.compile_torch(
+        subject.model, *subject.args, kwargs=subject.kwargs, threads=threads
+    )
+    artifact = {
+        "path": str(compiled.export(subject.folder / "torch")),
+        "inputs": _saved(subject.folder / "torch.npz", subject.arrays),
+    }
+    model = {"group": subject.group, "name": subject.name, "threads": threads}
+    torches = [
+        replace(peer, factory=f"{__name__}:pytorch")
+        for key, peer in apps.peers.PEERS.items()
+        if key in options.peers and not peer.reads_onnx and not peer.missing
     ]
-    results = contest(sides, rounds=subject.rounds, block_seconds=BLOCK_SECONDS)
-    return {"ms": {result.name: round(1e3 * result.median, 3) for result in results}}
+    entries = [apps.peers.contestant(peer, model, threads, bound=False) for peer in torches]
+    entries += [Contestant(OURS, "apps.contestants:program", artifact, threads=threads)]
+    failed = {}
+    try:
+        inputs = _saved(subject.folder / "onnx.npz", subject.given)
+        entries += apps.peers.readers(options.peers, str(subject.file), inputs, threads)
+    except Exception as error:  # of PyTorch's exporter or ONNX Runtime, of any kind
+        failed["those that read ONNX"] = error_line(error)
+    report = contests.new_report(options, options.peers)
+    case = contests.run(f"{subject.group}/{subject.name}", entries, options)
+    if OURS in case["failed"]:
+        raise RuntimeError(case["failed"][OURS])
+    case["failed"] |= failed
+    limits = kernels.measure_limits(threads)
+    graph = graph_of(subject.loaded, subject.arrays, {})
+    case["profile"] = kernels.measure(graph, artifact, threads, limits)
+    case["profile"]["limits"] = limits.to_json()
+    return report | {"command": options.command, "cases": [case]}
 
 
-def pytorch(group: str, name: str) -> Calls:
-    """A contestant: the model in PyTorch, called with its own arguments."""
+def _saved(path: Path, arrays: Sequence[Any]) -> str:
+    save_arrays(path, {str(number): array for number, array in enumerate(arrays)})
+    return str(path)
+
+
+def pytorch(group: str, name: str, threads: int, **how: Any) -> Calls | ClockedCalls:
+    """A contestant: the model in PyTorch, called with its own arguments. `how` has further keywords
+    of `apps.torch_peers.called`."""
     import torch
+    from torch.utils import _pytree
 
-    torch.set_grad_enabled(False)
-    model, args, kwargs = groups()[group][name]()
-    return lambda: model(*args, **kwargs), lambda: []
+    from apps.torch_peers import called
+    from needle.torch.arrays import array_of
+    from needle.torch.structure import of_result
+
+    torch.set_num_threads(threads)
+    model, args, kwargs = made(group, name)
+    sets = [
+        _pytree.tree_map(partial(torch.roll, shifts=places), (args, kwargs))
+        for places in range(SETS)
+    ]
+    return called(model, sets, lambda found: list(map(array_of, of_result(found)[1])), **how)
 
 
 STEPS: dict[str, Callable[[Subject], Found]] = {

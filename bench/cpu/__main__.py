@@ -19,8 +19,9 @@ from typing import Any
 import apps.peers
 from apps.subjects import Subject
 from bench import cases, charts, contests, harness, tables
-from bench.contests import RUNTIME
+from bench.contests import CODE, RUNTIME
 from bench.cpu import ablation, beside, costs, kernels, sizes, tails
+from needle.trace import trace
 from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
@@ -180,8 +181,9 @@ def run_case(
         found = contests.run_decided(case.name, entries, options, exact=subject.exact())
         found |= {"model": case.model, "batch": case.batch}
         if limits is not None:
-            executable = subject.compile(options.threads)
-            found["profile"] = kernels.measure(subject, executable, options.threads, limits)
+            graph = trace(subject.model, *subject.tensors)
+            code = next(entry for entry in entries if entry.name == cases.TUNED + CODE)
+            found["profile"] = kernels.measure(graph, code.kwargs, options.threads, limits)
             names = {apps.peers.PEERS[key].name for key in COSTS} | {cases.TUNED + RUNTIME}
             few = [entry for entry in entries if entry.name in names]
             found["costs"] = costs.measure(subject, few, options.threads)

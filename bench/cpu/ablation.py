@@ -57,7 +57,8 @@ def compiled(subject: Any, disable: tuple[str, ...], threads: int) -> tuple[Cont
     """
     name = f"without {disable[0]}" if disable else cases.TUNED
     setup = subject.to_compile(name, threads=threads, disable=list(disable))
-    found = compiling.compile_one(name, setup, _SECONDS, thread_environment(threads))
+    environment = thread_environment(threads)
+    found = contests.ask(compiling.SERVICE, setup, _SECONDS, environment, name)
     return subject.exported(name, found["path"], threads), found["script"]
 
 

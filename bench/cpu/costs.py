@@ -24,7 +24,7 @@ def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[s
     setup = subject.to_compile("fresh", threads=threads, recompile=True)
     fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
     environment = {**thread_environment(threads), **fresh}
-    found = compiling.compile_one("compiling", setup, _SECONDS, environment)
+    found = contests.ask(compiling.SERVICE, setup, _SECONDS, environment, "compiling")
     return {
         "compile": found["compile"],
         "check": found["check"],

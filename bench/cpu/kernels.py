@@ -3,7 +3,7 @@
 Times are those of `python -m needle_tvm profile`, in a process of its own; the profiler's share of
 them is taken off evenly, so that they add up to the time of a call without it. Bytes are the
 compulsory ones: each argument once. Operations are TVM's count of the loops before they are
-scheduled, with those on the zeros of padding.
+scheduled, with those on the zeros of padding; where TVM cannot count them, the roofline is unknown.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from bench import contests
 from kernel_lab import limits as roofline
-from needle.trace import trace
+from needle.trace import Graph
 from needle_tvm.errors import TuningError
 from needle_tvm.frontend import lowering
-from needle_tvm.process.child import Child
 from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import load_arrays
 from needle_tvm.target.spec import resolve
@@ -24,38 +24,45 @@ from needle_tvm.text import duration
 TOP = 5  # kernels of a model in the table
 
 _SECONDS = 120.0  # for a child to answer
-_RUNS = 200
+_RUNS, _RUN_SECONDS = 200, 20.0  # of a profile at most
 _BUILTIN = "vm.builtin."
 
 
-def measure(subject: Any, executable: Any, threads: int, limits: roofline.Limits) -> dict[str, Any]:
-    """The kernels of a case, slowest first, as JSON values: seconds, operations and bytes of all
-    calls of one run, and the share of the roofline that they reach."""
+def measure(
+    graph: Graph, artifact: Mapping[str, Any], threads: int, limits: roofline.Limits
+) -> dict[str, Any]:
+    """The kernels of a graph's `artifact` (keywords of `apps.contestants.artifact`), slowest first,
+    as JSON values: of all calls of one run, seconds, operations, bytes, the share of the roofline
+    that they reach, and the seconds `beyond` it: all of them if it is unknown. The `roofline` of
+    the model is the part of a run's time that is not beyond."""
     from needle_tvm.tir.functions import prim_funcs
 
-    graph = trace(subject.model, *subject.tensors)
     module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
     functions = prim_funcs(module)
-    contestant = subject.compiled("profile", executable, threads)
-    found = _ask("profile_artifact", dict(contestant.kwargs), threads)
+    found = _ask("profile_artifact", artifact, threads)
     rows = []
     for row in corrected(found):
-        entry = {**row, "operations": None, "roofline": None}
-        function = functions.get(row["name"])
-        if function is not None:
-            try:
-                estimate, _ = roofline.work(function)
-            except TuningError:
-                continue
-            count = estimate * row["calls"]
-            least = row["calls"] * roofline.floor(
-                limits, count / row["calls"], row["bytes"] / row["calls"]
-            )
-            by_work = count / limits.gigaflops / 1e9 >= least * 0.999
-            entry |= {"operations": count, "bound": "arithmetic" if by_work else "traffic"}
+        entry = {**row, "operations": None, "roofline": None, "beyond": row["seconds"]}
+        count = _operations(functions.get(row["name"]))
+        if count is not None:
+            each = roofline.floor(limits, count, row["bytes"] / row["calls"])
+            by_work = count / limits.gigaflops / 1e9 >= each * 0.999
+            least = row["calls"] * each
+            entry |= {"operations": count * row["calls"]}
+            entry |= {"bound": "arithmetic" if by_work else "traffic"}
+            entry |= {"beyond": max(0.0, row["seconds"] - least)}
             entry["roofline"] = least / row["seconds"] if row["seconds"] else None
         rows.append(entry)
-    return {"seconds": found["plain_seconds"], "kernels": rows}
+    reached = sum(row["seconds"] - row["beyond"] for row in rows) / found["plain_seconds"]
+    return {"seconds": found["plain_seconds"], "roofline": reached, "kernels": rows}
+
+
+def _operations(function: Any) -> int | None:
+    """The operations of a function; None if there is none or TVM cannot count them."""
+    try:
+        return None if function is None else roofline.work(function)[0]
+    except TuningError:
+        return None
 
 
 def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -80,26 +87,25 @@ def measure_limits(threads: int) -> roofline.Limits:
 
 
 def _ask(service: str, setup: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    with Child(
-        service,
-        f"{__name__}:{service}",
-        setup,
-        timeout=_SECONDS,
-        environment=thread_environment(threads),
-    ) as child:
-        return child.receive(service)
+    return contests.ask(f"{__name__}:{service}", setup, _SECONDS, thread_environment(threads))
 
 
-def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and rows: the slowest kernels of each case with their share of the time, their
-    rates, and the share of this machine's limits that they reach."""
+def table(cases: Sequence[Mapping[str, Any]], by: str = "seconds") -> list[list[str]]:
+    """Headings and rows: each case as a whole, and those of its kernels that are first `by` their
+    "seconds" or the seconds "beyond" the roofline, with their share of the time, their rates, and
+    the share of this machine's limits that they reach."""
     rows = [["case", "kernel", "calls", "time", "share", "GFLOP/s", "GB/s", "roofline", "bound"]]
+    rows[0] += ["beyond"]
     for case in cases:
-        for number, row in enumerate(case["profile"]["kernels"][:TOP]):
+        whole, kernels = case["profile"], case["profile"]["kernels"]
+        cells = ["", duration(whole["seconds"]), "", "", "", f"{whole['roofline']:.0%}", ""]
+        beyond = duration(whole["seconds"] * (1 - whole["roofline"]))
+        rows.append([case["case"], "all", *cells, beyond])
+        for row in sorted(kernels, key=lambda row: -row[by])[:TOP]:
             seconds, count, share = row["seconds"], row["operations"], row["roofline"]
             rows.append(
                 [
-                    "" if number else case["case"],
+                    "",
                     row["name"],
                     str(row["calls"]),
                     duration(seconds),
@@ -108,6 +114,7 @@ def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
                     f"{row['bytes'] / seconds / 1e9:.1f}" if seconds else "",
                     "" if share is None else f"{share:.0%}",
                     row.get("bound", ""),
+                    duration(row["beyond"]),
                 ]
             )
     return rows
@@ -138,4 +145,6 @@ def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator
 
     program = runtime.load(setup["path"])
     inputs = load_arrays(setup["inputs"])
-    yield profile.profile(program, inputs, _RUNS).to_dict()
+    seconds = profile.profile(program, inputs, 1).plain_seconds
+    runs = max(1, min(_RUNS, int(_RUN_SECONDS / seconds)))
+    yield profile.profile(program, inputs, runs).to_dict()

@@ -105,16 +105,17 @@ class Flat:
         ]
         count = len(values) - len(self._keywords)
         named = dict(zip(self._keywords, values[count:], strict=True))
-        result = self._model(*values[:count], **named)
-        self.output_tree, value = _taken_apart(result, _result_types(), "output")
-        return tuple(leaf for _, leaf in _named(self.output_tree, value, "output"))
+        self.output_tree, leaves = of_result(self._model(*values[:count], **named))
+        return leaves
 
 
-def _result_types() -> tuple[type, ...]:
-    """Tensors, and the sizes that dims leave open, which are refused later."""
+def of_result(result: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The tree of a model's result, and its tensors, and sizes that dims leave open, which are
+    refused later."""
     import torch
 
-    return torch.Tensor, torch.SymInt
+    tree, value = _taken_apart(result, (torch.Tensor, torch.SymInt), "output")
+    return tree, tuple(leaf for _, leaf in _named(tree, value, "output"))
 
 
 def _signature(model: Any) -> inspect.Signature | None:

@@ -56,6 +56,8 @@ def test_kernels_and_costs_of_a_model(small, tmp_path, monkeypatch, capsys):
     least = 2 * 3 * (20 * 30 + 30 * 10)  # bias and ReLU count, too
     assert least <= sum(row["operations"] for row in products) < 1.5 * least
     assert all(row["roofline"] is None or row["roofline"] > 0 for row in products)
+    assert all(0 <= row["beyond"] <= row["seconds"] for row in case["profile"]["kernels"])
+    assert 0 <= case["profile"]["roofline"] <= 1  # 0 if looking took all the time
     assert 0 < case["costs"]["check"] < case["costs"]["compile"]
     (process,) = case["costs"]["processes"].values()
     assert process["first"] > 0 and 10e6 < process["bytes"] < 10e9
@@ -93,13 +95,18 @@ def test_rows_of_the_ablation(monkeypatch):
 
 def test_rows_of_the_roofline_and_of_costs():
     kernel = {"name": "k", "calls": 2, "seconds": 1e-6, "share": 0.5, "operations": 2000}
-    kernel |= {"bytes": 500, "roofline": 0.25, "bound": "traffic"}
-    bare = {**kernel, "name": "copy", "operations": None, "roofline": None, "seconds": 0.0}
-    case = {"case": "x", "profile": {"kernels": [kernel, bare]}}
+    kernel |= {"bytes": 500, "roofline": 0.25, "bound": "traffic", "beyond": 75e-8}
+    bare = {**kernel, "name": "copy", "operations": None, "roofline": None}
+    bare |= {"seconds": 8e-7, "beyond": 8e-7}
+    profile = {"seconds": 2e-6, "roofline": 0.125, "kernels": [kernel, bare]}
+    case = {"case": "x", "profile": profile}
     case["costs"] = {"compile": 2.0, "check": 0.5, "processes": {"A": {"first": 0.5, "bytes": 3e6}}}
-    _, first, second = kernels.table([case])
-    assert first == ["x", "k", "2", "1.00 µs", "50%", "2.0", "0.5", "25%", "traffic"]
-    assert second[:3] == ["", "copy", "2"] and second[5:8] == ["", "", ""]
+    _, whole, first, second = kernels.table([case])
+    assert whole == ["x", "all", "", "2.00 µs", "", "", "", "12%", "", "1.75 µs"]
+    assert first == ["", "k", "2", "1.00 µs", "50%", "2.0", "0.5", "25%", "traffic", "750 ns"]
+    assert second[:3] == ["", "copy", "2"] and (second[5], second[7]) == ("", "")
+    _, _, first, second = kernels.table([case], by="beyond")
+    assert (first[1], second[1]) == ("copy", "k")
     assert kernels.limits_line(LIMITS.to_json()).endswith("GB/s: 50 in 256 kB, 10 in 64 MB")
     other = {**case, "case": "y", "costs": {"compile": 1.0, "check": 0.25, "processes": {}}}
     assert costs.table([case, other])[1:] == [
