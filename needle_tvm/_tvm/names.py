@@ -26,7 +26,6 @@ try:
         from tvm import relax, s_tir, te, tirx, topi
         from tvm.ir import IRModule
         from tvm.relax import vm_build as vm_build
-        from tvm.s_tir import Schedule as Schedule
         from tvm.s_tir import TensorIntrin as TensorIntrin
         from tvm.s_tir import meta_schedule as ms  # noqa: F401
         from tvm.script import ir_builder
@@ -77,6 +76,16 @@ TE_NAMESPACE = SimpleNamespace(te=te, topi=topi, tirx=tirx, statements=statement
 ldmatrix, mma = tvmscript.ptx_legacy.ldmatrix, tvmscript.ptx_legacy.mma
 mma_fill = tvmscript.cuda.mma_fill_legacy
 SCHEDULE_ERROR = s_tir.ScheduleError
+
+
+class Schedule(s_tir.Schedule):
+    """TVM's schedule, whose methods do not compare their arguments with their annotations in Python
+    first: that takes longer than most of them. TVM's C++ refuses what it cannot take."""
+
+
+for _name, _method in vars(s_tir.Schedule).items():
+    if hasattr(_method, "__wrapped__"):
+        setattr(Schedule, _name, _method.__wrapped__)
 INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes, also over a user's schedule
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeGuard
 
 from needle_tvm._tvm.names import relax, tvm
@@ -63,31 +63,56 @@ def input_work_of(function: relax.Function) -> set[Any]:
     return found
 
 
-def is_parameter_work(expr: Any, parameters: set[Any], lookup: Callable[[Any], Any | None]) -> bool:
-    """Whether `expr` depends on parameters and constants alone, and on at least one parameter.
+class Origins:
+    """What expressions depend on: inputs, parameters, or constants alone.
 
-    `lookup` returns the value that a variable is bound to, or None for an argument. The walk does
-    not recurse: a chain of any length may lead to a weight.
+    `lookup` returns the value that a variable is bound to, or None for an argument of the function.
+    Each variable is looked at once, and nothing recurses: chains may be of any length.
     """
-    found = False
-    for argument in arguments_behind(expr, lookup):
-        if argument not in parameters:
-            return False
-        found = True
-    return found
 
+    def __init__(self, parameters: Collection[Any], lookup: Callable[[Any], Any | None]) -> None:
+        self._parameters = parameters
+        self._lookup = lookup
+        self._known: dict[Any, tuple[bool, bool]] = {}  # of a variable: (inputs, parameters)
 
-def arguments_behind(expr: Any, lookup: Callable[[Any], Any | None]) -> Iterator[Any]:
-    """Yield the function's arguments that `expr` depends on; none for a constant."""
-    pending, seen = [expr], set()
-    while pending:
-        item = pending.pop()
-        if not isinstance(item, relax.Var):
-            pending.extend(operands(item))
-        elif item not in seen:
-            seen.add(item)
-            value = lookup(item)
-            if value is None:
-                yield item
+    def is_parameter_work(self, expr: Any) -> bool:
+        """Whether `expr` depends on parameters and constants alone, on one parameter at least."""
+        return self._of(expr) == (False, True)
+
+    def is_known(self, expr: Any) -> bool:
+        """Whether `expr` depends on parameters and constants alone."""
+        return not self._of(expr)[0]
+
+    def _of(self, expr: Any) -> tuple[bool, bool]:
+        wanted = self._read(expr)
+        pending = list(wanted)
+        while pending:
+            variable = pending[-1]
+            value = None if variable in self._known else self._lookup(variable)
+            behind = [] if value is None else self._read(value)
+            missing = [each for each in behind if each not in self._known]
+            if missing:
+                pending += missing
+                continue
+            if variable not in self._known:
+                is_parameter = variable in self._parameters
+                argument = (not is_parameter, is_parameter)
+                self._known[variable] = argument if value is None else self._together(behind)
+            pending.pop()
+        return self._together(wanted)
+
+    def _together(self, variables: Sequence[Any]) -> tuple[bool, bool]:
+        known = [self._known[each] for each in variables]
+        return any(inputs for inputs, _ in known), any(parameters for _, parameters in known)
+
+    @staticmethod
+    def _read(expr: Any) -> list[Any]:
+        """The variables in an expression."""
+        found, pending = [], [expr]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, relax.Var):
+                found.append(item)
             else:
-                pending.append(value)
+                pending.extend(operands(item))
+        return found

@@ -17,13 +17,7 @@ from needle_tvm._tvm.names import (
     transform,
     tvm,
 )
-from needle_tvm.graph.dependence import (
-    arguments_behind,
-    is_op,
-    is_parameter_work,
-    parameters_of,
-    readers_of,
-)
+from needle_tvm.graph.dependence import Origins, is_op, parameters_of, readers_of
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.extents import UNBOUNDED, Size, bounds_of, interval
 
@@ -106,7 +100,7 @@ class Rewriter(expr_functor.PyExprMutator):
         self.target = target
         self.on_gpu = target_info(target).is_gpu
         self.readers = readers_of(function)
-        self._parameters = parameters_of(function)
+        self._origins = Origins(parameters_of(function), self.lookup_binding)
         self._bounds = bounds_of(function)
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -116,12 +110,11 @@ class Rewriter(expr_functor.PyExprMutator):
 
     def is_parameter_work(self, expr: Any) -> bool:
         """Whether `expr` depends on parameters alone."""
-        return is_parameter_work(expr, self._parameters, self.lookup_binding)
+        return self._origins.is_parameter_work(expr)
 
     def is_known(self, expr: Any) -> bool:
         """Whether `expr` depends on parameters and constants alone."""
-        behind = arguments_behind(expr, self.lookup_binding)
-        return all(argument in self._parameters for argument in behind)
+        return self._origins.is_known(expr)
 
     def least(self, extent: Size) -> int:
         """The least that an extent may be."""

@@ -17,6 +17,7 @@ from typing import Any
 
 from needle_tvm._tvm.names import tvm
 from needle_tvm.lower import linking
+from needle_tvm.lower.split_module import on_cores
 
 _SYMBOL = "__tvm_ffi__library_bin"
 _KIND, _SOURCE, _MACHINE_CODE = b"cuda", b"cuda", b"cubin"
@@ -55,11 +56,15 @@ def export_library(
     module = module_of_library(library)
     sources = [(_raw_source(each), _source(each)) for each in _cuda_modules(module)]
     codes = [(raw, compile_cuda(source)) for raw, source in sources]
-    files = [path.with_suffix(f".{i}.o") for i, _ in enumerate(linking.compiled_parts(module))]
+    parts = linking.compiled_parts(module)
+    files = [path.with_suffix(f".{i}.o") for i, _ in enumerate(parts)]
     assembly, binary = path.with_suffix(".s"), path.with_suffix(".bin")
     try:
-        for part, file in zip(linking.compiled_parts(module), files, strict=True):
-            file.write_bytes(linking.object_code(part, file))
+        machine_codes = on_cores(
+            lambda each: linking.object_code(*each), zip(parts, files, strict=True)
+        )
+        for file, machine_code in zip(files, machine_codes, strict=True):
+            file.write_bytes(machine_code)
         if module.imports:
             _write_imports(module, codes, assembly, binary)
             files.append(assembly)

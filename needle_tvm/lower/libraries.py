@@ -27,6 +27,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.lower.linking import cxx_compiler, run
+from needle_tvm.lower.split_module import on_cores, split
 from needle_tvm.process.forks import loading
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.turns import compiling
@@ -127,13 +128,16 @@ def build_executable(
             builder = relax.ExecBuilder()
             loops = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
             host = None if loops is None else _host_code(loops, target)
-    library = None
-    if host is not None:
+
+    def generated(part: IRModule) -> Any:
         with loading, target, context:  # a fork would find LLVM's locks taken
-            library = tvm.get_global_func("target.build.llvm")(host, target)
+            return tvm.get_global_func("target.build.llvm")(part, target)
+
+    library, *others = on_cores(generated, split(host)) if host is not None else [None]
     with compiling:
         constants = dict((module.attrs or {}).get("const_name_to_constant", {}))
-        return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target, library, [], constants))
+        linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
+        return relax.VMExecutable(linked)
 
 
 def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> list[Any]:

@@ -24,10 +24,10 @@ from typing import Any
 
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
 from needle_tvm.graph.dependence import (
+    Origins,
     bindings_of,
     input_work_of,
     is_op,
-    is_parameter_work,
     parameters_of,
     readers_of,
 )
@@ -100,10 +100,7 @@ def _columns(weights: Any) -> int:
 def _groups(function: relax.Function) -> list[list[_Product]]:
     """The groups of matmuls that meet the preconditions."""
     bindings, readers = bindings_of(function), readers_of(function)
-    parameters, late = parameters_of(function), input_work_of(function)
-
-    def of_parameters(expr: Any) -> bool:
-        return is_parameter_work(expr, parameters, bindings.get)
+    origins, late = Origins(parameters_of(function), bindings.get), input_work_of(function)
 
     variable_of = {
         value: variable for variable, value in bindings.items() if isinstance(value, relax.Call)
@@ -114,7 +111,7 @@ def _groups(function: relax.Function) -> list[list[_Product]]:
         shape, x_shape = static_shape(weights), shape_of(x)
         if shape is None or x_shape is None or len(shape) != 2 or len(x_shape) < 2:
             return None
-        if 0 in shape or 0 in x_shape or not of_parameters(weights) or x not in late:
+        if 0 in shape or 0 in x_shape or not origins.is_parameter_work(weights) or x not in late:
             return None
         result, bias = call, None
         (reader, *more) = readers[variable_of[call]] or [None]
@@ -125,7 +122,7 @@ def _groups(function: relax.Function) -> list[list[_Product]]:
             columns = shape[1:]
             if extents is None or extents[-1:] != columns or math.prod(extents) != shape[1]:
                 return None
-            if not of_parameters(bias) or len(extents) > len(x_shape):
+            if not origins.is_parameter_work(bias) or len(extents) > len(x_shape):
                 return None
             result = reader
             (reader, *more) = readers[variable_of[result]] or [None]

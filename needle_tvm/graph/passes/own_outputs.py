@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from needle_tvm._tvm.names import Constant, IRModule, Target, relax, te
-from needle_tvm.graph.dependence import is_parameter_work, parameters_of
+from needle_tvm.graph.dependence import Origins, parameters_of
 from needle_tvm.tir.extents import own_variables
 
 
@@ -23,7 +23,6 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
     """Copy every result of `main` that another call, or another result, would share."""
     main = module["main"]
     body = main.body
-    parameters = parameters_of(main)
     in_blocks = {
         binding.var: binding.value
         for block in body.blocks
@@ -40,13 +39,14 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
     if not isinstance(returned, relax.Tuple):
         returned = body.body
     results = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
+    origins = Origins(parameters_of(main), in_blocks.get)
     copies: list[Any] = []
     returned_before: set[Any] = set()
     for number, result in enumerate(results):
         source = result
         while isinstance(source, relax.Var) and source in renamed:
             source = renamed[source]
-        lifted = source in in_blocks and is_parameter_work(source, parameters, in_blocks.get)
+        lifted = source in in_blocks and origins.is_parameter_work(source)
         again = source in returned_before
         returned_before.add(source)
         if isinstance(source, Constant) or source in set(main.params) or lifted or again:

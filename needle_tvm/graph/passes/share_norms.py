@@ -20,9 +20,9 @@ import numpy as np
 
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
 from needle_tvm.graph.dependence import (
+    Origins,
     bindings_of,
     is_op,
-    is_parameter_work,
     parameters_of,
     readers_of,
 )
@@ -71,16 +71,13 @@ class _Sharer(Rewriter):
 def _norms_to_share(function: relax.Function) -> dict[Any, Any]:
     """The variables of norms that meet the preconditions, each with its norm."""
     bindings, readers = bindings_of(function), readers_of(function)
-    parameters = parameters_of(function)
-
-    def of_parameters(expr: Any) -> bool:
-        return is_parameter_work(expr, parameters, bindings.get)
+    origins = Origins(parameters_of(function), bindings.get)
 
     def fits(variable: Any, norm: Any) -> bool:
         shape = shape_of(norm)
         if shape is None or len(shape) < 2 or 0 in shape or not is_static(shape[-1:]):
             return False
-        if not all(map(of_parameters, norm.args[1:])):
+        if not all(map(origins.is_parameter_work, norm.args[1:])):
             return False
         if [int(axis) % len(shape) for axis in norm.attrs.axes] != [len(shape) - 1]:
             return False
@@ -88,7 +85,7 @@ def _norms_to_share(function: relax.Function) -> dict[Any, Any]:
             is_op(reader, "relax.matmul")
             and reader.args[0].same_as(variable)
             and len(static_shape(reader.args[1]) or ()) == 2
-            and of_parameters(reader.args[1])
+            and origins.is_parameter_work(reader.args[1])
             for reader in readers[variable]
         )
 
