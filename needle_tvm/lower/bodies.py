@@ -10,7 +10,6 @@ from needle_tvm._tvm.names import Constant, IRModule, PrimFunc, Target, relax, t
 from needle_tvm.errors import TranslationError
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.lower.region import Kernel, Region
-from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests, regions
 from needle_tvm.tir.extents import bounds_of
 from needle_tvm.tir.functions import NODES
@@ -41,7 +40,6 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
     source: dict[Any, Any] = {}  # a variable -> the key of the value that it names or views
     parts: dict[Any, list[Any]] = {}  # the keys of a tuple's parts
     lowered: dict[Any, PrimFunc] = {}
-    lanes = target_info(target).lanes("float32")
 
     def key(value: Any) -> Any:
         return source.get(value, value)
@@ -64,7 +62,7 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
                     alone = regions.lowered(function, target)
                     alone = with_tasks(alone, module, add)
                     lowered[value.args[0]] = regions.from_the_start(alone)
-                kernel = Kernel.of(function, lowered[value.args[0]], value, lanes)
+                kernel = Kernel.of(function, lowered[value.args[0]], value)
                 if kernel is None:
                     if regions.may_fail(lowered[value.args[0]].body):
                         raise TranslationError(

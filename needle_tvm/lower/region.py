@@ -63,10 +63,12 @@ class Kernel:
         return cls(tuple(arguments), tuple(parameters), (), {}, (nest,), symbols, True)
 
     @classmethod
-    def of(cls, function: PrimFunc, lowered: PrimFunc, call: Any, lanes: int) -> Kernel | None:
+    def of(
+        cls, function: PrimFunc, lowered: PrimFunc, call: Any, lanes: int | None = None
+    ) -> Kernel | None:
         """Take a call of a function, which is given as `regions.lowered` as well, apart; None if it
-        is not a plain list of loop nests over buffers of known shape. `lanes` are those of float32
-        in the target's vectors."""
+        is not a plain list of loop nests over buffers of known shape. With `lanes`,
+        those of float32 in the target's vectors, bodies of known sizes become functions too."""
         values = extents.arguments_for(function, call)
         lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))

@@ -118,12 +118,12 @@ def choice_of_nests(statement: Any) -> Any:
     return _on_one_thread(tasks.apart(statement)) if is_serial_loop(statement) else None
 
 
-def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int) -> list[Any]:
-    """Statements whose nests have bodies that are `tasks.apart`: all of symbolic extents, and of
-    others those that run long enough for a call to cost nothing."""
+def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int | None) -> list[Any]:
+    """Statements whose nests have bodies that are `tasks.apart`: all of symbolic extents, and with
+    `lanes` of others those that run long enough for a call to cost nothing."""
     if symbolic:
         return [choice_of_nests(each) or each for each in statements]
-    return [_body_apart(each, lanes) for each in statements]
+    return list(statements) if lanes is None else [_body_apart(each, lanes) for each in statements]
 
 
 def _body_apart(statement: Any, lanes: int) -> Any:

@@ -123,8 +123,7 @@ def test_an_error_is_relative_to_the_outputs_largest():
     exact = [np.array([1.0, -4.0]), np.array([2.0])]
     assert contests.worst_error(exact, [np.float32([1, -4]), np.float32([2.5])]) == 0.25
     assert contests.worst_error(exact, [np.float32([1, np.nan]), np.float32([2])]) is None
-    with pytest.raises(ValueError):
-        contests.worst_error(exact, [np.float32([1, 2])])
+    assert contests.worst_error(exact, [np.float32([1, 2])]) is None
 
 
 def test_the_fastest_peer_is_none_of_ours():
