@@ -348,7 +348,9 @@ def test_threads_that_race_are_rejected(tmp_path):
     facts, gate = prepare(plain, tmp_path / "gate")
     assert facts["reference"] == "float64"
     assert "wrong" not in measured(built(plain, tmp_path / "plain.so"), gate.folder)
-    assert "wrong" in measured(built(race, tmp_path / "race.so"), gate.folder)
+    library = built(race, tmp_path / "race.so")
+    # On a busy machine one half may wait until the other is done.
+    assert any("wrong" in measured(library, gate.folder) for _ in range(10))
 
 
 # Timing, and what goes wrong
