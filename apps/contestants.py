@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from needle_tvm.artifact.tolerance import MODEL, compare
+from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude
 from needle_tvm.process.child import load_function
 from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
 EAGER = "needle eager"
+_NEAR_ZERO = 1e-5  # error of an element, relative to the largest, beside MODEL of its own magnitude
 RUNTIME = ", runtime"  # ends the name of needle_tvm.runtime's call with NumPy arrays
 CODE = ", code"  # ends the name of a contestant whose inputs are converted or bound before
 SETS = 4  # sets of inputs that the calls of a contestant take in turn
@@ -304,9 +305,11 @@ def check_agreement(
     for name, arrays in others:
         if len(arrays) != len(expected):
             raise Disagreement(f"{name} gives {len(arrays)} outputs, {first} {len(expected)}")
-        bound = max(MODEL, (allowed or {}).get(name, 0.0))
         for theirs, ours in zip(arrays, expected, strict=True):
-            what = compare(ours, theirs, bound, same_dtype=False).what
+            scale = largest_magnitude(ours) or 1.0
+            magnitudes = np.nan_to_num(np.abs(ours) / scale, posinf=0.0)
+            bound = max(_NEAR_ZERO, (allowed or {}).get(name, 0.0)) + MODEL * magnitudes
+            what = compare(ours, theirs, bound, scale=scale, same_dtype=False).what
             if what:
                 raise Disagreement(f"{name} computes something else than {first}: {what}")
 

@@ -45,7 +45,7 @@ NOTES = (
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
 _ROUNDINGS = 32  # of an operand that may be left in a result: ten layers have a few in each
-_ON_GPU = 2e-4  # a GPU adds up some thousand float32 terms in any order
+_ON_GPU = 1e-4  # a GPU adds up some thousand float32 terms in any order
 
 
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:

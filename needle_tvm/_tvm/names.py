@@ -80,7 +80,7 @@ SCHEDULE_ERROR = s_tir.ScheduleError
 
 class Schedule(s_tir.Schedule):
     """TVM's schedule, whose methods do not compare their arguments with their annotations in Python
-    first: that takes longer than most of them. TVM's C++ refuses what it cannot take."""
+    first. TVM's C++ refuses what it cannot take."""
 
 
 for _name, _method in vars(s_tir.Schedule).items():

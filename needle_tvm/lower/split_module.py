@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _PARTS = 4  # at most: each repeats what LLVM does once for a module
-_LEAST = 200  # stores in a part's loops, for which LLVM takes a tenth of a second
+_LEAST = 200  # stores in a part's loops: less is not worth what a module costs by itself
 
 
 def split(module: IRModule) -> list[IRModule]:
@@ -40,6 +40,9 @@ def split(module: IRModule) -> list[IRModule]:
 
 def on_cores(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """The results of a function that leaves the GIL to others, for items on all cores."""
+    items = list(items)
+    if len(items) < 2:
+        return [function(item) for item in items]
     with ThreadPoolExecutor(available_cores()) as threads:
         return list(threads.map(function, items))
 
