@@ -97,8 +97,9 @@ class Slice(Movement):
         """A part of adjacent elements, which passes read in place; of extents that are known along
         the axes that are cut."""
         extents, shape, axes = list(x.ty.shape.values), [], []
-        begins, ends, axis = [], [], 0
+        begins, ends, axis, renumbered = [], [], 0, False
         for entry in expand(self.name, self.key, len(extents)):
+            renumbered |= entry is None or isinstance(entry, int)
             if entry is None:
                 shape.append(1)
                 continue
@@ -124,7 +125,7 @@ class Slice(Movement):
             return None
         if axes:
             x = r.op.strided_slice(x, axes, begins, ends, assume_inbound=True)
-        return r.op.reshape(x, shape) if len(shape) != len(extents) or not axes else x
+        return r.op.reshape(x, shape) if renumbered or not axes else x
 
 
 @register

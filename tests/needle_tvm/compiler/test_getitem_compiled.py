@@ -60,3 +60,10 @@ def test_an_input_that_is_out_of_range_is_refused(stage, bad):
     name, value = ("i", bad[0]) if not -3 <= bad[0] < 3 else ("j", bad[1])
     with pytest.raises(InputError, match=f"'{name}' has the index {value}, which is not within"):
         fn(tensor(X.swapaxes(1, 2)), *(tensor(np.array([0, at, 0, 0])) for at in bad))
+
+
+def test_an_axis_made_and_another_taken_away():
+    x = np.arange(100, dtype="float32").reshape(10, 10)
+    for key in ((None, slice(4, 10), -3), (slice(4, 10), None, 2), (3, None, slice(1, 9))):
+        compiled = needle_tvm.compile(lambda x, key=key: x[key], tensor(x))
+        np.testing.assert_array_equal(compiled(tensor(x)).numpy(), x[key])
