@@ -42,7 +42,7 @@ def examples() -> list[Example]:
         ),
         Example(
             "convnet",
-            "a 3x3 convolution with batch norm, a grouped one, the mean",
+            "a 3x3 convolution with batch norm, one of a channel a group, the mean",
             _convnet(),
             (_x(2, 3, 12, 12),),
         ),
@@ -51,6 +51,12 @@ def examples() -> list[Example]:
             "a 3x3 convolution of many channels",
             _conv(64, 64),
             (_x(1, 64, 28, 28),),
+        ),
+        Example(
+            "pointwise convolution",
+            "a 1x1 convolution of an image of 7 x 7 pixels",
+            nn.Conv2d(64, 128, 1).eval(),
+            (_x(1, 64, 7, 7),),
         ),
         Example(
             "small image",
@@ -116,7 +122,7 @@ def _convnet() -> nn.Module:
         nn.Conv2d(3, 16, 3, padding=1),
         nn.BatchNorm2d(16),
         nn.ReLU(),
-        nn.Conv2d(16, 16, 3, padding=1, groups=8),
+        nn.Conv2d(16, 32, 3, padding=1, groups=16),
         _Mean(),
     ).eval()
 
