@@ -181,7 +181,7 @@ help:
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"
-	@echo "bench-zoo        100 architectures beside other frameworks, and the kernels that lose most"
+	@echo "bench-zoo        120 architectures beside other frameworks, and the kernels that lose most"
 	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
 	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
 	@echo "gpu-bundle       what a GPU host needs, compiled here, into .gpu/"

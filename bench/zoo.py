@@ -1,11 +1,11 @@
-"""Load, compile and time a zoo of 100 architectures through PyTorch and ONNX, beside PyTorch.
+"""Load, compile and time a zoo of 120 architectures through PyTorch and ONNX, beside PyTorch.
 
     python -m bench.zoo others timm                      # groups, or single models by name
     python -m bench.zoo --steps load eager gradients     # without compiling
     python -m bench.zoo --steps times                    # beside other frameworks (make bench-zoo)
     python -m bench.zoo --table                          # what is known so far
 
-The models are the 60 of `bench.zoo_models` and the 40 that `bench.zoo_drawn` draws. Each runs in a
+The models are the 60 of `bench.zoo_models` and the 60 that `bench.zoo_drawn` draws. Each runs in a
 process of its own, with a limit, and gives a line of JSON in zoo.jsonl with what each step found:
 
 - load: `needle.torch.load`; eager: its run; onnx: ONNX Runtime's run of the file that
@@ -219,7 +219,7 @@ def run(asked: argparse.Namespace) -> int:
     lines, missing = asked.out / "zoo.jsonl", []
     chosen = differentiated()
     for group, models in () if asked.table else groups().items():
-        package = group.removeprefix("drawn ")
+        package = group.removeprefix("drawn ").split()[0]
         for name in models:
             model = f"{group}/{name}"
             known = _known(lines).get(model, {})

@@ -1,10 +1,12 @@
-"""Forty architectures drawn from the lists of timm and transformers, for `bench.zoo`.
+"""Sixty architectures drawn from the lists of timm and transformers, for `bench.zoo`.
 
 The lists (`timm.list_models()`, and the model types of transformers' `MODEL_MAPPING_NAMES`) were
 shuffled with seed 17. From the front of each, the first twenty were taken that are not in
 `bench.zoo_models`, that PyTorch itself runs, and that are small: at most 30 million parameters and
 256 x 256 pixels for timm; for transformers at most 60 million with two layers and 1000 tokens.
-Whether needle takes a model played no part.
+Whether needle takes a model played no part. "drawn timm 20" are the first twenty of
+timm's list (1.0.31) shuffled with seed 20 that are in no other group and have fewer than 30 million
+parameters, at their own sizes.
 """
 
 from __future__ import annotations
@@ -61,11 +63,17 @@ vit_small_plus_patch16_dinov3 cs3darknet_focus_s convnext_tiny_hnf efficientnet_
 vit_small_patch32_224 iformer_m swinv2_tiny_window16_256 maxvit_nano_rw_256 convnext_tiny
 vit_small_patch16_224 test_efficientnet_gn convnext_zepto_rms maxvit_rmlp_nano_rw_256""".split()
 
+TIMM_20 = """tf_efficientnet_b4 ghostnetv2_160 xcit_small_12_p8_384 repvit_m0_9 edgenext_small
+efficientnet_x_b3 pvt_v2_b2 skresnet50 mobileone_s0 resnext50d_32x4d mobileone_s3 starnet_s050
+mobilenetv2_110d iformer_m_distilled convmixer_768_32 sehalonet33ts nest_tiny_jx
+xcit_tiny_24_p16_224 cait_xxs24_384 efficientnet_es_pruned""".split()
+
 TRANSFORMERS = """regnet fnet clip_text_model nomic_bert sam dpr bert-generation sapiens2 imagegpt
 big_bird openai-gpt rt_detr mamba roformer sam2_vision_model gpt_bigcode hiera
 pp_ocrv5_mobile_rec vision-text-dual-encoder falcon_mamba""".split()
 
 DRAWN: dict[str, dict[str, Callable[[], Made]]] = {
     "drawn timm": {name: partial(timm_model, name) for name in TIMM},
+    "drawn timm 20": {name: partial(timm_model, name) for name in TIMM_20},
     "drawn transformers": {name: partial(transformers_model, name) for name in TRANSFORMERS},
 }
