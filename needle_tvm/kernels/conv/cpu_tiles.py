@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from needle_tvm._tvm.names import Target
-from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes
+from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, most_beside
 from needle_tvm.target.info import target_info
 
 # The cost model for tiles, in cycles of one multiply-add each: the number of them that must be in
@@ -64,24 +64,32 @@ def conv_tile(
     target: Target,
     group: int | None = None,
     *,
+    step: int = 1,
     overlapping: bool = False,
 ) -> ConvTile:
     """The register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
     It is the tile with the least estimated time of all that fit the registers: a partly filled last
     tile costs as much as a full one, and few accumulators wait for each other. If `group` is given,
-    the number of output channels of a group, the tile's channels divide it. With `overlapping`,
+    the number of output channels of a group, the tile's channels divide it. `step` is the number of
+    bytes from an input pixel to the next: the tile's pixels are read side by side, and there are no
+    more of them than the L1 cache keeps. With `overlapping`,
     neighbouring pixels read the same inputs within one unrolled step: LLVM keeps those in registers
     too, so half of the registers are left to it.
     """
-    return _best_tile(output, terms, dtype, target, group, overlapping)[1]
+    return _best_tile(output, terms, dtype, target, group, step, overlapping)[1]
 
 
 def conv_cycles(
-    output: tuple[int, int, int, int], terms: int, dtype: str, target: Target, group: int | None
+    output: tuple[int, int, int, int],
+    terms: int,
+    dtype: str,
+    target: Target,
+    group: int | None,
+    step: int = 1,
 ) -> float:
     """The estimated time of a convolution in the tiles of `conv_tile`, in multiply-adds."""
-    return _best_tile(output, terms, dtype, target, group, False)[0]
+    return _best_tile(output, terms, dtype, target, group, step, False)[0]
 
 
 def _best_tile(
@@ -90,6 +98,7 @@ def _best_tile(
     dtype: str,
     target: Target,
     group: int | None,
+    step: int,
     overlapping: bool,
 ) -> tuple[float, ConvTile]:
     batch, rows, columns, n = output
@@ -102,14 +111,15 @@ def _best_tile(
     for channels in _widths(n, group, dtype, target):
         vectors = -(-channels // lanes)
         most = (registers // 2 if overlapping else registers - vectors - 1) // vectors
+        most = min(most, most_beside(step))
         each = _HALF if halved and channels <= lanes // 2 else 1
         panels = -(-n // channels)
         for images, height, span in _patches(batch, rows, columns, most):
             tile = ConvTile(images, height, span, channels)
             sums = tile.pixels * vectors
-            step = max(sums * each, waiting) + load * tile.pixels + _WEIGHT * vectors
+            term = max(sums * each, waiting) + load * tile.pixels + _WEIGHT * vectors
             tiles = math.prod(tile.counts(batch, rows, columns)) * panels
-            cycles = tiles * (terms * step + _STORE * sums + _TILE)
+            cycles = tiles * (terms * term + _STORE * sums + _TILE)
             if cycles < least:
                 best, least = tile, cycles
     assert best is not None  # one pixel of one vector always fits

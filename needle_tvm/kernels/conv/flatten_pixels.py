@@ -17,6 +17,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
 from needle_tvm.graph.convolutions import conv_shapes
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 
 _WORTH_IT = 0.97  # of the time of tiles in rows
@@ -41,9 +42,10 @@ class _Rewriter(Rewriter):
         if any(int(each) for each in attrs.padding) or 1 in (height, width):
             return call
         terms, dtype = shapes[1][2], str(w.ty.dtype)
+        step = terms * item_bytes(dtype)
 
         def cycles(rows: int, columns: int) -> float:
-            return conv_cycles((batch, rows, columns, n), terms, dtype, self.target, None)
+            return conv_cycles((batch, rows, columns, n), terms, dtype, self.target, None, step)
 
         if cycles(height * width, 1) > _WORTH_IT * cycles(height, width):
             return call

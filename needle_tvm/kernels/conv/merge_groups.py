@@ -17,6 +17,7 @@ from typing import Any
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, te, tirx
 from needle_tvm.graph.convolutions import conv_shapes, with_weights
 from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 
 _WORTH_IT = 0.9  # of the unmerged time: weights become larger, and NaN spreads
@@ -40,7 +41,8 @@ class _Merger(Rewriter):
         if groups == 1 or inputs == outputs == 1:
             return call
         dtype, terms = str(call.args[1].ty.dtype), rows * columns * inputs
-        count = merged_at_best(groups, shapes[2], terms, dtype, self.target)
+        step = groups * inputs * item_bytes(dtype)
+        count = merged_at_best(groups, shapes[2], terms, dtype, self.target, step)
         if count == 1:
             return call
         w = self.builder_.emit_te(
@@ -52,15 +54,18 @@ class _Merger(Rewriter):
 
 
 def merged_at_best(
-    groups: int, output: tuple[int, ...], terms: int, dtype: str, target: Target
+    groups: int, output: tuple[int, ...], terms: int, dtype: str, target: Target, step: int = 1
 ) -> int:
-    """The number of groups to merge for the least estimated time, 1 to merge none. Each element of
-    `output` (B, rows, columns, N) sums `terms` products before merging."""
+    """The number of groups to merge for the least estimated time, 1 to merge none.
+
+    Each element of `output` (B, rows, columns, N) sums `terms` products before merging, of pixels
+    that are `step` bytes apart.
+    """
     batch, rows, columns, n = output
 
     def cycles(count: int) -> float:
         group = None if count == groups else n // groups * count
-        return conv_cycles((batch, rows, columns, n), terms * count, dtype, target, group)
+        return conv_cycles((batch, rows, columns, n), terms * count, dtype, target, group, step)
 
     best = min((m for m in range(1, groups + 1) if groups % m == 0), key=cycles)
     return best if cycles(best) < _WORTH_IT * cycles(1) else 1

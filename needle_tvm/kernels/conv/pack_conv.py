@@ -22,6 +22,7 @@ from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, re
 from needle_tvm.graph.convolutions import conv_extents
 from needle_tvm.graph.dependence import is_op
 from needle_tvm.graph.rewrite import rewrite
+from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import LARGE, ConvTile, conv_tile, depthwise_tile
 from needle_tvm.kernels.conv.te import Channels, Geometry, conv
 from needle_tvm.kernels.dense.pack_weights import Packer
@@ -88,7 +89,11 @@ class _ConvPacker(Packer):
         each = channels.outputs if channels.outputs != output[3] else None
         overlapping = columns > 1 and channels.inputs < _FEW_CHANNELS
         terms = rows * columns * inputs
-        return conv_tile(output, terms, dtype, self.target, each, overlapping=overlapping)
+        channels_of_pixel = 1 if channels.planar else inputs * (output[3] // channels.outputs)
+        step = channels_of_pixel * geometry.stride[1] * item_bytes(dtype)
+        return conv_tile(
+            output, terms, dtype, self.target, each, step=step, overlapping=overlapping
+        )
 
     def _fits(self, call: Any) -> bool:
         if conv_extents(call) is None:

@@ -22,6 +22,7 @@ from needle_tvm.kernels.blocks import (
     is_symbolic,
     item_bytes,
     lanes_of,
+    most_beside,
     share_out,
     sum_in_registers,
     write_back,
@@ -38,10 +39,6 @@ LATENCY = 8  # cycles: multiply-adds begun before the first one ends
 _IDLE = 0.05  # of the cores' time, accepted for fewer parts
 _MANY_ROWS = 64  # for which the panels of a symbolic number of rows are chosen
 _SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
-
-# An L1 cache of 32 kB in 8 ways: addresses a multiple of this many bytes apart map to one set.
-# Larger caches have more ways, and rarely more sets.
-_SETS, _WAYS = 4096, 8
 
 
 @dataclass(frozen=True)
@@ -70,10 +67,9 @@ DENSE_VARIANTS = tuple(  # the first is used if nothing is measured
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
     """The register tile of an (m, k) @ (k, n) matmul: the one whose slowest core finishes first.
 
-    A tile reads its rows side by side. If these map to one set of the L1 cache, the tile has no
-    more rows than the set has ways (with 1024 float32 terms on Zen 4, 14 rows are a fifth slower
-    than 8). Ties go to the tile whose weights are read by the fewest cores, then read least often,
-    then to the most arithmetic per load, then to the smallest.
+    A tile reads its rows side by side, and has no more of them than the L1 cache keeps. Ties go to
+    the tile whose weights are read by the fewest cores, then read least often, then to the most
+    arithmetic per load, then to the smallest.
     """
     cores = target_info(target).cores
     lanes = target_info(target).lanes(dtype)
@@ -100,7 +96,7 @@ def most_rows(k: int, vectors: int, dtype: str, target: Target) -> int:
     """The most rows of a tile of so many vectors, of sums over k terms."""
     registers = target_info(target).vectors.number
     fit = (registers - vectors - 2) // vectors
-    return max(1, min(_WAYS, fit) if k * item_bytes(dtype) % _SETS == 0 else fit)
+    return max(1, min(most_beside(k * item_bytes(dtype)), fit))
 
 
 def symbolic_tile(k: int, n: int, dtype: str, target: Target) -> Tile:
