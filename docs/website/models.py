@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +57,12 @@ def examples() -> list[Example]:
             "a 1x1 convolution of an image of 7 x 7 pixels",
             nn.Conv2d(64, 128, 1).eval(),
             (_x(1, 64, 7, 7),),
+        ),
+        Example(
+            "branches",
+            "the sum of a 3x3 and a 1x1 convolution of one image",
+            _branches(),
+            (_x(1, 16, 14, 14),),
         ),
         Example(
             "small image",
@@ -129,6 +135,11 @@ def _convnet() -> nn.Module:
 
 def _conv(channels: int, results: int) -> nn.Module:
     return nn.Conv2d(channels, results, 3, padding=1).eval()
+
+
+def _branches() -> Callable[[ndl.Tensor], ndl.Tensor]:
+    wide, point = nn.Conv2d(16, 32, 3, padding=1).eval(), nn.Conv2d(16, 32, 1).eval()
+    return lambda x: wide(x) + point(x)
 
 
 def _broadcast(x: ndl.Tensor, row: ndl.Tensor) -> ndl.Tensor:

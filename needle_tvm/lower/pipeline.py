@@ -27,6 +27,7 @@ from needle_tvm.graph.passes.empty_constants import empty_constants
 from needle_tvm.graph.passes.fold_scale import fold_scale
 from needle_tvm.graph.passes.fold_shift import fold_shift
 from needle_tvm.graph.passes.keep_arithmetic import keep_arithmetic
+from needle_tvm.graph.passes.merge_branches import merge_branches
 from needle_tvm.graph.passes.merge_products import merge_products
 from needle_tvm.graph.passes.own_outputs import own_outputs
 from needle_tvm.graph.passes.reduce_as_stored import reduce_as_stored
@@ -179,6 +180,9 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 sink_images,
                 _CLEAN,
                 reduce_as_stored,
+                _DROP_DEAD,
+                fold_scale,
+                merge_branches,
                 _DROP_DEAD,
                 *_FOLD,
                 narrow_products,

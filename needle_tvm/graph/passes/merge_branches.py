@@ -1,0 +1,240 @@
+"""Merges convolutions of one tensor whose results are added up into one convolution.
+
+Before: sums and differences of tensors of one shape, among whose terms are several branches with
+the same `x`, or equal permutations of one tensor for it:
+- `conv2d(x, w)` in the layouts NHWC and HWIO, where the static weights depend on parameters of the
+  function alone, and strides, groups and channels are the same. The largest window covers the
+  others: with the same dilation, unless a window is a single pixel, and the same pixels under it,
+- `multiply(x, s)`, where `s` has one number for each channel, or one for all, and depends on
+  parameters and constants alone. The convolutions then keep the shape of `x`,
+- nothing else reads a branch, or a sum before the last one.
+
+After: one convolution with the sum of the weights, plus the other terms. The weights' sum is work
+on parameters, which `LiftTransformParams` moves out of `main`. Networks that are trained with
+parallel branches have this form, as in "RepVGG: Making VGG-style ConvNets Great Again" (Ding et
+al., 2021, section 3.3), whose authors merge them before they ship a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, te, tirx
+from needle_tvm.graph.convolutions import conv_extents
+from needle_tvm.graph.dependence import Origins, bindings_of, is_op, parameters_of, readers_of
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.tir.extents import shape_of
+from needle_tvm.tir.functions import static_shape
+
+_SIGNS = {"relax.add": 1, "relax.subtract": -1}
+_DTYPES = ("float32", "float64")
+
+
+def merge_branches(module: IRModule, target: Target) -> IRModule:
+    """Merge all branches that meet the preconditions, in every Relax function."""
+    return rewrite(module, target, _Merger, with_parameters=True)
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A term of a sum, 1 or -1 times a tensor; `call` is its value if it may be a branch."""
+
+    tensor: Any
+    sign: int
+    call: Any
+
+    @property
+    def is_conv(self) -> bool:
+        return is_op(self.call, "relax.nn.conv2d")
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """A sum with branches: the convolution with the largest window, all branches with the place of
+    their windows in it, and the other terms."""
+
+    base: Any
+    branches: list[tuple[_Term, tuple[int, int]]]
+    others: list[_Term]
+
+
+@expr_functor.mutator
+class _Merger(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._sums = dict(_sums(function))
+
+    def visit_call_(self, call: Any) -> Any:
+        if call not in self._sums:
+            return self.visit_expr_post_order(call)
+        found, emit = self._sums[call], self.builder_.emit
+        x, w = (self.visit_expr(each) for each in found.base.args)
+        factors = [self._factor(term) for term, _ in found.branches]
+        terms = [(term.sign, term.is_conv, place) for term, place in found.branches]
+        weights = self.builder_.emit_te(
+            lambda *factors: merged(static_shape(w) or (), factors, terms),
+            *factors,
+            primfunc_name_hint="merge_branches",
+        )
+        total = relax.Call(found.base.op, [x, weights], found.base.attrs, found.base.ty_args)
+        for term in found.others:
+            other, add = self.visit_expr(term.tensor), term.sign > 0
+            total = (relax.op.add if add else relax.op.subtract)(emit(total), other)
+        return total
+
+    def _factor(self, term: _Term) -> Any:
+        """What a branch multiplies `x` by: weights, or one number for each channel."""
+        if term.is_conv:
+            return self.visit_expr(term.call.args[1])
+        x, scale = _scaled(term.call)
+        channels = int((shape_of(x) or ())[-1])
+        flat = relax.op.reshape(self.visit_expr(scale), (math.prod(static_shape(scale) or ()),))
+        return self.builder_.emit(relax.op.broadcast_to(self.builder_.emit(flat), (channels,)))
+
+
+def merged(
+    shape: tuple[int, ...],
+    factors: Sequence[te.Tensor],
+    terms: Sequence[tuple[int, bool, tuple[int, int]]],
+) -> te.Tensor:
+    """The weights of `shape` (kh, kw, C, N) of a sum of branches: of each its sign, whether it is a
+    convolution, and the row and column of these weights where its window begins."""
+    _, _, inputs, _ = shape
+
+    def element(row: Any, column: Any, c: Any, n: Any) -> Any:
+        total = None
+        for factor, (sign, is_conv, (top, left)) in zip(factors, terms, strict=True):
+            if is_conv:
+                height, width = (int(extent) for extent in factor.shape[:2])
+                here = factor(row - top, column - left, c, n)
+                within = [row >= top, row < top + height, column >= left, column < left + width]
+                if (height, width) == shape[:2]:
+                    within = []
+            else:
+                here = factor(n)
+                within = [tirx.EQ(row, top), tirx.EQ(column, left), tirx.EQ(c, n % inputs)]
+            value = here if sign > 0 else -here
+            if within:
+                value = tirx.if_then_else(tirx.all(*within), value, tirx.const(0, factor.dtype))
+            total = value if total is None else total + value
+        return total
+
+    return te.compute(shape, element, name="merge_branches")
+
+
+def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
+    """The last additions of sums with branches to merge, and these sums."""
+    values, readers = bindings_of(function), readers_of(function)
+    origins = Origins(parameters_of(function), values.get)
+
+    def inner(tensor: Any, call: Any) -> Any:
+        """The value of an operand that nothing else reads, and that does not grow."""
+        value = values.get(tensor) if isinstance(tensor, relax.Var) else None
+        alone = value is not None and len(readers[tensor]) == 1
+        return value if alone and shape_of(value) == shape_of(call) else None
+
+    def permuted(x: Any) -> Any:
+        """What is equal for equal permutations of a tensor."""
+        value = values.get(x)
+        if not is_op(value, "relax.permute_dims"):
+            return x
+        return value.args[0], tuple(map(int, value.attrs.axes or ()))
+
+    def terms_of(call: Any) -> list[_Term]:
+        found, pending = [], [(call, None, 1)]
+        while pending:
+            value, tensor, sign = pending.pop()
+            of_right = _sign_of(value)
+            if of_right is None:
+                found.append(_Term(tensor, sign, value))
+                continue
+            left, right = value.args
+            pending.append((inner(right, call), right, sign * of_right))
+            pending.append((inner(left, call), left, sign))
+        return found
+
+    for tensor, call in values.items():
+        if _sign_of(call) is None or str(call.ty.dtype) not in _DTYPES:
+            continue
+        (reader, *more) = readers[tensor] or [None]
+        if not more and _sign_of(reader) is not None and shape_of(reader) == shape_of(call):
+            continue  # not the last
+        found = _merged_sum(terms_of(call), origins, permuted)
+        if found is not None:
+            yield call, found
+
+
+def _sign_of(value: Any) -> int | None:
+    """The sign of the second operand of an addition or subtraction; None of anything else."""
+    return next((sign for name, sign in _SIGNS.items() if is_op(value, name)), None)
+
+
+def _merged_sum(terms: list[_Term], origins: Origins, same: Callable[[Any], Any]) -> _Sum | None:
+    """The sum of terms with as many of them as can be merged; None if there are no two. What `same`
+    gives of their inputs is equal for equal inputs."""
+    by_input = defaultdict(list)
+    for term in terms:
+        if term.is_conv:
+            x, w = term.call.args
+            if conv_extents(term.call) and origins.is_parameter_work(w):
+                by_input[same(x)].append(term)
+        elif is_op(term.call, "relax.multiply"):
+            x, scale = _scaled(term.call)
+            if scale is not None and origins.is_known(scale):
+                by_input[same(x)].append(term)
+    sums = (_around(base, each) for each in by_input.values() for base in each if base.is_conv)
+    best = max(filter(None, sums), key=lambda each: len(each[1]), default=None)
+    if best is None or len(best[1]) < 2:
+        return None
+    base, branches = best
+    inside = [term for term, _ in branches]
+    others = [term for term in terms if not any(term is each for each in inside)]
+    return _Sum(base.call, branches, others)
+
+
+def _around(base: _Term, terms: list[_Term]) -> tuple[_Term, list[tuple[_Term, Any]]]:
+    """A convolution and the branches that its window covers, with their places in it."""
+    places = [(term, _place(base.call, term)) for term in terms]
+    return base, [(term, place) for term, place in places if place is not None]
+
+
+def _place(base: Any, term: _Term) -> tuple[int, int] | None:
+    """The row and column of `base`'s window where a branch's window begins; None if that is outside
+    or between two of its pixels, or if the two differ in other ways."""
+    attrs, shape = base.attrs, static_shape(base.args[1]) or ()
+    strides, dilation = list(map(int, attrs.strides)), list(map(int, attrs.dilation))
+    padding = list(map(int, attrs.padding))
+    if term.is_conv:
+        own, window = term.call.attrs, static_shape(term.call.args[1]) or ()
+        same = list(map(int, own.strides)) == strides and int(own.groups) == int(attrs.groups)
+        if not same or window[2:] != shape[2:] or own.out_dtype != attrs.out_dtype:
+            return None
+        before, steps = list(map(int, own.padding)), list(map(int, own.dilation))
+    else:
+        if shape_of(base) != shape_of(base.args[0]) or strides != [1, 1]:
+            return None
+        before, steps, window = [0] * 4, dilation, (1, 1)
+    begins = []
+    for axis in (0, 1):
+        begin, rest = divmod(padding[axis] - before[axis], dilation[axis])
+        fits = begin >= 0 and begin + window[axis] <= shape[axis]
+        if rest or not fits or (window[axis] > 1 and steps[axis] != dilation[axis]):
+            return None
+        begins.append(begin)
+    return begins[0], begins[1]
+
+
+def _scaled(call: Any) -> tuple[Any, Any]:
+    """(x, s) of `multiply(x, s)` by one number for each channel, or one for all; s is None if it is
+    another product."""
+    for x, scale in (call.args, reversed(call.args)):
+        shape, factors = shape_of(x), static_shape(scale)
+        if factors is None or shape is None or shape != shape_of(call) or len(shape) != 4:
+            continue
+        if math.prod(factors[:-1]) == 1 and math.prod(factors) in (1, shape[-1]):
+            return x, scale
+    return None, None
