@@ -47,6 +47,25 @@ def load_ffi() -> Any:
         return tvm_ffi
 
 
+@functools.cache
+def read_symbols() -> threading.Thread:
+    """A thread in which tvm_ffi reads the symbols of all loaded libraries.
+
+    It does so for the traceback of the first error that a C++ function raises, and importing TVM's
+    compiler raises several. With PyTorch loaded that takes 0.6 s, in which the GIL is free: time
+    for PyTorch to record a model.
+    """
+
+    def fail() -> None:
+        with loading, contextlib.suppress(TypeError):
+            tvm_ffi.get_global_func("ffi.String")(*range(4))
+
+    tvm_ffi = load_ffi()
+    thread = threading.Thread(target=fail, name="needle-symbols", daemon=True)
+    thread.start()
+    return thread
+
+
 def register_interrupts(tvm_ffi: Any) -> None:
     """Let an interrupt in Python code that TVM calls end TVM's call as itself.
 

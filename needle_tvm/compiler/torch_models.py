@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from needle.errors import DimError, ModelError, TraceError, UnsupportedError
 from needle.sizes.dims import Expression
 from needle.trace import Graph
+from needle_tvm._tvm.ffi import read_symbols
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
 from needle_tvm.errors import InstallError, TranslationError, UsageError
@@ -88,6 +89,7 @@ def compile_torch(
         raise InstallError(f"PyTorch cannot be imported ({error}): pip install torch") from error
     from needle.torch.loading import loaded
 
+    read_symbols()
     with compiling, _refusals():
         found = loaded(model, inputs, kwargs or {}, dims, trusted)
         if found.asked.dims:  # also by marks on the inputs

@@ -29,7 +29,8 @@ from needle_tvm.lower.any_address import any_address
 from needle_tvm.lower.caller_memory import add_into
 from needle_tvm.lower.gpu_code import export_library
 from needle_tvm.lower.in_place import add_in_place
-from needle_tvm.lower.libraries import build_executable, compiled_function
+from needle_tvm.lower.libraries import build_executable, build_objects, compiled_function
+from needle_tvm.lower.linking import object_code
 from needle_tvm.lower.merge_kernels import BY_KERNEL
 from needle_tvm.lower.variant import Variant
 from needle_tvm.process.scratch import scratch_folder
@@ -41,7 +42,7 @@ from needle_tvm.tir.extents import bounds_of
 
 Progress = Callable[[str], None]
 MAIN = "main"  # the function that is the model
-TRANSFORM = f"{MAIN}_transform_params"
+TRANSFORM = f"{MAIN}_transform_params"  # and the one that prepares its parameters, once
 
 
 @in_turn
@@ -102,19 +103,33 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         in_place.extend(served)
         return module
 
-    with blamed_on("code generation"):
-        added = cuda_graph.add_graph_functions if target_info(target).is_gpu else with_variants
-        executable = build_executable(module, target, added)
     # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
     temporary = Path(tempfile.gettempdir())
     try:
         with scratch_folder("needle-build-") as temporary:
-            objects = []
+            objects, libraries = [], []
+
+            def emit(part: Any) -> bytes:
+                return object_code(part, temporary / f"{id(part)}.o")
+
+            with blamed_on("code generation"):
+                if target_info(target).is_cpu:
+                    executable, codes = build_objects(
+                        module, target, with_variants, emit, TRANSFORM
+                    )
+                else:
+                    executable = build_executable(module, target, cuda_graph.add_graph_functions)
+                    codes = []
+            for number, code in enumerate(codes):
+                objects.append(temporary / f"code{number}.o")
+                objects[-1].write_bytes(code)
             if library_products.is_used(module):
-                objects.append(temporary / f"{cublas.LIBRARY}.o")
-                objects[0].write_bytes(compiled_function(cublas.SOURCE))
+                libraries.append(temporary / f"{cublas.LIBRARY}.o")
+                libraries[0].write_bytes(compiled_function(cublas.SOURCE))
             linked = temporary / LIBRARY
-            export_library(executable, linked, compile_cuda, objects, code=_machine(target))
+            export_library(
+                executable, linked, compile_cuda, [*objects, *libraries], code=_machine(target)
+            )
             code = linked.read_bytes()
     except OSError as error:
         raise ToolchainError(
@@ -125,7 +140,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
     (folder / LIBRARY).write_bytes(code)
     notes: dict[str, list[Any]] = {
         "kernels": [asdict(kernel) for kernel in kernels],
-        "libraries": [path.stem for path in objects],
+        "libraries": [path.stem for path in libraries],
         "in_place": in_place,
     }
     return {name: value for name, value in notes.items() if value}

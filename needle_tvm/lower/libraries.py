@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from needle_tvm._tvm.names import (
     IRModule,
@@ -27,7 +27,7 @@ from needle_tvm._tvm.names import (
 from needle_tvm.errors import ToolchainError
 from needle_tvm.lower.gpu_code import module_of_library
 from needle_tvm.lower.linking import cxx_compiler, run
-from needle_tvm.lower.split_module import on_cores, split
+from needle_tvm.lower.split_module import Part, called_by_one, pipelined, split
 from needle_tvm.process.forks import loading
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.turns import compiling
@@ -42,6 +42,8 @@ from needle_tvm.tir.functions import NODES, nodes_in
 # in memory takes more than twice as long.
 _LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion=4000",)
 
+
+T = TypeVar("T")
 
 _optimizes = ContextVar("_optimizes", default=True)
 
@@ -65,7 +67,11 @@ def for_llvm(target: Target) -> Target:
     if not target_info(target).is_cpu:
         return target
     _set_llvm_options()
-    return target if _optimizes.get() else make_target({**target_fields(target), "opt-level": 0})
+    return target if _optimizes.get() else _unoptimizing(target)
+
+
+def _unoptimizing(target: Target) -> Target:
+    return make_target({**target_fields(target), "opt-level": 0})
 
 
 @functools.cache
@@ -112,32 +118,75 @@ def build_executable(
     planning, with every allocation a call, and returns the module to continue with. Threads take
     turns, except where LLVM generates code.
     """
+    if target_info(target).is_cpu:
+        linked, libraries = _built(module, target, planned, lambda library: library)
+        return linked(*libraries)
+    with compiling, target, _context(module):
+        steps = sequential(_steps(target, planned))
+        return relax.build(module, target=target, relax_pipeline=steps)
+
+
+def build_objects(
+    module: IRModule,
+    target: Target,
+    planned: Callable[[IRModule], IRModule] | None,
+    emit: Callable[[Any], T],
+    once: str,
+) -> tuple[Any, list[T]]:
+    """Like `build_executable` for a CPU, but the code is not in the executable: `emit` writes the
+    machine code of each module that LLVM has built, on several cores at once. They are to be linked
+    into one library. LLVM does not optimise small kernels that only the function `once` calls."""
+    linked, objects = _built(module, target, planned, emit, once)
+    return linked(), objects
+
+
+def _built(
+    module: IRModule,
+    target: Target,
+    planned: Callable[[IRModule], IRModule] | None,
+    emit: Callable[[Any], T],
+    once: str | None = None,
+) -> tuple[Callable[..., Any], list[T]]:
+    """How to link LLVM's modules with the program, and what `emit` makes of each of them."""
     with compiling:
-        target = for_llvm(target)
-        # TVM has each function check its arguments again (types, sizes, strides, devices) at each
-        # call. The virtual machine has checked the inputs, and has made every other buffer by the
-        # same sizes. Of a small function the checks are most of the code, and those of hundreds of
-        # arguments take LLVM minutes.
-        options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
-        context = tvm.transform.PassContext(config=options)
+        target, context = for_llvm(target), _context(module)
         with target, context:
-            steps = sequential(_steps(target, planned))
-            if not target_info(target).is_cpu:
-                return relax.build(module, target=target, relax_pipeline=steps)
-            module = steps(module)
+            module = sequential(_steps(target, planned))(module)
             builder = relax.ExecBuilder()
             loops = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
-            host = None if loops is None else _host_code(loops, target)
+            small: Collection[str] = ()
+            if loops is not None and once is not None:
+                small, loops = called_by_one(module, once), tasks.external(loops)
+            parts = [] if loops is None else split(loops, small)
 
-    def generated(part: IRModule) -> Any:
+    def lowered(part: Part) -> tuple[IRModule, Target]:
+        with compiling, target, context:
+            chosen = target if part.optimized else _unoptimizing(target)
+            return _host_code(part.module, chosen), chosen
+
+    def generated(part: tuple[IRModule, Target]) -> T:
         with loading, target, context:  # a fork would find LLVM's locks taken
-            return tvm.get_global_func("target.build.llvm")(part, target)
+            return emit(tvm.get_global_func("target.build.llvm")(*part))
 
-    library, *others = on_cores(generated, split(host)) if host is not None else [None]
-    with compiling:
-        constants = dict((module.attrs or {}).get("const_name_to_constant", {}))
-        linked = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
-        return relax.VMExecutable(linked)
+    def linked(library: Any = None, *others: Any) -> Any:
+        with compiling:
+            constants = dict((module.attrs or {}).get("const_name_to_constant", {}))
+            program = vm_build._ffi_api.VMLink(builder, target, library, others, constants)
+            return relax.VMExecutable(program)
+
+    return linked, pipelined(lowered, generated, parts)
+
+
+def _context(module: IRModule) -> Any:
+    """The options of TVM's passes for a module.
+
+    TVM has each function check its arguments again (types, sizes, strides, devices) at each call.
+    The virtual machine has checked the inputs, and has made every other buffer by the same sizes.
+    Of a small function the checks are most of the code, and those of hundreds of arguments take
+    LLVM minutes.
+    """
+    options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
+    return tvm.transform.PassContext(config=options)
 
 
 def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> list[Any]:

@@ -95,7 +95,8 @@ def link(
             "linking needs a C++ compiler, and there is none: install one (on Debian and Ubuntu: "
             "apt install g++), or set CXX to its command"
         )
-    command = [*shlex.split(compiler), "-shared", "-fPIC", "-o", str(output)]
+    # A library's functions call its own, whatever else the process has loaded.
+    command = [*shlex.split(compiler), "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", str(output)]
     command += [*map(str, objects), *options]
     run(command, f"link code{f' for {code}' if code else ''}")
     if not output.is_file():

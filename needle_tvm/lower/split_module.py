@@ -1,50 +1,123 @@
 """Splits a module of kernels so that LLVM generates its code on several cores at once.
 
+Each part is lowered by itself, so that LLVM works on the first while the next are lowered.
+
 Functions that call each other stay together: `tasks` are called without a symbol. The split depends
 on the module alone, so that the same model has the same code on every machine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from needle_tvm._tvm.names import IRModule, tirx, tvm
+from needle_tvm._tvm.names import IRModule, s_tir, tirx, tvm
 from needle_tvm.process.threads import available_cores
 from needle_tvm.tir.functions import NODES, nodes_in
 
 T = TypeVar("T")
 R = TypeVar("R")
+U = TypeVar("U")
 
-_PARTS = 4  # at most: each repeats what LLVM does once for a module
+_PARTS = 12  # at most: each repeats what LLVM does once for a module, 15 ms
 _LEAST = 200  # stores in a part's loops: less is not worth what a module costs by itself
+_SMALL = 1 << 14  # stores of a kernel that runs once: unoptimised, they take a tenth of a ms
+_FEW = 4  # such kernels: fewer are not worth a module
 
 
-def split(module: IRModule) -> list[IRModule]:
-    """A lowered module as modules of about the same size, none of which calls into another."""
+class Part(NamedTuple):
+    """A module that calls no other, and whether LLVM optimises it."""
+
+    module: IRModule
+    optimized: bool
+
+
+def split(module: IRModule, once: Collection[str]) -> list[Part]:
+    """A scheduled module in parts. The first has the function that takes LLVM longest, and the next
+    ones are about equal. Small functions among those named by `once` are the last part: it is not
+    optimised, which takes LLVM a fifth of the time."""
     functions = dict(module.functions_items())
-    stores = {v: 1 + len(nodes_in(f.body, tirx.BufferStore)) for v, f in functions.items()}
+    small = [
+        variable
+        for variable, function in functions.items()
+        if variable.name_hint in once and _stores(function.body, executed=True) <= _SMALL
+    ]
+    if len(small) < _FEW:
+        small = []
+    parts = _equal_parts({v: f for v, f in functions.items() if v not in small})
+    made = [(part, True) for part in parts] + [(small, False)] * bool(small)
+    return [
+        Part(IRModule({v: functions[v] for v in part}, attrs=module.attrs), optimized)
+        for part, optimized in made
+    ]
+
+
+def _equal_parts(functions: dict[Any, Any]) -> list[list[Any]]:
+    """The functions in parts, those that call each other in the same one."""
     groups = _connected(functions)
-    sizes = [sum(stores[variable] for variable in group) for group in groups]
-    parts: list[list[Any]] = [[] for _ in range(max(1, min(_PARTS, sum(sizes) // _LEAST)))]
-    filled = [0] * len(parts)
-    for size, group in sorted(zip(sizes, groups, strict=True), key=lambda each: -each[0]):
+    stores = [sum(1 + _stores(functions[each].body) for each in group) for group in groups]
+    parts: list[list[Any]] = [[] for _ in range(max(1, min(_PARTS, int(sum(stores)) // _LEAST)))]
+    filled = [0.0] * len(parts)
+    for size, group in sorted(zip(stores, groups, strict=True), key=lambda each: -each[0]):
         least = filled.index(min(filled))
         parts[least] += group
         filled[least] += size
-    if len(parts) == 1:
-        return [module]
-    return [IRModule({v: functions[v] for v in part}, attrs=module.attrs) for part in parts if part]
+    return [part for part in parts if part]
+
+
+def called_by_one(module: IRModule, name: str) -> set[str]:
+    """The names of the kernels that only the Relax function `name` calls."""
+    called = [(v.name_hint == name, nodes_in(f, NODES.call)) for v, f in module.functions_items()]
+    inside, outside = (
+        {
+            call.op.name_hint
+            for is_it, calls in called
+            if is_it == wanted
+            for call in calls
+            if isinstance(call.op, tvm.ir.GlobalVar)
+        }
+        for wanted in (True, False)
+    )
+    return inside - outside
 
 
 def on_cores(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
     """The results of a function that leaves the GIL to others, for items on all cores."""
+    return pipelined(lambda item: item, function, items)
+
+
+def pipelined(first: Callable[[T], U], then: Callable[[U], R], items: Iterable[T]) -> list[R]:
+    """`then(first(item))` for each item: `first` in this thread, for one after the other, while the
+    cores do `then` for those before. `then` leaves the GIL to others."""
     items = list(items)
     if len(items) < 2:
-        return [function(item) for item in items]
+        return [then(first(item)) for item in items]
     with ThreadPoolExecutor(available_cores()) as threads:
-        return list(threads.map(function, items))
+        started = [threads.submit(then, first(item)) for item in items]
+        return [each.result() for each in started]
+
+
+def _stores(body: Any, *, executed: bool = False) -> float:
+    """The number of stores of a statement once its loops are unrolled, or of those that it executes
+    (infinite if a loop's extent is symbolic)."""
+
+    def inner(statement: Any) -> float:
+        return _stores(statement, executed=executed)
+
+    if isinstance(body, tirx.For):
+        extent = int(body.extent) if isinstance(body.extent, tirx.IntImm) else math.inf
+        unrolled = body.kind == tirx.ForKind.UNROLLED and extent < math.inf
+        return inner(body.body) * (extent if executed or unrolled else 1)
+    if isinstance(body, tirx.SeqStmt):
+        return sum(map(inner, body.seq))
+    if isinstance(body, s_tir.SBlockRealize):
+        return inner(body.block.body)
+    if isinstance(body, tirx.IfThenElse):
+        return inner(body.then_case) + (inner(body.else_case) if body.else_case else 0)
+    within = getattr(body, "body", None)
+    return 1 if within is None else inner(within)
 
 
 def _connected(functions: dict[Any, Any]) -> list[list[Any]]:

@@ -31,6 +31,7 @@ _APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of func
 # the int64 that it was would be gone by then.
 _NUMBER = "uint64"
 _INTERNAL = "needle.internal"  # attribute of functions that only other functions call
+_SYMBOL = "needle.symbol"  # attribute of those that functions of other modules call: their name
 _CPU = 1  # DLPack's number of the device
 
 
@@ -135,6 +136,28 @@ def internal(module: IRModule) -> IRModule:
     return module
 
 
+def external(module: IRModule) -> IRModule:
+    """Call the functions of `shared` by symbols, so that each can be in a module of its own. The
+    modules are to be linked into one library."""
+    own = {
+        variable: f"needle_{variable.name_hint}"
+        for variable, function in module.functions_items()
+        if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {})
+    }
+
+    def called(call: Any) -> Any:
+        named = own.get(call.op) if isinstance(call.op, tvm.ir.GlobalVar) else None
+        return call if named is None else tirx.call_extern("int32", named, *call.args)
+
+    for variable, function in list(module.functions_items()) if own else ():
+        if isinstance(function, PrimFunc):
+            function = function.with_body(nests.map_nodes(function.body, tvm.ir.Call, called))
+            if variable in own:
+                function = function.with_attr(_SYMBOL, own[variable])
+            module.update_func(variable, function)
+    return module
+
+
 def apart_again(module: IRModule) -> IRModule:
     """Mark the bodies of the functions of `shared`, and say on which device they may allocate
     memory, as TVM does in functions that have a symbol.
@@ -148,5 +171,8 @@ def apart_again(module: IRModule) -> IRModule:
             body = apart(function.body)
             for key, value in (("device_type", _CPU), ("device_id", 0)):
                 body = tirx.AttrStmt(tvm.ir.StringImm("default"), key, value, body)
-            module.update_func(variable, function.with_body(body))
+            function = function.with_body(body)
+            if _SYMBOL in function.attrs:
+                function = function.with_attr("global_symbol", function.attrs[_SYMBOL])
+            module.update_func(variable, function)
     return module

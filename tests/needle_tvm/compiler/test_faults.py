@@ -51,7 +51,7 @@ def test_code_that_tvm_cannot_generate_is_said_so(monkeypatch, x):
     def failing(*args):
         raise RuntimeError("no such instruction\nand a page about it")
 
-    monkeypatch.setattr(build, "build_executable", failing)
+    monkeypatch.setattr(build, "build_objects", failing)
     with pytest.raises(CompilationError, match="code generation failed") as it:
         needle_tvm.compile(make_mlp(64, 32), x)
     assert "a page" not in str(it.value)
