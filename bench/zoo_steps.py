@@ -259,7 +259,7 @@ def times(subject: Subject) -> Found:
     except Exception as error:  # of PyTorch's exporter or ONNX Runtime, of any kind
         failed["those that read ONNX"] = error_line(error)
     report = contests.new_report(options, options.peers)
-    case = contests.run(f"{subject.group}/{subject.name}", entries, options)
+    case = contests.run(f"{subject.group}/{subject.name}", entries, options, error=MODEL)
     if OURS in case["failed"]:
         raise RuntimeError(case["failed"][OURS])
     case["failed"] |= failed
