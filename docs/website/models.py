@@ -65,6 +65,12 @@ def examples() -> list[Example]:
             (_x(1, 16, 14, 14),),
         ),
         Example(
+            "padded and dilated",
+            "an image padded with zeros, and a 3x3 convolution of it with dilation 12",
+            _dilated(),
+            (_x(1, 64, 13, 13),),
+        ),
+        Example(
             "small image",
             "a 3x3 convolution of one pixel, then one of its whole image",
             nn.Sequential(nn.Conv2d(4, 8, 3, padding=1), nn.Conv2d(8, 8, 1)).eval(),
@@ -140,6 +146,11 @@ def _conv(channels: int, results: int) -> nn.Module:
 def _branches() -> Callable[[ndl.Tensor], ndl.Tensor]:
     wide, point = nn.Conv2d(16, 32, 3, padding=1).eval(), nn.Conv2d(16, 32, 1).eval()
     return lambda x: wide(x) + point(x)
+
+
+def _dilated() -> Callable[[ndl.Tensor], ndl.Tensor]:
+    layer = nn.Conv2d(64, 64, 3, padding=12, dilation=12).eval()
+    return lambda x: layer(ops.pad(x, ((0, 0), (0, 0), (0, 1), (0, 1))))
 
 
 def _broadcast(x: ndl.Tensor, row: ndl.Tensor) -> ndl.Tensor:

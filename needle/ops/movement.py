@@ -252,6 +252,14 @@ class Pad(Movement):
 
         return k.te.compute(shape, body)
 
+    def emit(self, r: ModuleType, x: Expr) -> Expr | None:
+        widths = [n for pair in self.padding for n in pair]
+        images = len(self.padding) == 4 and not any(widths[:4])
+        floats = str(x.ty.dtype) in ("float32", "float64")
+        if not (images and floats and self.value == 0 and all(isinstance(n, int) for n in widths)):
+            return None
+        return r.op.nn.pad(x, widths)  # a convolution may pad by itself: fold_pad
+
 
 @register
 class Squeeze(Movement):

@@ -41,16 +41,23 @@ def conv_extents(expr: Any) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any
 
 
 def with_weights(
-    call: Any, w: Any, *, padding: Sequence[int] | None = None, groups: int | None = None
+    call: Any,
+    w: Any,
+    *,
+    images: Any = None,
+    strides: Sequence[int] | None = None,
+    padding: Sequence[int] | None = None,
+    dilation: Sequence[int] | None = None,
+    groups: int | None = None,
 ) -> Any:
-    """The convolution `call` with other weights, and the padding and groups that go with them."""
+    """The convolution `call` with other weights, and what else goes with them."""
     attrs = call.attrs
     return relax.op.nn.conv2d(
-        call.args[0],
+        call.args[0] if images is None else images,
         w,
-        strides=list(attrs.strides),
+        strides=list(attrs.strides if strides is None else strides),
         padding=list(attrs.padding if padding is None else padding),
-        dilation=list(attrs.dilation),
+        dilation=list(attrs.dilation if dilation is None else dilation),
         groups=int(attrs.groups if groups is None else groups),
         data_layout="NHWC",
         kernel_layout="HWIO",

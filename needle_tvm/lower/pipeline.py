@@ -45,8 +45,10 @@ from needle_tvm.kernels import cpu, gpu
 from needle_tvm.kernels.attention.fuse_attention import fuse_attention
 from needle_tvm.kernels.conv.conv_as_matmul import conv_as_matmul
 from needle_tvm.kernels.conv.flatten_pixels import flatten_pixels
+from needle_tvm.kernels.conv.fold_pad import fold_pad
 from needle_tvm.kernels.conv.merge_groups import merge_groups
 from needle_tvm.kernels.conv.pack_conv import pack_conv
+from needle_tvm.kernels.conv.split_taps import split_taps
 from needle_tvm.kernels.conv.trim_taps import trim_taps
 from needle_tvm.kernels.conv.winograd import winograd
 from needle_tvm.kernels.conv.write_planes import fuse_planes, write_planes
@@ -174,6 +176,8 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 *_SHARE,
                 fuse_attention,
                 _DROP_DEAD,
+                fold_pad,
+                _DROP_DEAD,
                 sink_permutes,
                 _CLEAN,
                 flatten_pixels,
@@ -186,6 +190,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 _DROP_DEAD,
                 *_FOLD,
                 narrow_products,
+                split_taps,
                 merge_groups,
                 conv_as_matmul,
                 winograd,
