@@ -28,6 +28,8 @@ OURS = "needle"
 # gradient of a bias that a norm or softmax cancels is rounding alone.
 _NEGLIGIBLE = 1e-3
 
+_ROUNDINGS = 4  # times PyTorch's own error, of two results that are rounded in other places
+
 Arrays = dict[str, np.ndarray[Any, Any]]
 Found = dict[str, Any]
 
@@ -83,6 +85,23 @@ class Subject:
         options = newer if self.options.exporter == "dynamo" else {}
         to_onnx(self.module, self.tensors, path, **options)
         return path
+
+    @property
+    def rounding(self) -> float:
+        """How far PyTorch's results are from its own in float64; 0 if it does not run in that."""
+        import torch
+
+        from needle.torch.arrays import array_of
+
+        wide = [each.double() if each.is_floating_point() else each for each in self.tensors]
+        try:
+            with torch.no_grad():
+                exact = [array_of(each) for each in self.module.double()(*wide)]
+        except RuntimeError:  # a dtype that the model names itself
+            return 0.0
+        finally:
+            self.module.to(torch.float32)
+        return worst(exact, self.wanted)
 
     @property
     def given(self) -> list[Any]:
@@ -259,7 +278,9 @@ def times(subject: Subject) -> Found:
     except Exception as error:  # of PyTorch's exporter or ONNX Runtime, of any kind
         failed["those that read ONNX"] = error_line(error)
     report = contests.new_report(options, options.peers)
-    case = contests.run(f"{subject.group}/{subject.name}", entries, options, error=MODEL)
+    # Random weights may magnify rounding: ConvMixer's results have three digits in float32.
+    allowed = max(MODEL, _ROUNDINGS * subject.rounding)
+    case = contests.run(f"{subject.group}/{subject.name}", entries, options, error=allowed)
     if OURS in case["failed"]:
         raise RuntimeError(case["failed"][OURS])
     case["failed"] |= failed
