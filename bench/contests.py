@@ -80,16 +80,17 @@ def run(
     options: argparse.Namespace,
     exact: Sequence[np.ndarray] | None = None,
     precision: str = "float32",
-    error: float = 0.0,
+    tolerance: float = 0.0,
 ) -> dict[str, Any]:
     """One contest, as JSON values: times in seconds, ratios as the other's time over ours.
 
     Entries whose names begin with "needle" are ours. All results are compared before anything is
     timed: with `exact`, the outputs in float64, or with the first entry's. With `exact`, `error` is
     the largest error of each contestant relative to the largest magnitude of the output.
-    Operands of matmuls and convolutions are rounded to `precision`, and results may differ by
-    `error` of the largest magnitude. `calls` has for each contestant
-    whose code is an entry too the seconds that its call takes longer, round by round.
+    Operands of matmuls and convolutions are rounded to `precision`. Results may differ by
+    `tolerance` of the largest magnitude, or by more where precision or device call for it. `calls`
+    has for each contestant whose code is an entry too the seconds that its call takes longer, round
+    by round.
 
     `failed` has the reason for each contestant that is left out by name: a peer that fails and, if
     the contest is not `strict`, any contestant that fails or computes something else. A strict
@@ -97,7 +98,7 @@ def run(
     left.
     """
     failed: dict[str, str] = {}
-    allowed = max(error, _ROUNDINGS * UNIT_ROUNDOFF.get(precision, 0.0))
+    allowed = max(tolerance, _ROUNDINGS * UNIT_ROUNDOFF.get(precision, 0.0))
     allowed = allowed if options.device == "cpu" else max(allowed, _ON_GPU)
 
     def leave_out(error: timing.TimingError) -> bool:

@@ -280,7 +280,7 @@ def times(subject: Subject) -> Found:
     report = contests.new_report(options, options.peers)
     # Random weights may magnify rounding: ConvMixer's results have three digits in float32.
     allowed = max(MODEL, _ROUNDINGS * subject.rounding)
-    case = contests.run(f"{subject.group}/{subject.name}", entries, options, error=allowed)
+    case = contests.run(f"{subject.group}/{subject.name}", entries, options, tolerance=allowed)
     if OURS in case["failed"]:
         raise RuntimeError(case["failed"][OURS])
     case["failed"] |= failed

@@ -256,7 +256,8 @@ class Pad(Movement):
         widths = [n for pair in self.padding for n in pair]
         images = len(self.padding) == 4 and not any(widths[:4])
         floats = str(x.ty.dtype) in ("float32", "float64")
-        if not (images and floats and self.value == 0 and all(isinstance(n, int) for n in widths)):
+        zero = self.value == 0 and math.copysign(1, self.value) == 1  # -0.0 is another number
+        if not (images and floats and zero and all(isinstance(n, int) for n in widths)):
             return None
         return r.op.nn.pad(x, widths)  # a convolution may pad by itself: fold_pad
 

@@ -53,7 +53,7 @@ def read_symbols() -> threading.Thread:
 
     It does so for the traceback of the first error that a C++ function raises, and importing TVM's
     compiler raises several. With PyTorch loaded that takes 0.6 s, in which the GIL is free: time
-    for PyTorch to record a model.
+    for PyTorch to record a model. Python waits for the thread when it ends.
     """
 
     def fail() -> None:
@@ -61,7 +61,7 @@ def read_symbols() -> threading.Thread:
             tvm_ffi.get_global_func("ffi.String")(*range(4))
 
     tvm_ffi = load_ffi()
-    thread = threading.Thread(target=fail, name="needle-symbols", daemon=True)
+    thread = threading.Thread(target=fail, name="needle-symbols")
     thread.start()
     return thread
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -150,14 +150,14 @@ def _built(
     """How to link LLVM's modules with the program, and what `emit` makes of each of them."""
     with compiling:
         target, context = for_llvm(target), _context(module)
+        run_once = called_by_one(module, once) if once else set()
         with target, context:
             module = sequential(_steps(target, planned))(module)
             builder = relax.ExecBuilder()
             loops = vm_build._filter_tir(vm_build._vmcodegen(builder, module))
-            small: Collection[str] = ()
-            if loops is not None and once is not None:
-                small, loops = called_by_one(module, once), tasks.external(loops)
-            parts = [] if loops is None else split(loops, small)
+            if loops is not None and once:
+                loops = tasks.external(loops)
+            parts = [] if loops is None else split(loops, run_once)
 
     def lowered(part: Part) -> tuple[IRModule, Target]:
         with compiling, target, context:

@@ -2,8 +2,9 @@
 
 Each part is lowered by itself, so that LLVM works on the first while the next are lowered.
 
-Functions that call each other stay together: `tasks` are called without a symbol. The split depends
-on the module alone, so that the same model has the same code on every machine.
+Functions that call each other by their variables stay together; those that call by symbols
+(`tasks.external`) may be apart. The split depends on the module alone, so that the same model has
+the same code on every machine.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from needle_tvm._tvm.names import IRModule, s_tir, tirx, tvm
+from needle_tvm._tvm.names import IRModule, relax, s_tir, tirx, tvm
 from needle_tvm.process.threads import available_cores
-from needle_tvm.tir.functions import NODES, nodes_in
+from needle_tvm.tir.functions import NODES, calls_of, nodes_in
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -23,7 +24,7 @@ U = TypeVar("U")
 
 _PARTS = 12  # at most: each repeats what LLVM does once for a module, 15 ms
 _LEAST = 200  # stores in a part's loops: less is not worth what a module costs by itself
-_SMALL = 1 << 14  # stores of a kernel that runs once: unoptimised, they take a tenth of a ms
+_SMALL = 1 << 14  # stores of a kernel that runs once: 83 of them take 0.2 ms more, unoptimised
 _FEW = 4  # such kernels: fewer are not worth a module
 
 
@@ -68,19 +69,13 @@ def _equal_parts(functions: dict[Any, Any]) -> list[list[Any]]:
 
 
 def called_by_one(module: IRModule, name: str) -> set[str]:
-    """The names of the kernels that only the Relax function `name` calls."""
-    called = [(v.name_hint == name, nodes_in(f, NODES.call)) for v, f in module.functions_items()]
-    inside, outside = (
-        {
-            call.op.name_hint
-            for is_it, calls in called
-            if is_it == wanted
-            for call in calls
-            if isinstance(call.op, tvm.ir.GlobalVar)
-        }
-        for wanted in (True, False)
-    )
-    return inside - outside
+    """The names of the kernels that only the Relax function `name` of a module calls."""
+    called = {
+        variable.name_hint: set(calls_of(module, variable.name_hint))
+        for variable, function in module.functions_items()
+        if isinstance(function, relax.Function)
+    }
+    return called.pop(name, set()).difference(*called.values())
 
 
 def on_cores(function: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -3,9 +3,10 @@
 import itertools
 
 import numpy as np
+import pytest
 
 import needle_tvm
-from needle import nn
+from needle import nn, ops
 from needle.trace import trace
 from needle_tvm._tvm.names import tvm
 from needle_tvm.frontend import lowering
@@ -90,6 +91,39 @@ def test_only_small_kernels_that_run_once_are_not_optimised(monkeypatch, rng):
         return size
 
     assert all(iterations(each.body) <= split_module._SMALL for each in functions(small).values())
+
+
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+# A result is rounded to its dtype in other places: two roundings of a number below 3.
+BOUNDS = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 1e-6, "float64": 1e-6}
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7, 13), (3, 0)])
+@pytest.mark.parametrize("dtype", [*FLOATS, "int8", "uint8", "int32", "int64"])
+def test_kernels_that_are_not_optimised_are_right(monkeypatch, rng, dtype, shape):
+    class Prepared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            numbers = tensor((rng.random(shape) * 5 + 1).astype("float32")).astype(dtype)
+            if dtype in FLOATS:
+                self.numbers = nn.Parameter(numbers)
+            else:
+                self.register_buffer("numbers", numbers)
+
+        def forward(self, x):
+            a = self.numbers
+            floats = [ops.tanh(a), ops.log(a), ops.sqrt(a), ops.sin(a), ops.sigmoid(a)]
+            ints = [a // 3, a % 4, a * a - 7, ops.maximum(a, 4), a.astype("float32") / 3]
+            return tuple(
+                each.astype("float32") + x for each in (floats if dtype in FLOATS else ints)
+            )
+
+    model, x = Prepared().eval(), tensor(np.float32(0))
+    _, parts, _, compiled = lowered(monkeypatch, model, x)
+    assert any(not part.optimized for part in parts) or 0 in shape
+    for found, wanted in zip(compiled(x), model(x), strict=True):
+        bound = BOUNDS.get(dtype, 1e-6)
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=bound, atol=bound)
 
 
 def test_functions_that_call_each_other_stay_together_in_memory(monkeypatch, rng):

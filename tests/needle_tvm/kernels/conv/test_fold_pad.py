@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 import needle_tvm
+from needle import ops
 from needle_tvm._tvm.names import relax
 from needle_tvm.kernels.conv.fold_pad import fold_pad
+from tests.needle_tvm.conftest import tensor
 from tests.needle_tvm.kernels.conv.convolutions import conv
 from tests.needle_tvm.modules import Spec, check_becomes, check_stays, emit, relax_module
 
@@ -82,3 +84,10 @@ def test_same_padding_of_tensorflow(groups):
         wanted = model(x).numpy()
     # Sums of 54 products of numbers of about 1, in another order.
     np.testing.assert_allclose(np.asarray(compiled(x)), wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_padding_by_minus_zero_keeps_its_sign(rng):
+    x = tensor(rng.standard_normal((1, 2, 3, 3)).astype(np.float32))
+    compiled = needle_tvm.compile(lambda x: ops.pad(x, ((0, 0), (0, 0), (1, 0), (0, 2)), -0.0), x)
+    found = compiled(x).numpy()
+    assert np.signbit(found[:, :, 0]).all() and np.signbit(found[..., 3:]).all()
