@@ -81,6 +81,8 @@ def pairs() -> Iterator[tuple[str, Any, Any]]:
     sections: list[tuple[str, ModuleType, tuple[Any, ...]]] = [
         ("nn.", nn, (torch.nn,)),
         ("nn.functional.", nn.functional, (torch.nn.functional,)),
+        ("nn.init.", nn.init, (torch.nn.init,)),
+        ("nn.utils.", nn.utils, (torch.nn.utils,)),
         ("optim.", optim, (torch.optim, torch.optim.lr_scheduler, torch.nn.utils)),
     ]
     for prefix, mine, theirs in sections:
@@ -162,8 +164,8 @@ def tables() -> str:
     """Both tables."""
     lines = ["| | the same in both | needle | PyTorch |", "|---|---|---|---|"]
     for name, mine, theirs in pairs():
-        if name.startswith("nn.functional."):
-            continue  # the defaults of their layers
+        if name.startswith(("nn.functional.", "nn.init.", "nn.utils.")):
+            continue  # the defaults of their layers, and of PyTorch's functions
         columns = arguments(mine, theirs)
         if any(columns):
             cells = [", ".join(f"{k}={_shown(v)}" for k, v in each.items()) for each in columns]

@@ -4,8 +4,9 @@ For those who change this package:
 
 - The folders, each of which imports only those before it: `common`, `backend_ndarray`, `sizes`,
   `autograd` (tensors, the nodes behind them, gradients), `op` (the base of all ops), `ops`, `init`,
-  `nn`, `linalg`, `methods` (which binds the methods of tensors, once all ops are defined), `trace`,
-  `loops`. `pyproject.toml` has the whole order, and a linter checks it.
+  `nn`, `linalg`, `tensors` (functions that are no ops), `methods` (which binds the methods of
+  tensors, once all ops are defined), `trace`, `loops`. `pyproject.toml` has the whole order,
+  and a linter checks it.
 - A `Tensor` is a light handle to a value and to the node that made it. A node keeps only the values
   that its op's gradient reads, and a backward pass releases them as soon as it has read them,
   unless asked to retain the graph. Nothing recurses, so the depth of a model does not matter.
@@ -28,6 +29,7 @@ For those who change this package:
 """
 
 import builtins as _builtins
+import math as _math
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import autograd, backend_ndarray, data, fft, init, linalg, nn, onnx, ops, optim
@@ -42,7 +44,13 @@ from .backend_ndarray import (
     get_num_threads,
     set_num_threads,
 )
-from .common.state import enable_grad, is_grad_enabled, no_grad
+from .common.state import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
 from .errors import DimError, ShapeError, TraceError
 from .init import (
     bernoulli,
@@ -51,6 +59,7 @@ from .init import (
     full,
     full_like,
     multinomial,
+    normal,
     ones,
     ones_like,
     rand,
@@ -63,9 +72,51 @@ from .init import (
     zeros_like,
 )
 from .loops import cond, scan, while_loop
+from .ops import abs as absolute
+from .ops import acos as arccos
+from .ops import acosh as arccosh
+from .ops import asin as arcsin
+from .ops import asinh as arcsinh
+from .ops import atan as arctan
+from .ops import atan2 as arctan2
+from .ops import atanh as arctanh
+from .ops import clip as clamp
+from .ops import concat as cat
+from .ops import concat as concatenate
+from .ops import divide as div
+from .ops import divide as true_divide
+from .ops import equal as eq
+from .ops import greater as gt
+from .ops import greater_equal as ge
+from .ops import less as lt
+from .ops import less_equal as le
+from .ops import logsoftmax as log_softmax
+from .ops import matmul as mm
+from .ops import matmul as mv
+from .ops import moveaxis as movedim
+from .ops import multiply as mul
+from .ops import negate as neg
+from .ops import negate as negative
+from .ops import not_equal as ne
+from .ops import subtract as sub
+from .ops import swapaxes as swapdims
+from .ops import trunc as fix
 from .rng import manual_seed
 from .serialize import load, save
 from .sizes.dims import Dim
+from .tensors import (
+    allclose,
+    as_tensor,
+    device,
+    finfo,
+    from_numpy,
+    iinfo,
+    is_floating_point,
+    is_tensor,
+    isclose,
+    numel,
+    tensor,
+)
 from .trace import summary as _summary  # noqa: F401  (which binds it to Module)
 
 __version__ = "0.1.0"
@@ -77,32 +128,70 @@ __all__ = [
     "Tensor",
     "TensorTuple",
     "TraceError",
+    "absolute",
     "all_devices",
+    "allclose",
+    "arccos",
+    "arccosh",
+    "arcsin",
+    "arcsinh",
+    "arctan",
+    "arctan2",
+    "arctanh",
+    "as_tensor",
     "autograd",
     "backend_ndarray",
     "bernoulli",
+    "cat",
+    "clamp",
+    "concatenate",
     "cond",
     "cpu",
     "cpu_numpy",
     "cuda",
     "data",
     "default_device",
+    "device",
+    "div",
     "empty",
     "empty_like",
     "enable_grad",
+    "eq",
     "fft",
+    "finfo",
+    "fix",
     "from_dlpack",
+    "from_numpy",
     "full",
     "full_like",
+    "ge",
     "get_num_threads",
+    "gt",
+    "iinfo",
+    "inference_mode",
     "init",
+    "is_floating_point",
     "is_grad_enabled",
+    "is_tensor",
+    "isclose",
+    "le",
     "linalg",
     "load",
+    "log_softmax",
+    "lt",
     "manual_seed",
+    "mm",
+    "movedim",
+    "mul",
     "multinomial",
+    "mv",
+    "ne",
+    "neg",
+    "negative",
     "nn",
     "no_grad",
+    "normal",
+    "numel",
     "ones",
     "ones_like",
     "onnx",
@@ -116,11 +205,25 @@ __all__ = [
     "randperm",
     "save",
     "scan",
+    "set_grad_enabled",
     "set_num_threads",
+    "sub",
+    "swapdims",
+    "tensor",
+    "true_divide",
     "while_loop",
     "zeros",
     "zeros_like",
 ]
+
+# A dtype is its name.
+bfloat16, float16, float32, float64 = "bfloat16", "float16", "float32", "float64"
+int8, int16, int32, int64, uint8, uint16 = "int8", "int16", "int32", "int64", "uint8", "uint16"
+half, float, double = float16, float32, float64
+short, int, long, bool = int16, int32, int64, "bool"
+inf, nan, pi = _math.inf, _math.nan, _math.pi
+
+pow = ops.power
 
 # Every function of an op, by its name; those that are made for other functions are in `ops` alone.
 _INNER = {"slice", "unslice", "getitem", "make_tuple", "tuple_get_item"}

@@ -56,7 +56,7 @@ def save(
 
     >>> model = nn.Linear(3, 4)
     >>> ndl.save(model, "model.safetensors")
-    >>> model.load_state_dict(ndl.load("model.safetensors"))
+    >>> keys = model.load_state_dict(ndl.load("model.safetensors"))
     """
     path, values = _path_first(path, values)
     if not isinstance(values, (Module, Mapping)):

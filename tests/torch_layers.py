@@ -75,6 +75,13 @@ ACTIVATIONS = [
     both("Threshold", _floor, 0.5, -3.0),
     both("GELU", _floor, approximate="tanh"),
     both("PReLU", normal(2, 3, 4), 3),
+    both("GLU", normal(3, 4)),
+    both("GLU", normal(2, 6, 3), 1),
+    both("Hardshrink", _floor),
+    both("Softshrink", _floor, 0.3),
+    both("RReLU", _floor, 0.1, 0.4),
+    both("Softmax2d", normal(2, 3, 2, 2)),
+    both("Softmin", normal(3, 4), dim=1),
     both("Softmax", normal(3, 4), dim=0),
     both("LogSoftmax", normal(3, 4), dim=-1),
 ]
@@ -87,6 +94,16 @@ BASIC = [
     both("Flatten", normal(2, 3, 4, 2), 1, 2),
     both("Unflatten", normal(2, 6, 3), 1, (2, -1)),
     both("CosineSimilarity", normals((4, 5, 2), (4, 5, 2))),
+    both("PairwiseDistance", normals((4, 5), (4, 5)), 1.5, keepdim=True),
+    both("ChannelShuffle", normal(2, 6, 3), 3),
+    both("Unfold", normal(2, 3, 4, 5), 2, 1, 1, 2),
+    both("Fold", normal(2, 12, 9), (4, 5), 2, 1, 1, 2),
+    both("LocalResponseNorm", normal(2, 5, 3, 2), 3, alpha=0.1, k=0.7),
+    both("ZeroPad2d", normal(2, 4, 5), (-1, 2, 1, -2)),
+    both("ConstantPad3d", normal(2, 4, 3, 2), (1, 0, 2, -1, 0, 1), 2.0),
+    both("ReflectionPad2d", normal(2, 3, 4, 5), (2, 1, 0, 3)),
+    both("ReplicationPad3d", normal(3, 4, 3, 4), 2),
+    both("CircularPad1d", normal(2, 3, 4), (-1, 3)),
     both("Embedding", numbers(6, 3, 4), 6, 5),
     both("Embedding", numbers(6, 3, 4), 6, 5, padding_idx=2),
     both("Embedding", numbers(6, 3, 4), 6, 5, max_norm=1.5),
@@ -125,6 +142,12 @@ BASIC = [
     both("AdaptiveAvgPool2d", normal(2, 3, 7, 5), (4, None)),
     both("AdaptiveMaxPool2d", normal(2, 3, 6, 8), 2),
     both("AdaptiveMaxPool2d", normal(2, 3, 7, 5), 3),
+    both("AdaptiveMaxPool1d", normal(2, 3, 7), 3),
+    both("AdaptiveMaxPool3d", normal(1, 2, 5, 4, 3), (2, 3, 1)),
+    both("AdaptiveAvgPool3d", normal(1, 2, 5, 4, 3), (2, None, 1)),
+    both("LPPool1d", normal(2, 3, 9), 2.0, 3, 2),
+    both("LPPool2d", normal(2, 3, 6, 7), 2.0, (2, 3), ceil_mode=True),
+    both("LPPool3d", normal(1, 2, 4, 4, 4), 2.0, 2),
     both("MaxPool2d", normal(2, 3, 6, 7), 3, 2, 1, ceil_mode=True),
     both("AvgPool2d", normal(2, 3, 6, 8), 3, 2, 1, True, False),
     both("Upsample", normal(2, 3, 5), scale_factor=2),
@@ -356,6 +379,17 @@ def _labels(rng: Any, x: Any) -> tuple[Any, ...]:
     return (*x(rng), np.array([1, -1, 1, -1]))
 
 
+LABELS = np.array([[3, 0, -1, 1], [-1, 1, 2, 3], [0, 1, 2, 3]])
+
+
+def _signs(x: Any) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda rng: (*x(rng), rng.choice([-1.0, 1.0], (3, 4)).astype(F32))
+
+
+def _with_variance(*shape: int) -> Callable[[Any], tuple[Any, ...]]:
+    return lambda rng: (*normals((3, 4), (3, 4))(rng), _probabilities(rng, *shape))
+
+
 LOSSES = [
     case
     for group in (
@@ -400,6 +434,30 @@ LOSSES = [
         loss("CosineEmbeddingLoss", lambda r: _labels(r, normals((4, 3), (4, 3))), margin=0.1),
         loss("TripletMarginLoss", normals((4, 3), (4, 3), (4, 3)), (), swap=True),
         loss("TripletMarginLoss", normals((4, 3), (4, 3), (4, 3)), (), p=3.0, margin=0.5),
+        loss("TripletMarginWithDistanceLoss", normals((4, 3), (4, 3), (4, 3)), (), swap=True),
+        loss("HingeEmbeddingLoss", _signs(normal(3, 4)), margin=0.6),
+        loss("MarginRankingLoss", _signs(normals((3, 4), (3, 4))), (2,), margin=0.4),
+        loss("SoftMarginLoss", _signs(normal(3, 4))),
+        loss("MultiMarginLoss", _classes(normal(5, 4), 5, classes=4), p=2, weight=WEIGHT),
+        loss("MultiMarginLoss", _classes(normal(4), classes=4), margin=0.3),
+        loss("MultiLabelMarginLoss", lambda r: (*normal(3, 4)(r), LABELS)),
+        loss(
+            "MultiLabelSoftMarginLoss",
+            lambda r: (*normal(3, 4)(r), _probabilities(r, 3, 4)),
+            (),
+            weight=WEIGHT,
+        ),
+        loss("PoissonNLLLoss", lambda r: (*normal(3, 4)(r), 4 * _probabilities(r, 3, 4))),
+        loss(
+            "PoissonNLLLoss",
+            lambda r: (_probabilities(r, 3, 4), 4 * _probabilities(r, 3, 4)),
+            log_input=False,
+            full=True,
+        ),
+        *(
+            loss("GaussianNLLLoss", _with_variance(*shape), (), full=full, eps=0.2)
+            for shape, full in (((3, 4), False), ((3, 1), True), ((3,), True))
+        ),
     )
     for case in group
 ]

@@ -17,6 +17,7 @@ from ..backend_ndarray.dtypes import is_floating
 from ..common.framework_names import missing
 from ..common.state import note_replaced, state
 from ..errors import ShapeError, TraceError
+from ..sizes.elements import Elements, elements
 from .destination import destination
 from .dtypes import as_ndarray
 from .node import Node, OpRules, spec_of
@@ -170,12 +171,11 @@ class Tensor(Value, TensorMethods):
         return len(self.shape)
 
     @property
-    def size(self) -> int:
-        """The number of elements."""
-        out = 1
-        for n in self.shape:
-            out *= n
-        return out
+    def size(self) -> Elements:
+        """The number of elements. Called it gives extents, as in PyTorch: `x.size()` is the shape
+        and `x.size(0)` the first of them."""
+        counted: Elements = elements(self.shape)
+        return counted
 
     def dim(self) -> int:
         """`ndim`, as PyTorch's users write it."""
@@ -183,7 +183,7 @@ class Tensor(Value, TensorMethods):
 
     def numel(self) -> int:
         """`size`, as PyTorch's users write it."""
-        return self.size
+        return self.size + 0
 
     def __len__(self) -> int:
         if not self.shape:
@@ -199,6 +199,18 @@ class Tensor(Value, TensorMethods):
         values = np.array2string(self._data.numpy(), separator=", ", prefix=f"{kind}(")
         about = f"shape={self.shape}, dtype={self.dtype}, device={self.device}"
         return f"{kind}({values}, {about}{made}{leaf})"
+
+    def __format__(self, spec: str) -> str:
+        """The element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}"; without a `spec`,
+        any other tensor as `repr` shows it. TypeError for a `spec` of any other tensor."""
+        if not self.shape and (spec or (self._data is not None and state.trace is None)):
+            return format(self.item(), spec)
+        if spec:
+            raise TypeError(
+                f"format {spec!r} is for one number, and this tensor has shape {self.shape}; write "
+                "x.item() for one of one element, or format its elements one by one"
+            )
+        return repr(self)
 
     # The value
 
@@ -301,13 +313,18 @@ class Tensor(Value, TensorMethods):
                 )
         self.node.grad = value
 
-    def to(self, *to: Any, device: Any = None, dtype: Any = None) -> Tensor:
+    def to(
+        self, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
+    ) -> Tensor:
         """This tensor on another device or in another dtype, or both: `x.to("cuda")`,
-        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`. Self if nothing changes.
+        `x.to("float16")`, `x.to(needle.cuda(1), "float16")`, or with those of another tensor,
+        `x.to(y)`. Self if nothing changes. `non_blocking` is accepted and has no effect.
 
         A change of the dtype is an op of the graph; one of the device makes a leaf. TypeError for
         a value that is neither a device nor a dtype.
         """
+        if len(to) == 1 and isinstance(to[0], Tensor):
+            to = (to[0].device, to[0].dtype)
         place, name = destination("to", to, device, dtype)
         out: Tensor = self if name is None or name == self.dtype else self.astype(name)
         if place is None or place is out.device:

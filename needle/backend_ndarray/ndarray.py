@@ -60,6 +60,11 @@ class Device:
             ) from None
         return cuda_device.kernels(module, self.index) if self.name == "cuda" else module
 
+    @property
+    def type(self) -> str:
+        """`name`, as PyTorch calls it."""
+        return self.name
+
     def enabled(self) -> bool:
         """Whether the device can be used here."""
         try:
@@ -207,6 +212,14 @@ def cuda(index: int = 0) -> Device:
     """The CUDA GPU of that index; if there is none, `enabled()` is False and its use raises
     RuntimeError. TypeError or ValueError for an invalid index."""
     return _device("cuda", count("cuda", "index", index, 0))
+
+
+def _is_available() -> bool:
+    """Whether the first CUDA GPU can be used here."""
+    return cuda().enabled()
+
+
+setattr(cuda, "is_available", _is_available)  # noqa: B010  (for type checkers)
 
 
 def default_device() -> Device:

@@ -19,6 +19,13 @@ _SAME = (
     frozenset(("input", "x", "a")),
     frozenset(("target", "y")),
     frozenset(("num_features", "dim")),
+    frozenset(("k", "diagonal")),
+    frozenset(("ord", "p")),
+    frozenset(("correction", "unbiased")),
+    frozenset(("count", "steps")),
+    frozenset(("stop", "end")),
+    frozenset(("out_grad", "gradient")),
+    frozenset(("shape", "size")),
     frozenset(("items", "modules", "parameters", "values")),
 )
 _SEVERAL = ("axes", "dims")
@@ -33,7 +40,6 @@ _MEANT = {
     "other": ("b",),
     "prob": ("p",),
     "rate": ("p", "lr"),
-    "size": ("shape",),
     "units": ("out_features",),
     "use_bias": ("bias",),
     "wd": ("weight_decay",),
@@ -45,12 +51,17 @@ _KEYWORDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_
 
 
 def named(
-    function: Callable[..., Any], owner: str | None = None, is_method: bool = False
+    function: Callable[..., Any],
+    owner: str | None = None,
+    is_method: bool = False,
+    is_composed: bool = False,
 ) -> Callable[..., Any]:
     """`function` with its keywords checked; itself if it was checked before, or if it takes any
     keyword or only tensors, which nobody gives by name. What follows a star, as `*shape`, may be
     given by name too, as a tuple. `owner` is the function's name in errors; that of a constructor
-    is the class. Callers never pass a method's first parameter by name."""
+    is the class. Callers never pass a method's first parameter by name. The errors of a function
+    that `is_composed` of others begin with its own name, too: who calls `kl_div` does not know
+    `multiply`."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
@@ -66,8 +77,18 @@ def named(
             args, kwargs = renamed(args, kwargs)
         return function(*args, **kwargs)
 
-    _CHECKED.add(call)
-    return call
+    @functools.wraps(function)
+    def composed(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return call(*args, **kwargs)
+        except (TypeError, ValueError, IndexError) as error:
+            if error.args and not str(error.args[0]).startswith(str(owner)):
+                error.args = (f"{owner}: {error.args[0]}", *error.args[1:])
+            raise
+
+    checked = composed if is_composed else call
+    _CHECKED.add(checked)
+    return checked
 
 
 class _Renaming:
@@ -110,12 +131,14 @@ class _Renaming:
         return args, kwargs
 
 
-def name_functions(functions: Iterable[tuple[str, Callable[..., Any]]]) -> dict[str, Any]:
+def name_functions(
+    functions: Iterable[tuple[str, Callable[..., Any]]], are_composed: bool = False
+) -> dict[str, Any]:
     """The functions with their keywords checked, by name. Their modules get them too, because a
-    pickle refers to a function by its module."""
+    pickle refers to a function by its module. `are_composed` is `is_composed` of `named`."""
     out = {}
     for name, function in functions:
-        out[name] = checked = named(function, name)
+        out[name] = checked = named(function, name, is_composed=are_composed)
         module = sys.modules[function.__module__]
         if vars(module).get(name) is function:
             setattr(module, name, checked)

@@ -70,10 +70,11 @@ def call_recording(recording: bool, fn: Callable[..., R], *args: Any, **kwargs: 
 class _GradMode:
     """Context manager and decorator that sets whether this thread records gradients."""
 
-    __slots__ = ("_previous",)
+    __slots__ = ("_previous", "enabled")
     enabled: bool
 
-    def __init__(self) -> None:
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
         self._previous: list[bool] = []  # a stack: one object may be entered more than once
 
     def __enter__(self) -> None:
@@ -93,8 +94,27 @@ class _GradMode:
         return cast(F, wrapper)
 
 
-class no_grad(_GradMode):
+class _FixedMode(_GradMode):
+    """A mode whose class decides it. The class itself may decorate a function, too."""
+
+    __slots__ = ()
+    _recording: bool
+
+    def __new__(cls, fn: Any = None) -> Any:
+        mode = object.__new__(cls)
+        if fn is None:
+            return mode
+        _GradMode.__init__(mode, cls._recording)
+        return mode(fn)
+
+    def __init__(self) -> None:
+        super().__init__(self._recording)
+
+
+class no_grad(_FixedMode):
     """Context in which ops on this thread record no graph; their results require no gradient.
+
+    It also decorates a function `fn`: `@ndl.no_grad()` or `@ndl.no_grad`.
 
     >>> x = ndl.Tensor([1.0])
     >>> with ndl.no_grad():
@@ -103,13 +123,66 @@ class no_grad(_GradMode):
     False
     """
 
-    enabled = False
+    __slots__ = ()
+    _recording = False
 
 
-class enable_grad(_GradMode):
-    """Context in which ops on this thread record their graph, also within `no_grad`."""
+class enable_grad(_FixedMode):
+    """Context in which ops on this thread record their graph, also within `no_grad`. It also
+    decorates a function `fn`."""
 
-    enabled = True
+    __slots__ = ()
+    _recording = True
+
+
+class inference_mode(_GradMode):
+    """`no_grad` by another name of PyTorch's, or with `mode` False `enable_grad`. Results are
+    ordinary tensors, which later code may use in any way. It also decorates a function, which may
+    stand in the place of `mode`: `@ndl.inference_mode`."""
+
+    __slots__ = ()
+
+    def __new__(cls, mode: Any = True) -> Any:
+        made = object.__new__(cls)
+        if not callable(mode):
+            return made
+        _GradMode.__init__(made, False)
+        return made(mode)
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__(not _checked_mode("inference_mode", mode))
+
+
+class set_grad_enabled(_GradMode):
+    """Record gradients on this thread from now on, or not, as `mode` says. As a context it restores
+    at its end what was before; as a decorator it applies to the function alone.
+
+    >>> with ndl.set_grad_enabled(False):
+    ...     y = ndl.Tensor([1.0]) * 2
+    >>> y.requires_grad, ndl.is_grad_enabled()
+    (False, True)
+    """
+
+    __slots__ = ("_before",)
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__(_checked_mode("set_grad_enabled", mode))
+        self._before = state.grad
+        state.grad = self.enabled
+
+    def __enter__(self) -> None:
+        self._previous.append(self._before)
+        state.grad = self.enabled
+
+    def __call__(self, fn: F) -> F:
+        state.grad = self._before
+        return super().__call__(fn)
+
+
+def _checked_mode(owner: str, mode: Any) -> bool:
+    if not isinstance(mode, bool):
+        raise TypeError(f"{owner}: mode {mode!r} is a {type(mode).__name__}, not a bool")
+    return mode
 
 
 def is_grad_enabled() -> bool:

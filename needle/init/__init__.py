@@ -22,7 +22,7 @@ from .basic import (
     zeros,
     zeros_like,
 )
-from .sampling import bernoulli, multinomial, rand_like, randint, randn_like, randperm
+from .sampling import bernoulli, multinomial, normal, rand_like, randint, randn_like, randperm
 from .weights import kaiming_normal, kaiming_uniform, xavier_normal, xavier_uniform
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "kaiming_normal",
     "kaiming_uniform",
     "multinomial",
+    "normal",
     "one_hot",
     "ones",
     "ones_like",

@@ -38,23 +38,24 @@ def _method(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Tensor
         if not (self.is_leaf and (self.requires_grad or self._is_variable)):
             return compute(self, other)
         if state.grad and self.requires_grad:
-            raise _recorded(self, symbol)
+            raise recorded(self, symbol)
         if state.trace is not None:
             state.trace.refuse_write(self)
         result = compute(self, other)
-        _write(self, symbol, result)
+        write(self, symbol, result)
         return self
 
     return method
 
 
-def _write(target: Tensor, symbol: str, result: Any) -> None:
-    """Set the elements of a variable to those of `result`, rounded to its dtype."""
+def write(target: Tensor, symbol: str, result: Any) -> None:
+    """Set the elements of a tensor to those of `result`, rounded to its dtype. `symbol` is the
+    operator or method that the error names."""
     name = f"{type(target).__name__} {symbol}"
     if not isinstance(result, Tensor):
         raise TypeError(f"{name}: the result is a {type(result).__name__}, not a Tensor")
     if result.requires_grad:
-        raise _recorded(target, symbol)
+        raise recorded(target, symbol)
     if result.shape != target.shape:
         raise ShapeError(
             f"{name}: the result has shape {result.shape}, which does not fit into a tensor of "
@@ -74,13 +75,14 @@ def _write(target: Tensor, symbol: str, result: Any) -> None:
     data[...] = values
 
 
-def _recorded(target: Tensor, symbol: str) -> RuntimeError:
-    kind = type(target).__name__
+def recorded(target: Tensor, symbol: str) -> RuntimeError:
+    """The error for a write where gradients are recorded."""
+    kind, name = type(target).__name__, symbol[:-1]
+    instead = f"x = x.{name}(...)" if name.isidentifier() else f"x = x {name} y"
     value = "this" if target.requires_grad else "the value to write"
     return RuntimeError(
         f"{kind} {symbol}: {value} requires a gradient, and gradients are recorded here: write "
-        f"into {target.spec} under `with needle.no_grad():`, or make a new Tensor (x = x "
-        f"{symbol[:-1]} y)"
+        f"into {target.spec} under `with needle.no_grad():`, or make a new Tensor ({instead})"
     )
 
 

@@ -30,11 +30,20 @@ from . import augmented
 from . import unchecked_ops as ops
 from .copying import CopyingMethods
 from .elementwise import ElementwiseMethods
+from .in_place import InPlaceMethods
 from .indexing import IndexingMethods
 from .linalg import LinalgMethods
+from .pytorch import PyTorchMethods
 
 
-class TensorMethods(CopyingMethods, ElementwiseMethods, IndexingMethods, LinalgMethods):
+class TensorMethods(
+    CopyingMethods,
+    ElementwiseMethods,
+    InPlaceMethods,
+    IndexingMethods,
+    LinalgMethods,
+    PyTorchMethods,
+):
     """Methods of Tensor. needle.ops documents what each does and raises."""
 
     def __add__(self: Tensor, other: Any) -> Tensor:
@@ -260,10 +269,8 @@ def _bind(methods: type, target: type) -> None:
             setattr(target, name, method)
 
 
-_bind(CopyingMethods, Tensor)
-_bind(ElementwiseMethods, Tensor)
-_bind(IndexingMethods, Tensor)
-_bind(LinalgMethods, Tensor)
+for _base in TensorMethods.__bases__:
+    _bind(_base, Tensor)
 _bind(TensorMethods, Tensor)
 _bind(TupleMethods, TensorTuple)
 for _name, _method in augmented.METHODS.items():

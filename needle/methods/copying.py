@@ -43,6 +43,18 @@ class CopyingMethods:
         """The elements as int32, as `astype`."""
         return ops.cast(self, "int32")
 
+    def short(self: Tensor) -> Tensor:
+        """The elements as int16, as `astype`."""
+        return ops.cast(self, "int16")
+
+    def char(self: Tensor) -> Tensor:
+        """The elements as int8, as `astype`."""
+        return ops.cast(self, "int8")
+
+    def byte(self: Tensor) -> Tensor:
+        """The elements as uint8, as `astype`."""
+        return ops.cast(self, "uint8")
+
     def long(self: Tensor) -> Tensor:
         """The elements as int64, as `astype`."""
         return ops.cast(self, "int64")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Operand, Tensor
 from ..ops._operands import binary
 from . import unchecked_ops as ops
 
@@ -18,16 +18,16 @@ class ElementwiseMethods:
     add = ops.add
     sub = subtract = ops.subtract
     mul = multiply = ops.multiply
-    div = divide = ops.divide
+    div = divide = true_divide = ops.divide
     pow = power = ops.power
-    neg = negate = ops.negate
+    neg = negate = negative = ops.negate
     eq = ops.equal
-    ne = ops.not_equal
-    lt = ops.less
-    le = ops.less_equal
-    gt = ops.greater
-    ge = ops.greater_equal
-    abs = ops.abs
+    ne = not_equal = ops.not_equal
+    lt = less = ops.less
+    le = less_equal = ops.less_equal
+    gt = greater = ops.greater
+    ge = greater_equal = ops.greater_equal
+    abs = absolute = ops.abs
     sign = ops.sign
     exp = ops.exp
     log = ops.log
@@ -44,15 +44,15 @@ class ElementwiseMethods:
     sin = ops.sin
     cos = ops.cos
     tan = ops.tan
-    asin = ops.asin
-    acos = ops.acos
-    atan = ops.atan
-    atan2 = ops.atan2
+    asin = arcsin = ops.asin
+    acos = arccos = ops.acos
+    atan = arctan = ops.atan
+    atan2 = arctan2 = ops.atan2
     sinh = ops.sinh
     cosh = ops.cosh
-    asinh = ops.asinh
-    acosh = ops.acosh
-    atanh = ops.atanh
+    asinh = arcsinh = ops.asinh
+    acosh = arccosh = ops.acosh
+    atanh = arctanh = ops.atanh
     sigmoid = ops.sigmoid
     erf = ops.erf
     erfinv = ops.erfinv
@@ -62,7 +62,11 @@ class ElementwiseMethods:
     round = ops.round
     trunc = ops.trunc
     frac = ops.frac
-    clip = ops.clip
+    clip = clamp = ops.clip
+    logit = ops.logit
+    logaddexp = ops.logaddexp
+    addcmul = ops.addcmul
+    addcdiv = ops.addcdiv
     maximum = ops.maximum
     minimum = ops.minimum
     remainder = ops.remainder
@@ -83,6 +87,18 @@ class ElementwiseMethods:
     bitwise_not = ops.bitwise_not
     left_shift = ops.left_shift
     right_shift = ops.right_shift
+
+    def clamp_min(self: Tensor, min: Operand) -> Tensor:
+        """`clip` with the bound `min` alone."""
+        return ops.clip(self, min)
+
+    def clamp_max(self: Tensor, max: Operand) -> Tensor:
+        """`clip` with the bound `max` alone."""
+        return ops.clip(self, None, max)
+
+    def where(self: Tensor, condition: Tensor, other: Operand) -> Tensor:
+        """This tensor where `condition` holds, elsewhere `other`."""
+        return ops.where(condition, self, other)
 
     def __abs__(self: Tensor) -> Tensor:
         return ops.abs(self)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..autograd.shapes import Axes
 from ..autograd.tensor import Tensor, TensorTuple
+from ..errors import ShapeError
 from . import unchecked_ops as ops
 from .indexed_update import At
 
@@ -38,6 +39,36 @@ class IndexingMethods:
     def mT(self: Tensor) -> Tensor:
         """The last two axes exchanged."""
         return ops.transpose(self)
+
+    def t(self: Tensor) -> Tensor:
+        """The transpose of a matrix; a vector or a number as it is. ShapeError for more axes."""
+        if self.ndim > 2:
+            raise ShapeError(f"t: shape {self.shape} has more than two axes; use mT or permute")
+        return self.T
+
+    def narrow(self: Tensor, axis: int, start: int, length: int) -> Tensor:
+        return ops.narrow(self, axis, start, length)
+
+    def select(self: Tensor, axis: int, index: int) -> Tensor:
+        return ops.select(self, axis, index)
+
+    def index_select(self: Tensor, axis: int, index: Tensor) -> Tensor:
+        return ops.index_select(self, axis, index)
+
+    def ravel(self: Tensor) -> Tensor:
+        return ops.ravel(self)
+
+    def view_as(self: Tensor, other: Tensor) -> Tensor:
+        """`reshape` to the shape of `other`."""
+        return ops.reshape(self, other.shape)
+
+    def nelement(self: Tensor) -> int:
+        """`numel`."""
+        return self.numel()
+
+    def ndimension(self: Tensor) -> int:
+        """`ndim`."""
+        return self.ndim
 
     def take(self: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
         return ops.take(self, index, axis)
@@ -100,8 +131,12 @@ class IndexingMethods:
     ) -> Tensor:
         return ops.moveaxis(self, source, destination)
 
+    movedim = ops.moveaxis
+
     def swapaxes(self: Tensor, axis1: int, axis2: int) -> Tensor:
         return ops.swapaxes(self, axis1, axis2)
+
+    swapdims = ops.swapaxes
 
     def expand(self: Tensor, *shape: Any) -> Tensor:
         return ops.expand(self, *shape)

@@ -17,6 +17,13 @@ from . import unchecked_ops as ops
 class LinalgMethods:
     """Methods of Tensor, as PyTorch has them."""
 
+    mm = mv = ops.matmul
+
+    def addmm(
+        self: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1
+    ) -> Tensor:
+        return ops.addmm(self, mat1, mat2, beta=beta, alpha=alpha)
+
     def bmm(self: Tensor, other: Tensor) -> Tensor:
         return ops.bmm(self, other)
 

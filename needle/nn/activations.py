@@ -10,7 +10,8 @@ from typing import Any
 from .. import init
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
-from ..backend_ndarray.arguments import count, finite
+from ..backend_ndarray.arguments import count, finite, not_negative
+from ..errors import ShapeError
 from . import functional as F
 from .module import Module
 from .parameter import Parameter
@@ -226,6 +227,47 @@ class Hardtanh(Module):
         return f"min_val={self.min_val}, max_val={self.max_val}"
 
 
+class Hardshrink(Module):
+    """x where |x| is above `lambd`, else 0."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__()
+        self.lambd = finite("Hardshrink", "lambd", lambd)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.hardshrink(x, self.lambd)
+
+    def extra_repr(self) -> str:
+        return f"lambd={self.lambd}"
+
+
+class Softshrink(Hardshrink):
+    """x moved towards 0 by `lambd`, and 0 where |x| is not above it."""
+
+    def __init__(self, lambd: float = 0.5) -> None:
+        super().__init__(not_negative("Softshrink", "lambd", lambd))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softshrink(x, self.lambd)
+
+
+class RReLU(Module):
+    """x where it is not negative, else x times a slope: in train mode one for each element, drawn
+    uniformly from [lower, upper), in eval mode their mean (Xu et al. 2015)."""
+
+    def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
+        super().__init__()
+        self.lower, self.upper = finite("RReLU", "lower", lower), finite("RReLU", "upper", upper)
+        if lower > upper:
+            raise ValueError(f"RReLU: lower {lower} is above upper {upper}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rrelu(x, self.lower, self.upper, self.training)
+
+    def extra_repr(self) -> str:
+        return f"lower={self.lower}, upper={self.upper}"
+
+
 class Threshold(Module):
     """x where it is above `threshold`, else `value`."""
 
@@ -264,6 +306,35 @@ class LogSoftmax(Softmax):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.log_softmax(x, self.dim)
+
+
+class Softmin(Softmax):
+    """softmax(-x) along the axis `dim`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.softmin(x, self.dim)
+
+
+class Softmax2d(Module):
+    """Softmax over the channels of x (N, channels, H, W) or (channels, H, W). ShapeError for
+    another number of axes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.ndim not in (3, 4):
+            raise ShapeError(f"Softmax2d: x has shape {x.shape}, not (N, channels, H, W)")
+        return F.softmax(x, -3)
+
+
+class GLU(Softmax):
+    """a * sigmoid(b) for the first half a and the second half b of x along the axis `dim` (Dauphin
+    et al. 2017). ShapeError unless its extent is even.
+
+    >>> nn.GLU()(ndl.zeros(3, 8)).shape
+    (3, 4)
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.glu(x, self.dim)
 
 
 def _axis(owner: str, dim: Any) -> int:

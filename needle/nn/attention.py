@@ -3,7 +3,7 @@ the course's MultiHeadAttention and pre-norm AttentionLayer."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import init, ops
 from ..autograd.tensor import Tensor
@@ -14,7 +14,6 @@ from ..sizes.extents import same
 from . import functional as F
 from .basic import Dropout, Linear
 from .functional.attention import causal, is_later, with_masks
-from .layout import Layout, transposed
 from .module import Module
 from .norm import LayerNorm1d
 from .parameter import Parameter
@@ -39,6 +38,7 @@ class MultiheadAttention(Module):
     """
 
     _parameter_names = frozenset({"in_proj_bias", "bias_k", "bias_v"})
+    _torch_axes: ClassVar = {f"{name}_proj_weight": (1, 0) for name in ("in", "q", "k", "v")}
 
     def __init__(
         self,
@@ -87,10 +87,6 @@ class MultiheadAttention(Module):
         self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
         if self.out_proj.bias is not None:
             self.out_proj.bias = Parameter(init.zeros(1, embed_dim, **where))
-
-    def torch_layout(self) -> Layout:
-        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-        return {name: transposed(name) for name in names}
 
     def forward(
         self,

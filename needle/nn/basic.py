@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import init, ops
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, finite, fraction
 from . import functional as F
-from .layout import Form, Layout, transposed
 from .module import Module
 from .parameter import Parameter
+from .tying import Tying
 
 
 class Identity(Module):
@@ -25,18 +25,25 @@ class Identity(Module):
         return x
 
 
-class Linear(Module):
+class Linear(Tying):
     """y = x @ weight + bias over the last axis of x: (..., in_features) -> (..., out_features).
 
     weight (in_features, out_features) and bias (1, out_features) are drawn uniformly from +-1 /
-    sqrt(in_features).
+    sqrt(in_features). The weight of an Embedding (out_features, in_features) may take the weight's
+    place (weight tying), and is multiplied as it is stored.
 
     >>> layer = nn.Linear(3, 4)
     >>> layer(ndl.zeros(2, 3)).shape, layer.weight.shape
     ((2, 4), (3, 4))
+    >>> table = nn.Embedding(100, 3)
+    >>> head = nn.Linear(3, 100, bias=False)
+    >>> head.weight = table.weight
+    >>> head(table(ndl.tensor([[5, 7]]))).shape, len(nn.ModuleList([table, head]).parameters())
+    ((1, 2, 100), 1)
     """
 
     _parameter_names = frozenset({"weight", "bias"})
+    _torch_axes: ClassVar = {"weight": (1, 0), "bias": (1,)}
 
     def __init__(
         self,
@@ -63,11 +70,10 @@ class Linear(Module):
         return init.rand(1, self.out_features, low=-bound, high=bound, **where)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = ops.matmul(x, self.weight)
-        return y if self.bias is None else ops.add(y, self.bias)
-
-    def torch_layout(self) -> Layout:
-        return {"weight": transposed("weight"), "bias": Form("bias", flat=True)}
+        y = ops.matmul(x, ops.transpose(self.weight) if self._is_transposed else self.weight)
+        if self.bias is None:
+            return y
+        return ops.add(y, self.bias if y.ndim > 1 else ops.reshape(self.bias, (-1,)))
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"
@@ -82,6 +88,7 @@ class Bilinear(Module):
     """
 
     _parameter_names = frozenset({"weight", "bias"})
+    _torch_axes: ClassVar = {"weight": (2, 0, 1)}
 
     def __init__(
         self,
@@ -108,9 +115,6 @@ class Bilinear(Module):
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
         return F.bilinear(x1, x2, self.weight, self.bias)
-
-    def torch_layout(self) -> Layout:
-        return {"weight": Form("weight", (2, 0, 1))}
 
     def extra_repr(self) -> str:
         return (
@@ -183,6 +187,113 @@ class Dropout2d(Dropout):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.dropout2d(x, self.p, self.training)
+
+
+class Dropout1d(Dropout):
+    """Like Dropout with the probability `p`, for whole channels of x (N, channels, L) or (channels,
+    L)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout1d(x, self.p, self.training)
+
+
+class Dropout3d(Dropout):
+    """Like Dropout with the probability `p`, for whole channels of x (N, channels, D, H, W) or
+    (channels, D, H, W)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.dropout3d(x, self.p, self.training)
+
+
+class AlphaDropout(Dropout):
+    """In train mode, set each element to SELU's least value with probability `p`, and scale and
+    shift all so that mean 0 and variance 1 stay (Klambauer et al. 2017)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.alpha_dropout(x, self.p, self.training)
+
+
+class FeatureAlphaDropout(Dropout):
+    """Like AlphaDropout with the probability `p`, for whole channels of x (N, channels, ...)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.feature_alpha_dropout(x, self.p, self.training)
+
+
+class ChannelShuffle(Module):
+    """The channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where c is
+    their number in each of the `groups` (Zhang et al. 2018)."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        counts("ChannelShuffle", groups=groups)
+        self.groups = groups
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.channel_shuffle(x, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
+
+
+class Unfold(Module):
+    """The patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). The arguments are
+    those of `needle.unfold`."""
+
+    def __init__(
+        self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.dilation = kernel_size, dilation
+        self.padding, self.stride = padding, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return (
+            f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, "
+            f"stride={self.stride}"
+        )
+
+
+class Fold(Unfold):
+    """Images (N, C, *output_size) of patches (N, C * kh * kw, patches), summed where they overlap.
+    The arguments are those of `needle.fold`."""
+
+    def __init__(
+        self,
+        output_size: Any,
+        kernel_size: Any,
+        dilation: Any = 1,
+        padding: Any = 0,
+        stride: Any = 1,
+    ) -> None:
+        super().__init__(kernel_size, dilation, padding, stride)
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        window = self.kernel_size, self.dilation, self.padding, self.stride
+        return F.fold(x, self.output_size, *window)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}, {super().extra_repr()}"
+
+
+class PairwiseDistance(Module):
+    """The p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1."""
+
+    def __init__(self, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> None:
+        super().__init__()
+        self.p = p if p == float("inf") else finite("PairwiseDistance", "p", p)
+        self.eps = finite("PairwiseDistance", "eps", eps)
+        self.keepdim = keepdim
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        return F.pairwise_distance(x1, x2, self.p, self.eps, self.keepdim)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, eps={self.eps}, keepdim={self.keepdim}"
 
 
 class CosineSimilarity(Module):

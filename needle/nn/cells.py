@@ -7,14 +7,14 @@ from +-1 / sqrt(hidden_size).
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 from .. import init, ops
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
-from .layout import Form, Layout, transposed
+from .layout import Layout, transposed
 from .module import Module
 from .parameter import Parameter
 
@@ -25,6 +25,7 @@ class Cell(Module):
     """Base of the cells: weights for the input and the state, for `gates` pre-activations."""
 
     _parameter_names = frozenset({"W_ih", "W_hh", "bias_ih", "bias_hh"})
+    _torch_axes: ClassVar = {"W_ih": (1, 0), "W_hh": (1, 0)}
 
     gates = 1
 
@@ -79,8 +80,7 @@ class Cell(Module):
             )
 
     def torch_layout(self) -> Layout:
-        matrices = {"W_ih": transposed("weight_ih"), "W_hh": transposed("weight_hh")}
-        return {**matrices, "bias_ih": Form("bias_ih"), "bias_hh": Form("bias_hh")}
+        return {"W_ih": transposed("weight_ih"), "W_hh": transposed("weight_hh")}
 
     def extra_repr(self) -> str:
         return f"{self.input_size}, {self.hidden_size}, bias={self.bias_ih is not None}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..autograd.tensor import Tensor
+from .converting import Found
 from .layout import Layout
 from .module import Module
 from .parameter import Parameter
@@ -15,6 +16,17 @@ def check_module(owner: str, what: str, module: Any) -> None:
     """TypeError unless `module` can be called."""
     if not callable(module):
         raise TypeError(f"{owner}: {what} is a {type(module).__name__}, not a Module")
+
+
+class _Held(tuple[Module, ...]):
+    """The modules of a Sequential. Called, it is `Module.modules` of that Sequential, whose
+    attribute of the course hides the method."""
+
+    owner: Sequential
+
+    def __call__(self) -> Found[Module]:
+        """This Sequential and every module below it."""
+        return Module.modules(self.owner)
 
 
 class Sequential(Module):
@@ -35,14 +47,14 @@ class Sequential(Module):
             self._names: tuple[str, ...] | None = tuple(modules[0])
         else:
             self._names = None
-        self.modules: tuple[Module, ...] = ()
         self._set(given, self._names)
 
     def _set(self, modules: Iterable[Any], names: Iterable[str] | None) -> Sequential:
-        modules = tuple(modules)
-        for i, module in enumerate(modules):
+        held = _Held(modules)
+        for i, module in enumerate(held):
             check_module("Sequential", f"modules[{i}]", module)
-        self.modules = modules
+        held.owner = self
+        self.modules: Any = held
         self._names = None if names is None else tuple(names)
         return self
 

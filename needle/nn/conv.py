@@ -13,7 +13,6 @@ from ..ops._windows import as_window
 from . import functional as F
 from .functional.border import PADDING_MODES, border
 from .functional.conv import numbers, same_padding, transposed_window
-from .layout import Form, Layout
 from .module import Module
 from .parameter import Parameter
 
@@ -28,6 +27,7 @@ class Conv(Module):
     """
 
     _parameter_names = frozenset({"weight", "bias"})
+    _torch_axes: ClassVar = {"weight": (3, 2, 0, 1)}
 
     def __init__(
         self,
@@ -74,9 +74,6 @@ class Conv(Module):
     def forward(self, x: Tensor) -> Tensor:
         options = self.stride, self.padding, self.dilation, self.groups
         return F.conv2d(x, self.weight, self.bias, *options)
-
-    def torch_layout(self) -> Layout:
-        return {"weight": Form("weight", (3, 2, 0, 1))}
 
     def extra_repr(self) -> str:
         return (
@@ -144,10 +141,6 @@ class _Convolution(Module):
             if value < least:
                 raise ValueError(f"{type(self).__name__}: {what} {value} is not {least} or more")
 
-    def torch_layout(self) -> Layout:
-        n = self.axes
-        return {"weight": Form("weight", (n + 1, n, *range(n)))}
-
     def extra_repr(self) -> str:
         return (
             f"{self.in_channels}, {self.out_channels}, {self.kernel_size}, stride={self.stride}, "
@@ -172,6 +165,7 @@ class Conv2d(_Convolution):
     """
 
     axes = 2
+    _torch_axes: ClassVar = {"weight": (3, 2, 0, 1)}
 
     def __init__(
         self,
@@ -209,6 +203,7 @@ class Conv1d(Conv2d):
     groups, out_channels). Otherwise like Conv2d, with one number where that has pairs."""
 
     axes = 1
+    _torch_axes: ClassVar = {"weight": (2, 1, 0)}
 
 
 class Conv3d(Conv2d):
@@ -217,6 +212,7 @@ class Conv3d(Conv2d):
     three numbers where that has pairs."""
 
     axes = 3
+    _torch_axes: ClassVar = {"weight": (4, 3, 0, 1, 2)}
 
 
 class ConvTranspose2d(_Convolution):
@@ -234,6 +230,7 @@ class ConvTranspose2d(_Convolution):
 
     axes = 2
     transposed = True
+    _torch_axes: ClassVar = {"weight": (3, 2, 0, 1)}
 
     def __init__(
         self,
@@ -271,6 +268,7 @@ class ConvTranspose1d(ConvTranspose2d):
     (k, out_channels / groups, in_channels). Otherwise like ConvTranspose2d."""
 
     axes = 1
+    _torch_axes: ClassVar = {"weight": (2, 1, 0)}
 
 
 class ConvTranspose3d(ConvTranspose2d):
@@ -279,3 +277,4 @@ class ConvTranspose3d(ConvTranspose2d):
     ConvTranspose2d, with ints or three numbers where that has pairs."""
 
     axes = 3
+    _torch_axes: ClassVar = {"weight": (4, 3, 0, 1, 2)}

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 from .. import init
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
+from ..errors import ShapeError
+from ..ops import transpose
 from . import functional as F
 from .functional.basic import check_dense, check_norm, row_number
-from .module import Module
 from .parameter import Parameter
+from .tying import Tying
 
 
-class Embedding(Module):
+class Embedding(Tying):
     """Replace each number of x by that row of the weight: (...) -> (..., embedding_dim).
 
     weight (num_embeddings, embedding_dim) is drawn from the standard normal distribution. x holds
     integers (TypeError otherwise); IndexError for one without a row. The row `padding_idx`
     is zeros at first and gets no gradient. With max_norm, rows that are looked up and whose norm of
     `norm_type` is above it are scaled down to it, as in `nn.functional.embedding`. ValueError for
-    `sparse`: gradients are never sparse.
+    `sparse`: gradients are never sparse. The weight of a Linear (embedding_dim, num_embeddings) may
+    take the weight's place (weight tying), without a max_norm (ValueError).
 
     >>> nn.Embedding(100, 8)(ndl.Tensor([[1, 2, 99]])).shape
     (1, 3, 8)
     """
+
+    _torch_axes: ClassVar = {"weight": (0, 1)}
 
     def __init__(
         self,
@@ -53,9 +60,34 @@ class Embedding(Module):
             weight.realize_cached_data()[self.padding_idx] = 0
         self.weight = Parameter(weight)
 
+    @classmethod
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
+    ) -> Embedding:
+        """A layer whose weight has the values of `embeddings` (count, dim), and learns unless
+        `freeze`; padding_idx as in Embedding. ShapeError for another number of axes."""
+        if embeddings.ndim != 2:
+            raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are no matrix")
+        where: dict[str, Any] = {"device": embeddings.device, "dtype": embeddings.dtype}
+        rows, columns = embeddings.shape
+        layer = cls(rows, columns, padding_idx=padding_idx, **where)
+        layer.weight = Parameter(embeddings.detach().clone(), requires_grad=not freeze)
+        return layer
+
     def forward(self, x: Tensor) -> Tensor:
         limits = self.max_norm, self.norm_type
-        return F.embedding(x, self.weight, self.padding_idx, *limits)
+        return F.embedding(x, self._table(), self.padding_idx, *limits)
+
+    def _table(self) -> Tensor:
+        """The weight (num_embeddings, embedding_dim)."""
+        if not self._is_transposed:
+            return self.weight
+        if self.max_norm is not None:
+            raise ValueError(
+                f"{type(self).__name__}: max_norm scales rows of a weight of its own, and this one "
+                "is a Linear's; tie the other way round: linear.weight = embedding.weight"
+            )
+        return transpose(self.weight)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
@@ -107,7 +139,7 @@ class EmbeddingBag(Embedding):
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
         settings = self.mode, per_sample_weights, self.padding_idx
-        return F.embedding_bag(x, self.weight, offsets, *settings, self.max_norm, self.norm_type)
+        return F.embedding_bag(x, self._table(), offsets, *settings, self.max_norm, self.norm_type)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, mode={self.mode!r}"

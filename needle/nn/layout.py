@@ -2,7 +2,8 @@
 
 Weights of needle's layers are multiplied from the right: Linear has (in, out), a convolution
 (rows, columns, in, out). PyTorch has (out, in) and (out, in, rows, columns). Each layer declares in
-`Module.torch_layout` what differs; everything else has the same name and shape in both.
+`_torch_axes` how PyTorch stores a Parameter, which keeps it, and in `Module.torch_layout` what else
+differs; everything else has the same name and shape in both.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
+from .parameter import Parameter
 
 LAYOUTS = ("needle", "torch")
 
@@ -46,6 +48,13 @@ class Form(NamedTuple):
             return data
         order = sorted(range(len(self.axes)), key=self.axes.__getitem__)
         return data.permute(tuple(order)).compact()
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `load_state_dict` did not find in the values, and what they have besides, by name."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
 class Entry(NamedTuple):
@@ -102,7 +111,7 @@ def _add(
     for path, item in module._contents():
         form = claims.get(path)
         if isinstance(item, Tensor):
-            form = form or Form(prefix + path)
+            form = form or stored(prefix + path, item)
             entries.append(Entry(form.name, item, form))
             continue
         below = f"{prefix}{path}." if form is None else f"{form.name}."
@@ -114,6 +123,14 @@ def _add(
 def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
     for path, form in module.torch_layout().items():
         yield path, form if isinstance(form, Form) else Form(form)
+
+
+def stored(name: str, tensor: Tensor) -> Form:
+    """The form of a tensor whose axes PyTorch has as the Parameter says, under `name`."""
+    axes = tensor._axes if isinstance(tensor, Parameter) else None
+    if axes is None or len(axes) == tensor.ndim:
+        return Form(name, axes)
+    return Form(name, flat=tensor.ndim == 2)
 
 
 def transposed(name: str) -> Form:

@@ -7,7 +7,8 @@ from typing import Any
 from .. import ops
 from ..autograd.tensor import Tensor
 from ..backend_ndarray.arguments import count, finite, not_negative, share
-from ..ops._values import whole_numbers
+from ..errors import ShapeError
+from ..ops._values import check_within, whole_numbers
 from . import functional as F
 from .functional.loss import check_reduction
 from .module import Module
@@ -18,13 +19,18 @@ class SoftmaxLoss(Module):
     floats."""
 
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        if logits.ndim != 2 or y.shape != logits.shape[:1]:
+            raise ShapeError(
+                f"SoftmaxLoss: logits {logits.shape} and y {y.shape} are not (N, C) and (N,)"
+            )
         rows, classes = logits.shape
         y = whole_numbers("SoftmaxLoss", "y", y)
+        check_within("SoftmaxLoss", "y", y, 0, classes - 1, IndexError)
         picked = logits * ops.one_hot(y, classes, logits.dtype)
         return (ops.logsumexp(logits, axes=1) - picked.sum(1)).sum() / rows
 
 
-class _Loss(Module):
+class Loss(Module):
     def __init__(self, reduction: str = "mean") -> None:
         super().__init__()
         check_reduction(type(self).__name__, reduction)
@@ -34,7 +40,7 @@ class _Loss(Module):
         return f"reduction={self.reduction!r}"
 
 
-class _Weighted(_Loss):
+class WeightedLoss(Loss):
     """Base of losses with weights, a buffer, for classes or elements."""
 
     def __init__(self, reduction: str, weight: Tensor | None) -> None:
@@ -50,14 +56,14 @@ class _Weighted(_Loss):
         return weight.detach()
 
 
-class CrossEntropyLoss(_Weighted):
+class CrossEntropyLoss(WeightedLoss):
     """Cross entropy of logits (N, C, ...) against class numbers (N, ...), which are integers or
     whole floats, or against probabilities of the logits' shape; reduction: mean, sum, or none for a
     loss of shape (N, ...).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
-    `weight` (C,) multiplies each class's losses, rows of class `ignore_index` count nothing, and a
-    mean is divided by the weights that counted.
+    `weight` (C,), which may also be the first argument, multiplies each class's losses, rows of
+    class `ignore_index` count nothing, and a mean is divided by the weights that counted.
 
     >>> round(nn.CrossEntropyLoss()(ndl.zeros(2, 4), ndl.Tensor([0, 3])).item(), 4)
     1.3863
@@ -71,6 +77,8 @@ class CrossEntropyLoss(_Weighted):
         weight: Tensor | None = None,
         ignore_index: int = -100,
     ) -> None:
+        if isinstance(reduction, Tensor):  # PyTorch has the weights first
+            reduction, weight = "mean", reduction
         super().__init__(reduction, weight)
         self.label_smoothing = share("CrossEntropyLoss", "label_smoothing", label_smoothing)
         self.ignore_index = ignore_index
@@ -80,7 +88,7 @@ class CrossEntropyLoss(_Weighted):
         return F.cross_entropy(logits, y, *options)
 
 
-class NLLLoss(_Weighted):
+class NLLLoss(WeightedLoss):
     """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...); `weight`,
     `ignore_index` and `reduction` are those of CrossEntropyLoss."""
 
@@ -98,7 +106,7 @@ class NLLLoss(_Weighted):
         return F.nll_loss(x, y, self.weight, self.ignore_index, self.reduction)
 
 
-class MSELoss(_Loss):
+class MSELoss(Loss):
     """(x - y) ** 2 for x and y of one shape; reduction: mean, sum, or none.
 
     >>> nn.MSELoss()(ndl.Tensor([1.0, 3.0]), ndl.zeros(2)).item()
@@ -109,14 +117,14 @@ class MSELoss(_Loss):
         return F.mse_loss(x, y, self.reduction)
 
 
-class L1Loss(_Loss):
+class L1Loss(Loss):
     """|x - y| for x and y of one shape; reduction: mean, sum, or none."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         return F.l1_loss(x, y, self.reduction)
 
 
-class SmoothL1Loss(_Loss):
+class SmoothL1Loss(Loss):
     """With d = x - y, d * d / (2 beta) where |d| < beta, else |d| - beta / 2; reduction: mean, sum,
     or none."""
 
@@ -128,7 +136,7 @@ class SmoothL1Loss(_Loss):
         return F.smooth_l1_loss(x, y, self.reduction, self.beta)
 
 
-class HuberLoss(_Loss):
+class HuberLoss(Loss):
     """With d = x - y, d * d / 2 where |d| < delta, else delta * (|d| - delta / 2); reduction: mean,
     sum, or none (Huber 1964)."""
 
@@ -142,7 +150,7 @@ class HuberLoss(_Loss):
         return F.huber_loss(x, y, self.reduction, self.delta)
 
 
-class BCELoss(_Weighted):
+class BCELoss(WeightedLoss):
     """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape, where a
     logarithm below -100 counts as -100; reduction: mean, sum, or none. ValueError for an element of
     x or y outside [0, 1]."""
@@ -154,7 +162,7 @@ class BCELoss(_Weighted):
         return F.binary_cross_entropy(x, y, self.weight, self.reduction)
 
 
-class BCEWithLogitsLoss(_Weighted):
+class BCEWithLogitsLoss(WeightedLoss):
     """Binary cross entropy of logits x and probabilities y of one shape, without overflow, times
     `weight`; `pos_weight` multiplies y's part. reduction: mean, sum, or none.
 
@@ -195,7 +203,7 @@ class KLDivLoss(Module):
         return f"reduction={self.reduction!r}, log_target={self.log_target}"
 
 
-class CTCLoss(_Loss):
+class CTCLoss(Loss):
     """Connectionist temporal classification: the negative log-probability that a sequence of
     classes and blanks spells a target (Graves et al. 2006). blank, reduction, the arguments of
     forward, shapes and errors are those of `needle.nn.functional.ctc_loss`."""
@@ -214,7 +222,7 @@ class CTCLoss(_Loss):
         return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, *options)
 
 
-class CosineEmbeddingLoss(_Loss):
+class CosineEmbeddingLoss(Loss):
     """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1; x1 and x2 (N, D),
     y (N,); reduction: mean, sum, or none."""
 
@@ -226,7 +234,7 @@ class CosineEmbeddingLoss(_Loss):
         return F.cosine_embedding_loss(x1, x2, y, self.margin, self.reduction)
 
 
-class TripletMarginLoss(_Loss):
+class TripletMarginLoss(Loss):
     """max(0, |anchor - positive| - |anchor - negative| + margin) with the p-norm over the last
     axis; with `swap` the negative's distance from the positive counts if it is smaller. reduction:
     mean, sum, or none (Balntas et al. 2016)."""

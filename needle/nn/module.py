@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple
 
-from ..autograd.destination import destination
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import Device, NDArray
-from ..backend_ndarray.dtypes import is_floating
 from ..backend_ndarray.masked import refuse_masked
 from ..common.state import note_replaced, state
 from . import hooks
 from .assignment import check_assigned
-from .layout import Entry, Layout, check_layout, torch_entries
+from .converting import Converting, Found, once
+from .layout import Entry, IncompatibleKeys, Layout, check_layout, torch_entries
 from .parameter import Parameter
 
 
-class Module:
+class Module(Converting):
     """Base of all modules: assign parameters and sub-modules in `__init__`, define `forward`.
 
     Parameters and sub-modules are found in attributes, and in lists, tuples and dicts in them.
@@ -32,6 +31,7 @@ class Module:
     _unsaved: frozenset[str] = frozenset()  # buffers that are no part of the state
     _parameter_names: frozenset[str] = frozenset()  # which also hold None until there is one
     _buffer_names: frozenset[str] = frozenset()
+    _torch_axes: ClassVar[Mapping[str, tuple[int, ...]]] = {}  # see Parameter
 
     def __init__(self) -> None:
         self.training = True
@@ -56,6 +56,8 @@ class Module:
         check_assigned(self, Module, name, value, before)
         if value is None and isinstance(before, Parameter):
             self._parameter_names |= {name}
+        if isinstance(value, Parameter) and value._axes is None:
+            value._axes = self._torch_axes.get(name)
         object.__setattr__(self, name, value)
         if value is not before:
             note_replaced()
@@ -68,19 +70,31 @@ class Module:
 
     # Contents
 
-    def named_modules(self) -> list[tuple[str, Module]]:
+    def named_modules(self) -> Found[tuple[str, Module]]:
         """(path, module) of this module ("") and all below it, each once, parents first."""
-        return [(path, item) for path, item, _ in walk(self) if isinstance(item, Module)]
+        return Found((path, item) for path, item, _ in walk(self) if isinstance(item, Module))
+
+    def modules(self) -> Found[Module]:
+        """This module and every one below it, each once, parents first."""
+        return Found(module for _, module in self.named_modules())
+
+    def modules_below(self) -> Found[Module]:
+        """`modules`, also of a Module with an attribute of that name."""
+        return Module.modules(self)
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
         """(path, tensor) of every parameter and buffer; a shared one has several paths."""
         return [(path, item) for path, item, _ in walk(self) if isinstance(item, Tensor)]
 
-    def named_parameters(self) -> list[tuple[str, Parameter]]:
-        """(path, parameter), each parameter once."""
-        return list(_once(self.named_tensors(), Parameter))
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Found[tuple[str, Parameter]]:
+        """(path, parameter), each parameter once; with a `prefix`, before a dot, of every path, and
+        unless `recurse` those alone that are in no module below."""
+        found = once(self.named_tensors() if recurse else list(self._contents()), Parameter)
+        return Found((f"{prefix}.{path}", item) for path, item in found) if prefix else found
 
-    def named_buffers(self) -> list[tuple[str, Tensor]]:
+    def named_buffers(self) -> Found[tuple[str, Tensor]]:
         """(path, buffer), each buffer once: tensors that are not learned, saved or not."""
         tensors = [
             (f"{path}.{name}" if path else name, item)
@@ -88,19 +102,15 @@ class Module:
             for name, item in module._contents(unsaved=True)
             if isinstance(item, Tensor) and not isinstance(item, Parameter)
         ]
-        return list(_once(tensors, Tensor))
+        return once(tensors, Tensor)
 
-    def buffers(self) -> list[Tensor]:
+    def buffers(self) -> Found[Tensor]:
         """Every buffer once."""
-        return [buffer for _, buffer in self.named_buffers()]
+        return Found(buffer for _, buffer in self.named_buffers())
 
-    def parameters(self) -> list[Parameter]:
-        """Every parameter once."""
-        return [parameter for _, parameter in self.named_parameters()]
-
-    def modules_below(self) -> list[Module]:
-        """This module and every one below it."""
-        return [module for _, module in self.named_modules()]
+    def parameters(self, recurse: bool = True) -> Found[Parameter]:
+        """Every parameter once; `recurse` as in `named_parameters`."""
+        return Found(parameter for _, parameter in self.named_parameters("", recurse))
 
     def _contents(self, unsaved: bool = False) -> Iterator[tuple[str, Any]]:
         """(path, item) of the tensors of the state and the modules that are directly in this one,
@@ -109,13 +119,13 @@ class Module:
             if item is not self:
                 yield path, item
 
-    def named_children(self) -> list[tuple[str, Module]]:
+    def named_children(self) -> Found[tuple[str, Module]]:
         """(path, module) of the modules directly in this one, each once."""
-        return list(_once(list(self._contents()), Module))
+        return once(list(self._contents()), Module)
 
-    def children(self) -> list[Module]:
+    def children(self) -> Found[Module]:
         """The modules directly in this one, each once."""
-        return [module for _, module in self.named_children()]
+        return Found(module for _, module in self.named_children())
 
     def get_submodule(self, path: str) -> Module:
         """The module of that path ("" is this one). AttributeError if there is none."""
@@ -123,6 +133,13 @@ class Module:
         if path not in found:
             raise AttributeError(f"{type(self).__name__} has no module {path!r}")
         return found[path]
+
+    def get_parameter(self, path: str) -> Parameter:
+        """The parameter of that path. AttributeError if there is none."""
+        for name, tensor in self.named_tensors():
+            if name == path and isinstance(tensor, Parameter):
+                return tensor
+        raise AttributeError(f"{type(self).__name__} has no parameter {path!r}")
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Set the attribute `name` to a tensor that is not learned; it moves with the module, and
@@ -159,6 +176,8 @@ class Module:
             raise TypeError(f"add_module: {name!r} is a {type(module).__name__}, not a Module")
         self._check_new("add_module", name)
         setattr(self, name, module)
+
+    register_module = add_module
 
     def _check_new(self, owner: str, name: Any) -> None:
         if not isinstance(name, str):
@@ -236,20 +255,20 @@ class Module:
 
     def load_state_dict(
         self, values: Mapping[str, Any], strict: bool = True, layout: str = "needle"
-    ) -> None:
+    ) -> IncompatibleKeys:
         """Copy `values` (Tensors, NDArrays, NumPy arrays or anything with DLPack, by path) into the
         module. With layout="torch" they have the names and shapes of PyTorch's modules, as files on
         the Hugging Face Hub do; one name of a shared tensor is then enough.
 
         ValueError lists every missing and unexpected name (with strict), every wrong shape and
         dtype, and every pair of names of one tensor whose values differ; TypeError names a masked
-        array or a value that is not an array. On an error nothing changes.
+        array or a value that is not an array. On an error nothing changes. Returns the missing and
+        unexpected names, `missing_keys` and `unexpected_keys`.
 
         >>> layer = nn.Linear(2, 1)
         >>> values = {"weight": np.ones((1, 2), "float32"), "bias": np.zeros(1, "float32")}
-        >>> layer.load_state_dict(values, layout="torch")
-        >>> layer.weight.shape
-        (2, 1)
+        >>> layer.load_state_dict(values, layout="torch").missing_keys, layer.weight.shape
+        ([], (2, 1))
         """
         if not isinstance(values, Mapping):
             raise TypeError(f"load_state_dict: a {type(values).__name__} is no dict of tensors")
@@ -262,9 +281,11 @@ class Module:
             entries, unused = [Entry(*pair, None) for pair in self.named_tensors()], set()
             absent = [entry.name for entry in entries if entry.name not in values]
         known = {entry.name for entry in entries} | unused
-        missing = [f"missing {n!r}" for n in absent] if strict else []
-        extra = [f"unexpected {n!r}" for n in values if n not in known] if strict else []
+        keys = IncompatibleKeys(absent, [name for name in values if name not in known])
         wrong = []
+        if strict:
+            wrong += [f"missing {name!r}" for name in keys.missing_keys]
+            wrong += [f"unexpected {name!r}" for name in keys.unexpected_keys]
         found = [(entry, values[entry.name]) for entry in entries if entry.name in values]
         for (name, _, _), value in found:
             refuse_masked(value, f"load_state_dict: {name!r}")
@@ -278,7 +299,7 @@ class Module:
                 wrong.append(f"{entry.name!r} has shape {array.shape}, not {entry.shape}")
             elif array.dtype != entry.tensor.dtype:
                 wrong.append(f"{entry.name!r} has dtype {array.dtype}, not {entry.tensor.dtype}")
-        self._refuse_state(*missing, *extra, *wrong)
+        self._refuse_state(*wrong)
         new: dict[int, tuple[str, NDArray]] = {}  # by the tensor's id; it may have several names
         for (name, tensor, form), array in arrays:
             data = _copied(array, tensor.device)
@@ -289,6 +310,7 @@ class Module:
         self._refuse_state(*wrong)
         for (_, tensor, _), _ in arrays:
             tensor._replace(new[id(tensor)][1])
+        return keys
 
     def _refuse_state(self, *problems: str) -> None:
         if problems:
@@ -308,42 +330,6 @@ class Module:
         (False, False)
         """
         return self.train(False)
-
-    def to(self, *to: Any, device: Any = None, dtype: Any = None) -> Module:
-        """Move parameters and buffers to a device, and floating ones to a dtype: `to("cuda")`,
-        `to("float16")`, or both. Returns self. TypeError for a value that is neither, and for a
-        dtype of integers or bool.
-
-        >>> nn.Linear(2, 2).to("float16").weight.dtype
-        'float16'
-        """
-        owner = f"{type(self).__name__}.to"
-        place, name = destination(owner, to, device, dtype)
-        if name is not None and not is_floating(name):
-            raise TypeError(f"{owner}: {name} is not floating point, as parameters are")
-        new = []
-        for _, tensor in _once([*self.named_tensors(), *self.named_buffers()], Tensor):
-            data = tensor.realize_cached_data()
-            data = data if place is None else data.to(place)
-            if name is not None and is_floating(data.dtype):
-                data = data.astype(name, copy=False)
-            new.append((tensor, data))
-        for tensor, data in new:
-            tensor._replace(data)
-            tensor.grad = None
-        return self
-
-    def zero_grad(self) -> None:
-        """Set the gradients of all parameters to None."""
-        for parameter in self.parameters():
-            parameter.grad = None
-
-    def requires_grad_(self, requires_grad: bool = True) -> Module:
-        """Set whether the parameters take part in gradients, as `requires_grad` says. Returns
-        self."""
-        for parameter in self.parameters():
-            parameter.requires_grad = requires_grad
-        return self
 
     def summary(self, *args: Any, **kwargs: Any) -> Any:
         """See needle/trace/summary.py, which binds this."""
@@ -369,14 +355,6 @@ def _array(value: Any) -> NDArray:
 
 def _copied(data: NDArray, device: Device) -> NDArray:
     return data.to(device).copy() if data.device is device else data.to(device)
-
-
-def _once(items: list[tuple[str, Any]], kind: type) -> Iterator[tuple[str, Any]]:
-    seen: set[int] = set()
-    for name, item in items:
-        if isinstance(item, kind) and id(item) not in seen:
-            seen.add(id(item))
-            yield name, item
 
 
 class Link(NamedTuple):

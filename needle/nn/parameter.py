@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.tensor import Tensor
-from ..backend_ndarray import DeviceLike
+from ..backend_ndarray import DeviceLike, NDArray
 from ..backend_ndarray.dtypes import is_floating
 
 
@@ -28,17 +28,32 @@ class Parameter(Tensor):
     ['scale']
     """
 
-    __slots__ = ()
+    # The order in which PyTorch stores the axes, or those that it has, of a parameter of a layer;
+    # None if it is not known, which is then this order.
+    __slots__ = ("_axes",)
+    _axes: tuple[int, ...] | None
     _is_variable = True
 
     def __init__(
         self,
         array: Any,
+        requires_grad: bool = True,
         *,
         device: DeviceLike | None = None,
         dtype: Any = None,
-        requires_grad: bool = True,
     ) -> None:
         super().__init__(array, device=device, dtype=dtype, requires_grad=requires_grad)
+        self._axes = None
         if requires_grad and not is_floating(self.dtype):
             raise TypeError(f"Parameter: {self.spec} is not floating point, so it cannot learn")
+
+    def __reduce__(self) -> Any:
+        data = self.realize_cached_data()
+        return _rebuild, (type(self), data, self.requires_grad, self._axes)
+
+
+def _rebuild(kind: Any, data: NDArray, requires_grad: bool, axes: tuple[int, ...] | None) -> Any:
+    out = object.__new__(kind)
+    Parameter.__init__(out, data, requires_grad=requires_grad)
+    out._axes = axes
+    return out

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from ..autograd.tensor import Tensor
-from ..backend_ndarray.arguments import count
+from ..backend_ndarray.arguments import count, finite
 from ..ops._windows import as_window
 from . import functional as F
 from .functional.conv import numbers
@@ -179,6 +179,68 @@ class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
 
     def forward(self, x: Tensor) -> Tensor:
         return F.adaptive_max_pool2d(x, self.output_size)
+
+
+class AdaptiveAvgPool3d(AdaptiveAvgPool2d):
+    """Means of windows that divide planes, rows and columns into `output_size`, an int or three
+    numbers, where None keeps the extent: (N, C, D, H, W) -> (N, C, *output_size)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_avg_pool3d(x, self.output_size)
+
+
+class AdaptiveMaxPool1d(AdaptiveAvgPool2d):
+    """Largest elements of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    output_size)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_max_pool1d(x, self.output_size)
+
+
+class AdaptiveMaxPool3d(AdaptiveAvgPool2d):
+    """Largest elements of windows that divide planes, rows and columns into `output_size`, an int
+    or three numbers, where None keeps the extent: (N, C, D, H, W) -> (N, C, *output_size)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.adaptive_max_pool3d(x, self.output_size)
+
+
+class LPPool2d(Module):
+    """(The sum of x ** norm_type) ** (1 / norm_type) of each window: (N, C, H, W) -> (N, C, rows,
+    columns). kernel_size, stride and ceil_mode are those of MaxPool2d."""
+
+    axes: ClassVar[int] = 2
+
+    def __init__(
+        self, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+    ) -> None:
+        super().__init__()
+        self.norm_type = finite(type(self).__name__, "norm_type", norm_type)
+        self.kernel_size, self.stride, self.ceil_mode = kernel_size, stride, ceil_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        pool = (F.lp_pool1d, F.lp_pool2d, F.lp_pool3d)[self.axes - 1]
+        return pool(x, self.norm_type, self.kernel_size, self.stride, self.ceil_mode)
+
+    def extra_repr(self) -> str:
+        return (
+            f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"ceil_mode={self.ceil_mode}"
+        )
+
+
+class LPPool1d(LPPool2d):
+    """(The sum of x ** norm_type) ** (1 / norm_type) of each window: (N, C, L) -> (N, C, length).
+    Otherwise like LPPool2d."""
+
+    axes = 1
+
+
+class LPPool3d(LPPool2d):
+    """(The sum of x ** norm_type) ** (1 / norm_type) of each window: (N, C, D, H, W) -> (N, C,
+    planes, rows, columns). Otherwise like LPPool2d."""
+
+    axes = 3
 
 
 class PixelShuffle(Module):

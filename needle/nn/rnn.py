@@ -55,6 +55,9 @@ class _Recurrent(Module):
         backward = [getattr(self, f"{self.kind}_cells_reverse")] if self.bidirectional else []
         return [list(cells) for cells in zip(forward, *backward, strict=True)]
 
+    def flatten_parameters(self) -> None:
+        """Does nothing: weights need no common memory here."""
+
     def torch_layout(self) -> Layout:
         forms: dict[str, Form] = {}
         for direction in ("", "_reverse") if self.bidirectional else ("",):

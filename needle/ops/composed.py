@@ -19,8 +19,9 @@ from ..op.signatures import Expr, TeNamespace, TeTensor
 from . import _te
 from ._arguments import check_tensors
 from ._operands import SCALARS, applied
-from .arithmetic import DIVIDE, where
-from .elementwise import abs
+from .arithmetic import DIVIDE, maximum, minimum, where
+from .elementwise import abs, exp, log
+from .exponential import log1p
 from .logical import isnan, logical_and, logical_or
 from .reduce import summation
 from .rounding import trunc
@@ -153,6 +154,34 @@ def lerp(a: Tensor, b: Tensor, weight: Operand) -> Tensor:
     bools."""
     check_tensors("lerp", a=a, b=b)
     return a + (b - a) * weight
+
+
+def addcmul(a: Tensor, b: Tensor, c: Tensor, value: float = 1) -> Tensor:
+    """a + value * b * c, with broadcasting."""
+    check_tensors("addcmul", a=a, b=b, c=c)
+    return a + b * c * value
+
+
+def addcdiv(a: Tensor, b: Tensor, c: Tensor, value: float = 1) -> Tensor:
+    """a + value * b / c, with broadcasting."""
+    check_tensors("addcdiv", a=a, b=b, c=c)
+    return a + b / c * value
+
+
+def logit(a: Tensor, eps: float | None = None) -> Tensor:
+    """log(a / (1 - a)), elementwise, of `a` within [eps, 1 - eps], or of `a` itself without an
+    `eps`; integers give float64."""
+    check_tensors("logit", a=a)
+    a = a if eps is None else clip(a, eps, 1 - eps)
+    return log(a / (1 - a))
+
+
+def logaddexp(a: Tensor, b: Tensor) -> Tensor:
+    """log(exp(a) + exp(b)), with broadcasting and without overflow; integers give float64."""
+    check_tensors("logaddexp", a=a, b=b)
+    top = maximum(a, b)
+    apart = where(top == minimum(a, b), 0, abs(a - b))  # also of equal infinities
+    return top + log1p(exp(-apart))
 
 
 def nan_to_num(

@@ -40,6 +40,17 @@ def bmm(a: Tensor, b: Tensor) -> Tensor:
     return matmul(a, b)
 
 
+def addmm(a: Tensor, b: Tensor, c: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """beta * a + alpha * (b @ c) for matrices b and c and an `a` that broadcasts to their product.
+    With a `beta` of 0, `a` does not count, whatever it holds."""
+    check_tensors("addmm", a=a, b=b, c=c)
+    product = matmul(b, c)
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:
+        return product
+    return (a if beta == 1 else a * beta) + product
+
+
 def tensordot(
     a: Tensor, b: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2
 ) -> Tensor:

@@ -54,6 +54,61 @@ def swapaxes(a: Tensor, axis1: int, axis2: int) -> Tensor:
     return permute(a, order)
 
 
+def ravel(a: Tensor) -> Tensor:
+    """The elements of `a` in order, along one axis."""
+    return flatten(a)
+
+
+def narrow(a: Tensor, axis: int, start: int, length: int) -> Tensor:
+    """The `length` elements of `a` along `axis` from `start` on. ValueError if they are not all
+    there."""
+    check_tensors("narrow", a=a)
+    start, length = as_int(start), as_int(length)
+    axis = normalize_axis("narrow", axis, a.ndim)
+    extent = a.shape[axis]
+    begin = start + extent if start < 0 else start
+    if begin < 0 or length < 0 or begin + length > extent:
+        raise ValueError(
+            f"narrow: there are no {length} elements from {start} on along an axis of {extent}"
+        )
+    return getitem(a, (*[slice(None)] * axis, slice(begin, begin + length)))
+
+
+def select(a: Tensor, axis: int, index: int) -> Tensor:
+    """The slice of `a` at `index` along `axis`, without this axis. IndexError if there is none."""
+    check_tensors("select", a=a)
+    axis = normalize_axis("select", axis, a.ndim)
+    return getitem(a, (*[slice(None)] * axis, as_int(index)))
+
+
+def index_select(a: Tensor, axis: int, index: Tensor) -> Tensor:
+    """The slices of `a` along `axis` that the numbers of a vector `index` name: `take` along
+    `axis`."""
+    check_tensors("index_select", a=a, index=index)
+    if index.ndim > 1:
+        raise ShapeError(f"index_select: index has shape {index.shape}; it must be a vector")
+    return take(a, reshape(index, (-1,)), axis)
+
+
+def hstack(parts: Sequence[Tensor]) -> Tensor:
+    """The tensors `parts` side by side: along axis 1, vectors and numbers along axis 0."""
+    parts = _checked_parts("hstack", parts)
+    parts = [reshape(part, (1,)) if part.ndim == 0 else part for part in parts]
+    return concat(parts, 0 if parts and parts[0].ndim == 1 else 1)
+
+
+def vstack(parts: Sequence[Tensor]) -> Tensor:
+    """The tensors `parts` one below the other, along axis 0: vectors and numbers are rows."""
+    parts = _checked_parts("vstack", parts)
+    return concat([reshape(part, (1, -1)) if part.ndim < 2 else part for part in parts], 0)
+
+
+def _checked_parts(name: str, parts: Sequence[Tensor]) -> list[Tensor]:
+    found = list(parts)
+    check_tensors(name, **{f"parts[{i}]": part for i, part in enumerate(found)})
+    return found
+
+
 def flatten(a: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
     """`a` with the axes from `start_axis` to `end_axis` as one; shape (1,) for a 0-d tensor.
 

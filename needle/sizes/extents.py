@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import TraceError
 from .dims import Dim, Expression
+from .elements import OpenElements
 
 Shape = Iterable[Any]
 
@@ -28,6 +29,8 @@ def same(a: Any, b: Any) -> bool:
 
 def as_extent(value: Any) -> Any:
     """An expression as it is, anything else as an int; TypeError if it is not one."""
+    if isinstance(value, OpenElements):
+        return value.number
     return value if isinstance(value, Expression) else as_int(value)
 
 

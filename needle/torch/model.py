@@ -15,6 +15,7 @@ from ..common import tree as trees
 from ..common.state import state
 from ..conversion.values import tensor
 from ..errors import ModelError, UnsupportedError
+from ..nn.layout import IncompatibleKeys
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from .execute import Run
@@ -62,7 +63,7 @@ class TorchModel(Part):
 
     def load_state_dict(
         self, values: Mapping[str, Any], strict: bool = True, layout: str = "needle"
-    ) -> None:
+    ) -> IncompatibleKeys:
         """As `Module.load_state_dict`. A PyTorch `state_dict` is taken whole: tensors that the
         program does not read are left out, and those that became constants must have the values
         that they had. ValueError for other values."""
@@ -74,7 +75,7 @@ class TorchModel(Part):
                 if given.shape != constant.shape or not np.array_equal(given, constant):
                     self._refuse_state(f"{name!r} is a constant of the program, of other values")
         held = {n: each for n, each in values.items() if n not in self._program.fixed}
-        super().load_state_dict(held, strict, layout)
+        return super().load_state_dict(held, strict, layout)
 
     def _put(self, name: str, value: Tensor, is_unsaved: bool) -> None:
         """Keep a weight under its dotted name."""

@@ -33,7 +33,7 @@ DOCUMENTED = [
     ]
 ]
 EXAMPLES = [(name, value) for _, name, value in DOCUMENTED if ">>>" in reference.text_of(value)]
-OPERANDS = {"a", "b", "x", "X", "y", "args", "kwargs", "self"}  # what everything is about
+OPERANDS = {"a", "b", "x", "X", "y", "args", "kwargs", "self", "cls"}  # what everything is about
 
 
 def told(name, text, seen=()):

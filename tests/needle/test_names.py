@@ -13,15 +13,10 @@ from needle.common.framework_names import _CALLED
 
 X = np.array([[0.3, -0.4], [0.5, 0.2]], np.float32)
 _ARGUMENTS = {  # of the names that do not take one array
-    "arccosh": (np.abs(X) + 2,),
-    "arctan2": (X, X + 1),
-    "clamp": (X, -0.1, 0.25),
-    "concatenate": (None,),
     "expand_dims": (X, 1),
     "invert": (X > 0,),
     "mod": (X, np.float32(0.15)),
     "permute_dims": (X, (1, 0)),
-    "true_divide": (X, X + 3),
 }
 
 
@@ -37,30 +32,20 @@ def test_each_is_absent_and_the_one_given_is_there(name):
 
 @pytest.mark.parametrize("name", sorted(set(_CALLED) & set(dir(np)) - {"array", "asarray"}))
 def test_it_computes_what_numpy_does(name):
-    given = [x for x in _ARGUMENTS.get(name, (X,)) if x is not None]
-    if name == "concatenate":
-        given, wanted = [[X, X]], np.concatenate([X, X])
-    else:
-        wanted = getattr(np, name)(*given)
-    tensors = [_tensor(x) for x in given]
+    given = _ARGUMENTS.get(name, (X,))
+    tensors = [ndl.Tensor(x) if isinstance(x, np.ndarray) else x for x in given]
     found = getattr(ndl, _CALLED[name].removeprefix("ndl."))(*tensors)
-    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6, atol=1e-7)
-
-
-def _tensor(x):
-    if isinstance(x, list):
-        return [ndl.Tensor(part) for part in x]
-    return ndl.Tensor(x) if isinstance(x, np.ndarray) else x
+    np.testing.assert_allclose(found.numpy(), getattr(np, name)(*given), rtol=1e-6, atol=1e-7)
 
 
 def test_tensors_say_so_too():
     x = ndl.Tensor(X)
     with pytest.raises(
-        AttributeError, match=r"'Tensor' object has no attribute 'clamp': .*ndl\.clip"
+        AttributeError, match=r"'Tensor' object has no attribute 'rint': .*ndl\.round"
     ):
-        x.clamp(0, 1)
-    with pytest.raises(AttributeError, match="'add_': no method changes one in place; 'add'"):
-        x.add_(1)
+        x.rint()
+    with pytest.raises(AttributeError, match="'trunc_': no such method in place; 'trunc'"):
+        x.trunc_()
     with pytest.raises(AttributeError, match=r"no attribute 'no_such'$") as caught:
         _ = x.no_such
     assert caught.value.name == "no_such" and caught.value.obj is x

@@ -2,13 +2,19 @@
 
 Weights have the layouts of needle's layers: (in, out) for `linear`, (k, k, in, out) for `conv2d`.
 The `reduction` of a loss is "mean", "sum" or "none" (ValueError for another). Norms add `eps` to
-the variance, or to the mean square.
+the variance, or to the mean square. Activations and dropout take `inplace`, which has no effect.
 """
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 from ...common.keywords import name_functions
 from ...ops import (
     celu,
     elu,
+    fold,
     gelu,
     hardsigmoid,
     hardswish,
@@ -29,23 +35,33 @@ from ...ops import (
     tanh,
     tanhshrink,
     threshold,
+    unfold,
 )
+from .activation import glu, gumbel_softmax, hardshrink, rrelu, softmin, softshrink
 from .attention import (
     rotary_embedding,
     scaled_dot_product_attention,
     sinusoidal_encoding,
 )
 from .basic import (
+    alpha_dropout,
     bilinear,
+    channel_shuffle,
     cosine_similarity,
     dropout,
+    dropout1d,
     dropout2d,
+    dropout3d,
     embedding,
     embedding_bag,
+    feature_alpha_dropout,
     flatten,
     linear,
     log_softmax,
     logsoftmax,
+    one_hot,
+    pairwise_distance,
+    pdist,
     softmax,
     unflatten,
 )
@@ -66,21 +82,40 @@ from .loss import (
     smooth_l1_loss,
     triplet_margin_loss,
 )
+from .margin_loss import (
+    gaussian_nll_loss,
+    hinge_embedding_loss,
+    margin_ranking_loss,
+    multi_margin_loss,
+    multilabel_margin_loss,
+    multilabel_soft_margin_loss,
+    poisson_nll_loss,
+    soft_margin_loss,
+    triplet_margin_with_distance_loss,
+)
 from .norm import (
     batch_norm,
     group_norm,
     instance_norm,
     layer_norm,
+    local_response_norm,
     normalize,
     rms_norm,
 )
+from .padding import pad
 from .pool import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
+    adaptive_avg_pool3d,
+    adaptive_max_pool1d,
     adaptive_max_pool2d,
+    adaptive_max_pool3d,
     avg_pool1d,
     avg_pool2d,
     avg_pool3d,
+    lp_pool1d,
+    lp_pool2d,
+    lp_pool3d,
     max_pool1d,
     max_pool2d,
     max_pool3d,
@@ -90,8 +125,12 @@ from .resize import interpolate
 __all__ = [
     "adaptive_avg_pool1d",
     "adaptive_avg_pool2d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool1d",
     "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
     "affine_grid",
+    "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -100,6 +139,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -111,17 +151,26 @@ __all__ = [
     "cross_entropy",
     "ctc_loss",
     "dropout",
+    "dropout1d",
     "dropout2d",
+    "dropout3d",
     "elu",
     "embedding",
     "embedding_bag",
+    "feature_alpha_dropout",
     "flatten",
+    "fold",
+    "gaussian_nll_loss",
     "gelu",
+    "glu",
     "grid_sample",
     "group_norm",
+    "gumbel_softmax",
+    "hardshrink",
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
     "interpolate",
@@ -130,37 +179,78 @@ __all__ = [
     "layer_norm",
     "leaky_relu",
     "linear",
+    "local_response_norm",
     "log_softmax",
     "logsigmoid",
     "logsoftmax",
+    "lp_pool1d",
+    "lp_pool2d",
+    "lp_pool3d",
+    "margin_ranking_loss",
     "max_pool1d",
     "max_pool2d",
     "max_pool3d",
     "mish",
     "mse_loss",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
     "nll_loss",
     "normalize",
+    "one_hot",
+    "pad",
+    "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
+    "poisson_nll_loss",
     "prelu",
     "relu",
     "relu6",
     "rms_norm",
     "rotary_embedding",
+    "rrelu",
     "scaled_dot_product_attention",
     "selu",
     "sigmoid",
     "silu",
     "sinusoidal_encoding",
     "smooth_l1_loss",
+    "soft_margin_loss",
     "softmax",
+    "softmin",
     "softplus",
+    "softshrink",
     "softsign",
     "tanh",
     "tanhshrink",
     "threshold",
     "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
     "unflatten",
+    "unfold",
 ]
 
-globals().update(name_functions((name, globals()[name]) for name in __all__))
+_IN_PLACE = (
+    "celu elu hardsigmoid hardswish hardtanh leaky_relu mish relu relu6 rrelu selu silu threshold "
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout"
+).split()
+
+
+def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with one more argument, `inplace`, which has no effect."""
+    parameters = [*inspect.signature(function).parameters.values()]
+    count = len(parameters)
+    last = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
+
+    @functools.wraps(function)
+    def call(*args: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        return function(*(args[:count] if len(args) == count + 1 else args), **kwargs)
+
+    call.__module__ = __name__  # where a pickle finds it
+    call.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
+    return call
+
+
+globals().update({name: _with_inplace(globals()[name]) for name in _IN_PLACE})
+globals().update(name_functions(((name, globals()[name]) for name in __all__), are_composed=True))

@@ -9,21 +9,25 @@ import numpy as np
 
 from ... import init, ops
 from ...autograd.tensor import Tensor, make_const
-from ...backend_ndarray.arguments import count, fraction, not_negative
+from ...backend_ndarray.arguments import count, finite, fraction, not_negative
 from ...common.state import no_grad, state
 from ...errors import ShapeError
 from ...ops._values import check_integers, check_within, whole_numbers
+from ..parameter import Parameter
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (..., out).
-    PyTorch's weight is (out, in).
+    PyTorch's weight is (out, in), and so is one that is the weight of an Embedding.
 
     >>> F.linear(ndl.ones(2, 3), ndl.ones(3, 4)).shape
     (2, 4)
     """
-    y = ops.matmul(x, weight)
-    return y if bias is None else ops.add(y, bias)
+    is_table = isinstance(weight, Parameter) and weight._axes == (0, 1)
+    y = ops.matmul(x, ops.transpose(weight) if is_table else weight)
+    if bias is None:
+        return y
+    return ops.add(y, bias if y.ndim > 1 else ops.reshape(bias, (-1,)))
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -44,14 +48,16 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
     return y if bias is None else y + bias
 
 
-def softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """exp(x) / sum(exp(x)) along the axis `dim`, without overflow."""
-    return ops.softmax(x, dim)
+def softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
+    """exp(x) / sum(exp(x)) along the axis `dim`, without overflow, of x converted to `dtype` unless
+    that is None."""
+    return ops.softmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
-def log_softmax(x: Tensor, dim: int = -1) -> Tensor:
-    """log(softmax(x)) along the axis `dim`, without overflow."""
-    return ops.logsoftmax(x, dim)
+def log_softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
+    """log(softmax(x)) along the axis `dim`, without overflow, of x converted to `dtype` unless that
+    is None."""
+    return ops.logsoftmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
 logsoftmax = log_softmax
@@ -69,6 +75,54 @@ def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     if x.ndim < 2:
         raise ShapeError(f"dropout2d: x has shape {x.shape}, not (N, channels, ...)")
     return _dropped("dropout2d", x, (*x.shape[:2], *[1] * (x.ndim - 2)), p, training)
+
+
+def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Like `dropout`, with its p and training, but for whole channels of x (N, channels, L) or
+    (channels, L). ShapeError for another number of axes."""
+    return _dropped("dropout1d", x, channel_mask("dropout1d", x, 1), p, training)
+
+
+def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+    """Like `dropout`, with its p and training, but for whole channels of x (N, channels, D, H, W)
+    or (channels, D, H, W). ShapeError for another number of axes."""
+    return _dropped("dropout3d", x, channel_mask("dropout3d", x, 3), p, training)
+
+
+def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
+    """x's shape with 1 for the axes behind the channels, of which there are `axes`. ShapeError
+    unless x has them, and at most one axis before the channels."""
+    if x.ndim not in (axes + 1, axes + 2):
+        raise ShapeError(f"{owner}: x has shape {x.shape}, not {axes + 1} or {axes + 2} axes")
+    return (*x.shape[: x.ndim - axes], *[1] * axes)
+
+
+def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    """If `training`, each element is SELU's least value with probability `p`, and all are scaled
+    and shifted so that mean 0 and variance 1 stay (Klambauer et al. 2017). ValueError for a p
+    outside [0, 1)."""
+    return _alpha_dropped("alpha_dropout", x, x.shape, p, training)
+
+
+def feature_alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    """Like `alpha_dropout`, with its p and training, but for whole channels of x (N, channels,
+    ...). ShapeError if x has fewer than two axes."""
+    if x.ndim < 2:
+        raise ShapeError(f"feature_alpha_dropout: x has shape {x.shape}, not (N, channels, ...)")
+    shape = (*x.shape[:2], *[1] * (x.ndim - 2))
+    return _alpha_dropped("feature_alpha_dropout", x, shape, p, training)
+
+
+def _alpha_dropped(
+    owner: str, x: Tensor, shape: tuple[int, ...], p: float, training: bool
+) -> Tensor:
+    p = fraction(owner, "p", p)
+    if not training or p == 0:
+        return x
+    least = -1.7580993408473766  # of SELU: its scale times its alpha
+    scale = ((least * least * p + 1) * (1 - p)) ** -0.5
+    keep = init.randb(*shape, p=1 - p, device=x.device, dtype=x.dtype)
+    return x * (keep * scale) + (1 - keep - p) * (least * scale)
 
 
 def _dropped(owner: str, x: Tensor, shape: tuple[int, ...], p: float, training: bool) -> Tensor:
@@ -263,6 +317,49 @@ def _axis(owner: str, x: Tensor, axis: int) -> int:
     if not -ndim <= axis < ndim:
         raise ShapeError(f"{owner}: axis {axis} is out of range for shape {x.shape}")
     return axis % ndim
+
+
+def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """int64 rows of the identity matrix for class numbers x (...): (..., num_classes), where -1
+    takes the largest number plus 1. `needle.one_hot` gives floats. TypeError unless x holds
+    integers, IndexError for a number outside 0..num_classes - 1."""
+    check_integers("one_hot", "x", x)
+    if num_classes == -1:
+        num_classes = int(ops.max(x).item()) + 1
+    return ops.one_hot(x, num_classes, "int64")
+
+
+def channel_shuffle(x: Tensor, groups: int) -> Tensor:
+    """The channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where c is
+    their number in each of the `groups` (Zhang et al. 2018). ValueError unless groups divides
+    them."""
+    count("channel_shuffle", "groups", groups)
+    if x.ndim < 2 or x.shape[1] % groups:
+        raise ValueError(
+            f"channel_shuffle: groups {groups} does not divide the channels of {x.shape}"
+        )
+    parts = ops.reshape(x, (x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]))
+    return ops.reshape(ops.swapaxes(parts, 1, 2), x.shape)
+
+
+def pairwise_distance(
+    x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1; both
+    broadcast."""
+    p = p if p == float("inf") else finite("pairwise_distance", "p", p)
+    difference = x1 - x2 + finite("pairwise_distance", "eps", eps)
+    return ops.norm(difference, p, -1, keepdim)
+
+
+def pdist(x: Tensor, p: float = 2.0) -> Tensor:
+    """The distances of all pairs of rows of x (n, d), each once: (n * (n - 1) / 2,), in the order
+    of the rows; p-norms as in `needle.cdist`. ShapeError for other shapes."""
+    if x.ndim != 2:
+        raise ShapeError(f"pdist: x has shape {x.shape}, not (n, d)")
+    first, second = np.triu_indices(x.shape[0], 1)
+    rows = (ops.take(x, make_const(index, x.device), 0) for index in (first, second))
+    return ops.norm(next(rows) - next(rows), p, -1)
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:

@@ -10,6 +10,7 @@ from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import finite, share
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...errors import ShapeError
+from ...ops._arguments import check_tensors
 from ...ops._values import check_within, whole_numbers
 
 
@@ -31,7 +32,9 @@ def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
     return losses.mean() if reduction == "mean" else losses.sum()
 
 
-def _check_shapes(owner: str, x: Tensor, y: Tensor) -> None:
+def check_pair(owner: str, x: Tensor, y: Tensor) -> None:
+    """TypeError unless x and y are Tensors, ShapeError unless they have one shape."""
+    check_tensors(owner, x=x, y=y)
     if x.shape != y.shape:
         raise ShapeError(f"{owner}: shapes {x.shape} and {y.shape} differ")
 
@@ -42,21 +45,21 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     >>> F.mse_loss(ndl.ones(3), ndl.zeros(3), reduction="sum").item()
     3.0
     """
-    _check_shapes("mse_loss", x, y)
+    check_pair("mse_loss", x, y)
     difference = x - y
     return reduced("mse_loss", difference * difference, reduction)
 
 
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     """|x - y| for x and y of one shape (ShapeError otherwise)."""
-    _check_shapes("l1_loss", x, y)
+    check_pair("l1_loss", x, y)
     return reduced("l1_loss", ops.abs(x - y), reduction)
 
 
 def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """With d = x - y, d * d / (2 beta) where |d| < beta, else |d| - beta / 2. ShapeError unless x
     and y have one shape, ValueError for a negative beta."""
-    _check_shapes("smooth_l1_loss", x, y)
+    check_pair("smooth_l1_loss", x, y)
     if not finite("smooth_l1_loss", "beta", beta) >= 0:
         raise ValueError(f"smooth_l1_loss: beta {beta} is not >= 0")
     if beta == 0:
@@ -68,7 +71,7 @@ def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 
 def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """With d = x - y, d * d / 2 where |d| < delta, else delta * (|d| - delta / 2) (Huber 1964).
     ShapeError unless x and y have one shape, ValueError unless delta is above 0."""
-    _check_shapes("huber_loss", x, y)
+    check_pair("huber_loss", x, y)
     if not finite("huber_loss", "delta", delta) > 0:
         raise ValueError(f"huber_loss: delta {delta} is not above 0")
     return reduced("huber_loss", _bent(ops.abs(x - y), float(delta)), reduction)
@@ -88,7 +91,7 @@ def binary_cross_entropy(
     (ShapeError otherwise); a logarithm below -100 counts as -100, and x * (1 - x), the divisor of
     the gradient x - y, is at least 1e-12.
     ValueError for an element of x or y outside [0, 1], as NaN is."""
-    _check_shapes("binary_cross_entropy", x, y)
+    check_pair("binary_cross_entropy", x, y)
     for what, values in (("x", x), ("y", y)):
         check_within("binary_cross_entropy", what, values, 0, 1)
 
@@ -113,7 +116,7 @@ def binary_cross_entropy_with_logits(
 ) -> Tensor:
     """-(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for logits x and
     probabilities y of one shape (ShapeError otherwise), without overflow."""
-    _check_shapes("binary_cross_entropy_with_logits", x, y)
+    check_pair("binary_cross_entropy_with_logits", x, y)
     scale = 1 if pos_weight is None else (pos_weight - 1) * y + 1
     losses = (1 - y) * x - ops.logsigmoid(x) * scale
     losses = losses if weight is None else losses * weight
@@ -125,6 +128,7 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
     `log_target`), which broadcast. reduction "batchmean" is the sum divided by the extent of axis 0
     (Kullback and Leibler 1951)."""
     check_reduction("kl_div", reduction, "batchmean")
+    check_tensors("kl_div", x=x, y=y)
     if log_target:
         losses = ops.exp(y) * (y - x)
     else:
@@ -137,6 +141,7 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
 def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's shape.
     ShapeError if they do not fit."""
+    check_tensors(owner, x=x, y=y)
     fits = x.ndim >= 1 and y.shape == (x.shape[:1] + x.shape[2:] if x.ndim > 1 else ())
     if not fits:
         raise ShapeError(
@@ -151,8 +156,12 @@ def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, 
     return rows, (index if index.ndim == 1 else ops.reshape(index, (-1,))), y.shape
 
 
-def _check_weight(owner: str, weight: Tensor | None, classes: int) -> None:
-    if weight is not None and weight.shape != (classes,):
+def check_weight(owner: str, weight: Tensor | None, classes: int) -> None:
+    """TypeError or ShapeError for weights that are not one for each class."""
+    if weight is None:
+        return
+    check_tensors(owner, weight=weight)
+    if weight.shape != (classes,):
         raise ShapeError(f"{owner}: weight has shape {weight.shape}, not ({classes},)")
 
 
@@ -189,9 +198,14 @@ class _Counted:
         return losses if self.weights is None else losses * self.weights
 
 
-def _counted(index: Tensor, weight: Tensor | None, ignore_index: int) -> _Counted:
+def _counted(
+    owner: str, rows: Tensor, index: Tensor, weight: Tensor | None, ignore_index: int
+) -> _Counted:
+    """What counts of `rows` (M, C) for the classes `index` (M,). IndexError for one outside of 0..C
+    - 1 that is not ignored."""
     kept = index != ignore_index
     index = ops.where(kept, index, 0)
+    check_within(owner, "y", index, 0, rows.shape[1] - 1, IndexError)
     return _Counted(index, kept, None if weight is None else ops.take(weight, index, 0))
 
 
@@ -210,8 +224,8 @@ def nll_loss(
     IndexError for a class number outside 0..C - 1, ValueError for one that is not whole.
     """
     rows, index, shape = _rows("nll_loss", x, y)
-    _check_weight("nll_loss", weight, rows.shape[1])
-    counted = _counted(index, weight, ignore_index)
+    check_weight("nll_loss", weight, rows.shape[1])
+    counted = _counted("nll_loss", rows, index, weight, ignore_index)
     losses = counted.weighted(-_picked(rows, counted.index))
     return counted.reduced("nll_loss", losses, reduction, shape)
 
@@ -234,13 +248,14 @@ def cross_entropy(
     >>> round(F.cross_entropy(ndl.Tensor([[2.0, 0.0]]), ndl.Tensor([0])).item(), 4)
     0.1269
     """
+    check_tensors("cross_entropy", x=x, y=y)
     s = share("cross_entropy", "label_smoothing", label_smoothing)
     if x.ndim and x.shape == y.shape and is_floating(y.dtype):
         return _soft_cross_entropy(x, y, weight, reduction, s)
     rows, index, shape = _rows("cross_entropy", x, y)
     classes = rows.shape[1]
-    _check_weight("cross_entropy", weight, classes)
-    counted = _counted(index, weight, ignore_index)
+    check_weight("cross_entropy", weight, classes)
+    counted = _counted("cross_entropy", rows, index, weight, ignore_index)
     total = ops.logsumexp(rows, axes=1)
     losses = counted.weighted(total - _picked(rows, counted.index))
     if s:
@@ -259,7 +274,7 @@ def _soft_cross_entropy(
     check_reduction("cross_entropy", reduction)
     axis = 0 if x.ndim == 1 else 1
     classes = x.shape[axis]
-    _check_weight("cross_entropy", weight, classes)
+    check_weight("cross_entropy", weight, classes)
     if smoothing:
         y = y * (1 - smoothing) + smoothing / classes
     if weight is not None:
@@ -273,7 +288,8 @@ def cosine_embedding_loss(
 ) -> Tensor:
     """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1 and x2
     are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
-    _check_shapes("cosine_embedding_loss", x1, x2)
+    check_pair("cosine_embedding_loss", x1, x2)
+    check_tensors("cosine_embedding_loss", y=y)
     if x1.ndim not in (1, 2) or y.shape != x1.shape[:-1]:
         raise ShapeError(
             f"cosine_embedding_loss: x1 {x1.shape} and y {y.shape} are not (N, D) and (N,), or "
@@ -301,8 +317,8 @@ def triplet_margin_loss(
     p) ** (1 / p) over the last axis; with `swap` the negative's distance from the positive counts
     if it is smaller (Balntas et al. 2016). ShapeError unless all have one shape, ValueError unless
     p is above 0."""
-    _check_shapes("triplet_margin_loss", anchor, positive)
-    _check_shapes("triplet_margin_loss", anchor, negative)
+    check_pair("triplet_margin_loss", anchor, positive)
+    check_pair("triplet_margin_loss", anchor, negative)
     if not finite("triplet_margin_loss", "p", p) > 0:
         raise ValueError(f"triplet_margin_loss: p {p} is not above 0")
 

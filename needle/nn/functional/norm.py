@@ -8,7 +8,7 @@ from typing import Any
 
 from ... import init, ops
 from ...autograd.tensor import Tensor
-from ...backend_ndarray.arguments import counts, not_negative
+from ...backend_ndarray.arguments import count, counts, not_negative
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...errors import ShapeError
 from ...sizes.dims import Expression
@@ -223,6 +223,20 @@ def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: fl
     if not p > 0:
         raise ValueError(f"normalize: p {p} is not above 0")
     return x / _above(ops.norm(x, p, dim, keepdims=True), eps)
+
+
+def local_response_norm(
+    x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
+    channels of x (N, channels, ...), with zeros beyond the ends (Krizhevsky et al. 2012).
+    ShapeError for fewer than three axes."""
+    count("local_response_norm", "size", size)
+    if x.ndim < 3:
+        raise ShapeError(f"local_response_norm: x has shape {x.shape}, not (N, channels, ...)")
+    squares = ops.pad(x * x, ((0, 0), (size // 2, (size - 1) // 2), *[(0, 0)] * (x.ndim - 2)))
+    means = ops.mean(ops.windows(squares, 1, size), -1)
+    return x / (means * alpha + k) ** float(beta)
 
 
 def _above(x: Tensor, least: float) -> Tensor:

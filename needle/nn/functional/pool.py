@@ -313,13 +313,78 @@ def averaged(x: Tensor, axis: int, size: int) -> Tensor:
     return ops.swapaxes(ops.matmul(ops.swapaxes(x, axis, -1), weights), axis, -1)
 
 
+def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
+    """The largest elements of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    output_size)."""
+    return _adaptive_max("adaptive_max_pool1d", x, output_size, 1)
+
+
 def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
     """The largest elements of windows that divide rows and columns into `output_size` (an int or a
     pair, where None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
-    rows, columns = _sizes("adaptive_max_pool2d", x, output_size, 2)
-    if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
-        return max_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
+    return _adaptive_max("adaptive_max_pool2d", x, output_size, 2)
+
+
+def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
+    """The largest elements of windows that divide planes, rows and columns into `output_size` (an
+    int or three numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
+    return _adaptive_max("adaptive_max_pool3d", x, output_size, 3)
+
+
+def _adaptive_max(owner: str, x: Tensor, output_size: Any, axes: int) -> Tensor:
+    sizes = _sizes(owner, x, output_size, axes)
+    pool = (max_pool1d, max_pool2d, max_pool3d)[axes - 1]
+    extents = x.shape[2:]
+    if all(n % size == 0 for n, size in zip(extents, sizes, strict=True)):
+        return pool(x, [n // size for n, size in zip(extents, sizes, strict=True)])
     # Columns first: among equal elements the gradient goes to the first, row by row.
-    wide, tall = _parts(x.shape[3], columns), _parts(x.shape[2], rows)
-    x = ops.concat([max_pool2d(x[..., a:b], (1, b - a)) for a, b in wide], 3)
-    return ops.concat([max_pool2d(x[:, :, a:b], (b - a, 1)) for a, b in tall], 2)
+    for i in reversed(range(axes)):
+        before, behind, parts = [1] * i, [1] * (axes - i - 1), []
+        for begin, end in _parts(extents[i], sizes[i]):
+            key = (*(slice(None),) * (i + 2), slice(begin, end))
+            parts.append(pool(x[key], [*before, end - begin, *behind]))
+        x = ops.concat(parts, i + 2)
+    return x
+
+
+def lp_pool1d(
+    x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+) -> Tensor:
+    """(The sum of x ** norm_type) ** (1 / norm_type) of each window, 0 for a sum below 0, with the
+    gradient 0 there and at 0: (N, C, L) -> (N, C, length). kernel_size, stride and
+    ceil_mode are those of `max_pool1d`."""
+    return _lp_pool("lp_pool1d", x, norm_type, [kernel_size, stride], 1, ceil_mode)
+
+
+def lp_pool2d(
+    x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+) -> Tensor:
+    """Like `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode:
+    (N, C, H, W) -> (N, C, rows, columns)."""
+    return _lp_pool("lp_pool2d", x, norm_type, [kernel_size, stride], 2, ceil_mode)
+
+
+def lp_pool3d(
+    x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
+) -> Tensor:
+    """Like `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode:
+    (N, C, D, H, W) -> (N, C, planes, rows, columns)."""
+    return _lp_pool("lp_pool3d", x, norm_type, [kernel_size, stride], 3, ceil_mode)
+
+
+def _lp_pool(
+    owner: str, x: Tensor, norm_type: float, window: list[Any], axes: int, ceil_mode: bool
+) -> Tensor:
+    windows = _windows(owner, axes, *window, 0)
+    means = _avg_pool(owner, x ** float(norm_type), windows, ceil_mode, True, None)
+    totals = means * prod(windows[0])
+    is_zero = totals <= 0
+    return ops.where(is_zero, 0, ops.where(is_zero, 1, totals) ** (1 / norm_type))
+
+
+def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
+    """The means of windows that divide planes, rows and columns into `output_size` (an int or three
+    numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
+    for axis, size in enumerate(_sizes("adaptive_avg_pool3d", x, output_size, 3), start=2):
+        x = averaged(x, axis, size)
+    return x

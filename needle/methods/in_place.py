@@ -1,0 +1,139 @@
+"""Methods of Tensor that change it, by PyTorch's names, which end in "_". binding.py binds them.
+
+They write into the memory of the tensor, so that views, its module and compiled code see it. Where
+gradients are recorded, the result of an op takes a new value instead: the tensor stands for the new
+value in what follows, and views that were taken before keep the old one.
+"""
+
+# mypy: disable-error-code="misc"
+# Each `self` is an instance of the class that the function is bound to.
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from .. import init
+from ..autograd.tensor import Operand, Tensor
+from ..common.state import state
+from ..op import Movement
+from ..ops._arguments import as_source
+from . import unchecked_ops as ops
+from .augmented import recorded, write
+
+
+def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
+    """`x` with the value of `result`. RuntimeError where that would lose a gradient."""
+    is_recorded = state.grad and (x.requires_grad or result.requires_grad)
+    if x._data is not None and not is_recorded:
+        if state.trace is not None:
+            state.trace.refuse_write(x)
+        write(x, name, result)
+        return x
+    if x.op is None or isinstance(x.op, (Movement, ops.TupleGetItem)):
+        if not is_recorded and state.trace is not None:
+            state.trace.refuse_write(x)
+        raise recorded(x, name)
+    if result.shape != x.shape:
+        write(x, name, result)  # which says so
+    result = result if result.dtype == x.dtype else ops.cast(result, x.dtype)
+    x._data, x._node = result._data, result._node
+    return x
+
+
+def _in_place(compute: Callable[..., Tensor], name: str | None = None) -> Callable[..., Tensor]:
+    """The method that changes a tensor to what `compute` returns for it."""
+    called = f"{name or compute.__name__}_"
+
+    @functools.wraps(compute)
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return _becomes(self, called, compute(self, *args, **kwargs))
+
+    method.__name__ = called
+    base = compute.__name__
+    method.__doc__ = f"Change the tensor to its `{base}`, with arguments as in `{base}`."
+    return method
+
+
+class InPlaceMethods:
+    """Methods of Tensor, as PyTorch has them; each returns the tensor."""
+
+    abs_ = _in_place(ops.abs)
+    addcdiv_ = _in_place(ops.addcdiv)
+    addcmul_ = _in_place(ops.addcmul)
+    ceil_ = _in_place(ops.ceil)
+    clamp_ = _in_place(ops.clip, "clamp")
+    clip_ = _in_place(ops.clip)
+    cos_ = _in_place(ops.cos)
+    div_ = _in_place(ops.divide, "div")
+    exp_ = _in_place(ops.exp)
+    floor_ = _in_place(ops.floor)
+    lerp_ = _in_place(ops.lerp)
+    log_ = _in_place(ops.log)
+    masked_fill_ = _in_place(ops.masked_fill)
+    mul_ = _in_place(ops.multiply, "mul")
+    neg_ = _in_place(ops.negate, "neg")
+    pow_ = _in_place(ops.power, "pow")
+    reciprocal_ = _in_place(ops.reciprocal)
+    relu_ = _in_place(ops.relu)
+    round_ = _in_place(ops.round)
+    rsqrt_ = _in_place(ops.rsqrt)
+    scatter_ = _in_place(ops.scatter)
+    scatter_add_ = _in_place(ops.scatter_add)
+    sigmoid_ = _in_place(ops.sigmoid)
+    sin_ = _in_place(ops.sin)
+    sqrt_ = _in_place(ops.sqrt)
+    square_ = _in_place(ops.square)
+    tanh_ = _in_place(ops.tanh)
+    tril_ = _in_place(ops.tril)
+    triu_ = _in_place(ops.triu)
+
+    def add_(self: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+        """Add alpha * other to the tensor."""
+        return _becomes(self, "add_", ops.add(self, other if alpha == 1 else other * alpha))
+
+    def sub_(self: Tensor, other: Operand, *, alpha: float = 1) -> Tensor:
+        """Subtract alpha * other from the tensor."""
+        return _becomes(self, "sub_", ops.subtract(self, other if alpha == 1 else other * alpha))
+
+    def copy_(self: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
+        """Give the tensor the elements of `source`, a Tensor, array or number that broadcasts, in
+        its own dtype and on its device. `non_blocking` is accepted and has no effect."""
+        values = source.to(self.device) if isinstance(source, Tensor) else source
+        return _becomes(self, "copy_", as_source("copy_", self, values, self.shape))
+
+    def fill_(self: Tensor, value: float) -> Tensor:
+        """Give all elements one `value`."""
+        return _becomes(self, "fill_", as_source("fill_", self, value, self.shape))
+
+    def zero_(self: Tensor) -> Tensor:
+        """Set all elements to 0."""
+        return self.fill_(0)
+
+    def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+        """Draw all elements from the normal distribution with this `mean` and `std`."""
+        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        return _becomes(self, "normal_", init.randn(*self.shape, mean=mean, std=std, **where))
+
+    def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
+        """Draw all elements uniformly from [low, high)."""
+        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        return _becomes(self, "uniform_", init.rand(*self.shape, low=low, high=high, **where))
+
+    def bernoulli_(self: Tensor, p: float = 0.5) -> Tensor:
+        """Set each element to 1 with the probability `p`, else to 0."""
+        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
+        return _becomes(self, "bernoulli_", init.randb(*self.shape, p=p, **where))
+
+    def detach_(self: Tensor) -> Tensor:
+        """Cut the tensor from the graph: it becomes a leaf without a gradient."""
+        if state.trace is not None and self._data is not None:
+            state.trace.refuse_write(self)
+        self._node = self.detach()._node
+        return self
+
+    def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
+        """Set whether the tensor, a leaf, gets a gradient, as `requires_grad` says."""
+        self.requires_grad = requires_grad
+        return self

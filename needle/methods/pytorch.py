@@ -1,0 +1,125 @@
+"""Methods of Tensor that PyTorch has besides: new tensors like this one, and questions about it.
+binding.py binds them."""
+
+# mypy: disable-error-code="misc"
+# Each `self` is an instance of the class that the function is bound to.
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import init, tensors
+from ..autograd.tensor import Tensor
+from ..backend_ndarray import DeviceLike
+from ..backend_ndarray.dtypes import ITEMSIZE, is_floating
+from ..common.state import state
+from . import unchecked_ops as ops
+
+
+class PyTorchMethods:
+    """Methods of Tensor, as PyTorch has them."""
+
+    def type(self: Tensor, dtype: Any) -> Tensor:
+        """The elements as `dtype`, as `astype`."""
+        return ops.cast(self, dtype)
+
+    def type_as(self: Tensor, other: Tensor) -> Tensor:
+        """The elements in the dtype and on the device of `other`."""
+        return self.to(other)
+
+    def new_tensor(
+        self: Tensor,
+        data: Any,
+        *,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """`needle.tensor` of `data` with this requires_grad, in the dtype and on the device of this
+        tensor (None), or those given."""
+        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
+        return tensors.tensor(data, requires_grad=requires_grad, **where)
+
+    def new_zeros(
+        self: Tensor,
+        *shape: Any,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """`zeros` of `shape`; device, dtype and requires_grad as in `new_tensor`."""
+        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
+        return init.zeros(*shape, requires_grad=requires_grad, **where)
+
+    def new_ones(
+        self: Tensor,
+        *shape: Any,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """`ones` of `shape`; device, dtype and requires_grad as in `new_tensor`."""
+        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
+        return init.ones(*shape, requires_grad=requires_grad, **where)
+
+    def new_empty(
+        self: Tensor,
+        *shape: Any,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """`empty` of `shape`; device, dtype and requires_grad as in `new_tensor`."""
+        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
+        return init.empty(*shape, requires_grad=requires_grad, **where)
+
+    def new_full(
+        self: Tensor,
+        shape: Any,
+        fill_value: float,
+        *,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        """`full` of `shape` and `fill_value`; device, dtype and requires_grad as in
+        `new_tensor`."""
+        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
+        return init.full(shape, fill_value, requires_grad=requires_grad, **where)
+
+    def is_floating_point(self: Tensor) -> bool:
+        """Whether the dtype is floating."""
+        return is_floating(self.dtype)
+
+    def is_contiguous(self: Tensor) -> bool:
+        """Whether the elements lie in order, without gaps."""
+        return state.trace is not None or self.cached_data.is_compact
+
+    def element_size(self: Tensor) -> int:
+        """The bytes of one element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def is_cuda(self: Tensor) -> bool:
+        """Whether the tensor is on a GPU."""
+        return self.device.name == "cuda"
+
+    def isclose(
+        self: Tensor,
+        other: Tensor,
+        rtol: float = 1e-5,
+        atol: float = 1e-8,
+        equal_nan: bool = False,
+    ) -> Tensor:
+        """`needle.isclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
+        return tensors.isclose(self, other, rtol, atol, equal_nan)
+
+    def allclose(
+        self: Tensor,
+        other: Tensor,
+        rtol: float = 1e-5,
+        atol: float = 1e-8,
+        equal_nan: bool = False,
+    ) -> bool:
+        """`needle.allclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
+        return tensors.allclose(self, other, rtol, atol, equal_nan)

@@ -1,0 +1,67 @@
+"""PyTorch's `pad`: the last axes extended by a value, or by elements of the input, or cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index as as_int
+from typing import Any
+
+from ... import ops
+from ...autograd.tensor import Tensor
+from ...errors import ShapeError
+from .border import PADDING_MODES, border
+
+MODES = ("constant", *PADDING_MODES[1:])
+
+
+def pad(
+    x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    """x with its last axes extended. `pad` has two widths (before, behind) for each of them, the
+    last axis first, as PyTorch's; `needle.pad` takes a pair for every axis. A negative width cuts.
+
+    The new elements are `value` (None: 0), or in mode "reflect" those beside the edge, mirrored, in
+    mode "replicate" those at the edge, in mode "circular" those at the other end. These three modes
+    are for one to three axes of x (N, C, ...) or (C, ...). ShapeError for widths that do not fit.
+
+    >>> F.pad(ndl.tensor([[1, 2, 3]]), (1, 2)).tolist()
+    [[0, 1, 2, 3, 0, 0]]
+    """
+    return padded("pad", x, pad, mode, value)
+
+
+def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -> Tensor:
+    """`pad`, whose errors name `owner`."""
+    if mode not in MODES:
+        raise ValueError(f"{owner}: mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
+    numbers = [as_int(n) for n in widths]
+    count = len(numbers) // 2
+    if len(numbers) % 2 or count > x.ndim:
+        raise ShapeError(f"{owner}: {len(numbers)} widths for x {x.shape}; give two for each axis")
+    if mode != "constant" and not (1 <= count <= 3 and x.ndim in (count + 1, count + 2)):
+        raise ShapeError(
+            f"{owner}: mode {mode!r} with {len(numbers)} widths takes x of {count + 1} or "
+            f"{count + 2} axes, not of shape {x.shape}"
+        )
+    if mode != "constant" and value is not None:
+        raise ValueError(f"{owner}: value {value} is for mode 'constant', not {mode!r}")
+    given = list(zip(numbers[::2], numbers[1::2], strict=True))[::-1]
+    sides = [(0, 0)] * (x.ndim - count) + given
+    for n, (low, high) in zip(x.shape, sides, strict=True):
+        if low + high < 0 and n + low + high < 0:
+            raise ShapeError(f"{owner}: an axis of {n} cannot be cut by {-low} and {-high}")
+    wider = [(max(low, 0), max(high, 0)) for low, high in sides]
+    if mode == "constant":
+        return _cut(ops.pad(x, wider, 0 if value is None else value), sides)
+    wider = wider[x.ndim - count :]
+    if mode == "circular":  # the other end is that of what is left
+        return border(owner, _cut(x, sides), wider, mode)
+    return _cut(border(owner, x, wider, mode), sides)
+
+
+def _cut(x: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
+    """x without as many elements at each end as the widths there are below 0."""
+    if all(low >= 0 and high >= 0 for low, high in sides):
+        return x
+    cuts = [(max(-low, 0), max(-high, 0)) for low, high in sides]
+    return x[tuple(slice(b, n - e) for n, (b, e) in zip(x.shape, cuts, strict=True))]

@@ -1,0 +1,268 @@
+"""PyTorch's initialisers, which fill a Tensor or Parameter in place and return it.
+
+They record no gradient. Fans, and what is said of rows, columns and filters, are those of the shape
+that PyTorch has: a Parameter of a layer knows it, and any other Tensor is taken as it is, as (out,
+in, ...). So the fans of `nn.Linear(3, 4).weight`, which is (3, 4) here and (4, 3) in PyTorch, are 3
+in and 4 out. A bias of Linear, (1, out) here, has no fans. Each draws from needle's generator.
+`needle.init` makes new tensors instead.
+
+TypeError for an argument that is no Tensor or has no floating dtype, ValueError for a shape without
+fans.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import init, ops
+from ..autograd.tensor import Tensor
+from ..backend_ndarray import array
+from ..backend_ndarray.arguments import count, finite, not_negative, share
+from ..backend_ndarray.dtypes import is_floating
+from ..common.keywords import name_functions
+from ..common.state import state
+from .layout import stored
+
+__all__ = [
+    "calculate_gain",
+    "constant_",
+    "dirac_",
+    "eye_",
+    "kaiming_normal_",
+    "kaiming_uniform_",
+    "normal_",
+    "ones_",
+    "orthogonal_",
+    "sparse_",
+    "trunc_normal_",
+    "uniform_",
+    "xavier_normal_",
+    "xavier_uniform_",
+    "zeros_",
+]
+_LINEAR = ("linear", "sigmoid", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)))
+_GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5 / 3, "relu": math.sqrt(2.0), "selu": 3 / 4}
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """The factor by which weights before this `nonlinearity` are larger: the name of a function in
+    nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). ValueError for another
+    name."""
+    if nonlinearity == "leaky_relu":
+        slope = 0.01 if param is None else finite("calculate_gain", "param", param)
+        return math.sqrt(2 / (1 + slope**2))
+    if nonlinearity not in _GAINS:
+        known = ", ".join([*_GAINS, "leaky_relu"])
+        raise ValueError(f"calculate_gain: nonlinearity {nonlinearity!r} is not one of {known}")
+    return _GAINS[nonlinearity]
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
+    """Fill `tensor` with numbers uniform on [a, b)."""
+    _check("uniform_", tensor)
+    low, high = finite("uniform_", "a", a), finite("uniform_", "b", b)
+    return _drawn_uniform(tensor, low, high)
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
+    """Fill `tensor` with numbers from the normal distribution with this `mean` and `std`."""
+    _check("normal_", tensor)
+    return _drawn_normal(tensor, mean, not_negative("normal_", "std", std))
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
+    """Fill `tensor` with numbers from the normal distribution with this `mean` and `std`, cut to
+    [a, b]. ValueError if `a` is above b."""
+    _check("trunc_normal_", tensor)
+    for what, value in (("mean", mean), ("a", a), ("b", b)):
+        finite("trunc_normal_", what, value)
+    if not_negative("trunc_normal_", "std", std) == 0 or a > b:
+        raise ValueError(f"trunc_normal_: std {std} is not above 0, or a {a} is above b {b}")
+
+    def below(x: float) -> float:
+        """The share of the normal distribution below x, from -1 to 1."""
+        return math.erf((x - mean) / (std * math.sqrt(2)))
+
+    drawn = init.rand(*tensor.shape, low=below(a), high=below(b), dtype="float64")
+    values = ops.erfinv(drawn) * (std * math.sqrt(2)) + mean
+    return _filled(tensor, ops.clip(values, a, b).numpy())
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """Fill `tensor` with `val`."""
+    _check("constant_", tensor, floating=False)
+    return _filled(tensor, np.broadcast_to(np.asarray(val), tensor.shape))
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """Fill `tensor` with 1."""
+    _check("ones_", tensor, floating=False)
+    return constant_(tensor, 1)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """Fill `tensor` with 0."""
+    _check("zeros_", tensor, floating=False)
+    return constant_(tensor, 0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Fill `tensor`, a matrix, with the identity. ValueError for another number of axes."""
+    _check("eye_", tensor, floating=False)
+    shape = _torch_shape(tensor)
+    if len(shape) != 2:
+        raise ValueError(f"eye_: shape {shape} is no matrix")
+    return _arranged(tensor, np.eye(*shape))
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """Fill `tensor`, the weight of a convolution with `groups`, so that it keeps as many of its
+    input channels as it can. ValueError for a number of axes other than 3 to 5, or of filters that
+    groups do not divide."""
+    _check("dirac_", tensor)
+    shape = _torch_shape(tensor)
+    if len(shape) not in (3, 4, 5):
+        raise ValueError(f"dirac_: shape {shape} is not that of a convolution")
+    if shape[0] % count("dirac_", "groups", groups):
+        raise ValueError(f"dirac_: groups {groups} does not divide {shape[0]} filters")
+    values, filters = np.zeros(shape), shape[0] // groups
+    centre = tuple(n // 2 for n in shape[2:])
+    for group in range(groups):
+        for i in range(min(filters, shape[1])):
+            place = (group * filters + i, i, *centre)
+            values[place] = 1
+    return _arranged(tensor, values)
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill `tensor` with numbers uniform on +-gain * sqrt(6 / (fan_in + fan_out)) (Glorot and
+    Bengio 2010).
+
+    >>> layer = nn.Linear(3, 3)
+    >>> bool((nn.init.xavier_uniform_(layer.weight).abs() <= 1.0).all())
+    True
+    """
+    fans = _fans("xavier_uniform_", tensor)
+    bound = finite("xavier_uniform_", "gain", gain) * math.sqrt(6 / sum(fans))
+    return _drawn_uniform(tensor, -bound, bound)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill `tensor` with normal numbers, std = gain * sqrt(2 / (fan_in + fan_out)) (Glorot and
+    Bengio 2010)."""
+    fans = _fans("xavier_normal_", tensor)
+    std = not_negative("xavier_normal_", "gain", gain) * math.sqrt(2 / sum(fans))
+    return _drawn_normal(tensor, 0.0, std)
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Fill `tensor` with numbers uniform on +-gain * sqrt(3 / fan), where `mode` is the fan
+    ("fan_in" or "fan_out") and the gain is `calculate_gain` of the `nonlinearity` with the slope
+    `a` (He et al. 2015). ValueError for another mode."""
+    bound = math.sqrt(3) * _kaiming_std("kaiming_uniform_", tensor, a, mode, nonlinearity)
+    return _drawn_uniform(tensor, -bound, bound)
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu"
+) -> Tensor:
+    """Fill `tensor` with normal numbers, std = gain / sqrt(fan), otherwise like kaiming_uniform_,
+    with its a, mode and nonlinearity (He et al. 2015)."""
+    std = _kaiming_std("kaiming_normal_", tensor, a, mode, nonlinearity)
+    return _drawn_normal(tensor, 0.0, std)
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Fill `tensor`, whose axes behind the first count as one, with `gain` times a matrix of
+    orthonormal rows, or of such columns if it has more rows (Saxe et al. 2014). ValueError for
+    fewer than two axes."""
+    _check("orthogonal_", tensor)
+    gain, shape = finite("orthogonal_", "gain", gain), _torch_shape(tensor)
+    if len(shape) < 2:
+        raise ValueError(f"orthogonal_: shape {shape} has fewer than two axes")
+    if not tensor.size:
+        return tensor
+    rows, columns = shape[0], math.prod(shape[1:])
+    drawn = init.randn(max(rows, columns), min(rows, columns), dtype="float64").numpy()
+    q, r = np.linalg.qr(drawn)
+    q *= np.sign(np.diag(r))  # as likely as any other
+    return _arranged(tensor, gain * (q if rows >= columns else q.T).reshape(shape))
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01) -> Tensor:
+    """Fill `tensor`, a matrix, with normal numbers of this `std`, but for a share of `sparsity` in
+    each column, which is 0 (Martens 2010). ValueError for another number of axes."""
+    _check("sparse_", tensor)
+    shape = _torch_shape(tensor)
+    if len(shape) != 2:
+        raise ValueError(f"sparse_: shape {shape} is no matrix")
+    share("sparse_", "sparsity", sparsity)
+    values = init.randn(*shape, std=not_negative("sparse_", "std", std), dtype="float64").numpy()
+    for column in range(shape[1]):
+        values[init.randperm(shape[0]).numpy()[: math.ceil(sparsity * shape[0])], column] = 0
+    return _arranged(tensor, values)
+
+
+def _check(owner: str, tensor: Any, floating: bool = True) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{owner}: tensor is a {type(tensor).__name__}, not a Tensor or Parameter")
+    if floating and not is_floating(tensor.dtype):
+        raise TypeError(f"{owner}: tensor is {tensor.dtype}, not floating point")
+
+
+def _torch_shape(tensor: Tensor) -> tuple[int, ...]:
+    return stored("", tensor).shape(tensor.shape)
+
+
+def _fans(owner: str, tensor: Any) -> tuple[int, int]:
+    """(in, out): how many elements each output is made of, and how many each input contributes
+    to."""
+    _check(owner, tensor)
+    shape = _torch_shape(tensor)
+    if len(shape) < 2 or not tensor.size:
+        here = "" if shape == tensor.shape else f" (PyTorch's of {tensor.shape} here)"
+        raise ValueError(
+            f"{owner}: shape {shape}{here} has no fans; it needs two axes and elements"
+        )
+    window = math.prod(shape[2:])
+    return shape[1] * window, shape[0] * window
+
+
+def _kaiming_std(owner: str, tensor: Any, a: float, mode: str, nonlinearity: str) -> float:
+    fans = dict(zip(("fan_in", "fan_out"), _fans(owner, tensor), strict=True))
+    if mode not in fans:
+        raise ValueError(f"{owner}: mode {mode!r} is not 'fan_in' or 'fan_out'")
+    return calculate_gain(nonlinearity, finite(owner, "a", a)) / math.sqrt(fans[mode])
+
+
+def _drawn_uniform(tensor: Tensor, low: float, high: float) -> Tensor:
+    return _filled(tensor, init.rand(*tensor.shape, low=low, high=high, dtype="float64").numpy())
+
+
+def _drawn_normal(tensor: Tensor, mean: float, std: float) -> Tensor:
+    return _filled(tensor, init.randn(*tensor.shape, mean=mean, std=std, dtype="float64").numpy())
+
+
+def _arranged(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+    """`tensor` with values that have PyTorch's shape."""
+    axes = stored("", tensor).axes
+    return _filled(tensor, values if axes is None else values.transpose(np.argsort(axes)))
+
+
+def _filled(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+    """`tensor` with these values in its memory."""
+    if state.trace is not None:
+        state.trace.refuse_write(tensor)
+    data = tensor.realize_cached_data()
+    data[...] = array(np.ascontiguousarray(values), data.dtype, data.device)
+    return tensor
+
+
+globals().update(name_functions((name, globals()[name]) for name in __all__))

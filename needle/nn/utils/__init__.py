@@ -1,0 +1,130 @@
+"""PyTorch's functions of gradients and parameters: `torch.nn.utils`.
+
+`parameters` is a Tensor or an iterable of Tensors, such as `model.parameters()`. Gradients that are
+None do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ... import ops
+from ...autograd.tensor import Tensor
+from ...backend_ndarray.arguments import not_negative
+from ...backend_ndarray.dtypes import compute_dtype
+from ...common.keywords import name_functions
+from ...common.state import no_grad
+from ...errors import ShapeError
+from . import rnn
+
+__all__ = [
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "get_total_norm",
+    "parameters_to_vector",
+    "rnn",
+    "vector_to_parameters",
+]
+
+Tensors = Tensor | Iterable[Tensor]
+
+
+def get_total_norm(
+    tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False
+) -> Tensor:
+    """The norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 / norm_type),
+    or the largest |x| for inf. 0 if there are none.
+
+    ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a norm that
+    is infinite or NaN (a TraceError while tracing).
+    """
+    return _total_norm("get_total_norm", _listed(tensors), norm_type, error_if_nonfinite)
+
+
+def clip_grad_norm_(
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale the gradients of `parameters` so that their joint norm, which `get_total_norm` computes
+    with norm_type and error_if_nonfinite, is at most `max_norm`. Returns the norm before.
+
+    >>> p = ndl.Tensor([3.0, 4.0])
+    >>> (p * p / 2).sum().backward()
+    >>> f"{nn.utils.clip_grad_norm_(p, 1.0):.2f}", [f"{g:.2f}" for g in p.grad]
+    ('5.00', ['0.60', '0.80'])
+    """
+    not_negative("clip_grad_norm_", "max_norm", max_norm)
+    learned = [p for p in _listed(parameters) if p.grad is not None]
+    with no_grad():
+        grads = [p.grad for p in learned if p.grad is not None]
+        total = _total_norm("clip_grad_norm_", grads, norm_type, error_if_nonfinite)
+        # As PyTorch's, so that a norm of zero is not a divisor.
+        scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
+        for parameter, grad in zip(learned, grads, strict=True):
+            parameter.grad = ops.cast(grad * scale.to(device=grad.device), grad.dtype)
+    return total
+
+
+def clip_grad_value_(parameters: Tensors, clip_value: float) -> None:
+    """Limit each element of the gradients of `parameters` to [-clip_value, clip_value]. ValueError
+    for a clip_value that is negative or not finite."""
+    limit = not_negative("clip_grad_value_", "clip_value", clip_value)
+    for parameter in _listed(parameters):
+        if parameter.grad is not None:
+            with no_grad():
+                parameter.grad = ops.clip(parameter.grad, -limit, limit)
+
+
+def parameters_to_vector(parameters: Tensors) -> Tensor:
+    """All elements of `parameters` one after the other, in one vector, through which gradients
+    flow."""
+    return ops.concat([ops.reshape(p, (-1,)) for p in _listed(parameters)], 0)
+
+
+def vector_to_parameters(vec: Tensor, parameters: Tensors) -> None:
+    """Replace the values of `parameters` by the elements of the vector `vec`, in the order of
+    `parameters_to_vector`. ShapeError unless it has as many; then none has changed."""
+    if not isinstance(vec, Tensor):
+        raise TypeError(f"vector_to_parameters: vec is a {type(vec).__name__}, not a Tensor")
+    listed = _listed(parameters)
+    count = sum(p.numel() for p in listed)
+    if vec.shape != (count,):
+        raise ShapeError(f"vector_to_parameters: vec has shape {vec.shape}, not ({count},)")
+    begin, vec = 0, vec.detach()
+    for parameter in listed:
+        end = begin + parameter.numel()
+        part = ops.reshape(vec[begin:end], parameter.shape).to(parameter.device, parameter.dtype)
+        parameter.data = part.clone()
+        begin = end
+
+
+def _total_norm(
+    owner: str, tensors: list[Tensor], norm_type: float, error_if_nonfinite: bool
+) -> Tensor:
+    norm_type = float(norm_type)
+    if not norm_type > 0:
+        raise ValueError(f"{owner}: norm_type {norm_type} is not above 0")
+    if not tensors:
+        return Tensor(0.0, requires_grad=False)
+    place = tensors[0].device
+    wide = [ops.cast(x, compute_dtype(x.dtype)) for x in tensors]
+    if math.isinf(norm_type):
+        parts = [ops.max(ops.abs(x)) for x in wide if x.size]
+        total = ops.max(ops.stack([x.to(device=place) for x in parts]))
+    else:
+        sizes = [x * x if norm_type == 2 else ops.abs(x) ** float(norm_type) for x in wide]
+        parts = [ops.summation(size).to(device=place) for size in sizes]
+        total = ops.summation(ops.stack(parts)) ** (1 / norm_type)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise RuntimeError(f"{owner}: the norm of the gradients is {total.item()}")
+    return total
+
+
+def _listed(tensors: Tensors) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+globals().update(name_functions((n, globals()[n]) for n in __all__ if n != "rnn"))

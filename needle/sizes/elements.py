@@ -1,0 +1,56 @@
+"""The number of a tensor's elements, as NumPy's `x.size`, which gives extents when it is called, as
+PyTorch's `x.size()` and `x.size(0)` do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ShapeError
+from .dims import Expression
+
+
+def _extents(shape: tuple[Any, ...], dim: int | None) -> Any:
+    if dim is None:
+        return shape
+    if not -len(shape) <= dim < len(shape):
+        raise ShapeError(f"size: axis {dim} is out of range for shape {shape}")
+    return shape[dim]
+
+
+class Elements(int):
+    """A number of elements, which knows the shape that it was counted of."""
+
+    shape: tuple[int, ...]
+
+    def __call__(self, dim: int | None = None) -> Any:
+        """The shape, or its extent along the axis `dim`."""
+        return _extents(self.shape, dim)
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+
+class OpenElements(Expression):
+    """`Elements` of a shape with dims. `as_extent` gives its plain expression."""
+
+    __slots__ = ("number", "shape")
+
+    def __init__(self, number: Expression, shape: tuple[Any, ...]) -> None:
+        self._terms, self._key = number._terms, number._key
+        self.number, self.shape = number, shape
+
+    def __call__(self, dim: int | None = None) -> Any:
+        """The shape, or its extent along the axis `dim`."""
+        return _extents(self.shape, dim)
+
+
+def elements(shape: tuple[Any, ...]) -> Any:
+    """The number of elements of a shape."""
+    number: Any = 1
+    for n in shape:
+        number *= n
+    if isinstance(number, Expression):
+        return OpenElements(number, shape)
+    made = Elements(number)
+    made.shape = shape
+    return made

@@ -1,0 +1,133 @@
+"""PyTorch's functions that make tensors of other values, and that ask what a tensor is.
+
+For those who change this package: none of them is an op.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from . import ops
+from .autograd.tensor import Tensor, from_dlpack
+from .backend_ndarray import DeviceLike, dtype_name
+from .backend_ndarray import dtypes as _dtypes
+from .backend_ndarray.ndarray import Device, as_device
+from .errors import ShapeError
+
+
+def tensor(
+    data: Any,
+    *,
+    dtype: Any = None,
+    device: DeviceLike | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A Tensor with a copy of `data`: numbers, nested sequences of numbers or of Tensors, an array,
+    or a Tensor, whose history is left out.
+
+    Unless `dtype` is given, Python floats are float32, ints int64 and bools bool, and arrays and
+    Tensors keep their dtype. Without a `device` it is on the data's, or on the CPU. It gets a
+    gradient only with `requires_grad`: TypeError for integers and bools then.
+
+    >>> ndl.tensor([1, 2]).dtype, ndl.tensor([[0.5]]).requires_grad
+    ('int64', False)
+    """
+    made = Tensor(data, device=device, dtype=dtype, requires_grad=False)
+    if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
+        made = made.clone()  # Tensor shares their memory
+    if not requires_grad:
+        return made
+    if not _dtypes.is_floating(made.dtype):
+        raise TypeError(f"tensor: a {made.dtype} tensor cannot require a gradient")
+    return Tensor(made, requires_grad=True)
+
+
+def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) -> Tensor:
+    """`data` as a Tensor of `dtype` on `device`: a Tensor itself if these are its own, a NumPy
+    array without a copy if its memory can be shared; otherwise as `tensor`."""
+    if isinstance(data, Tensor):
+        return data.to(device=device, dtype=dtype)
+    shares = isinstance(data, np.ndarray) and data.dtype.isnative and data.flags.writeable
+    if not shares or data.dtype.name not in _dtypes.ITEMSIZE:
+        return tensor(data, dtype=dtype, device=device)
+    return from_numpy(data).to(device=device, dtype=dtype)
+
+
+def from_numpy(array: np.ndarray[Any, Any]) -> Tensor:
+    """A Tensor that shares the memory of a NumPy `array`. TypeError for anything else, BufferError
+    for a read-only array."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: array is a {type(array).__name__}, not a NumPy array")
+    return from_dlpack(array)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether `value` is a Tensor."""
+    return isinstance(value, Tensor)
+
+
+def is_floating_point(x: Tensor) -> bool:
+    """Whether the dtype of `x` is floating."""
+    return _dtypes.is_floating(x.dtype)
+
+
+def numel(x: Tensor) -> int:
+    """The number of elements of `x`."""
+    return x.numel()
+
+
+def isclose(
+    a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Tensor:
+    """Whether |a - b| <= atol + rtol * |b|, elementwise with broadcasting; equal infinities are
+    close, and with `equal_nan` NaN is close to NaN."""
+    return _close("isclose", a, b, rtol, atol, equal_nan)
+
+
+def allclose(
+    a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """Whether all elements of `a` and b are close: `isclose`, with its rtol, atol and equal_nan.
+
+    >>> ndl.allclose(ndl.tensor([1.0, 2.0]), ndl.tensor([1.0, 2.00001]))
+    True
+    """
+    return bool(ops.all(_close("allclose", a, b, rtol, atol, equal_nan)))
+
+
+def _close(owner: str, a: Any, b: Any, rtol: float, atol: float, equal_nan: bool) -> Tensor:
+    for what, x in (("a", a), ("b", b)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{owner}: {what} is a {type(x).__name__}, not a Tensor")
+    a, b = a.detach(), b.detach()
+    try:
+        close = a == b
+    except ShapeError:
+        raise ShapeError(f"{owner}: shapes {a.shape} and {b.shape} do not broadcast") from None
+    a, b = (x if _dtypes.is_floating(x.dtype) else x.astype("float64") for x in (a, b))
+    close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))
+    return close | (ops.isnan(a) & ops.isnan(b)) if equal_nan else close
+
+
+def finfo(dtype: Any) -> Any:
+    """The limits of a floating `dtype`, as np.finfo: `min`, `max`, `eps`, `tiny`, `bits`."""
+    name = dtype_name(dtype)
+    if not _dtypes.is_floating(name):
+        raise TypeError(f"finfo: {name} is not floating point; iinfo has the limits of integers")
+    return _dtypes.finfo(name)
+
+
+def iinfo(dtype: Any) -> Any:
+    """The limits of an integer `dtype`, as np.iinfo: `min`, `max`, `bits`."""
+    name = dtype_name(dtype)
+    if name not in _dtypes.INTEGER:
+        raise TypeError(f"iinfo: {name} is not an integer dtype; finfo has the limits of floats")
+    return np.iinfo(name)
+
+
+def device(name: Any, index: int | None = None) -> Device:
+    """The device of a `name` like "cpu", "cuda" or "cuda:1", or "cuda" and an `index`. TypeError
+    for another name."""
+    return as_device(name if index is None else f"{name}:{index}")
