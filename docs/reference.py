@@ -33,6 +33,7 @@ PAGES = (
     "needle.data",
     "needle.linalg",
     "needle.fft",
+    "needle.func",
     "needle.onnx",
     "needle_tvm",
     "needle_tvm.runtime",

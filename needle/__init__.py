@@ -24,6 +24,7 @@ For those who change this package:
 - `common.keywords` checks the keywords of public functions, methods and constructors: every name of
   an axis works, and the error for another keyword names the right one. `autograd.destination` reads
   the arguments of `to`.
+- `func` differentiates functions as values, by the engine's `vector_jacobian` alone.
 - `serialize` writes safetensors files whole or not at all.
 - needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
 """
@@ -32,9 +33,9 @@ import builtins as _builtins
 import math as _math
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import autograd, backend_ndarray, data, fft, init, linalg, nn, onnx, ops, optim
+from . import autograd, backend_ndarray, data, fft, func, init, linalg, nn, onnx, ops, optim
 from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
-from .autograd import Tensor, TensorTuple, from_dlpack
+from .autograd import Tensor, TensorTuple, checkpoint, from_dlpack
 from .backend_ndarray import (
     all_devices,
     cpu,
@@ -101,6 +102,7 @@ from .ops import not_equal as ne
 from .ops import subtract as sub
 from .ops import swapaxes as swapdims
 from .ops import trunc as fix
+from .ops._autocast import autocast
 from .rng import manual_seed
 from .serialize import load, save
 from .sizes.dims import Dim
@@ -139,10 +141,12 @@ __all__ = [
     "arctan2",
     "arctanh",
     "as_tensor",
+    "autocast",
     "autograd",
     "backend_ndarray",
     "bernoulli",
     "cat",
+    "checkpoint",
     "clamp",
     "concatenate",
     "cond",
@@ -164,6 +168,7 @@ __all__ = [
     "from_numpy",
     "full",
     "full_like",
+    "func",
     "ge",
     "get_num_threads",
     "gt",

@@ -15,6 +15,8 @@ from .tensor import Tensor, TensorTuple, Value, handle, no_value
 def apply(op: OpRules, inputs: tuple[Any, ...]) -> Any:
     """Run `op` on `inputs`, a tuple of Tensors, and record it if a gradient may be asked for. While
     tracing, only record it."""
+    if state.autocast is not None:
+        inputs = state.autocast.cast(op, inputs)
     if state.trace is not None:
         return state.trace.apply(op, inputs)
     try:
@@ -77,8 +79,8 @@ def of_value(value: NDArray) -> Tensor:
 
 def unrecorded(*tensors: Any) -> tuple[NDArray, ...] | None:
     """The values of Tensors if a function of them may compute on these alone: no gradient is
-    recorded, no trace is made, and all are on one device. None otherwise."""
-    if state.trace is not None:
+    recorded, no trace is made, nothing is cast, and all are on one device. None otherwise."""
+    if state.trace is not None or state.autocast is not None:
         return None
     values = []
     for x in tensors:
@@ -105,6 +107,8 @@ def _record(op: OpRules, inputs: tuple[Any, ...], data: Any) -> Any:
     if op.reads:
         first = data[0] if type(data) is tuple and data else data
         node.made = first.device.kernels.writes()
+    if state.recorded is not None:
+        state.recorded.add(node, inputs)
     return handle(node, data)
 
 

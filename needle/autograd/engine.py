@@ -13,6 +13,7 @@ from ..common.state import call_recording, state
 from ..errors import ShapeError
 from ..sizes.extents import is_symbolic
 from .node import Node
+from .recompute import Recomputed
 from .tensor import Tensor, TensorTuple, handle, make_const
 
 
@@ -113,7 +114,7 @@ def _found(
     own = not create_graph and state.trace is None
     if own and not grad.realize_cached_data().is_compact:
         grad = make_const(grad.realize_cached_data().compact())
-    found = _gradients(root.node, grad, retain)
+    found = _gradients({root.node: grad}, retain)
     if wanted is not None:
         found = [(leaf, part) for leaf, part in found if leaf in wanted]
     return _own_memory(found, grad) if own else found
@@ -161,29 +162,50 @@ def pulled_back(
     """The gradients of made(*inputs) for the inputs, None for those that require none: the gradient
     rule of an op whose result other ops can make as well. It is recorded if gradients are."""
     root = call_recording(True, made, *inputs)
-    ends = {x.node for x in inputs}
-    found = dict(_gradients(root.node, out_grad, state.grad, ends))
-    return tuple([found.get(x.node) for x in inputs])
+    return vector_jacobian([root], [out_grad], inputs, state.grad, state.grad)
+
+
+def vector_jacobian(
+    roots: Sequence[Tensor],
+    out_grads: Sequence[Tensor],
+    ends: Sequence[Tensor],
+    create_graph: bool,
+    retain_graph: bool,
+) -> tuple[Tensor | None, ...]:
+    """For each of `ends`, tensors anywhere behind `roots`: the sum of the gradients of the roots,
+    weighted by `out_grads`; None where no gradient arrives."""
+    pending: dict[Node, Any] = {}
+    for root, grad in zip(roots, out_grads, strict=True):
+        node = root.node
+        if node.requires_grad:
+            pending[node] = grad if node not in pending else pending[node] + grad
+    nodes = [x.node for x in ends]
+    found = dict(call_recording(create_graph, _gradients, pending, retain_graph, set(nodes)))
+    return tuple([found.get(node) for node in nodes])
 
 
 def _gradients(
-    root: Node, out_grad: Tensor, retain: bool, ends: Collection[Node] = ()
+    pending: dict[Node, Any], retain: bool, ends: Collection[Node] = ()
 ) -> list[tuple[Node, Tensor]]:
     """(leaf, gradient) for every leaf that requires one, zeros where ops on the way pass none back;
-    nodes of `ends` count as leaves, and are left out where none came."""
-    order = topological_order((root,), requires_grad=True, until=ends)
-    pending: dict[Node, Any] = {root: out_grad}
+    nodes of `ends` count as leaves, and are left out where none came. `pending` has the gradients
+    of the roots, and is emptied."""
+    order = topological_order(pending, requires_grad=True, until=ends)
     leaves = []
-    while order:
-        node = order.pop()  # drops this reference as well
-        if node not in pending:
-            if node.op is None and node not in ends:
-                spec = node.specs[0]
-                leaves.append((node, _filled(spec.shape, 0, spec)))
-        elif node.op is None or node in ends:
-            leaves.append((node, pending.pop(node)))
-        else:
-            _pass_back(node, pending, retain)
+    autocast, state.autocast = state.autocast, None  # gradients have the dtypes of values
+    try:
+        while order:
+            node = order.pop()  # drops this reference as well
+            if node not in pending:
+                if node.op is None and node not in ends:
+                    spec = node.specs[0]
+                    leaves.append((node, _filled(spec.shape, 0, spec)))
+            elif node.op is None or node in ends:
+                leaves.append((node, pending.pop(node)))
+            else:
+                _pass_back(node, pending, retain)
+    finally:
+        state.autocast = autocast
     leaves.reverse()
     return leaves
 
@@ -278,8 +300,11 @@ def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
 
 
 def _check_kept(node: Node) -> None:
-    """RuntimeError if a value that the node's gradient reads was freed or written in place."""
+    """Compute what the node's gradient reads if `checkpoint` dropped it. RuntimeError if it was
+    freed or written in place."""
     name = node.op.name if node.op else ""
+    if type(node.saved) is Recomputed:
+        node.saved.restore(node)
     if node.freed:
         raise RuntimeError(
             f"backward: what {name} kept was let go by an earlier backward; give that one "

@@ -71,7 +71,7 @@ class Node:
 
     op: OpRules | None
     input_nodes: tuple[Node, ...]
-    saved: Any  # a tuple of the inputs' values, if the gradient reads them
+    saved: Any  # a tuple of the inputs' values, if the gradient reads them (or a Recomputed)
     output: Any  # the value itself, if the gradient reads it
     spec: Any
     scope: str | None  # module path; known only in a trace

@@ -64,7 +64,7 @@ class Value:
         if made_by is None:
             return ()
         nodes, saved = made_by.input_nodes, made_by.saved
-        if saved is None:
+        if type(saved) is not tuple:
             return tuple([handle(node, None) for node in nodes])
         return tuple([handle(node, data) for node, data in zip(nodes, saved, strict=True)])
 

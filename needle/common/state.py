@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar, cast
 
@@ -33,11 +33,21 @@ class Recorder(Protocol):
     def within(self, path: str) -> AbstractContextManager[None]: ...
 
 
+class Caster(Protocol):
+    """`needle.autocast`, as `apply` sees it."""
+
+    def cast(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]: ...
+    def lowered(self, inputs: Iterable[Any]) -> tuple[Any, ...]: ...
+
+
 class _State(threading.local):
     # Class attributes are the defaults of every thread.
     grad: bool = True
     trace: Recorder | None = None
     freeing: list[Any] | None = None  # nodes to be freed (see Node.__del__)
+    recorded: Any = None  # what `needle.checkpoint` is told of the ops that are recorded
+    recomputing: bool = False  # `needle.checkpoint` runs a block again
+    autocast: Caster | None = None
 
 
 state = _State()

@@ -35,7 +35,7 @@ def find_topo_sort(node_list: Iterable[Value]) -> list[Any]:
     order = topological_order([root.node for root in roots])
     values: dict[Node, Any] = {}
     for node in order:
-        if node.saved is not None:
+        if type(node.saved) is tuple:
             values.update(zip(node.input_nodes, node.saved, strict=True))
         if node.output is not None:
             values[node] = node.output

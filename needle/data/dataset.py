@@ -1,21 +1,31 @@
-"""Datasets: a length and items, each a tuple of arrays."""
+"""Datasets: a length and items, or a stream of items."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import bisect
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
+from .. import rng
+from ..autograd.tensor import Tensor, make_const
 from ..backend_ndarray.masked import as_numpy, refuse_masked
+from .collate import collated
+from .samplers import checked_generator, drawing_from
 
 Array = np.ndarray[Any, Any]
 Transform = Callable[[Any], Any]
 
 
 class Dataset:
-    """Base of all datasets: define `__getitem__` (one item, a tuple of arrays) and `__len__`.
+    """Base of all datasets: define `__len__` and `__getitem__`, which gives one item: an array, a
+    Tensor or a number, or a tuple, list or dict of them. A DataLoader takes any object with both.
 
+    A dataset that has whole batches faster than item by item also defines `batch(indices)`.
     Datasets that call `apply_transforms` apply `transforms` to the first array of an item.
     """
 
@@ -49,13 +59,35 @@ class Dataset:
         refuse_masked(x, type(self).__name__)  # np.stack drops masks silently
         return x
 
-    def batch(self, indices: Array) -> tuple[Array, ...]:
-        """The items at `indices`, stacked array by array."""
-        items = [self[int(i)] for i in indices]
-        items = [item if isinstance(item, (tuple, list)) else (item,) for item in items]
-        return tuple(
-            np.stack([as_numpy(x, "batch") for x in column]) for column in zip(*items, strict=True)
-        )
+    def batch(self, indices: Array) -> Any:
+        """The items at `indices`, an array, joined by `default_collate` into arrays."""
+        return collated([self[i] for i in indices.tolist()], lambda x: x)
+
+    def __add__(self, other: Any) -> ConcatDataset:
+        return ConcatDataset([self, other])
+
+
+def has_batches(dataset: Any) -> bool:
+    """Whether `dataset` has a `batch` that knows of its `__getitem__`: both are of one class, or
+    `batch` is of a class derived from the other's."""
+    for cls in type(dataset).__mro__:
+        if "batch" in vars(cls):
+            return isinstance(dataset, Dataset) and cls is not Dataset
+        if "__getitem__" in vars(cls):
+            return False
+    return False
+
+
+class IterableDataset(Dataset):
+    """A dataset that is a stream: define `__iter__`, which yields items, and `__len__` if their
+    number is known. Every worker process of a DataLoader has a copy of it: let `__iter__` ask
+    `get_worker_info()` which part of the stream is its own. `transforms` are those of Dataset."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
+
+    def __len__(self) -> int:  # TypeError is what list() passes over
+        raise TypeError(f"{type(self).__name__} defines no __len__")
 
 
 class NDArrayDataset(Dataset):
@@ -87,3 +119,124 @@ class NDArrayDataset(Dataset):
 
     def batch(self, indices: Array) -> tuple[Array, ...]:
         return tuple(a[indices] for a in self.arrays)
+
+
+class TensorDataset(Dataset):
+    """`tensors` of equal length; item i is the tuple of their rows i, without gradient.
+    TypeError for what is no Tensor, ValueError if lengths differ.
+
+    >>> dataset = ndl.data.TensorDataset(ndl.arange(4), ndl.ones(4, 2))
+    >>> [part.tolist() for part in dataset[3]]
+    [3, [1.0, 1.0]]
+    """
+
+    def __init__(self, *tensors: Tensor) -> None:
+        super().__init__()
+        for i, x in enumerate(tensors):
+            if not isinstance(x, Tensor):
+                raise TypeError(f"TensorDataset: tensor {i} is a {type(x).__name__}, not a Tensor")
+        sizes = [x.shape[:1] for x in tensors]
+        if not sizes or () in sizes or len(set(sizes)) != 1:
+            shapes = [x.shape for x in tensors]
+            raise ValueError(
+                f"TensorDataset: tensors of shapes {shapes}; they must be equal in rows"
+            )
+        self.tensors = tensors
+
+    def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
+        return tuple(make_const(x.realize_cached_data()[index]) for x in self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{x.dtype}{list(x.shape[1:])}" for x in self.tensors)
+
+    def batch(self, indices: Array) -> tuple[Tensor, ...]:
+        return self[indices]
+
+
+class Subset(Dataset):
+    """The items of `dataset` at `indices`."""
+
+    def __init__(self, dataset: Any, indices: Sequence[Any]) -> None:
+        super().__init__()
+        self.dataset, self.indices = dataset, indices
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, list):
+            return self.dataset[[self.indices[i] for i in index]]
+        return self.dataset[self.indices[index]]
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def extra_repr(self) -> str:
+        return f"of {self.dataset!r}"
+
+    def batch(self, indices: Array) -> Any:
+        if not has_batches(self.dataset):
+            return super().batch(indices)
+        return self.dataset.batch(np.asarray([self.indices[i] for i in indices.tolist()]))
+
+
+class ConcatDataset(Dataset):
+    """The items of all `datasets`, one dataset after the other. ValueError if there is none,
+    TypeError for an IterableDataset.
+
+    >>> both = ndl.data.ConcatDataset([[1, 2], [3]])
+    >>> len(both), both[2], both[-3]
+    (3, 3, 1)
+    """
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        super().__init__()
+        self.datasets = list(datasets)
+        if not self.datasets:
+            raise ValueError("ConcatDataset: datasets should not be an empty iterable")
+        if any(isinstance(dataset, IterableDataset) for dataset in self.datasets):
+            raise TypeError("ConcatDataset: an IterableDataset has no items by number")
+        self.cumulative_sizes = list(accumulate(len(dataset) for dataset in self.datasets))
+
+    def __getitem__(self, index: int) -> Any:
+        ends = self.cumulative_sizes
+        if not -ends[-1] <= index < ends[-1]:
+            raise IndexError(f"ConcatDataset: index {index} for {ends[-1]} items")
+        index = index % ends[-1]
+        number = bisect.bisect_right(ends, index)
+        return self.datasets[number][index - (ends[number - 1] if number else 0)]
+
+    def __len__(self) -> int:
+        return self.cumulative_sizes[-1]
+
+
+def random_split(
+    dataset: Any, lengths: Sequence[float], generator: np.random.Generator | None = None
+) -> list[Subset]:
+    """`dataset` in Subsets of `lengths` items, chosen at random by `generator`, without overlap.
+
+    Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the items that
+    remain. ValueError if the lengths do not sum to the dataset's length.
+    """
+    checked_generator("random_split", generator)
+    total = len(dataset)
+    sizes: list[Any] = list(lengths)
+    if math.isclose(sum(sizes), 1) and sum(sizes) <= 1:
+        for i, share in enumerate(lengths):
+            if not 0 <= share <= 1:
+                raise ValueError(f"random_split: fraction {share} at index {i} is not in [0, 1]")
+        sizes = [math.floor(total * share) for share in lengths]
+        for i in range(total - sum(sizes)):
+            sizes[i % len(sizes)] += 1
+        for i, size in enumerate(sizes):
+            if not size:
+                text = f"random_split: the length of split {i} is 0, which makes an empty dataset"
+                warnings.warn(text, stacklevel=2)
+    if sum(sizes) != total:
+        raise ValueError(
+            f"random_split: lengths {list(lengths)} do not sum to the dataset's length, {total}"
+        )
+    with drawing_from(generator):
+        order = rng.permutation(total).tolist()
+    ends = list(accumulate(map(int, sizes)))
+    return [Subset(dataset, order[end - int(n) : end]) for n, end in zip(sizes, ends, strict=True)]

@@ -10,6 +10,7 @@ from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts, finite, fraction
 from . import functional as F
+from .functional.basic import with_bias
 from .module import Module
 from .parameter import Parameter
 from .tying import Tying
@@ -71,9 +72,7 @@ class Linear(Tying):
 
     def forward(self, x: Tensor) -> Tensor:
         y = ops.matmul(x, ops.transpose(self.weight) if self._is_transposed else self.weight)
-        if self.bias is None:
-            return y
-        return ops.add(y, self.bias if y.ndim > 1 else ops.reshape(self.bias, (-1,)))
+        return with_bias(y, self.bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, bias={self.bias is not None}"

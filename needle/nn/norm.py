@@ -9,6 +9,7 @@ from .. import init
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, counts, not_negative, share
+from ..common.state import state
 from ..errors import ShapeError
 from . import functional as F
 from .functional.norm import normalized_axes
@@ -197,7 +198,7 @@ class BatchNorm1d(_PerChannel):
         if self.momentum is not None:
             return self.momentum
         seen = self.num_batches_tracked
-        if seen is None or not self.training:
+        if seen is None or not self.training or state.recomputing:
             return 0.0
         seen.data = seen.detach() + 1
         return 1 / int(seen)

@@ -59,6 +59,8 @@ def _contract(
 
 def _run(find: Any, what: tuple[Any, ...], operands: Sequence[Tensor]) -> Tensor:
     """Run the program that `find` has for `what` and these operands."""
+    if state.autocast is not None:
+        operands = state.autocast.lowered(operands)
     dtype = operands[0].dtype
     values: list[Any] = list(operands)
     if any([x.dtype != dtype for x in operands]):

@@ -170,7 +170,7 @@ class Jit:
             return self.__wrapped__(*args, **kwargs)
         args, given = self._signature.spelled(args, kwargs)
         leaves: list[Any] = []
-        key = (state.grad, *self._signature.key(args, given, leaves))
+        key = (state.grad, state.autocast, *self._signature.key(args, given, leaves))
         entries = self._entries.get(key)
         if entries and entries[0].is_current():
             return entries[0](leaves)
@@ -193,7 +193,8 @@ class Jit:
     def _compiled(self, key: Key, args: Args, kwargs: Kwargs, leaves: list[Any]) -> Entry:
         """Trace and compile the function for this call."""
         function, signature = self.__wrapped__, self._signature
-        facts = {"recording of gradients": state.grad, **signature.facts(args, kwargs)}
+        facts: dict[str, Any] = {"recording of gradients": state.grad, "autocast": state.autocast}
+        facts |= signature.facts(args, kwargs)
         trees, names = signature.trees(args, kwargs)
         count, keywords = len(args), list(kwargs)  # the arguments themselves must not be kept
         arguments = {**signature.objects(args, kwargs), **signature.modules(args, kwargs)}

@@ -74,8 +74,8 @@ def test_datasets_and_loaders():
     arrays = data.NDArrayDataset(np.zeros((10, 3, 4)), np.arange(10, dtype="int32"))
     assert repr(arrays) == "NDArrayDataset(10 items, float64[3, 4], int32[])"
     assert repr(data.DataLoader(arrays, 3, shuffle=True, seed=1)) == (
-        f"DataLoader({arrays!r}, batch_size=3, shuffle=True, drop_last=False, workers=0, seed=1: "
-        "4 batches)"
+        f"DataLoader({arrays!r}, batch_size=3, shuffle=True, drop_last=False, num_workers=0, "
+        "seed=1: 4 batches)"
     )
 
     class Own(data.Dataset):

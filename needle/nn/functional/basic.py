@@ -10,6 +10,7 @@ import numpy as np
 from ... import init, ops
 from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray.arguments import count, finite, fraction, not_negative
+from ...backend_ndarray.dtypes import is_half
 from ...common.state import no_grad, state
 from ...errors import ShapeError
 from ...ops._values import check_integers, check_within, whole_numbers
@@ -24,9 +25,15 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     (2, 4)
     """
     is_table = isinstance(weight, Parameter) and weight._axes == (0, 1)
-    y = ops.matmul(x, ops.transpose(weight) if is_table else weight)
+    return with_bias(ops.matmul(x, ops.transpose(weight) if is_table else weight), bias)
+
+
+def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
+    """y + bias, in y's dtype under `autocast`."""
     if bias is None:
         return y
+    if state.autocast is not None and is_half(y.dtype):
+        bias = ops.cast(bias, y.dtype)
     return ops.add(y, bias if y.ndim > 1 else ops.reshape(bias, (-1,)))
 
 
@@ -45,7 +52,7 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
     partial = ops.reshape(partial, (*x1.shape[:-1], second, out))
     y = ops.matmul(ops.reshape(x2, (*x2.shape[:-1], 1, second)), partial)
     y = ops.reshape(y, (*x1.shape[:-1], out))
-    return y if bias is None else y + bias
+    return with_bias(y, bias)
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ... import ops
 from ...autograd.tensor import Tensor
+from .basic import with_bias
 
 
 def channels_last(x: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ def _conv_last(
     if isinstance(padding, str):
         x, padding = _padded(x, padding, weight.shape[:2], stride, rest[0])
     y = ops.conv(x, weight, stride, padding, *rest)
-    return y if bias is None else ops.add(y, bias)
+    return with_bias(y, bias)
 
 
 def _padded(
@@ -168,7 +169,7 @@ def conv_transpose2d(
     s, p, _, d = window
     size = transposed_size(x.shape[2:4], weight.shape, window)
     y = ops.conv_input(channels_last(x), weight, size, s, p, d, groups)
-    return channels_first(y if bias is None else ops.add(y, bias))
+    return channels_first(with_bias(y, bias))
 
 
 def transposed_window(

@@ -10,6 +10,7 @@ from typing import Any
 
 from ... import ops
 from ...autograd.tensor import Tensor
+from .basic import with_bias
 from .conv import numbers, same_padding, transposed_size, transposed_window
 
 
@@ -46,7 +47,7 @@ def conv3d(
     images = ops.reshape(x, (batch * planes, rows, columns, kd * channels))
     kernels = ops.reshape(ops.permute(weight, (1, 2, 0, 3, 4)), (kh, kw, kd * inputs, outputs))
     y = ops.conv(images, kernels, s[1:], tuple(around), d[1:], groups)
-    y = y if bias is None else y + bias
+    y = with_bias(y, bias)
     y = ops.reshape(y, (batch, planes, *y.shape[1:]))
     return ops.permute(y, (0, 4, 1, 2, 3))
 
@@ -78,5 +79,5 @@ def conv_transpose3d(
     y = ops.reshape(y, (batch, planes, 1, kd, 1, rows * columns * outputs))
     y = ops.overlap_add(y, (depth, 1), (s[0], 1), (p[0], 0), (d[0], 1))
     y = ops.reshape(y, (batch, depth, rows, columns, outputs))
-    y = y if bias is None else y + bias
+    y = with_bias(y, bias)
     return ops.permute(y, (0, 4, 1, 2, 3))

@@ -10,6 +10,7 @@ from ... import init, ops
 from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import count, counts, not_negative
 from ...backend_ndarray.dtypes import finfo, is_floating
+from ...common.state import state
 from ...errors import ShapeError
 from ...sizes.dims import Expression
 
@@ -210,6 +211,8 @@ def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
 
 
 def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
+    if state.recomputing:  # `checkpoint` has counted this batch
+        return
     running.data = running.detach() * (1 - momentum) + batch.astype(running.dtype) * momentum
 
 

@@ -1,0 +1,76 @@
+"""Fetcher: the batch of a dataset at given indices, in whichever process or thread asks for it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from .collate import collated, default_collate
+from .dataset import IterableDataset, has_batches
+
+# Uses of a pass's seed: the order, the random numbers within each batch, the seeds of workers.
+ORDER, WITHIN, WORKERS = 0, 1, 2
+
+Seed = tuple[int, ...]
+
+
+class End:
+    """Returned in the place of a batch when a stream has ended."""
+
+
+class Fetcher:
+    """Makes batches of `dataset` by `collate_fn`, or items if `is_batched` is false. Of a stream,
+    a batch is the next `batch_size` items.
+
+    What the dataset draws from needle's generator depends on the seed of the pass and the number of
+    the batch alone.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        is_batched: bool,
+        batch_size: int | None,
+        drop_last: bool,
+    ) -> None:
+        self.dataset, self.collate_fn, self.is_batched = dataset, collate_fn, is_batched
+        self.batch_size, self.drop_last = batch_size, drop_last
+        self._stream: Iterator[Any] | None = None
+
+    def __call__(self, seed: Seed, number: int, indices: Any, begins: bool = False) -> Any:
+        """Batch `number` of the pass with this seed; one that `begins` restarts the stream."""
+        if begins:
+            self._stream = None
+        with rng.using(np.random.default_rng((*seed, WITHIN, number))):
+            if isinstance(self.dataset, IterableDataset):
+                items = self._next()
+                return End if items is End else self._collated(items)
+            if not self.is_batched:
+                return self._collated(self.dataset[indices])
+            if self.collate_fn is default_collate and has_batches(self.dataset):
+                batch = self.dataset.batch(np.asarray(indices))
+                return list(batch) if type(batch) is tuple else batch
+            if hasattr(self.dataset, "__getitems__"):
+                return self._collated(self.dataset.__getitems__(indices))
+            return self._collated([self.dataset[i] for i in indices])
+
+    def _next(self) -> Any:
+        """The items of the next batch of the stream, or End."""
+        if self._stream is None:
+            self._stream = iter(self.dataset)
+        if not self.is_batched:
+            return next(self._stream, End)
+        items = list(itertools.islice(self._stream, self.batch_size))
+        wanted = self.batch_size if self.drop_last else 1
+        return End if len(items) < (wanted or 1) else items
+
+    def _collated(self, items: Any) -> Any:
+        # The loader makes the Tensors, so that other processes hand over arrays.
+        if self.collate_fn is default_collate:
+            return collated(items, lambda x: x)
+        return self.collate_fn(items)

@@ -1,0 +1,201 @@
+"""Samplers: the order in which a DataLoader takes the items of a dataset.
+
+Without a `generator` (a np.random.Generator) samplers draw from needle's generator (see
+needle.rng). A DataLoader gives each pass its own, so a saved position includes their order.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..backend_ndarray.arguments import count
+
+
+def drawing_from(generator: np.random.Generator | None) -> AbstractContextManager[None]:
+    """Context in which needle.rng draws from `generator`, unless that is None."""
+    return nullcontext() if generator is None else rng.using(generator)
+
+
+def checked_generator(owner: str, generator: Any) -> Any:
+    """`generator`. TypeError unless it is None or a np.random.Generator."""
+    if generator is None or isinstance(generator, np.random.Generator):
+        return generator
+    kind = type(generator).__name__
+    raise TypeError(f"{owner}: generator is a {kind}, not a np.random.Generator")
+
+
+def flag(owner: str, what: str, value: Any) -> bool:
+    """`value`. TypeError unless it is a bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{owner}: {what} should be a boolean value, but got {what}={value!r}")
+    return bool(value)
+
+
+class Sampler:
+    """Base of all samplers: define `__iter__`, which yields indices, and `__len__` if known."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{type(self).__name__} defines no __iter__")
+
+
+class SequentialSampler(Sampler):
+    """The indices of `data_source` in order."""
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class RandomSampler(Sampler):
+    """`num_samples` (None: all) indices of `data_source` in random order, drawn from `generator`.
+
+    With `replacement` each is drawn from all; without it, one permutation follows another if more
+    samples are asked for than there are. TypeError or ValueError for a number below 1.
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        generator: np.random.Generator | None = None,
+    ) -> None:
+        self.data_source = data_source
+        self.replacement = flag("RandomSampler", "replacement", replacement)
+        if num_samples is not None:
+            num_samples = count("RandomSampler", "num_samples", num_samples)
+        self._num_samples = num_samples
+        self.generator = checked_generator("RandomSampler", generator)
+
+    @property
+    def num_samples(self) -> int:
+        """The number of indices in a pass."""
+        return len(self.data_source) if self._num_samples is None else self._num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        size, left = len(self.data_source), self.num_samples
+        while size and left:
+            with drawing_from(self.generator):
+                drawn = (
+                    rng.integers((left,), 0, size) if self.replacement else rng.permutation(size)
+                )
+            yield from drawn[:left].tolist()
+            left -= min(left, len(drawn))
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class SubsetRandomSampler(Sampler):
+    """The elements of `indices` in random order, drawn from `generator`."""
+
+    def __init__(
+        self, indices: Sequence[Any], generator: np.random.Generator | None = None
+    ) -> None:
+        self.indices = indices
+        self.generator = checked_generator("SubsetRandomSampler", generator)
+
+    def __iter__(self) -> Iterator[Any]:
+        with drawing_from(self.generator):
+            order = rng.permutation(len(self.indices)).tolist()
+        return (self.indices[i] for i in order)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(Sampler):
+    """`num_samples` indices of `weights`, each drawn from `generator` with a probability in
+    proportion to its weight; without `replacement` none is drawn twice.
+
+    TypeError or ValueError for a number of samples below 1, for weights that are not one row of
+    finite numbers of at least 0 with a positive sum, and for fewer positive weights than samples
+    without replacement.
+    """
+
+    def __init__(
+        self,
+        weights: Any,
+        num_samples: int,
+        replacement: bool = True,
+        generator: np.random.Generator | None = None,
+    ) -> None:
+        name = type(self).__name__
+        self.num_samples = count(name, "num_samples", num_samples)
+        self.replacement = flag(name, "replacement", replacement)
+        self.weights = np.asarray(weights, np.float64)
+        if self.weights.ndim != 1:
+            raise ValueError(f"{name}: weights have shape {self.weights.shape}, not one axis")
+        if not np.isfinite(self.weights).all() or (self.weights < 0).any():
+            raise ValueError(f"{name}: weights contain an infinity, NaN or a number below 0")
+        positive = int((self.weights > 0).sum())
+        if not positive:
+            raise ValueError(f"{name}: the sum of the weights is not above 0")
+        if not self.replacement and positive < self.num_samples:
+            raise ValueError(
+                f"{name}: {self.num_samples} samples without replacement need as many positive "
+                f"weights; there are {positive}"
+            )
+        self.generator = checked_generator(name, generator)
+
+    def __iter__(self) -> Iterator[int]:
+        with drawing_from(self.generator):
+            if self.replacement:
+                limits = np.cumsum(self.weights)
+                points = rng.uniform((self.num_samples,), 0.0, 1.0) * limits[-1]
+                # A product may round up to the sum, which lies behind the last weight above 0.
+                last = int(np.flatnonzero(self.weights)[-1])
+                drawn = np.minimum(np.searchsorted(limits, points, side="right"), last)
+            else:
+                # The order of exponential arrival times at rates `weights` (Efraimidis and
+                # Spirakis 2006, "Weighted random sampling with a reservoir").
+                waits = -np.log1p(-rng.uniform(self.weights.shape, 0.0, 1.0))
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    times = np.where(self.weights > 0, waits / self.weights, np.inf)
+                drawn = np.argsort(times, kind="stable")[: self.num_samples]
+        return iter(drawn.tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class BatchSampler(Sampler):
+    """Lists of `batch_size` indices from `sampler`, any iterable; the last may be shorter unless
+    `drop_last`. TypeError or ValueError for a batch size below 1.
+
+    >>> list(ndl.data.BatchSampler(range(5), batch_size=2, drop_last=False))
+    [[0, 1], [2, 3], [4]]
+    """
+
+    def __init__(self, sampler: Iterable[Any], batch_size: int, drop_last: bool) -> None:
+        self.sampler = sampler
+        self.batch_size = count("BatchSampler", "batch_size", batch_size)
+        self.drop_last = flag("BatchSampler", "drop_last", drop_last)
+
+    def __iter__(self) -> Iterator[list[Any]]:
+        indices = iter(self.sampler)
+        while batch := list(itertools.islice(indices, self.batch_size)):
+            if len(batch) < self.batch_size and self.drop_last:
+                return
+            yield batch
+
+    def __len__(self) -> int:
+        sampler: Any = self.sampler
+        return batches_of(len(sampler), self.batch_size, self.drop_last)
+
+
+def batches_of(items: int, batch_size: int, drop_last: bool) -> int:
+    """The number of batches that `items` items make."""
+    whole, rest = divmod(items, batch_size)
+    return whole + (rest > 0 and not drop_last)

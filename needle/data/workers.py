@@ -1,0 +1,336 @@
+"""Worker processes that prepare the batches of a DataLoader.
+
+The parent sends each worker numbered tasks through a pipe. The worker pickles the batch, whose
+arrays (pickle's out-of-band buffers, PEP 574) go with the rest into a block of shared memory, and
+answers with sizes alone. The parent copies the batch out, so that the block serves again.
+
+A worker keeps one block for each task that may wait, and makes a new one when a batch does not fit.
+The parent unlinks the name of a new block as soon as it has mapped it. It knows the names of those
+not yet met, because they follow from the number of the task, and unlinks them after a worker's
+death. multiprocessing's resource tracker unlinks what remains if the parent itself is killed.
+
+Processes are forked where that is Python's default, as PyTorch's are: nothing needs to be pickled,
+and data in memory is shared. needle's locks and threads withstand a fork (a child's kernels run on
+one thread), and NumPy's do, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import pickle
+import random
+import secrets
+import signal
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing import connection, resource_tracker, shared_memory
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..backend_ndarray.threads import set_num_threads
+from .fetch import WORKERS, End, Seed
+
+_ALIGNMENT = 64
+_GRACE = 5.0  # seconds in which a worker may end by itself
+
+
+@dataclass
+class WorkerInfo:
+    """A worker process as it sees itself: its number `id` of `num_workers`, its `seed`, and its
+    copy of the `dataset`."""
+
+    id: int
+    num_workers: int
+    seed: int
+    dataset: Any
+
+
+_info: WorkerInfo | None = None
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """About the DataLoader's worker process that calls this; None in any other process."""
+    return _info
+
+
+class Workers:
+    """`count` processes that call `fetch(seed, number, indices)`, each `ahead` tasks in advance.
+
+    `seed` makes the seeds of their generators, and `init(id)` runs first in each. A worker that is
+    silent for `timeout` seconds is an error (0: never).
+    """
+
+    def __init__(
+        self,
+        fetch: Any,
+        count: int,
+        ahead: int,
+        seed: Seed,
+        init: Callable[[int], Any] | None,
+        context: Any,
+        timeout: float,
+    ) -> None:
+        self._ahead, self._timeout = ahead, timeout
+        resource_tracker.ensure_running()  # of this process, not one for each child
+        prefix = f"needle-{os.getpid()}-{secrets.token_hex(4)}"
+        self._workers: list[_Worker] = []
+        self._waiting: deque[_Worker] = deque()  # for each task sent and not answered
+        self._close = weakref.finalize(self, _close, os.getpid(), self._workers)
+        base = int(np.random.SeedSequence((*seed, WORKERS)).generate_state(1, np.uint64)[0] >> 1)
+        for i in range(count):
+            ours, theirs = context.Pipe()
+            about = WorkerInfo(i, count, (base + i) % 2**63, fetch.dataset)
+            names = f"{prefix}-{i}"
+            process = context.Process(
+                target=_work,
+                args=(theirs, fetch, about, init, names, ahead),
+                daemon=True,
+                name=f"needle-data-{i}",
+            )
+            with warnings.catch_warnings():
+                # Python warns of forks beside threads; the docstring above says why these are safe.
+                warnings.filterwarnings("ignore", "This process", DeprecationWarning)
+                process.start()
+            theirs.close()
+            self._workers.append(_Worker(i, process, ours, names, ahead))
+
+    def batches(self, seed: Seed, tasks: Iterator[tuple[int, Any]]) -> Iterator[Any]:
+        """What `fetch` returns for each of `tasks`, (number, indices), in their order."""
+        active = set(range(len(self._workers)))  # whose streams have not ended
+
+        def send(worker: _Worker, begins: bool = False) -> None:
+            for number, indices in itertools.islice(tasks, 1):
+                worker.send((seed, number, indices, begins))
+                self._waiting.append(worker)
+
+        for i in range(self._ahead):
+            for worker in self._workers:
+                send(worker, begins=i == 0)
+        while self._waiting:
+            worker = self._waiting.popleft()
+            batch = worker.receive(self._timeout)
+            if batch is End:
+                active.discard(worker.id)
+                continue
+            if worker.id in active:
+                send(worker)
+            yield batch
+
+    def drop_waiting(self) -> None:
+        """Drop what the workers still prepare, so that another pass can use them."""
+        while self._waiting:
+            self._waiting.popleft().receive(self._timeout)
+
+    def close(self) -> None:
+        """End the processes and free their shared memory."""
+        self._close()
+
+
+class _Worker:
+    """A worker process, as its parent sees it."""
+
+    def __init__(self, number: int, process: Any, pipe: Any, names: str, ahead: int) -> None:
+        self.id, self.process, self.pipe, self.names = number, process, pipe, names
+        self.blocks: list[shared_memory.SharedMemory | None] = [None] * ahead
+        self.sent = self.received = 0
+
+    def send(self, task: Any) -> None:
+        """Send a task; None ends the worker."""
+        self.sent += task is not None
+        with contextlib.suppress(OSError):  # of a dead worker; `receive` reports it in its place
+            self.pipe.send(task)
+
+    def receive(self, timeout: float) -> Any:
+        """The answer to the oldest task. RuntimeError if the worker has died."""
+        ready = connection.wait([self.pipe, self.process.sentinel], timeout or None)
+        if not ready:
+            raise RuntimeError(
+                f"DataLoader: worker {self.id} (pid {self.process.pid}) gave no batch within "
+                f"timeout={timeout} seconds"
+            )
+        try:
+            if self.pipe not in ready and not self.pipe.poll():
+                raise EOFError
+            kind, *answer = self.pipe.recv()
+        except (EOFError, OSError):
+            raise RuntimeError(self._obituary()) from None
+        task, self.received = self.received, self.received + 1
+        if kind == "batch":
+            return self._unpacked(task, *answer)
+        if kind == "error":
+            raise _rebuilt_error(*answer)
+        return End
+
+    def _unpacked(self, task: int, is_new: bool, sizes: list[int]) -> Any:
+        slot = task % len(self.blocks)
+        block = self.blocks[slot]
+        if is_new or block is None:
+            if block is not None:
+                block.close()
+            block = self.blocks[slot] = shared_memory.SharedMemory(f"{self.names}-{task}")
+            block.unlink()  # the memory lives until both processes have closed it
+        parts: list[Any] = [
+            _bytes(block, start, size).copy()
+            for start, size in zip(_starts(sizes), sizes, strict=True)
+        ]
+        return pickle.loads(parts[0], buffers=parts[1:])
+
+    def _obituary(self) -> str:
+        self.process.join(_GRACE)
+        code = self.process.exitcode
+        how = f"exited with code {code}"
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        advice = {
+            -signal.SIGKILL: "; the system kills processes when memory runs out",
+            -signal.SIGBUS: "; /dev/shm is too small for the batches in flight",
+        }
+        return (
+            f"DataLoader: worker {self.id} (pid {self.process.pid}) {how} before its batch was "
+            f"ready{advice.get(code or 0, '')}"
+        )
+
+
+def _close(owner: int, workers: list[_Worker]) -> None:
+    if os.getpid() != owner:
+        return  # a forked child has copies of these objects, but the processes are its parent's
+    for worker in workers:
+        worker.send(None)
+        worker.pipe.close()
+    deadline = time.monotonic() + _GRACE
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+    for end in ("terminate", "kill"):
+        left = [worker.process for worker in workers if worker.process.exitcode is None]
+        for process in left:
+            getattr(process, end)()
+        for process in left:
+            process.join(_GRACE)
+    for worker in workers:
+        for block in worker.blocks:
+            if block is not None:
+                block.close()
+        for task in range(worker.received, worker.sent):
+            with contextlib.suppress(FileNotFoundError):
+                block = shared_memory.SharedMemory(f"{worker.names}-{task}")
+                block.unlink()
+                block.close()
+
+
+def _starts(sizes: list[int]) -> list[int]:
+    """Where parts of these sizes begin in a block."""
+    padded = [-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes]
+    return [sum(padded[:i]) for i in range(len(sizes))]
+
+
+def _bytes(block: shared_memory.SharedMemory, start: int, size: int) -> np.ndarray[Any, Any]:
+    memory: Any = block.buf
+    return np.frombuffer(memory, np.uint8, size, start)
+
+
+# In the worker process
+
+
+def _work(pipe: Any, fetch: Any, about: WorkerInfo, init: Any, names: str, ahead: int) -> None:
+    """Answer tasks until the parent closes the pipe or dies."""
+    global _info
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends this
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _info = about
+    blocks: list[shared_memory.SharedMemory | None] = [None] * ahead
+    failure: Any = None
+    try:
+        set_num_threads(1)
+        if "torch" in sys.modules:  # whose OpenMP hangs in a forked process that asks for more
+            sys.modules["torch"].set_num_threads(1)
+        random.seed(about.seed)
+        np.random.seed(about.seed % 2**32)
+        rng.manual_seed(about.seed)
+        if init is not None:
+            init(about.id)
+    except Exception as error:
+        failure = _described(error, about.id)
+    parent = os.getppid()
+    try:
+        for number in itertools.count():
+            # Other processes may have inherited the parent's end, so its death need not be an EOF.
+            while not pipe.poll(_GRACE):
+                if os.getppid() != parent:
+                    return
+            task = pipe.recv()
+            if task is None:
+                return
+            answer: Any = failure
+            if failure is None:
+                try:
+                    batch = fetch(*task)
+                    slot = number % ahead
+                    answer = (
+                        ("end",) if batch is End else _packed(batch, blocks, slot, names, number)
+                    )
+                except Exception as error:
+                    answer = _described(error, about.id)
+            pipe.send(answer)
+            del answer
+    except (EOFError, OSError):
+        pass  # the parent has closed the pipe, or is gone
+
+
+def _packed(
+    batch: Any, blocks: list[Any], slot: int, names: str, number: int
+) -> tuple[str, bool, list[int]]:
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(batch, protocol=5, buffer_callback=buffers.append)
+    views: list[Any] = [head, *(buffer.raw() for buffer in buffers)]
+    parts = [np.frombuffer(view, np.uint8) for view in views]
+    sizes = [len(part) for part in parts]
+    starts, block = _starts(sizes), blocks[slot]
+    is_new = block is None or block.size < starts[-1] + sizes[-1]
+    if is_new:
+        if block is not None:
+            block.close()
+        size = max(1, starts[-1] + sizes[-1])
+        block = blocks[slot] = shared_memory.SharedMemory(f"{names}-{number}", True, size)
+    for start, part in zip(starts, parts, strict=True):
+        _bytes(block, start, len(part))[:] = part
+    return "batch", is_new, sizes
+
+
+def _described(error: Exception, worker: int) -> tuple[str, type[Exception], str]:
+    text = "".join(traceback.format_exception(error)).rstrip()
+    message = (
+        f"Caught {type(error).__name__} in DataLoader worker process {worker}.\nOriginal {text}"
+    )
+    try:
+        pickle.loads(pickle.dumps(type(error)))
+    except Exception:  # a class that the parent cannot find
+        return "error", RuntimeError, message
+    return "error", type(error), message
+
+
+class _KeyErrorText(str):
+    """KeyError shows the repr of its argument, which would hide the lines of a traceback."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def _rebuilt_error(kind: type[Exception], message: str) -> Exception:
+    """An error of the worker's class; a RuntimeError if that does not take a message alone."""
+    try:
+        error = kind(_KeyErrorText(message) if issubclass(kind, KeyError) else message)
+    except Exception:
+        return RuntimeError(message)
+    return error if message in str(error) else RuntimeError(message)

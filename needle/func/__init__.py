@@ -1,0 +1,43 @@
+"""Functions of functions: derivatives as values, with torch.func's names and meanings.
+
+Each takes a function of Tensors and of lists, tuples and dicts of Tensors, and differentiates by
+the positional arguments `argnums`, an integer or a tuple of them. What the function closes over,
+such as a model's weights, may require gradients as well: results stay in their graph. Every
+function here can be nested in another and traced.
+
+There is no forward mode and no batching of calls: `jvp` and `jacfwd` differentiate a gradient, and
+Jacobians take one backward pass for each row or column.
+"""
+
+import inspect
+
+from ..common.keywords import name_functions
+from ._module import functional_call
+from ._transforms import (
+    grad,
+    grad_and_value,
+    hessian,
+    jacfwd,
+    jacobian,
+    jacrev,
+    jvp,
+    value_and_grad,
+    vjp,
+)
+
+__all__ = [
+    "functional_call",
+    "grad",
+    "grad_and_value",
+    "hessian",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
+    "jvp",
+    "value_and_grad",
+    "vjp",
+]
+
+globals().update(
+    name_functions((n, globals()[n]) for n in __all__ if inspect.isfunction(globals()[n]))
+)

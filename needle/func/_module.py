@@ -1,0 +1,63 @@
+"""functional_call: a module's forward with other weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from ..common.state import note_replaced, state
+from ..errors import ShapeError
+from ..nn.module import Module
+
+
+def functional_call(
+    module: Module,
+    parameters_and_buffers: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = False,
+) -> Any:
+    """module(*args, **kwargs) with the tensors of the dict (or dicts) `parameters_and_buffers` in
+    the place of the parameters and buffers of these names; `args` that are no tuple are the only
+    argument. The module keeps its own, and whatever the call writes into the others is dropped.
+
+    KeyError for names that the module does not have, and with `strict` for those that are missing;
+    TypeError for what is no Tensor, ShapeError for another shape. Other threads must not use the
+    module meanwhile.
+
+    >>> model = nn.Linear(2, 1)
+    >>> weights = {"weight": ndl.ones(2, 1), "bias": ndl.zeros(1, 1)}
+    >>> ndl.func.functional_call(model, weights, ndl.ones(3, 2)).tolist()
+    [[2.0], [2.0], [2.0]]
+    """
+    values: dict[str, Tensor] = {}
+    given: Any = parameters_and_buffers
+    for part in given if isinstance(given, (list, tuple)) else (given,):
+        values |= part
+    own = dict(module.named_tensors()) | dict(module.named_buffers())
+    unknown, missing = values.keys() - own.keys(), own.keys() - values.keys()
+    if unknown or (strict and missing):
+        wrong, what = (unknown, "has no") if unknown else (missing, "also has")
+        raise KeyError(f"functional_call: {type(module).__name__} {what} {sorted(wrong)}")
+    for name, value in values.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"functional_call: {name!r} is a {type(value).__name__}, not a Tensor")
+        if value.shape != own[name].shape:
+            text = f"has shape {own[name].shape}, not {value.shape}"
+            raise ShapeError(f"functional_call: {name!r} {text}")
+    tracing = state.trace is not None
+    # Taken before the first is replaced: a value may be another of the module's tensors.
+    new = {name: (None, x.node) if tracing else (x._data, x._node) for name, x in values.items()}
+    before = [(own[name], own[name]._data, own[name]._node) for name in new]
+    arguments = () if args is None else args if isinstance(args, tuple) else (args,)
+    try:
+        for name, (data, node) in new.items():
+            own[name]._data, own[name]._node = data, node
+        note_replaced()
+        return module(*arguments, **(kwargs or {}))
+    finally:
+        for tensor, data, node in before:
+            tensor._data, tensor._node = data, node
+        note_replaced()
