@@ -27,6 +27,10 @@ _SAME = (
     frozenset(("out_grad", "gradient")),
     frozenset(("shape", "size")),
     frozenset(("items", "modules", "parameters", "values")),
+    frozenset(("lr_lambda", "fn")),
+    frozenset(("start_factor", "start")),
+    frozenset(("end_factor", "end")),
+    frozenset(("total_iters", "total")),
 )
 _SEVERAL = ("axes", "dims")
 

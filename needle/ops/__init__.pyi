@@ -26,6 +26,14 @@ from .activation import silu as silu
 from .activation import softsign as softsign
 from .activation import tanhshrink as tanhshrink
 from .activation import threshold as threshold
+from .adaptive_updates import AdadeltaUpdate as AdadeltaUpdate
+from .adaptive_updates import AdamaxUpdate as AdamaxUpdate
+from .adaptive_updates import NadamUpdate as NadamUpdate
+from .adaptive_updates import RadamUpdate as RadamUpdate
+from .adaptive_updates import adadelta_update as adadelta_update
+from .adaptive_updates import adamax_update as adamax_update
+from .adaptive_updates import nadam_update as nadam_update
+from .adaptive_updates import radam_update as radam_update
 from .along_axis import Put as Put
 from .along_axis import PutAlongAxis as PutAlongAxis
 from .along_axis import TakeAlongAxis as TakeAlongAxis

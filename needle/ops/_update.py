@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,14 +31,14 @@ class Functions:
     sign: Callable[[Any], Any]
     maximum: Callable[[Any, Any], Any]
     power: Callable[[float, Any], Any]  # of a number to a float64
-    is_zero: Callable[[Any], Any]  # 1.0 or 0.0, for a float64
+    above: Callable[[Any, float], Any]  # 1.0 if a float64 is above a number, or else 0.0
 
 
-NUMPY = Functions(np.sqrt, np.sign, np.maximum, lambda a, t: a**t, lambda t: float(t == 0))
+NUMPY = Functions(np.sqrt, np.sign, np.maximum, lambda a, t: a**t, lambda t, a: float(t > a))
 ARRAYS = dataclasses.replace(
     NUMPY, sqrt=NDArray.sqrt, sign=NDArray.sign, maximum=lambda a, b: a.maximum(b)
 )
-TENSORS = Functions(sqrt, sign, maximum, lambda a, t: a**t, lambda t: cast(t == 0, "float64"))
+TENSORS = Functions(sqrt, sign, maximum, lambda a, t: a**t, lambda t, a: cast(t > a, "float64"))
 
 
 def decayed(g: Any, p: Any, weight_decay: float) -> Any:
@@ -46,17 +46,25 @@ def decayed(g: Any, p: Any, weight_decay: float) -> Any:
     return g + p * weight_decay if weight_decay else g
 
 
+def coupled(op: Any, p: Any, g: Any, lr: Any) -> tuple[Any, Any]:
+    """Parameter and gradient after weight decay, of the parameter itself if `op.decoupled`."""
+    if not op.decoupled:
+        return p, decayed(g, p, op.weight_decay)
+    return (p - p * (lr * op.weight_decay) if op.weight_decay else p), g
+
+
 class Update(Op):
     """One step of an optimizer for one parameter: (parameter, gradient, *state, lr, step) -> (new
     parameter, *new state, step + 1).
 
-    The state has the parameter's shape and, as the gradient, its dtype, or float32 if the parameter
-    is of half precision. lr is a float of shape (), `step` the int64 number of steps before this
-    one, of shape (). `update` is the same step in place.
+    The state has the parameter's shape, or () if it is one of `numbers`, and, as the gradient, its
+    dtype, or float32 if the parameter is of half precision. lr is a float of shape (), `step` the
+    int64 number of steps before this one, of shape (). `update` is the same step in place.
     """
 
     infer_first = True
     reads = frozenset({"inputs"})
+    numbers: ClassVar[frozenset[str]] = frozenset()  # states that are one number for all elements
 
     @property
     def states(self) -> tuple[str, ...]:
@@ -79,7 +87,7 @@ class Update(Op):
         """Take the step in place, with a state in the dtype that halves are computed in."""
         dtype = compute_dtype(param.dtype)
         p, g = param.astype(dtype, copy=False), grad.astype(dtype, copy=False)
-        new, kept = self.formula(ARRAYS, p, g, state, *self.scalars(lr, step, ARRAYS))
+        new, kept = self.formula(ARRAYS, p, g, state, *map(float, self.scalars(lr, step, NUMPY)))
         for name, value in kept.items():
             state[name][...] = value
         param[...] = new.astype(param.dtype, copy=False)
@@ -96,10 +104,9 @@ class Update(Op):
             raise TypeError(f"{self.name}: the parameter is {param}, not floating point")
         allowed = {param.dtype, compute_dtype(param.dtype)}
         for what, spec in zip(("gradient", *names), (grad, *state), strict=True):
-            if spec.shape != param.shape:
-                raise ShapeError(
-                    f"{self.name}: {what} has shape {spec.shape}, the parameter {param.shape}"
-                )
+            if spec.shape != (shape := () if what in self.numbers else param.shape):
+                of = "it should have" if what in self.numbers else "the parameter"
+                raise ShapeError(f"{self.name}: {what} has shape {spec.shape}, {of} {shape}")
             if spec.dtype not in ({param.dtype} if spec is grad else allowed):
                 raise TypeError(f"{self.name}: {what} is {spec}, the parameter {param}")
         if lr.shape != () or not is_floating(lr.dtype) or step.shape != () or step.dtype != "int64":
@@ -151,13 +158,13 @@ class Update(Op):
             lambda v: _sign(k, v, dtype),
             lambda a, b: _te.greater_or_nan(k, a, b, dtype),
             lambda a, t: k.tirx.pow(k.tirx.const(a, "float64"), t),
-            lambda t: k.tirx.Select(
-                t == k.tirx.const(0, "float64"),
+            lambda t, a: k.tirx.Select(
+                t > k.tirx.const(a, "float64"),
                 k.tirx.const(1, "float64"),
                 k.tirx.const(0, "float64"),
             ),
         )
-        count = len(self.scalars(1.0, 1, ARRAYS))
+        count = len(self.scalars(1.0, 1, NUMPY))
 
         def number(i: int) -> TeTensor:
             def value() -> Any:
@@ -168,17 +175,24 @@ class Update(Op):
 
         numbers = [number(i) for i in range(count)]
 
-        def part(which: int) -> TeTensor:
+        def part(name: str) -> TeTensor:
+            is_number = name in self.numbers
+
             def value(*at: Any) -> Any:
-                old = {name: x[at] for name, x in zip(self.states, state, strict=True)}
+                # A number does not depend on the element, so any will do.
+                at = (k.tirx.const(0, "int32"),) * len(param.shape) if is_number else at
+                old = {
+                    n: x() if n in self.numbers else x[at]
+                    for n, x in zip(self.states, state, strict=True)
+                }
                 scalars = [x() for x in numbers]
                 new, kept = self.formula(f, param[at], grad[at], old, *scalars)
-                return (new, *(kept[name] for name in self.states))[which]
+                return kept[name] if name else new
 
-            return k.te.compute(param.shape, value, name=self.name)
+            return k.te.compute(() if is_number else param.shape, value, name=self.name)
 
         after = k.te.compute((), lambda: step() + k.tirx.const(1, "int64"), name="step")
-        return (*(part(i) for i in range(1 + len(state))), after)
+        return (*(part(name) for name in ("", *self.states)), after)
 
 
 def _sign(k: TeNamespace, v: Any, dtype: str) -> Any:
@@ -190,20 +204,25 @@ LR, STEP = Arg((), 0.1, 0.5, dtype="float64", special=False), Arg((), 0, 9, "int
 
 
 def samples(
-    states: Sequence[str], positive: Sequence[str] = ("v", "v_max"), **attributes: Any
+    states: Sequence[str],
+    positive: Sequence[str] = ("v", "v_max", "largest", "deltas"),
+    numbers: Sequence[str] = (),
+    **attributes: Any,
 ) -> tuple[Sample, ...]:
     """Samples of a step with these tensors as its state; those of `positive` are above the squares
-    of the others."""
+    of the others, `numbers` are of shape () and below 1."""
 
-    def bounds(name: str) -> tuple[float, float]:
-        return (0.5, 2.0) if name in positive else (-0.7, 0.7)
+    def kept(name: str, shape: tuple[int, ...]) -> Arg:
+        if name in numbers:
+            return Arg((), 0.3, 0.7, special=False)
+        return Arg(shape, *((0.5, 2.0) if name in positive else (-0.7, 0.7)), special=False)
 
     return tuple(
         Sample(
             (
                 Arg(shape, special=False),
                 Arg(shape, special=False),
-                *(Arg(shape, *bounds(name), special=False) for name in states),
+                *(kept(name, shape) for name in states),
                 LR,
                 STEP,
             ),
@@ -213,14 +232,14 @@ def samples(
     )
 
 
-def error_samples(states: int) -> tuple[ErrorSample, ...]:
-    """Error samples of a step with so many tensors as its state."""
-    like = [(2, 3)] * states
+def error_samples(states: int, numbers: int = 0) -> tuple[ErrorSample, ...]:
+    """Error samples of a step with so many tensors, and then numbers, as its state."""
+    like = [(2, 3)] * states + [()] * numbers
     whole = Arg((2, 3), dtype="int32")
     return (
         error(TypeError, "inputs", (2, 3), LR, STEP),
         error(ShapeError, r"\(3,\).*\(2, 3\)", (2, 3), (3,), *like, LR, STEP),
-        error(TypeError, "int32", *[whole] * (2 + states), LR, STEP),
+        error(TypeError, "int32", *[whole] * (2 + states + numbers), LR, STEP),
         error(TypeError, "float64", (2, 3), Arg((2, 3), dtype="float64"), *like, LR, STEP),
         error(TypeError, "int64", (2, 3), (2, 3), *like, LR, LR),
     )

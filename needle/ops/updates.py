@@ -10,7 +10,7 @@ from ..autograd.dispatch import apply
 from ..autograd.tensor import Tensor, TensorTuple
 from ..backend_ndarray import NDArray
 from ..op import register
-from ._update import Functions, Update, decayed, error_samples, samples
+from ._update import Functions, Update, coupled, decayed, error_samples, samples
 
 
 @register
@@ -39,7 +39,7 @@ class SgdUpdate(Update):
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
         kept = 1.0 - self.dampening
-        return lr, kept if self.dampens_first else kept + f.is_zero(step) * self.dampening
+        return lr, kept if self.dampens_first else kept + (1.0 - f.above(step, 0)) * self.dampening
 
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
@@ -106,10 +106,7 @@ class AdamUpdate(Update):
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
     ) -> tuple[Any, dict[str, Any]]:
         lr, first, second = scalars
-        if self.decoupled:
-            p = p - p * (lr * self.weight_decay) if self.weight_decay else p
-        else:
-            g = decayed(g, p, self.weight_decay)
+        p, g = coupled(self, p, g, lr)
         m = state["m"] * self.beta1 + g * (1 - self.beta1)
         kept = {"m": m, "v": state["v"] * self.beta2 + g * g * (1 - self.beta2)}
         if self.amsgrad:

@@ -7,44 +7,63 @@ formulas p is a parameter, grad its gradient and step the number of the step, fr
 """
 
 from ..common.keywords import name_constructors
+from . import lr_scheduler
 from .adam import Adam, AdamW
-from .adaptive import Adafactor, Adagrad, Lion, RMSprop
+from .adaptive import Adadelta, Adafactor, Adagrad, Adamax, Lion, NAdam, RAdam, RMSprop
 from .clip import clip_grad_norm, clip_grad_value
-from .cycles import OneCycleLR, ReduceLROnPlateau, SequentialLR
 from .ema import EMA
 from .lbfgs import LBFGS
-from .muon import Muon
-from .optimizer import Optimizer
-from .schedules import (
+from .lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
     CosineLR,
+    CyclicLR,
     ExponentialLR,
     LambdaLR,
     LinearLR,
+    MultiplicativeLR,
     MultiStepLR,
-    Schedule,
+    OneCycleLR,
+    PolynomialLR,
+    ReduceLROnPlateau,
+    SequentialLR,
     StepLR,
 )
+from .muon import Muon
+from .optimizer import Optimizer
+from .schedules import Schedule
 from .sgd import SGD
 
 __all__ = [
     "EMA",
     "LBFGS",
     "SGD",
+    "Adadelta",
     "Adafactor",
     "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
+    "ChainedScheduler",
+    "ConstantLR",
     "CosineAnnealingLR",
+    "CosineAnnealingWarmRestarts",
     "CosineLR",
+    "CyclicLR",
     "ExponentialLR",
     "LambdaLR",
     "LinearLR",
     "Lion",
     "MultiStepLR",
+    "MultiplicativeLR",
     "Muon",
+    "NAdam",
     "OneCycleLR",
     "Optimizer",
+    "PolynomialLR",
+    "RAdam",
     "RMSprop",
     "ReduceLROnPlateau",
     "Schedule",
@@ -52,6 +71,7 @@ __all__ = [
     "StepLR",
     "clip_grad_norm",
     "clip_grad_value",
+    "lr_scheduler",
 ]
 
 name_constructors(globals()[name] for name in __all__)

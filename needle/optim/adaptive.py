@@ -8,13 +8,23 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
-from ..backend_ndarray.arguments import finite, fraction, not_negative
+from ..backend_ndarray.arguments import finite, fraction, not_negative, share
 from ..backend_ndarray.dtypes import finfo
 from ..op import remembered
-from ..ops import AdagradUpdate, LionUpdate, RmspropUpdate
+from ..ops import (
+    AdadeltaUpdate,
+    AdagradUpdate,
+    AdamaxUpdate,
+    LionUpdate,
+    NadamUpdate,
+    RadamUpdate,
+    RmspropUpdate,
+)
 from .optimizer import Check, Optimizer, flag, pair_of, wide, write
 
 _ADAGRAD, _RMSPROP, _LION = map(remembered, (AdagradUpdate, RmspropUpdate, LionUpdate))
+_ADADELTA, _ADAMAX = map(remembered, (AdadeltaUpdate, AdamaxUpdate))
+_NADAM, _RADAM = map(remembered, (NadamUpdate, RadamUpdate))
 
 
 def _at_least_one(owner: str, what: str, value: Any) -> float:
@@ -139,6 +149,162 @@ class Lion(Optimizer):
         return _LION(options.beta1, options.beta2, options.weight_decay)
 
 
+class Adadelta(Optimizer):
+    """v = rho * v + (1 - rho) * g * g, where g = grad + weight_decay * p; d = sqrt(deltas + eps) /
+    sqrt(v + eps) * g; deltas = rho * deltas + (1 - rho) * d * d; p -= lr * d (Zeiler 2012). With
+    `maximize`, grad is negated first."""
+
+    checks: ClassVar[dict[str, Check]] = {
+        "rho": share,
+        "eps": not_negative,
+        "weight_decay": not_negative,
+        "maximize": flag,
+    }
+    _states = ("v", "deltas")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1.0,
+        rho: float = 0.9,
+        eps: float = 1e-6,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, rho=rho, eps=eps, weight_decay=weight_decay, maximize=maximize)
+
+    def _rule(self, options: Any) -> Any:
+        return _ADADELTA(options.rho, options.eps, options.weight_decay)
+
+
+class _OfAdam(Optimizer):
+    """Base of relatives of Adam, whose common options these are."""
+
+    checks: ClassVar[dict[str, Check]] = {
+        "beta1": fraction,
+        "beta2": fraction,
+        "eps": not_negative,
+        "weight_decay": not_negative,
+        "maximize": flag,
+    }
+    _states = ("m", "v")
+    _reads_steps = True
+
+    def __init__(self, params: Iterable[Any], lr: float, betas: Any, **options: Any) -> None:
+        beta1, beta2 = pair_of(type(self).__name__, betas)
+        super().__init__(params, lr, beta1=beta1, beta2=beta2, **options)
+
+
+class Adamax(_OfAdam):
+    """m = moving average of g, where g = grad + weight_decay * p; largest = max(beta2 * largest,
+    |g| + eps); p -= lr / (1 - beta1 ** step) * m / largest (Kingma and Ba 2014). `betas` is (beta1,
+    beta2). With `maximize`, grad is negated first."""
+
+    _states = ("m", "largest")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps=eps, weight_decay=weight_decay, maximize=maximize)
+
+    def _rule(self, options: Any) -> Any:
+        return _ADAMAX(options.beta1, options.beta2, options.eps, options.weight_decay)
+
+
+class NAdam(_OfAdam):
+    """Adam with Nesterov's momentum, whose share in step t is mu(t) = beta1 * (1 - 0.96 ** (t *
+    momentum_decay) / 2) (Dozat 2016); `ops.NadamUpdate` has the formula. `betas` is (beta1, beta2).
+
+    With `decoupled_weight_decay` p -= lr * weight_decay * p before each step, and nothing is added
+    to grad. With `maximize`, grad is negated first.
+    """
+
+    checks: ClassVar[dict[str, Check]] = {
+        **_OfAdam.checks,
+        "momentum_decay": not_negative,
+        "decoupled_weight_decay": flag,
+    }
+    _states = ("m", "v", "mu_product")
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            momentum_decay=momentum_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+        )
+
+    def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
+        return () if name == "mu_product" else param.shape
+
+    def _first(self, name: str, options: Any) -> float:
+        return 1.0 if name == "mu_product" else 0.0
+
+    def _rule(self, options: Any) -> Any:
+        o, decoupled = options, options.decoupled_weight_decay
+        return _NADAM(o.beta1, o.beta2, o.eps, o.weight_decay, o.momentum_decay, decoupled)
+
+
+class RAdam(_OfAdam):
+    """Adam whose step is rectified: in the first steps, where the variance of 1 / sqrt(v) is not
+    defined, p -= lr * m / (1 - beta1 ** step), and later Adam's step times sqrt(the least such
+    variance / that of this step) (Liu et al. 2020). `betas` is (beta1, beta2).
+
+    With `decoupled_weight_decay` p -= lr * weight_decay * p before each step, and nothing is added
+    to grad. With `maximize`, grad is negated first.
+    """
+
+    checks: ClassVar[dict[str, Check]] = {**_OfAdam.checks, "decoupled_weight_decay": flag}
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        decoupled_weight_decay: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps=eps,
+            weight_decay=weight_decay,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+        )
+
+    def _rule(self, options: Any) -> Any:
+        o = options
+        return _RADAM(o.beta1, o.beta2, o.eps, o.weight_decay, o.decoupled_weight_decay)
+
+
 class Adafactor(Optimizer):
     """Adam without momentum whose second moments are kept as one number for each row and column of
     the last two axes (Shazeer and Stern 2018), as in PyTorch.
@@ -218,17 +384,17 @@ class _AdafactorStep(NamedTuple):
         """Take the step in place."""
         p, g, step = wide(param), wide(grad), step + 1
         least = float(finfo(p.dtype).eps) if self.eps1 is None else self.eps1
-        share = float(step) ** self.beta2_decay
+        part = float(step) ** self.beta2_decay
         rate = _larger(self.eps2, _rms(p)) * min(lr, 1 / sqrt(step))
         square = g * g
         if param.ndim > 1:
             rows, columns = state["rows"], state["columns"]
-            _move(rows, square.mean(-1, keepdims=True), share)
-            _move(columns, square.mean(-2, keepdims=True), share)
+            _move(rows, square.mean(-1, keepdims=True), part)
+            _move(columns, square.mean(-2, keepdims=True), part)
             variance = rows * columns / rows.mean(-2, keepdims=True).maximum(least)
         else:
             variance = state["v"]
-            _move(variance, square, share)
+            _move(variance, square, part)
         change = variance.maximum(least * least).rsqrt() * g
         scale = rate / _larger(1.0, _rms(change) / self.d)
         write(param, p * (1 - lr * self.weight_decay) - change * scale)

@@ -267,9 +267,10 @@ class Optimizer:
 
     def _wrong_numbers(self, numbers: Mapping[str, Any]) -> Iterator[str]:
         own = self._numbers()
-        yield from (f"missing {name!r}" for name in own if name not in numbers)
+        optional = {f"group {i} initial_lr" for i in range(len(self.param_groups))}
+        yield from (f"missing {name!r}" for name in own if name not in {*numbers, *optional})
         for name, number in numbers.items():
-            if name not in own:
+            if name not in own and name not in optional:
                 yield f"unexpected {name!r}"
             elif not isinstance(number, _NUMBERS) and not (
                 number is None and name.rpartition(" ")[2] in self._optional
@@ -315,6 +316,8 @@ class Optimizer:
         own = {name: value for name, value in known.items() if isinstance(value, _NUMBERS)}
         for i, group in enumerate(self.param_groups):
             own.update({f"group {i} {name}": value for name, value in group.own.items()})
+            if group.initial_lr is not None:
+                own[f"group {i} initial_lr"] = group.initial_lr
         return own
 
     def _set_number(self, name: str, number: Any) -> None:
@@ -323,7 +326,10 @@ class Optimizer:
             setattr(self, name, number)
             return
         i, _, option = rest.partition(" ")
-        self.param_groups[int(i)].own[option] = number
+        if option == "initial_lr":
+            self.param_groups[int(i)].initial_lr = number
+        else:
+            self.param_groups[int(i)].own[option] = number
 
 
 class Group(MutableMapping[str, Any]):
@@ -337,6 +343,7 @@ class Group(MutableMapping[str, Any]):
     def __init__(self, optimizer: Optimizer, numbers: range) -> None:
         self.optimizer, self.numbers = optimizer, numbers
         self.own: dict[str, Any] = {}
+        self.initial_lr: float | None = None  # before the first schedule changed it
         self.rule: Any = None  # of the last step, for which all parameters have their state
 
     @property
@@ -352,6 +359,8 @@ class Group(MutableMapping[str, Any]):
             return [self.optimizer.params[i] for i in self.numbers]
         if name == "betas" and "beta1" in self._names():
             return self["beta1"], self["beta2"]
+        if name == "initial_lr" and self.initial_lr is not None:
+            return self.initial_lr
         if name not in self._names():
             raise KeyError(name)
         return self.own[name] if name in self.own else getattr(self.optimizer, name)
@@ -360,6 +369,9 @@ class Group(MutableMapping[str, Any]):
         owner = type(self.optimizer).__name__
         if name == "betas" and "beta1" in self._names():
             self["beta1"], self["beta2"] = pair_of(owner, value)
+            return
+        if name == "initial_lr":
+            self.initial_lr = not_negative(owner, name, value)
             return
         if name not in self._names():
             known = ", ".join(self._names())

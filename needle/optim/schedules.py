@@ -1,38 +1,47 @@
-"""Learning rate schedules. Each is a function of the number of steps alone."""
+"""Learning rate schedules. Each is a function of the number of steps, unless others change the rate
+as well."""
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..backend_ndarray.arguments import count, not_negative
-from .optimizer import Optimizer
+from ..backend_ndarray.arguments import count, not_negative, share
+from .optimizer import Group, Optimizer
 
 
 class Schedule:
-    """Base of all schedules: sets the optimizer's `lr` to `base_lr * factor(steps)`, and likewise
-    that of each group which has one of its own.
+    """Base of all schedules: sets the optimizer's `lr` to `rate(base_lr, steps)`, and likewise
+    that of each group which has one of its own. A subclass defines `factor`, or `rate`.
 
-    The constructor sets it for 0 steps, and each call of `step` again. To resume, set `steps`.
+    The constructor sets it for 0 steps, and each call of `step` again. As in PyTorch, the base is
+    the rate that a group had when its first schedule was made, `group["initial_lr"]`; and where the
+    program or another schedule has changed the rate, `step` goes on from it (`chained`). To resume,
+    load a `state_dict`, set `steps`, or give last_epoch, the number of steps less one, with an
+    optimizer whose loaded groups have their "initial_lr": KeyError without.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
-        if not isinstance(optimizer, Optimizer):
-            name = type(self).__name__
-            raise TypeError(f"{name}: optimizer is a {type(optimizer).__name__}, not an Optimizer")
+    _is_absolute = False  # whether `step` replaces a rate that others have set
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1, *, split: bool = False) -> None:
+        name, groups = type(self).__name__, groups_of(type(self).__name__, optimizer)
         self.optimizer = optimizer
-        self.base_lr = optimizer.lr
-        self.group_lrs = {
-            i: group.own["lr"]
-            for i, group in enumerate(optimizer.param_groups)
-            if "lr" in group.own
-        }
-        self.steps = 0
+        steps = count(name, "last_epoch", last_epoch, -1) + 1
+        for i, group in enumerate(groups):
+            if group.initial_lr is None and steps:
+                raise KeyError(f"{name}: last_epoch is given, but group {i} has no 'initial_lr'")
+            if split:
+                group.own.setdefault("lr", group["lr"])
+        shared = [i for i, group in enumerate(groups) if "lr" not in group.own]
+        self.base_lr = self.base_lrs[shared[0]] if shared else optimizer.lr
+        self._steps: float = steps
+        if not steps or self._is_absolute:
+            self._set([self._following(i, base, steps) for i, base in self._bases()])
 
     def __repr__(self) -> str:
-        hidden = ("optimizer", "base_lr", "group_lrs", "phases")
+        hidden = ("optimizer", "base_lr")
         own = [(k, v) for k, v in vars(self).items() if k[0] != "_" and k not in hidden]
         options = "".join(f"{name}={value!r}, " for name, value in own)
         rates = ", ".join(f"{rate:.4g}" for rate in self.get_last_lr())
@@ -42,30 +51,74 @@ class Schedule:
         )
 
     @property
-    def steps(self) -> int:
-        """The number of calls of `step`."""
+    def steps(self) -> Any:
+        """The number of calls of `step`. Setting it sets the rates to those after so many."""
         return self._steps
 
     @steps.setter
     def steps(self, value: int) -> None:
         self._steps = count(type(self).__name__, "steps", value, 0)
-        self._apply(self._steps)
+        self._set([self.rate(base, value, i or 0) for i, base in self._bases()])
 
-    def _apply(self, steps: int) -> None:
-        """Set what the optimizer has after `steps` steps."""
-        self.optimizer.lr = self.rate(self.base_lr, steps)
-        for i, base in self.group_lrs.items():
-            self.optimizer.param_groups[i].own["lr"] = self.rate(base, steps)
+    @property
+    def last_epoch(self) -> Any:
+        """PyTorch's name of `steps`."""
+        return self._steps
+
+    @property
+    def base_lrs(self) -> list[Any]:
+        """The base rate of each group."""
+        for group in self.optimizer.param_groups:
+            if group.initial_lr is None:
+                group.initial_lr = group["lr"]
+        return [group.initial_lr for group in self.optimizer.param_groups]
+
+    @property
+    def group_lrs(self) -> dict[int, float]:
+        """The base rates of groups that have a rate of their own, by group."""
+        groups, bases = self.optimizer.param_groups, self.base_lrs
+        return {i: bases[i] for i, group in enumerate(groups) if "lr" in group.own}
+
+    def _bases(self) -> list[tuple[int | None, float]]:
+        """(group, base) of each rate that is set: None is the optimizer's own."""
+        return [(None, self.base_lr), *self.group_lrs.items()]
+
+    def _rate_of(self, group: int | None) -> float:
+        return self.optimizer.lr if group is None else self.optimizer.param_groups[group]["lr"]
+
+    def _set(self, rates: Iterable[float]) -> None:
+        """Set the rates, in the order of `_bases`, and all else that depends on `steps`."""
+        for (i, _), rate in zip(self._bases(), rates, strict=True):
+            if i is None:
+                self.optimizer.lr = rate
+            else:
+                self.optimizer.param_groups[i].own["lr"] = rate
+
+    def _following(self, group: int | None, base: float, steps: int) -> float:
+        """The rate after `steps` steps, given the present one, after one less."""
+        now, i = self._rate_of(group), group or 0
+        if not self._is_absolute and now != (self.rate(base, steps - 1, i) if steps else base):
+            return self.chained(now, base, steps, i)
+        return self.rate(base, steps, i)
 
     def step(self) -> None:
         """Advance the schedule; call it after each step (or epoch) of the optimizer."""
-        self.steps += 1
+        steps = self._steps + 1
+        rates = [self._following(i, base, steps) for i, base in self._bases()]
+        self._steps = steps
+        self._set(rates)
 
-    def rate(self, base: float, steps: int) -> float:
-        """The learning rate after `steps` steps, from `base`, that at the beginning."""
+    def rate(self, base: float, steps: Any, group: int = 0) -> float:
+        """The learning rate of a group after `steps` steps, from `base`, that at the beginning."""
         return base * self.factor(steps)
 
-    def factor(self, steps: int) -> float:
+    def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
+        """The learning rate after `steps` steps if that after one less is `now`, which others have
+        changed."""
+        before = self.factor(steps - 1) if steps else 1.0
+        return now * (self.factor(steps) / before) if before else now
+
+    def factor(self, steps: Any) -> float:
         """The multiplier of the base learning rate after `steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} defines no factor")
 
@@ -74,29 +127,92 @@ class Schedule:
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """{"steps": number, "base_lr": number, "group_lrs": {group: number}}."""
-        return {"steps": self.steps, "base_lr": self.base_lr, "group_lrs": dict(self.group_lrs)}
+        """{"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates": {group:
+        number}}: the base and the present rates of groups that have one of their own, and as
+        "base_lr" and None those of the optimizer."""
+        own = {"base_lr": self.base_lr, "group_lrs": self.group_lrs}
+        rates = {i: self._rate_of(i) for i, _ in self._bases()}
+        return {"steps": self.steps, **own, "rates": rates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
         """Take over `values`, a `state_dict`, and set the learning rates. ValueError for anything
-        else."""
-        if not isinstance(values, Mapping) or set(values) != {"steps", "base_lr", "group_lrs"}:
-            raise ValueError(f"load_state_dict: {type(self).__name__}: not what state_dict gives")
-        self.base_lr, self.group_lrs = values["base_lr"], dict(values["group_lrs"])
-        self.steps = values["steps"]
+        else, and for a group that the optimizer does not have."""
+        needed, name = {"steps", "base_lr", "group_lrs"}, type(self).__name__
+        if not isinstance(values, Mapping) or not needed <= set(values) <= needed | {"rates"}:
+            raise ValueError(f"load_state_dict: {name}: not what state_dict gives")
+        groups, own, rates = self.optimizer.param_groups, values["group_lrs"], values.get("rates")
+        if not set(own) <= set(range(len(groups))):
+            raise ValueError(f"load_state_dict: {name}: groups {list(own)} of {len(groups)}")
+        self.base_lr, self._steps = values["base_lr"], values["steps"]
+        for i, group in enumerate(groups):
+            group.initial_lr = own.get(i, self.base_lr)
+            if i in own:
+                group.own.setdefault("lr", group["lr"])
+        self._set(
+            rates[i] if rates and i in rates else self.rate(base, self._steps, i or 0)
+            for i, base in self._bases()
+        )
+
+
+def groups_of(owner: str, optimizer: Any) -> list[Group]:
+    """The optimizer's groups. TypeError for anything else."""
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError(f"{owner}: optimizer is a {type(optimizer).__name__}, not an Optimizer")
+    return optimizer.param_groups
+
+
+def per_group(
+    owner: str, what: str, values: Any, optimizer: Any, check: Callable[[str, str, Any], Any]
+) -> list[Any]:
+    """A value for each group: `values`, a list or one for all, each checked."""
+    groups = groups_of(owner, optimizer)
+    listed = list(values) if isinstance(values, (list, tuple)) else [values] * len(groups)
+    if len(listed) != len(groups):
+        raise ValueError(f"{owner}: {what} has {len(listed)} values for {len(groups)} groups")
+    return [check(owner, what, value) for value in listed]
+
+
+def _function(owner: str, what: str, value: Any) -> Any:
+    if not callable(value):
+        raise TypeError(f"{owner}: {what} is a {type(value).__name__}, not a function")
+    return value
 
 
 class LambdaLR(Schedule):
-    """factor = fn(steps)."""
+    """factor = lr_lambda(steps); lr_lambda may be a list of functions, one for each group."""
 
-    def __init__(self, optimizer: Optimizer, fn: Callable[[int], float]) -> None:
-        if not callable(fn):
-            raise TypeError(f"LambdaLR: fn is a {type(fn).__name__}, not a function")
-        self.fn = fn
-        super().__init__(optimizer)
+    _is_absolute = True
 
-    def factor(self, steps: int) -> float:
-        return self.fn(steps)
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+        last_epoch: int = -1,
+    ) -> None:
+        name = type(self).__name__
+        self.lr_lambdas = per_group(name, "lr_lambda", lr_lambda, optimizer, _function)
+        super().__init__(optimizer, last_epoch, split=isinstance(lr_lambda, (list, tuple)))
+
+    def rate(self, base: float, steps: Any, group: int = 0) -> float:
+        return base * self.lr_lambdas[group](steps)
+
+
+class MultiplicativeLR(LambdaLR):
+    """Each step multiplies the rate by lr_lambda(steps), which may be a list of functions, one for
+    each group."""
+
+    _is_absolute = False
+
+    def _following(self, group: int | None, base: float, steps: int) -> float:
+        return self.chained(self._rate_of(group), base, steps, group or 0)
+
+    def rate(self, base: float, steps: Any, group: int = 0) -> float:
+        for step in range(1, steps + 1):
+            base = base * self.lr_lambdas[group](step)
+        return base
+
+    def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
+        return now * self.lr_lambdas[group](steps) if steps else now
 
 
 class StepLR(Schedule):
@@ -113,78 +229,127 @@ class StepLR(Schedule):
     [1.0, 1.0, 0.5, 0.5]
     """
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.step_size = count("StepLR", "step_size", step_size)
         self.gamma = not_negative("StepLR", "gamma", gamma)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
-    def factor(self, steps: int) -> float:
+    def factor(self, steps: Any) -> float:
         return self.gamma ** (steps // self.step_size)
 
 
 class ExponentialLR(Schedule):
     """factor = gamma ** steps."""
 
-    def __init__(self, optimizer: Optimizer, gamma: float) -> None:
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = not_negative("ExponentialLR", "gamma", gamma)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
-    def factor(self, steps: int) -> float:
+    def factor(self, steps: Any) -> float:
         return self.gamma**steps
 
 
 class MultiStepLR(Schedule):
     """factor = gamma ** n for the n milestones, numbers of steps, that were reached."""
 
-    def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        milestones: Iterable[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
+    ) -> None:
         self.milestones = sorted(count("MultiStepLR", "milestones", m, 0) for m in milestones)
         self.gamma = not_negative("MultiStepLR", "gamma", gamma)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
-    def factor(self, steps: int) -> float:
+    def factor(self, steps: Any) -> float:
         return self.gamma ** bisect.bisect_right(self.milestones, steps)
 
 
-class LinearLR(Schedule):
-    """factor changes linearly from `start` to `end` within `total` steps, and stays there.
-    start_factor, end_factor and total_iters are PyTorch's names of these."""
+class ConstantLR(Schedule):
+    """The rate is multiplied by `factor` until `total_iters` steps are done."""
 
     def __init__(
         self,
         optimizer: Optimizer,
-        start: float = 1.0 / 3,
-        end: float = 1.0,
-        total: int = 5,
-        *,
-        start_factor: float | None = None,
-        end_factor: float | None = None,
-        total_iters: int | None = None,
+        factor: float = 1.0 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
     ) -> None:
-        start = start if start_factor is None else start_factor
-        end = end if end_factor is None else end_factor
-        total = total if total_iters is None else total_iters
-        self.start = not_negative("LinearLR", "start", start)
-        self.end = not_negative("LinearLR", "end", end)
-        self.total = count("LinearLR", "total", total)
-        super().__init__(optimizer)
+        self._factor = share("ConstantLR", "factor", factor)
+        self.total_iters = count("ConstantLR", "total_iters", total_iters, 0)
+        super().__init__(optimizer, last_epoch)
 
-    def factor(self, steps: int) -> float:
-        done = min(steps / self.total, 1.0)
-        return self.start + (self.end - self.start) * done
+    def factor(self, steps: Any) -> float:
+        return self._factor if steps < self.total_iters else 1.0
+
+
+class LinearLR(Schedule):
+    """factor changes linearly from start_factor to end_factor within total_iters steps, and stays
+    there. The keywords `start`, `end` and `total` are other names of these."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1.0 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        self.start_factor = not_negative("LinearLR", "start_factor", start_factor)
+        self.end_factor = not_negative("LinearLR", "end_factor", end_factor)
+        self.total_iters = count("LinearLR", "total_iters", total_iters)
+        super().__init__(optimizer, last_epoch)
+
+    def factor(self, steps: Any) -> float:
+        done = min(steps / self.total_iters, 1.0)
+        return self.start_factor + (self.end_factor - self.start_factor) * done
+
+
+class PolynomialLR(Schedule):
+    """factor = (1 - steps / total_iters) ** power, and 0 when total_iters steps are done."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_iters: int = 5,
+        power: float = 1.0,
+        last_epoch: int = -1,
+    ) -> None:
+        self.total_iters = count("PolynomialLR", "total_iters", total_iters)
+        self.power = not_negative("PolynomialLR", "power", power)
+        super().__init__(optimizer, last_epoch)
+
+    def factor(self, steps: Any) -> float:
+        return (1.0 - min(steps / self.total_iters, 1.0)) ** self.power
 
 
 class CosineAnnealingLR(Schedule):
     """The learning rate follows a cosine from base_lr to eta_min within T_max steps, and back
     (Loshchilov and Hutter 2017)."""
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+    def __init__(
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
         self.T_max = count("CosineAnnealingLR", "T_max", T_max)
         self.eta_min = not_negative("CosineAnnealingLR", "eta_min", eta_min)
-        super().__init__(optimizer)
+        super().__init__(optimizer, last_epoch)
 
-    def rate(self, base: float, steps: int) -> float:
-        along = (1 + math.cos(math.pi * steps / self.T_max)) / 2
-        return self.eta_min + (base - self.eta_min) * along
+    def _along(self, steps: Any) -> float:
+        return 1 + math.cos(math.pi * steps / self.T_max)
+
+    def rate(self, base: float, steps: Any, group: int = 0) -> float:
+        return self.eta_min + (base - self.eta_min) * (self._along(steps) / 2)
+
+    def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
+        if not steps:
+            return now
+        if (steps - 1 - self.T_max) % (2 * self.T_max) == 0:  # the rate before is eta_min
+            return now + (base - self.eta_min) * (1 - math.cos(math.pi / self.T_max)) / 2
+        return self._along(steps) / self._along(steps - 1) * (now - self.eta_min) + self.eta_min
 
 
 class CosineLR(Schedule):
@@ -199,7 +364,7 @@ class CosineLR(Schedule):
             raise ValueError(f"CosineLR: warmup {warmup} is not in [0, {total})")
         super().__init__(optimizer)
 
-    def factor(self, steps: int) -> float:
+    def factor(self, steps: Any) -> float:
         if steps < self.warmup:
             return (steps + 1) / (self.warmup + 1)
         done = min((steps - self.warmup) / (self.total - self.warmup), 1.0)

@@ -53,13 +53,23 @@ _FUNCTIONS = Functions(
     _unary("Sign"),
     lambda a, b: a.op("Max", b),
     lambda a, t: t.op("Pow", a, swap=True),
-    lambda t: _Number(
-        t.w, t.w.op("Equal", t.value, t.w.constant(0, t.value.dtype), dtype="bool")
+    lambda t, a: _Number(
+        t.w, t.w.op("Greater", t.value, t.w.constant(a, t.value.dtype), dtype="bool")
     ).cast("float64"),
 )
 
 
-@rule(ops.SgdUpdate, ops.AdamUpdate, ops.AdagradUpdate, ops.RmspropUpdate, ops.LionUpdate)
+@rule(
+    ops.SgdUpdate,
+    ops.AdamUpdate,
+    ops.AdagradUpdate,
+    ops.RmspropUpdate,
+    ops.LionUpdate,
+    ops.AdamaxUpdate,
+    ops.NadamUpdate,
+    ops.RadamUpdate,
+    ops.AdadeltaUpdate,
+)
 def update(s: Site, *inputs: Value) -> tuple[Value, ...]:
     param, grad, *state, lr, step = (_Number(s.w, x) for x in inputs)
     wide = compute_dtype(param.value.dtype)
