@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from ..backend_ndarray.arguments import fraction, not_negative
 from ..op import remembered
 from ..ops import AdamUpdate
-from .optimizer import Check, Optimizer, flag, pair_of
+from .groups import pair_of
+from .optimizer import Check, Optimizer, flag
 
 _RULE = remembered(AdamUpdate)
 

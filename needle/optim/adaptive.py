@@ -20,7 +20,8 @@ from ..ops import (
     RadamUpdate,
     RmspropUpdate,
 )
-from .optimizer import Check, Optimizer, flag, pair_of, wide, write
+from .groups import pair_of
+from .optimizer import Check, Optimizer, flag, wide, write
 
 _ADAGRAD, _RMSPROP, _LION = map(remembered, (AdagradUpdate, RmspropUpdate, LionUpdate))
 _ADADELTA, _ADAMAX = map(remembered, (AdadeltaUpdate, AdamaxUpdate))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
 from ..common.state import state
 from .clip import clip_grad_norm
+from .groups import NUMBERS, Group, Options, split_names
 
 Check = Callable[[str, str, Any], Any]  # (optimizer, option, value) -> the value, or an error
 
@@ -24,22 +25,16 @@ def flag(owner: str, what: str, value: Any) -> bool:
     return value
 
 
-def pair_of(owner: str, betas: Any) -> tuple[float, float]:
-    """`betas` as a pair. TypeError for anything else."""
-    if not isinstance(betas, (tuple, list)) or len(betas) != 2:
-        raise TypeError(f"{owner}: betas {betas!r} is not a pair (beta1, beta2)")
-    return betas[0], betas[1]
-
-
 class Optimizer:
     """Base of all optimizers. `params` are the tensors to update; those without grad are skipped.
 
     `params` may also be groups, dicts {"params": tensors, "lr": ..., ...}: the options in a dict
-    replace the optimizer's for its tensors (`param_groups`).
+    replace the optimizer's for its tensors (`param_groups`). Pairs (name, tensor), such as
+    `model.named_parameters()` gives, name the tensors: `group["param_names"]`.
 
-    Raises ValueError for no parameters, one that is given twice, an unknown option or a learning
-    rate that is negative or not finite; TypeError for one that is not a number, and for a parameter
-    that is not a floating-point Tensor.
+    Raises ValueError for no parameters, one that is given twice, names of some alone, an unknown
+    option or a learning rate that is negative or not finite; TypeError for one that is not a
+    number, and for a parameter that is not a floating-point Tensor.
     """
 
     checks: ClassVar[dict[str, Check]] = {}  # of the options besides lr
@@ -72,7 +67,10 @@ class Optimizer:
         if not isinstance(group, Mapping) or "params" not in group:
             raise TypeError(f'{name}: group {number} is no dict with "params"')
         params = [group["params"]] if isinstance(group["params"], Tensor) else group["params"]
-        params, known = list(params), {id(param) for param in self.params}
+        params, names = split_names(name, list(params))
+        if number and (names is None) != (self.param_groups[0].param_names is None):
+            raise ValueError(f"{name}: parameters of all groups have names, or none of them have")
+        known = {id(param) for param in self.params}
         for i, param in enumerate(params, len(self.params)):
             if not isinstance(param, Tensor):
                 raise TypeError(f"{name}: parameter {i} is a {type(param).__name__}, not a Tensor")
@@ -81,7 +79,7 @@ class Optimizer:
             if id(param) in known:
                 raise ValueError(f"{name}: parameter {i} {param.spec} is given twice")
             known.add(id(param))
-        made = Group(self, range(len(self.params), len(self.params) + len(params)))
+        made = Group(self, range(len(self.params), len(self.params) + len(params)), names)
         for option, value in group.items():
             if option != "params":
                 made[option] = value
@@ -204,7 +202,7 @@ class Optimizer:
         return f"{type(self).__name__}({lines}\n)"
 
     def _describe(self, group: Group) -> str:
-        options = ", ".join(f"{name}={group[name]!r}" for name in group if name != "params")
+        options = ", ".join(f"{name}={group[name]!r}" for name in group if name[:5] != "param")
         params = group["params"]
         count, tensors = sum(p.size for p in params), "tensor" if len(params) == 1 else "tensors"
         return f"{options}, {count:,} parameters in {len(params)} {tensors}"
@@ -272,7 +270,7 @@ class Optimizer:
         for name, number in numbers.items():
             if name not in own and name not in optional:
                 yield f"unexpected {name!r}"
-            elif not isinstance(number, _NUMBERS) and not (
+            elif not isinstance(number, NUMBERS) and not (
                 number is None and name.rpartition(" ")[2] in self._optional
             ):
                 yield f"{name!r} is a {type(number).__name__}, not a number"
@@ -292,7 +290,7 @@ class Optimizer:
             wide = compute_dtype(param.dtype)
             specs = {name: f"{wide}{list(n)}" for name, n in known.items() if n is not None}
             specs["step"] = "int64[]"
-            for name in ("step", *self._rule(_Options(self._group_of(param), numbers)).states):
+            for name in ("step", *self._rule(Options(self._group_of(param), numbers)).states):
                 if name in specs and name not in arrays:
                     yield f"parameter {i} lacks {name!r}"
             for name, array in arrays.items():
@@ -313,7 +311,7 @@ class Optimizer:
 
     def _numbers(self) -> dict[str, Any]:
         known = {name: value for name, value in vars(self).items() if name[0] != "_"}
-        own = {name: value for name, value in known.items() if isinstance(value, _NUMBERS)}
+        own = {name: value for name, value in known.items() if isinstance(value, NUMBERS)}
         for i, group in enumerate(self.param_groups):
             own.update({f"group {i} {name}": value for name, value in group.own.items()})
             if group.initial_lr is not None:
@@ -332,94 +330,6 @@ class Optimizer:
             self.param_groups[int(i)].own[option] = number
 
 
-class Group(MutableMapping[str, Any]):
-    """The parameters that share options: a mapping of "params" and of each option.
-
-    An option that the group does not have of its own is the optimizer's; "betas" is the pair of
-    beta1 and beta2. Setting one sets it for
-    the group alone, or, if there is only this group, for the optimizer.
-    """
-
-    def __init__(self, optimizer: Optimizer, numbers: range) -> None:
-        self.optimizer, self.numbers = optimizer, numbers
-        self.own: dict[str, Any] = {}
-        self.initial_lr: float | None = None  # before the first schedule changed it
-        self.rule: Any = None  # of the last step, for which all parameters have their state
-
-    @property
-    def options(self) -> Any:
-        """An object whose attributes are the options."""
-        return _Options(self) if self.own else self.optimizer
-
-    def _names(self) -> tuple[str, ...]:
-        return ("lr", *self.optimizer.checks)
-
-    def __getitem__(self, name: str) -> Any:
-        if name == "params":
-            return [self.optimizer.params[i] for i in self.numbers]
-        if name == "betas" and "beta1" in self._names():
-            return self["beta1"], self["beta2"]
-        if name == "initial_lr" and self.initial_lr is not None:
-            return self.initial_lr
-        if name not in self._names():
-            raise KeyError(name)
-        return self.own[name] if name in self.own else getattr(self.optimizer, name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        owner = type(self.optimizer).__name__
-        if name == "betas" and "beta1" in self._names():
-            self["beta1"], self["beta2"] = pair_of(owner, value)
-            return
-        if name == "initial_lr":
-            self.initial_lr = not_negative(owner, name, value)
-            return
-        if name not in self._names():
-            known = ", ".join(self._names())
-            raise ValueError(f"{owner}: {name!r} is no option of a group; options are {known}")
-        check = not_negative if name == "lr" else self.optimizer.checks[name]
-        value = check(owner, name, value)
-        if self.optimizer.param_groups == [self] and name not in self.own:
-            setattr(self.optimizer, name, value)
-        else:
-            self.own[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self.own[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(("params", *self._names()))
-
-    def __len__(self) -> int:
-        return 1 + len(self._names())
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    __hash__ = object.__hash__
-
-    def __repr__(self) -> str:
-        return f"Group({self.optimizer._describe(self)})"
-
-
-class _Options:
-    """The options of a group as attributes, with those of `numbers`, as a state_dict has them, in
-    their place; all else is the optimizer's."""
-
-    def __init__(self, group: Group, numbers: Mapping[str, Any] | None = None) -> None:
-        self._group, self._own = group, group.own
-        if numbers is not None:
-            first = f"group {group.optimizer.param_groups.index(group)} "
-            given = [(n, v) for n, v in numbers.items() if isinstance(v, _NUMBERS) or v is None]
-            self._own = dict(given) | {
-                n.removeprefix(first): v for n, v in given if n.startswith(first)
-            }
-
-    def __getattr__(self, name: str) -> Any:
-        own = self._own
-        return own[name] if name in own else getattr(self._group.optimizer, name)
-
-
-_NUMBERS = (bool, int, float)
 _PARTS = ("state", "numbers")  # keys of state_dict's result
 
 

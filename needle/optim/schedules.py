@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..backend_ndarray.arguments import count, not_negative, share
-from .optimizer import Group, Optimizer
+from .groups import Group
+from .optimizer import Optimizer
 
 
 class Schedule:
