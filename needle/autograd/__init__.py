@@ -1,10 +1,12 @@
 """Tensors, the graph behind them, and gradients.
 
 `tensor` has the class, `node` the nodes of the graph, `dispatch` runs an op and records it,
-`engine` differentiates, and `recompute` drops values that the engine then computes again. `shapes`
-has Spec and the rules for shapes, `dtypes` those for dtypes.
+`engine` differentiates, and `recompute` drops values that the engine then computes again. `hooks` has
+what users attach to gradients, `anomaly` the mode that finds NaN in them. `shapes` has Spec and the
+rules for shapes, `dtypes` those for dtypes.
 """
 
+from .anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from .dispatch import apply
 from .engine import grad, topological_order
 from .node import Node
@@ -18,8 +20,11 @@ __all__ = [
     "Value",
     "apply",
     "checkpoint",
+    "detect_anomaly",
     "from_dlpack",
     "grad",
+    "is_anomaly_enabled",
     "make_const",
+    "set_detect_anomaly",
     "topological_order",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.dtypes import is_floating
 from ..common.state import state
+from . import anomaly
 from .node import Node, OpRules, spec_of
 from .tensor import Tensor, TensorTuple, Value, handle, no_value
 
@@ -100,7 +101,7 @@ def _record(op: OpRules, inputs: tuple[Any, ...], data: Any) -> Any:
     node.saved = tuple([x._data for x in inputs]) if "inputs" in op.reads else None
     node.output = op.keep(data)
     node.spec = spec_of(data)
-    node.scope = node.grad = None
+    node.scope = node.grad = node.attached = None
     node.requires_grad = any([is_floating(s.dtype) for s in node.specs])
     node.made = 0
     node.freed = False
@@ -109,6 +110,8 @@ def _record(op: OpRules, inputs: tuple[Any, ...], data: Any) -> Any:
         node.made = first.device.kernels.writes()
     if state.recorded is not None:
         state.recorded.add(node, inputs)
+    if anomaly.mode.on:
+        anomaly.note_line(node)
     return handle(node, data)
 
 

@@ -12,6 +12,7 @@ from ..backend_ndarray.locks import fork_safe_lock
 from ..common.state import call_recording, state
 from ..errors import ShapeError
 from ..sizes.extents import is_symbolic
+from . import anomaly, hooks
 from .node import Node
 from .recompute import Recomputed
 from .tensor import Tensor, TensorTuple, handle, make_const
@@ -94,6 +95,9 @@ def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retai
     with _accumulating:
         for leaf, part in found:
             leaf.grad = part if leaf.grad is None else leaf.grad + part
+    for leaf, _ in found:
+        if leaf.attached is not None:
+            hooks.accumulated(leaf)
 
 
 def _found(
@@ -114,6 +118,8 @@ def _found(
     own = not create_graph and state.trace is None
     if own and not grad.realize_cached_data().is_compact:
         grad = make_const(grad.realize_cached_data().compact())
+    if anomaly.mode.on and anomaly.mode.checks:
+        anomaly.check_seed(grad)
     found = _gradients({root.node: grad}, retain)
     if wanted is not None:
         found = [(leaf, part) for leaf, part in found if leaf in wanted]
@@ -162,7 +168,7 @@ def pulled_back(
     """The gradients of made(*inputs) for the inputs, None for those that require none: the gradient
     rule of an op whose result other ops can make as well. It is recorded if gradients are."""
     root = call_recording(True, made, *inputs)
-    return vector_jacobian([root], [out_grad], inputs, state.grad, state.grad)
+    return vector_jacobian([root], [out_grad], inputs, state.grad, state.grad, is_inner=True)
 
 
 def vector_jacobian(
@@ -171,25 +177,31 @@ def vector_jacobian(
     ends: Sequence[Tensor],
     create_graph: bool,
     retain_graph: bool,
+    is_inner: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """For each of `ends`, tensors anywhere behind `roots`: the sum of the gradients of the roots,
-    weighted by `out_grads`; None where no gradient arrives."""
+    weighted by `out_grads`; None where no gradient arrives. `is_inner`: as a part of an op's
+    rule."""
     pending: dict[Node, Any] = {}
     for root, grad in zip(roots, out_grads, strict=True):
         node = root.node
         if node.requires_grad:
             pending[node] = grad if node not in pending else pending[node] + grad
     nodes = [x.node for x in ends]
-    found = dict(call_recording(create_graph, _gradients, pending, retain_graph, set(nodes)))
+    how = pending, retain_graph, set(nodes), is_inner
+    found = dict(call_recording(create_graph, _gradients, *how))
     return tuple([found.get(node) for node in nodes])
 
 
 def _gradients(
-    pending: dict[Node, Any], retain: bool, ends: Collection[Node] = ()
+    pending: dict[Node, Any],
+    retain: bool,
+    ends: Collection[Node] = (),
+    is_inner: bool = False,
 ) -> list[tuple[Node, Tensor]]:
     """(leaf, gradient) for every leaf that requires one, zeros where ops on the way pass none back;
     nodes of `ends` count as leaves, and are left out where none came. `pending` has the gradients
-    of the roots, and is emptied."""
+    of the roots, and is emptied. `is_inner`: this is a part of an op's rule."""
     order = topological_order(pending, requires_grad=True, until=ends)
     leaves = []
     autocast, state.autocast = state.autocast, None  # gradients have the dtypes of values
@@ -200,17 +212,29 @@ def _gradients(
                 if node.op is None and node not in ends:
                     spec = node.specs[0]
                     leaves.append((node, _filled(spec.shape, 0, spec)))
-            elif node.op is None or node in ends:
+            elif node in ends:
                 leaves.append((node, pending.pop(node)))
             else:
-                _pass_back(node, pending, retain)
+                if node.attached is not None:
+                    pending[node] = hooks.changed(node, pending[node], _copied)
+                if node.op is None:
+                    leaves.append((node, pending.pop(node)))
+                else:
+                    _pass_back(node, pending, retain, is_inner)
     finally:
         state.autocast = autocast
     leaves.reverse()
     return leaves
 
 
-def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
+def _copied(gradient: Tensor) -> Tensor:
+    """A gradient in memory of its own, unless it is recorded."""
+    if state.grad or state.trace is not None:
+        return gradient
+    return make_const(gradient.realize_cached_data().copy())
+
+
+def _pass_back(node: Node, pending: dict[Node, Any], retain: bool, is_inner: bool) -> None:
     """Pass the gradient of `node` on to its inputs.
 
     This is a function of its own so that its locals are freed before the next node's gradient.
@@ -233,6 +257,8 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool) -> None:
         raise RuntimeError(
             f"{op.name}: gradient gave {len(grads)} results for {len(inputs)} inputs"
         )
+    if anomaly.mode.on and anomaly.mode.checks and not is_inner:
+        anomaly.check(node, grads)
     for source, part in zip(inputs, grads, strict=True):
         if part is not None and source.requires_grad:
             before = pending.get(source)

@@ -57,6 +57,7 @@ class Node:
     """The origin of a value. Leaves have `op` None; tuple-valued nodes have a tuple as `spec`."""
 
     __slots__ = (
+        "attached",
         "freed",
         "grad",
         "input_nodes",
@@ -78,12 +79,13 @@ class Node:
     requires_grad: bool
     grad: Any  # a Tensor, or None
     made: int  # the device's count of writes in place when the op had run
+    attached: Any  # hooks.Attached: what users have attached to its gradient, or None
     freed: bool  # a backward pass has freed the saved values
 
     def __init__(self, spec: Any, requires_grad: bool, scope: str | None = None) -> None:
         self.op = None
         self.input_nodes = ()
-        self.saved = self.output = self.grad = None
+        self.saved = self.output = self.grad = self.attached = None
         self.spec = spec
         self.scope = scope
         self.requires_grad = requires_grad

@@ -20,6 +20,7 @@ from ..errors import ShapeError, TraceError
 from ..sizes.elements import Elements, elements
 from .destination import destination
 from .dtypes import as_ndarray
+from .hooks import Hooked
 from .node import Node, OpRules, spec_of
 from .tensor_methods import TensorMethods, TupleMethods
 
@@ -104,7 +105,7 @@ class _TensorExchange:
         return self._table
 
 
-class Tensor(Value, TensorMethods):
+class Tensor(Value, Hooked, TensorMethods):
     """An n-dimensional array that remembers how it was made.
 
     `array`: nested sequences or Python scalars (floats become float32, ints int64), a NumPy array

@@ -125,6 +125,7 @@ class Trace:
         if found is None:
             own = tensor._node
             node = Node(tensor.spec, own is not None and own.requires_grad, "")
+            node.attached = None if own is None else own.attached
             name = self._name(tensor) or "const"
             others = tuple(self._others.get(id(tensor), ()))
             found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)

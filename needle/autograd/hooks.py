@@ -1,0 +1,142 @@
+"""What users attach to the gradient of a tensor: hooks, and that a tensor that is no leaf keeps it.
+
+It stands on the tensor's node, where the engine finds it; anomaly mode (see `anomaly`) notes there
+as well which line made the node.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import ShapeError
+from .node import Node
+
+
+class Attached:
+    """What is attached to a node."""
+
+    __slots__ = ("accumulated", "hooks", "keeps", "made_at")
+
+    def __init__(self) -> None:
+        self.hooks: tuple[Hook, ...] = ()  # called with the gradient
+        self.accumulated: tuple[Hook, ...] = ()  # called with a leaf that has got its gradient
+        self.keeps = False  # whether a node that is no leaf keeps its gradient
+        self.made_at = ""  # the user's line, in words that end a sentence
+
+
+class Hook:
+    """A registered hook; `remove` takes it off its tensor again."""
+
+    __slots__ = ("attached", "fn", "tensor")
+
+    def __init__(self, owner: str, attached: Attached, fn: Callable[..., Any], tensor: Any) -> None:
+        if not callable(fn):
+            raise TypeError(f"{owner}: hook is a {type(fn).__name__}, not a function")
+        self.attached, self.fn, self.tensor = attached, fn, weakref.ref(tensor)
+
+    def remove(self) -> None:
+        """Take the hook off its tensor; a second call does nothing."""
+        kept = self.attached
+        kept.hooks = tuple(hook for hook in kept.hooks if hook is not self)
+        kept.accumulated = tuple(hook for hook in kept.accumulated if hook is not self)
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+class Hooked:
+    """The methods of Tensor that attach something to its gradient."""
+
+    __slots__ = ()
+
+    def register_hook(self: Any, hook: Callable[[Any], Any]) -> Hook:
+        """Call `hook(gradient)` when a backward pass has this tensor's gradient, before it goes on
+        from here; it returns None or another gradient to take its place. The result's `remove`
+        takes the hook off; as a context it does so at its end. Compiled code has the effect that
+        hooks had while tracing.
+
+        RuntimeError if this tensor requires no gradient; the backward pass raises TypeError or
+        ShapeError for a returned gradient that does not fit.
+
+        >>> x = ndl.Tensor([1.0, 2.0])
+        >>> with x.register_hook(lambda gradient: gradient * 10):
+        ...     (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [20.0, 40.0]
+        """
+        attached = self._attached("register_hook")
+        made = Hook("register_hook", attached, hook, self)
+        attached.hooks = (*attached.hooks, made)
+        return made
+
+    def register_post_accumulate_grad_hook(self: Any, hook: Callable[[Any], Any]) -> Hook:
+        """Call `hook(tensor)` when `backward` has added to the `grad` of this leaf. The result is
+        that of `register_hook`. RuntimeError for a tensor that is no leaf or requires no
+        gradient."""
+        owner = "register_post_accumulate_grad_hook"
+        attached = self._attached(owner)
+        if not self.is_leaf:
+            raise RuntimeError(f"{owner}: this {self.spec} tensor is no leaf")
+        made = Hook(owner, attached, hook, self)
+        attached.accumulated = (*attached.accumulated, made)
+        return made
+
+    def retain_grad(self: Any) -> None:
+        """Let `grad` have this tensor's gradient after a backward pass, as that of leaves has.
+        RuntimeError if it requires none."""
+        self._attached("retain_grad").keeps = True
+
+    @property
+    def retains_grad(self: Any) -> bool:
+        """Whether this is no leaf, and keeps its gradient."""
+        return not self.is_leaf and self.node.attached is not None and self.node.attached.keeps
+
+    def _attached(self: Any, owner: str) -> Attached:
+        if not self.requires_grad:
+            raise RuntimeError(f"{owner}: this {self.spec} tensor does not require a gradient")
+        node: Node = self.node
+        if node.attached is None:
+            node.attached = Attached()
+        return node.attached
+
+
+def changed(node: Node, gradient: Any, owned: Callable[[Any], Any]) -> Any:
+    """The gradient of `node` after its hooks. `owned` copies one into memory of its own."""
+    attached: Attached = node.attached
+    for hook in attached.hooks:
+        new = hook.fn(gradient)
+        if new is not None:
+            _check(hook, new, gradient)
+            gradient = owned(new)
+    if attached.keeps and node.op is not None:
+        mine = owned(gradient)
+        node.grad = mine if node.grad is None else node.grad + mine
+    return gradient
+
+
+def accumulated(node: Node) -> None:
+    """Call the hooks of a leaf whose `grad` has changed."""
+    for hook in node.attached.accumulated:
+        tensor = hook.tensor()
+        if tensor is not None:
+            hook.fn(tensor)
+
+
+def _check(hook: Hook, new: Any, gradient: Any) -> None:
+    if not isinstance(new, type(gradient)):
+        kind = type(new).__name__
+        raise TypeError(f"register_hook: {hook.fn!r} returned a {kind}, not a Tensor or None")
+    if new.shape != gradient.shape:
+        raise ShapeError(
+            f"register_hook: {hook.fn!r} returned shape {new.shape} for a gradient of shape "
+            f"{gradient.shape}"
+        )
+    if new.dtype != gradient.dtype or new.device is not gradient.device:
+        raise TypeError(
+            f"register_hook: {hook.fn!r} returned {new.spec} for a gradient {gradient.spec}"
+        )
