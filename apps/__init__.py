@@ -11,6 +11,6 @@
 - The timed child processes run `contestants` and `peers` (with `peer_models`). `tvm_eval.py` calls
   each stage through the runtime with NumPy arrays, on a GPU its code alone.
 - `training` is the loop of all `train_*.py`; a script defines a `Task`: model, optimizer, loader,
-  loss. All state that a step depends on goes through `checkpoint`, so that a resumed run ends with
-  the same bits.
+  loss. All state that a step depends on goes through `needle.Checkpoint`, so that a resumed run
+  ends with the same bits.
 """

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from apps import checkpoint
+import needle as ndl
 from needle_tvm.errors import EvaluationError, UsageError
 from needle_tvm.process import command_line as cli
 from needle_tvm.target import host
@@ -111,8 +111,6 @@ def main(
     on the test set. Returns the exit code of the program."""
 
     def run() -> int:
-        import needle as ndl
-
         cli.check_writable(options.out)
         device = getattr(ndl, options.device)()
         if not device.enabled():
@@ -158,8 +156,7 @@ def train(task: Task, options: argparse.Namespace, report: cli.Progress) -> Prog
 
     def save() -> None:
         progress.seconds = time.perf_counter() - begun
-        state = task.model, task.optimizer, task.loader, task.carried, vars(progress)
-        checkpoint.save(path, *state)
+        _parts(task).save(path, carried=task.carried, progress=vars(progress))
 
     with (
         _Log(beside(options.out, ".jsonl"), progress) as log,
@@ -229,11 +226,15 @@ def _text(progress: Progress, epochs: int) -> str:
     return f"epoch {progress.epoch:3d} of {epochs}  {figures}".rstrip()
 
 
+def _parts(task: Task) -> ndl.Checkpoint:
+    return ndl.Checkpoint(task.model, task.optimizer, loader=task.loader)
+
+
 def _resumed(task: Task, path: Path, settings: Mapping[str, Any]) -> Progress:
     if not path.is_file():
         raise UsageError(f"--resume: there is no checkpoint {path}")
     try:
-        progress = Progress(**checkpoint.read_progress(path))
+        progress = Progress(**ndl.Checkpoint.read(path)["progress"])
         before = progress.settings
         for name in {**before, **settings}:
             if before.get(name) != settings.get(name):
@@ -241,10 +242,8 @@ def _resumed(task: Task, path: Path, settings: Mapping[str, Any]) -> Progress:
                     f"--resume: {name} is {settings.get(name)!r}, but {path} was begun "
                     f"with {before.get(name)!r}"
                 )
-        task.carried = checkpoint.restore(
-            path, task.model, task.optimizer, task.loader, task.device
-        )
-    except (TypeError, ValueError) as error:
+        task.carried = _parts(task).load(path, task.device)["carried"]
+    except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"--resume: {error_line(error)}") from error
@@ -304,8 +303,6 @@ def _signals() -> Iterator[list[BaseException]]:
 
 def finish(task: Task, progress: Progress, options: argparse.Namespace) -> int:
     """Write the weights of a finished run and report its result; return the exit code."""
-    import needle as ndl
-
     if progress.epoch < options.epochs:
         path = beside(options.out, CHECKPOINT)
         text = f"left off after step {progress.step}; --resume goes on from {path}"

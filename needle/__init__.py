@@ -25,7 +25,8 @@ For those who change this package:
   an axis works, and the error for another keyword names the right one. `autograd.destination` reads
   the arguments of `to`.
 - `func` differentiates functions as values, by the engine's `vector_jacobian` alone.
-- `serialize` writes safetensors files whole or not at all.
+- `serialize` writes safetensors files whole or not at all, `training_state` a whole training state
+  into one.
 - needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
 """
 
@@ -120,10 +121,12 @@ from .tensors import (
     tensor,
 )
 from .trace import summary as _summary  # noqa: F401  (which binds it to Module)
+from .training_state import Checkpoint
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpoint",
     "Dim",
     "DimError",
     "ShapeError",

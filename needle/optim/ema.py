@@ -80,8 +80,10 @@ class EMA:
         needed = [str(Tensor(average, requires_grad=False).spec) for average in self.averages]
         if found != needed:
             raise ValueError(f"load_state_dict: EMA: averages are {found}, not {needed}")
-        for average, value in zip(self.averages, given, strict=True):
-            average[...] = value.realize_cached_data().to(average.device)
+        self.averages = [
+            value.realize_cached_data().to(average.device).copy()
+            for average, value in zip(self.averages, given, strict=True)
+        ]
         self.decay, self.updates = values["decay"], values["updates"]
 
 
