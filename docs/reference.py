@@ -30,6 +30,7 @@ PAGES = (
     "needle.nn.utils",
     "needle.nn.utils.rnn",
     "needle.optim",
+    "needle.optim.lr_scheduler",
     "needle.data",
     "needle.linalg",
     "needle.fft",

@@ -175,3 +175,13 @@ def seeded(request: pytest.FixtureRequest):
     np.random.seed(zlib.crc32(request.node.nodeid.encode()))
     yield
     needle_rng.set_state(before)
+
+
+@pytest.fixture
+def wide_torch():
+    """PyTorch's default dtype is float64, in which it then keeps numbers such as mu_product."""
+    torch = pytest.importorskip("torch")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield torch
+    torch.set_default_dtype(before)

@@ -2,8 +2,10 @@
 learning rate schedules; limits for gradients; moving averages of weights.
 
 `params` are Tensors or groups of them, as Optimizer says; `lr` is the learning rate. A schedule
-sets that of its `optimizer`: after `steps` calls of its `step` it is base_lr times a factor. In
-formulas p is a parameter, grad its gradient and step the number of the step, from 1 on.
+sets that of its `optimizer`: after `steps` calls of its `step` it is base_lr times a factor.
+`last_epoch` resumes a schedule, as `Schedule` says. In formulas p is a parameter, grad its gradient
+and step the number of the step, from 1 on. With `maximize`, grad is negated first, so that steps go
+up.
 """
 
 from ..common.keywords import name_constructors

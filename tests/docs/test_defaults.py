@@ -25,11 +25,6 @@ DIFFERENT = {
     "nn.functional.softmax": {"dim"},
     "nn.functional.log_softmax": {"dim"},
     "nn.functional.softmin": {"dim"},
-    "optim.LinearLR": {
-        "start_factor",
-        "end_factor",
-        "total_iters",
-    },  # None: `start`, `end`, `total`
 }
 
 

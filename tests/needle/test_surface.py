@@ -27,7 +27,8 @@ NAMES = {
         xavier_normal kaiming_uniform kaiming_normal""",
     "optim": """SGD Adam AdamW Optimizer StepLR CosineLR LinearLR ExponentialLR LambdaLR Adagrad
         RMSprop Lion Adafactor Muon LBFGS MultiStepLR CosineAnnealingLR OneCycleLR SequentialLR
-        ReduceLROnPlateau clip_grad_norm clip_grad_value EMA""",
+        ReduceLROnPlateau clip_grad_norm clip_grad_value EMA Adadelta Adamax NAdam RAdam
+        lr_scheduler""",
 }
 
 

@@ -61,7 +61,9 @@ def test_state_is_loaded_by_value(device):
     assert second.weight.numpy().tolist() == [1, 1]
     second.load_state_dict({n: t.numpy() for n, t in first.state_dict().items()})
     assert second.weight.numpy().tolist() == [0, 0]
-    second.load_state_dict({"weight": np.full(2, 7, "float32")}, strict=False)
+    keys = second.load_state_dict({"weight": np.full(2, 7, "float32"), "x": 1.0}, strict=False)
+    assert keys.missing_keys == [name for name in first.state_dict() if name != "weight"]
+    assert keys == (keys.missing_keys, ["x"])
     assert second.weight.numpy().tolist() == [7, 7]
 
 

@@ -9,6 +9,7 @@ from needle.backend_ndarray.dtypes import HALVES
 from needle.testing import assert_close
 
 SHAPES = ((3, 4), (4,), ())
+FURTHER = ("Adadelta", "Adamax", "NAdam", "RAdam")
 
 
 def drawn(seed, shapes, dtype):
@@ -42,6 +43,16 @@ OPTIMIZERS = {
     "Adagrad all": {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5},
     "RMSprop": {},
     "RMSprop all": {"momentum": 0.8, "centered": True, "weight_decay": 0.1, "alpha": 0.9},
+    "Adadelta": {},
+    "Adadelta up": {"rho": 0.7, "eps": 1e-3, "weight_decay": 0.1, "maximize": True},
+    "Adamax": {},
+    "Adamax up": {"betas": (0.5, 0.8), "eps": 1e-3, "weight_decay": 0.1, "maximize": True},
+    "NAdam": {},
+    "NAdam up": {"betas": (0.5, 0.8), "momentum_decay": 0.1, "maximize": True},
+    "NAdam decoupled": {"weight_decay": 0.1, "decoupled_weight_decay": True},
+    "RAdam": {"weight_decay": 0.1},
+    "RAdam never": {"betas": (0.5, 0.6), "maximize": True},  # whose factor is not defined
+    "RAdam decoupled": {"betas": (0.5, 0.9), "weight_decay": 0.1, "decoupled_weight_decay": True},
     "Adafactor": {},
     "Adafactor all": {"weight_decay": 0.1, "d": 1.5, "beta2_decay": -0.5, "eps": (1e-20, 1e-2)},
 }
@@ -50,8 +61,8 @@ OPTIMIZERS = {
 @pytest.mark.peer
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_an_optimizer_is_torchs(name, dtype, device):
-    torch = pytest.importorskip("torch")
+def test_an_optimizer_is_torchs(name, dtype, device, wide_torch):
+    torch = wide_torch
     options = {"lr": 0.05, **OPTIMIZERS[name]}
     first = drawn(1, SHAPES, dtype)
     params = [nn.Parameter(ndl.Tensor(v, device=device)) for v in first]
@@ -64,6 +75,20 @@ def test_an_optimizer_is_torchs(name, dtype, device):
     run(mine, params, other, twins, torch, device)
     for param, twin in zip(params, twins, strict=True):
         assert_close(param.numpy(), twin.detach().numpy(), 100, scale=1.0)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n.partition(" ")[0] in FURTHER])
+def test_fifty_steps_are_torchs_to_the_last_digits(name, wide_torch):
+    first, kind = drawn(1, SHAPES, "float64"), name.partition(" ")[0]
+    params = [nn.Parameter(ndl.Tensor(v)) for v in first]
+    twins = [wide_torch.tensor(v, requires_grad=True) for v in first]
+    options = {"lr": 0.05, **OPTIMIZERS[name]}
+    mine = getattr(optim, kind)(params, **options)
+    other = getattr(wide_torch.optim, kind)(twins, **options)
+    run(mine, params, other, twins, wide_torch, ndl.cpu(), steps=50)
+    for param, twin in zip(params, twins, strict=True):
+        np.testing.assert_allclose(param.numpy(), twin.detach().numpy(), 1e-10, 1e-10)
 
 
 def test_lion_is_the_papers_formula(device):
@@ -207,6 +232,30 @@ def test_a_loaded_state_goes_on_bit_for_bit(kind, dtype, device):
     steps(after, half, 3, 6)
     for mine, expected in zip(half, whole, strict=True):
         np.testing.assert_array_equal(mine.numpy(), expected.numpy())
+
+
+def test_parameters_may_have_names():
+    """As in PyTorch from 2.6 on: names change nothing but `param_names`."""
+    torch = pytest.importorskip("torch")
+    model, theirs = nn.Linear(2, 3), torch.nn.Linear(2, 3)
+    for make in (
+        lambda m, o: o.SGD(m.named_parameters(), lr=0.1),
+        lambda m, o: o.SGD([{"params": m.named_parameters(), "lr": 0.2}], lr=0.1),
+    ):
+        mine, other = make(model, optim), make(theirs, torch.optim)
+        assert mine.param_groups[0]["param_names"] == other.param_groups[0]["param_names"]
+        assert mine.params == list(model.parameters())
+        plain = optim.SGD(model.parameters(), lr=0.1)
+        assert plain.state_dict()["numbers"].items() <= mine.state_dict()["numbers"].items()
+    pair = ("w", nn.Parameter(ndl.Tensor([1.0])))
+    for call in (
+        lambda: optim.SGD([pair, model.weight]),
+        lambda: mine.add_param_group({"params": [pair[1]]}),
+        lambda: plain.add_param_group({"params": [pair]}),
+    ):
+        with pytest.raises(ValueError, match="SGD: parameter"):
+            call()
+    assert "param_names" not in plain.param_groups[0] and len(mine.params) == 2
 
 
 def test_groups_have_options_of_their_own(device):

@@ -235,7 +235,7 @@ _LOSSES: Mapping[str, str] = {
 # These are for training, which is eager: an example is a step of the optimizer `o`.
 _OPTIMIZERS: Mapping[str, str] = {
     **_calls("SGD Adam AdamW Adagrad RMSprop Lion", "step(optim.{}(weights, lr=0.1))"),
-    "Adafactor": "step(optim.Adafactor(weights))",
+    **_calls("Adafactor Adadelta Adamax NAdam RAdam", "step(optim.{}(weights))"),
     "Muon": "step(optim.Muon(weights, lr=0.1))",
     "LBFGS": "optim.LBFGS(weights).step(loss)",
     "StepLR": "step(o, optim.StepLR(o, 2))",
@@ -243,7 +243,11 @@ _OPTIMIZERS: Mapping[str, str] = {
     "ExponentialLR": "step(o, optim.ExponentialLR(o, 0.9))",
     "CosineAnnealingLR": "step(o, optim.CosineAnnealingLR(o, 10))",
     "OneCycleLR": "step(o, optim.OneCycleLR(o, 0.1, total_steps=10))",
-    "LinearLR": "step(o, optim.LinearLR(o))",
+    **_calls("LinearLR ConstantLR PolynomialLR", "step(o, optim.{}(o))"),
+    **_calls("LambdaLR MultiplicativeLR", "step(o, optim.{}(o, lambda n: 0.9))"),
+    "CyclicLR": "step(o, optim.CyclicLR(o, 0.01, 0.1))",
+    "CosineAnnealingWarmRestarts": "step(o, optim.CosineAnnealingWarmRestarts(o, 4))",
+    "ChainedScheduler": "step(o, optim.ChainedScheduler([optim.LinearLR(o), optim.StepLR(o, 2)]))",
     "SequentialLR": "step(o, optim.SequentialLR(o, [optim.LinearLR(o), optim.StepLR(o, 2)], [3]))",
     "ReduceLROnPlateau": "optim.ReduceLROnPlateau(o).step(1.0)",
     "clip_grad_norm": "optim.clip_grad_norm(weights, 1.0)",
