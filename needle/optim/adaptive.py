@@ -222,7 +222,8 @@ class Adamax(_OfAdam):
 
 class NAdam(_OfAdam):
     """Adam with Nesterov's momentum, whose share in step t is mu(t) = beta1 * (1 - 0.96 ** (t *
-    momentum_decay) / 2) (Dozat 2016); `ops.NadamUpdate` has the formula. `betas` is (beta1, beta2).
+    momentum_decay) / 2) (Dozat 2016); `ops.NadamUpdate` has the formula. `betas` is (beta1, beta2)
+    and `eps` is added to the root of the second moments.
 
     With `decoupled_weight_decay` p -= lr * weight_decay * p before each step, and nothing is added
     to grad. With `maximize`, grad is negated first.
@@ -272,7 +273,8 @@ class NAdam(_OfAdam):
 class RAdam(_OfAdam):
     """Adam whose step is rectified: in the first steps, where the variance of 1 / sqrt(v) is not
     defined, p -= lr * m / (1 - beta1 ** step), and later Adam's step times sqrt(the least such
-    variance / that of this step) (Liu et al. 2020). `betas` is (beta1, beta2).
+    variance / that of this step) (Liu et al. 2020). `betas` is (beta1, beta2) and `eps` is added to
+    sqrt(v).
 
     With `decoupled_weight_decay` p -= lr * weight_decay * p before each step, and nothing is added
     to grad. With `maximize`, grad is negated first.

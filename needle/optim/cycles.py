@@ -262,8 +262,8 @@ class SequentialLR(Schedule):
 
 
 class ChainedScheduler:
-    """Several schedules that step together, each from the rate that the one before has set. They
-    must be of one optimizer, `optimizer` if it is given: ValueError otherwise."""
+    """Several schedules, `schedulers`, that step together, each from the rate that the one before
+    has set. They must be of one optimizer, `optimizer` if it is given: ValueError otherwise."""
 
     def __init__(self, schedulers: Sequence[Schedule], optimizer: Optimizer | None = None) -> None:
         if not schedulers:

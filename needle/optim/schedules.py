@@ -21,7 +21,8 @@ class Schedule:
     the rate that a group had when its first schedule was made, `group["initial_lr"]`; and where the
     program or another schedule has changed the rate, `step` goes on from it (`chained`). To resume,
     load a `state_dict`, set `steps`, or give last_epoch, the number of steps less one, with an
-    optimizer whose loaded groups have their "initial_lr": KeyError without.
+    optimizer whose loaded groups have their "initial_lr": KeyError without. With `split` each group
+    gets a rate of its own.
     """
 
     _is_absolute = False  # whether `step` replaces a rate that others have set
@@ -114,8 +115,8 @@ class Schedule:
         return base * self.factor(steps)
 
     def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
-        """The learning rate after `steps` steps if that after one less is `now`, which others have
-        changed."""
+        """The learning rate of a group after `steps` steps if that after one less is `now`, which
+        others have changed; it began at `base`."""
         before = self.factor(steps - 1) if steps else 1.0
         return now * (self.factor(steps) / before) if before else now
 
