@@ -138,7 +138,9 @@ class RadamUpdate(Update):
         p, g = coupled(self, p, g, lr)
         m = state["m"] * self.beta1 + g * (1 - self.beta1)
         v = state["v"] * self.beta2 + g * g * (1 - self.beta2)
-        return p - m * rate * (adaptive / (f.sqrt(v) + self.eps) + plain), {"m": m, "v": v}
+        step = m * rate
+        step = step * adaptive / (f.sqrt(v) + self.eps) + step * plain
+        return p - step, {"m": m, "v": v}
 
 
 @register

@@ -15,7 +15,8 @@ from .optimizer import Optimizer
 
 class Schedule:
     """Base of all schedules: sets the optimizer's `lr` to `rate(base_lr, steps)`, and likewise
-    that of each group which has one of its own. A subclass defines `factor`, or `rate`.
+    that of each group which has one of its own. A subclass defines `factor`, or `rate`, or `get_lr`
+    as in PyTorch.
 
     The constructor sets it for 0 steps, and each call of `step` again. As in PyTorch, the base is
     the rate that a group had when its first schedule was made, `group["initial_lr"]`; and where the
@@ -40,7 +41,7 @@ class Schedule:
         self.base_lr = self.base_lrs[shared[0]] if shared else optimizer.lr
         self._steps: float = steps
         if not steps or self._is_absolute:
-            self._set([self._following(i, base, steps) for i, base in self._bases()])
+            self._go_to(steps)
 
     def __repr__(self) -> str:
         hidden = ("optimizer", "base_lr")
@@ -105,7 +106,15 @@ class Schedule:
 
     def step(self) -> None:
         """Advance the schedule; call it after each step (or epoch) of the optimizer."""
-        steps = self._steps + 1
+        self._go_to(self._steps + 1)
+
+    def _go_to(self, steps: Any) -> None:
+        """Set the rates after `steps` steps, from those after one less."""
+        if type(self).get_lr is not Schedule.get_lr:
+            self._steps = steps
+            for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
+                group["lr"] = rate
+            return
         rates = [self._following(i, base, steps) for i, base in self._bases()]
         self._steps = steps
         self._set(rates)
@@ -127,6 +136,10 @@ class Schedule:
     def get_last_lr(self) -> list[float]:
         """The learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
+
+    def get_lr(self) -> list[float]:
+        """The learning rate of each group after `last_epoch` steps."""
+        return self.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
         """{"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates": {group:

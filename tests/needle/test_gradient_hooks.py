@@ -216,3 +216,21 @@ def test_anomaly_mode_without_the_forward_pass_and_with_a_bad_seed():
             y.backward(retain_graph=True)
         with pytest.raises(RuntimeError, match="that backward begins with has 1 NaN of 1"):
             y.backward(ndl.Tensor([float("nan")]))
+
+
+def test_compiled_gradients_have_the_effect_of_hooks():
+    pytest.importorskip("tvm")
+    import needle_tvm
+
+    model, x = nn.Linear(3, 2), ndl.Tensor(np.ones((4, 3), "float32"))
+    model.weight.register_hook(lambda g: g * 10)
+
+    def gradients(x):
+        y = model(x)
+        y.register_hook(lambda g: g.clip(-0.1, 0.1))
+        (y * y).sum().backward()
+        return model.weight.grad, model.bias.grad
+
+    compiled = needle_tvm.jit(gradients)(x)
+    for ours, theirs in zip(compiled, gradients(x), strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)

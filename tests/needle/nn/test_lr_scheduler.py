@@ -191,6 +191,28 @@ def test_a_plateau_has_a_least_rate_for_each_group():
     assert ours.get_last_lr() == [0.03, 0.2]
 
 
+@pytest.mark.parametrize("base", [lr_scheduler.LRScheduler, torch.optim.lr_scheduler.LRScheduler])
+def test_a_class_of_pytorchs_may_be_written_on_needles_base(base):
+    class Noam(base):
+        def __init__(self, optimizer, warm, last_epoch=-1):
+            self.warm = warm
+            super().__init__(optimizer, last_epoch)
+
+        def get_lr(self):
+            n = self.last_epoch + 1
+            return [lr * min(n**-0.5, n * self.warm**-1.5) for lr in self.base_lrs]
+
+    schedule = Noam(pair()[base is not lr_scheduler.LRScheduler], 4)
+    for n in range(1, 12):
+        expected = [lr * min(n**-0.5, n * 4**-1.5) for lr in (0.1, 0.5)]
+        np.testing.assert_allclose(schedule.get_last_lr(), expected)
+        schedule.step()
+    if base is lr_scheduler.LRScheduler:
+        other = Noam(pair()[0], 4)
+        other.load_state_dict(schedule.state_dict())
+        assert other.get_last_lr() == schedule.get_last_lr() and other.last_epoch == 11
+
+
 def test_needles_names_of_arguments_stay():
     mine, _ = pair()
     schedule = optim.LinearLR(mine, start=0.5, end=1.0, total=4)
