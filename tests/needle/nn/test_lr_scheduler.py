@@ -170,6 +170,19 @@ def test_one_schedule_after_the_other_is_pytorchs(seed):
         first.step(), second.step()
 
 
+@pytest.mark.parametrize("name", ["CyclicLR", "CyclicLR halved", "OneCycleLR each"])
+def test_cycles_move_beta1_of_optimizers_that_have_it(name):
+    ours = [{"params": [ndl.Tensor([1.0])]}, {"params": [ndl.Tensor([1.0])], "betas": (0.5, 0.6)}]
+    theirs = [{"params": [torch.ones(1)]}, {"params": [torch.ones(1)], "betas": (0.5, 0.6)}]
+    mine, other = optim.Adam(ours), torch.optim.Adam(theirs)
+    first, second = both(name, (mine, other))
+    for _ in range(STEPS):
+        groups = zip(mine.param_groups, other.param_groups, strict=True)
+        for one, two in groups:
+            np.testing.assert_allclose(one["betas"], two["betas"], rtol=1e-12)
+        first.step(), second.step()
+
+
 def test_warm_restarts_go_to_places_between_epochs():
     mine, other = pair()
     ours, theirs = both("CosineAnnealingWarmRestarts", (mine, other))
