@@ -290,9 +290,8 @@ class Module(Converting):
         for (name, _, _), value in found:
             refuse_masked(value, f"load_state_dict: {name!r}")
             if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-                raise TypeError(
-                    f"load_state_dict: {name!r} is a {type(value).__name__}, not a tensor"
-                )
+                kind = type(value).__name__
+                raise TypeError(f"load_state_dict: {name!r} is a {kind}, not a tensor")
         arrays = [(entry, _array(value)) for entry, value in found]
         for entry, array in arrays:
             if array.shape != entry.shape:

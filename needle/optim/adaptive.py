@@ -189,7 +189,7 @@ class _OfAdam(Optimizer):
         "weight_decay": not_negative,
         "maximize": flag,
     }
-    _states = ("m", "v")
+    _states: ClassVar[tuple[str, ...]] = ("m", "v")
     _reads_steps = True
 
     def __init__(self, params: Iterable[Any], lr: float, betas: Any, **options: Any) -> None:

@@ -41,7 +41,8 @@ class _Cycle(Schedule):
         name = self._momentum_name
         if name is None:
             return
-        values = [self._momentum(*pair, self.steps) for pair in zip(*self._momenta, strict=True)]
+        bounds = zip(*self._momenta, strict=True)
+        values = [self._momentum(low, high, self.steps) for low, high in bounds]
         setattr(self.optimizer, name, values[0])
         for group, value in zip(self.optimizer.param_groups, values, strict=True):
             if name in group.own or value != values[0]:
