@@ -177,8 +177,8 @@ def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, 
 def _same(key: str, names: list[str]) -> str | None:
     """The one argument that `key` is another name of."""
     for group in _SAME:
-        if key in group:
-            found = [name for name in names if name in group]
+        found = [name for name in names if name in group]
+        if key in group and found:
             return found[0] if len(found) == 1 else None
     return None
 
