@@ -1,9 +1,9 @@
 """Tensors, the graph behind them, and gradients.
 
 `tensor` has the class, `node` the nodes of the graph, `dispatch` runs an op and records it,
-`engine` differentiates, and `recompute` drops values that the engine then computes again. `hooks` has
-what users attach to gradients, `anomaly` the mode that finds NaN in them. `shapes` has Spec and the
-rules for shapes, `dtypes` those for dtypes.
+`engine` differentiates, and `recompute` drops values that the engine then computes again. `hooks`
+has what users attach to gradients, `anomaly` the mode that finds NaN in them. `shapes` has Spec and
+the rules for shapes, `dtypes` those for dtypes.
 """
 
 from .anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
