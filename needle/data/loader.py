@@ -355,7 +355,7 @@ class DataLoader:
         self, fetch: Fetcher, seed: tuple[int, ...], tasks: Iterator[tuple[int, Any]]
     ) -> Iterator[Any]:
         pool, self._kept = self._kept, None
-        if pool is None:
+        if pool is None or not pool.are_alive():
             pool = Workers(
                 fetch,
                 self.num_workers,
@@ -379,9 +379,10 @@ class DataLoader:
         """End the workers, or keep them for the next pass."""
         if self.persistent_workers and self._kept is None:
             pool.drop_waiting()
-            self._kept = pool
-        else:
-            pool.close()
+            if pool.are_alive():
+                self._kept = pool
+                return
+        pool.close()
 
     def _finished(self, batch: Any) -> Any:
         """The batch as Tensors on the loader's device; only Tensors move if a function of the

@@ -129,7 +129,12 @@ class Workers:
     def drop_waiting(self) -> None:
         """Drop what the workers still prepare, so that another pass can use them."""
         while self._waiting:
-            self._waiting.popleft().receive(self._timeout)
+            with contextlib.suppress(Exception):  # an error of a batch that nobody asked for
+                self._waiting.popleft().receive(self._timeout)
+
+    def are_alive(self) -> bool:
+        """Whether all workers can take tasks."""
+        return self._close.alive and all(w.process.exitcode is None for w in self._workers)
 
     def close(self) -> None:
         """End the processes and free their shared memory."""

@@ -209,6 +209,18 @@ def test_a_worker_that_is_killed_from_outside():
         del loader, batches
 
 
+def test_a_persistent_worker_that_dies_between_passes_is_replaced():
+    loader = DataLoader(Drawn(), 4, num_workers=2, persistent_workers=True)
+    for stop in (None, 1):
+        for number, _ in enumerate(loader):
+            if number == stop:
+                break
+        (process, *_) = [p for p in multiprocessing.active_children() if p.name.endswith("-0")]
+        process.kill()
+        process.join()
+        assert [batch["name"][0] for batch in loader] == [f"item {i}" for i in range(0, 23, 4)]
+
+
 def test_a_silent_worker_is_an_error(monkeypatch):
     monkeypatch.setattr(workers, "_GRACE", 0.5)
     loader = DataLoader(Hurt(lambda: time.sleep(600)), 4, num_workers=2, timeout=0.5)
