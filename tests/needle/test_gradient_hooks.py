@@ -234,3 +234,24 @@ def test_compiled_gradients_have_the_effect_of_hooks():
     compiled = needle_tvm.jit(gradients)(x)
     for ours, theirs in zip(compiled, gradients(x), strict=True):
         np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)
+
+
+def test_hooks_and_anomaly_mode_within_checkpointed_blocks_and_transforms():
+    x, seen = ndl.Tensor([0.5, 1.0]), []
+
+    def block(x):
+        y = x.exp()
+        y.register_hook(lambda g: (seen.append(g.tolist()), g * 2)[1])
+        return (y * y).sum()
+
+    block(x).backward()
+    plain = x.grad.tolist()
+    x.grad = None
+    ndl.checkpoint(block, x).backward()
+    assert x.grad.tolist() == plain and len(seen) == 2 and seen[0] == seen[1]
+    zero = ndl.Tensor([0.0])
+    with ndl.autograd.detect_anomaly():
+        with pytest.raises(RuntimeError, match=r"gradient of sqrt .* at test_gradient_hooks\.py"):
+            ndl.func.grad(lambda x: x.sqrt().sum())(zero)
+        with pytest.raises(RuntimeError, match=r"gradient of sqrt .* at test_gradient_hooks\.py"):
+            ndl.checkpoint(lambda x: x.sqrt().sum(), zero).backward()

@@ -1,5 +1,6 @@
 """needle.Checkpoint: runs that were killed go on with the same bits."""
 
+import itertools
 import json
 import random
 import signal
@@ -172,6 +173,39 @@ def test_every_optimizer_and_schedule_goes_on_with_the_same_bits(tmp_path, kind)
     other, steps = training(kind, schedule)
     assert other.load(path) == {"name": kind}
     assert steps(3) == expected
+
+
+LOADERS = {
+    "shuffled": lambda rows, g: data.DataLoader(rows, 4, shuffle=True),
+    "seeded": lambda rows, g: data.DataLoader(rows, 4, shuffle=True, seed=3),
+    "generator": lambda rows, g: data.DataLoader(rows, 4, shuffle=True, generator=g),
+    "sampler": lambda rows, g: data.DataLoader(
+        rows, 4, sampler=data.WeightedRandomSampler(np.arange(1, 12), 13, generator=g)
+    ),
+    "threads": lambda rows, g: data.DataLoader(rows, 4, shuffle=True, workers=2),
+    "processes": lambda rows, g: data.DataLoader(rows, 4, shuffle=True, num_workers=2),
+}
+
+
+@pytest.mark.parametrize("kind", LOADERS)
+@pytest.mark.parametrize("bits", [np.random.PCG64, np.random.Philox])
+def test_a_loader_goes_on_behind_its_last_batch(tmp_path, kind, bits):
+    path, rows = tmp_path / "x.safetensors", data.NDArrayDataset(np.arange(11))
+
+    def batches(loader):
+        while True:
+            for (x,) in loader:
+                yield x.tolist()
+
+    loader = LOADERS[kind](rows, np.random.Generator(bits(5)))
+    whole = batches(loader)
+    list(itertools.islice(whole, 5))
+    ndl.Checkpoint(loader=loader).save(path)
+    expected = list(itertools.islice(whole, 7))
+    whole.close()
+    other = LOADERS[kind](rows, np.random.Generator(bits(6)))
+    ndl.Checkpoint(loader=other).load(path)
+    assert list(itertools.islice(batches(other), 7)) == expected
 
 
 def test_values_of_all_kinds_come_back(tmp_path):
