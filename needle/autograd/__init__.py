@@ -6,6 +6,7 @@ has what users attach to gradients, `anomaly` the mode that finds NaN in them. `
 the rules for shapes, `dtypes` those for dtypes.
 """
 
+from ..common.keywords import name_functions
 from .anomaly import detect_anomaly, is_anomaly_enabled, set_detect_anomaly
 from .dispatch import apply
 from .engine import grad, topological_order
@@ -28,3 +29,5 @@ __all__ = [
     "set_detect_anomaly",
     "topological_order",
 ]
+
+globals().update(name_functions([("grad", grad)]))

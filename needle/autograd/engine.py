@@ -54,7 +54,7 @@ def backward(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: 
 
 def grad(
     root: Tensor,
-    inputs: Iterable[Tensor],
+    inputs: Tensor | Iterable[Tensor],
     out_grad: Tensor | None = None,
     create_graph: bool = False,
     retain_graph: bool | None = None,
@@ -63,7 +63,8 @@ def grad(
     `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those of
     Tensor.backward.
 
-    RuntimeError as well for an input that is no leaf, requires no gradient, or is not reached.
+    `inputs` may be one Tensor. RuntimeError as well for an input that is no leaf, requires no
+    gradient, or is not reached.
 
     >>> x = ndl.Tensor([3.0])
     >>> (first,) = ndl.autograd.grad((x**3).sum(), [x], create_graph=True)
@@ -72,7 +73,7 @@ def grad(
     (27.0, 18.0)
     """
     _check_requires_grad(root)
-    inputs = list(inputs)
+    inputs = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     retain = create_graph if retain_graph is None else retain_graph
     for number, each in enumerate(inputs):
         if not isinstance(each, Tensor):

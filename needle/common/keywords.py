@@ -20,11 +20,13 @@ _SAME = (
     frozenset(("target", "y")),
     frozenset(("num_features", "dim")),
     frozenset(("k", "diagonal")),
+    frozenset(("source", "src", "value")),
+    frozenset(("root", "outputs")),
     frozenset(("ord", "p")),
     frozenset(("correction", "unbiased")),
     frozenset(("count", "steps")),
     frozenset(("stop", "end")),
-    frozenset(("out_grad", "gradient")),
+    frozenset(("out_grad", "gradient", "grad_outputs")),
     frozenset(("shape", "size")),
     frozenset(("items", "modules", "parameters", "values")),
     frozenset(("lr_lambda", "fn")),
@@ -84,7 +86,9 @@ def named(
     @functools.wraps(function)
     def composed(*args: Any, **kwargs: Any) -> Any:
         try:
-            return call(*args, **kwargs)
+            if kwargs and not kwargs.keys() <= own:
+                args, kwargs = renamed(args, kwargs)
+            return function(*args, **kwargs)
         except (TypeError, ValueError, IndexError) as error:
             if error.args and not str(error.args[0]).startswith(str(owner)):
                 error.args = (f"{owner}: {error.args[0]}", *error.args[1:])

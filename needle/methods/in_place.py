@@ -69,6 +69,8 @@ class InPlaceMethods:
     div_ = _in_place(ops.divide, "div")
     exp_ = _in_place(ops.exp)
     floor_ = _in_place(ops.floor)
+    index_add_ = _in_place(ops.index_add)
+    index_fill_ = _in_place(ops.index_fill)
     lerp_ = _in_place(ops.lerp)
     log_ = _in_place(ops.log)
     masked_fill_ = _in_place(ops.masked_fill)

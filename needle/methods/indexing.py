@@ -55,6 +55,12 @@ class IndexingMethods:
     def index_select(self: Tensor, axis: int, index: Tensor) -> Tensor:
         return ops.index_select(self, axis, index)
 
+    index_add = ops.index_add
+    index_fill = ops.index_fill
+    diff = ops.diff
+    fliplr = ops.fliplr
+    flipud = ops.flipud
+
     def ravel(self: Tensor) -> Tensor:
         return ops.ravel(self)
 

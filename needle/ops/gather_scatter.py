@@ -16,6 +16,7 @@ from ..sizes.extents import same
 from ._arguments import as_source, check_tensors
 from .along_axis import PutAlongAxis, TakeAlongAxis
 from .arithmetic import where
+from .assign import add_at, set_at
 from .getitem import getitem
 from .shape import broadcast_to
 from .slicing import set_slice
@@ -49,6 +50,24 @@ def scatter(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tens
     [6.0, 0.0, 5.0]
     """
     return _scatter("scatter", "set", a, axis, index, source)
+
+
+def index_add(a: Tensor, axis: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """A copy of `a` with alpha * source[..., i, ...] added to y[..., index[i], ...] along `axis`,
+    also at repeated positions of the vector `index`. IndexError for one out of range."""
+    check_tensors("index_add", a=a, index=index, source=source)
+    return add_at(a, _along(a, axis, index), source if alpha == 1 else source * alpha)
+
+
+def index_fill(a: Tensor, axis: int, index: Tensor, value: Tensor | float) -> Tensor:
+    """A copy of `a` with `value`, a number, at the positions of the vector `index` along `axis`.
+    IndexError for one out of range."""
+    check_tensors("index_fill", a=a, index=index)
+    return set_at(a, _along(a, axis, index), value)
+
+
+def _along(a: Tensor, axis: int, index: Tensor) -> tuple[Any, ...]:
+    return (*[slice(None)] * normalize_axis("index", axis, a.ndim), index)
 
 
 def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:

@@ -81,6 +81,18 @@ def _triangle(name: str, kind: str, a: Tensor, k: int) -> Tensor:
     return where(inside, a, make_const(full((), 0, a.dtype, a.device)))
 
 
+def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """The places (2, n) of the elements of a matrix (row, col) on and below the diagonal `offset`,
+    row by row, int64."""
+    return make_const(np.stack(np.tril_indices(as_int(row), as_int(offset), as_int(col))))
+
+
+def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
+    """The places (2, n) of the elements of a matrix (row, col) on and above the diagonal `offset`,
+    row by row, int64."""
+    return make_const(np.stack(np.triu_indices(as_int(row), as_int(offset), as_int(col))))
+
+
 def diag(a: Tensor, k: int = 0) -> Tensor:
     """The diagonal `k` of a matrix, or for a vector the matrix of zeros that has it there."""
     check_tensors("diag", a=a)

@@ -30,6 +30,7 @@ from .activation import abs as abs_
 from .along_axis import put
 from .arithmetic import compare, where
 from .elementwise import cast, sign, sqrt
+from .movement import unsqueeze
 from .reduce import Argmax, max, min, summation, var
 from .scan import cumprod
 from .shape import broadcast_to, permute, reshape
@@ -303,3 +304,9 @@ def _value(name: str, needs: str, a: Tensor) -> Any:
             f"{name}: values decide the result's shape or edges, so compiled code needs {needs}"
         )
     return a.item()
+
+
+def isin(a: Tensor, values: Tensor) -> Tensor:
+    """Whether each element of `a` is one of `values`, a tensor of any shape."""
+    check_tensors("isin", a=a, values=values)
+    return any(compare("equal", unsqueeze(a, -1), reshape(values, (-1,))), -1)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.dispatch import of_value, unrecorded
-from ..autograd.shapes import Axes, as_shape, normalize_axes, normalize_axis
+from ..autograd.shapes import Axes, as_shape, broadcast_shapes, normalize_axes, normalize_axis
 from ..autograd.tensor import Tensor, TensorTuple, make_const
 from ..backend_ndarray.arguments import count
 from ..errors import ShapeError, TraceError
@@ -22,7 +22,7 @@ from .along_axis import take_along_axis
 from .arange import arange
 from .getitem import getitem
 from .index import take
-from .movement import unsqueeze
+from .movement import flip, unsqueeze
 from .shape import broadcast_to, permute, reshape
 from .slicing import slice as get_slice
 from .tuples import concat, split
@@ -88,6 +88,36 @@ def index_select(a: Tensor, axis: int, index: Tensor) -> Tensor:
     if index.ndim > 1:
         raise ShapeError(f"index_select: index has shape {index.shape}; it must be a vector")
     return take(a, reshape(index, (-1,)), axis)
+
+
+def fliplr(a: Tensor) -> Tensor:
+    """`a` with axis 1 the other way round."""
+    return flip(a, 1)
+
+
+def flipud(a: Tensor) -> Tensor:
+    """`a` with axis 0 the other way round."""
+    return flip(a, 0)
+
+
+def broadcast_tensors(*parts: Tensor) -> tuple[Tensor, ...]:
+    """The tensors `parts`, broadcast to one shape."""
+    check_tensors("broadcast_tensors", **{f"parts[{i}]": part for i, part in enumerate(parts)})
+    shape = broadcast_shapes("broadcast_tensors", (), *[part.shape for part in parts])
+    return tuple(broadcast_to(part, shape) for part in parts)
+
+
+def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
+    """The differences of neighbouring elements of `a` along `axis`, taken `n` times. TypeError for
+    bool."""
+    check_tensors("diff", a=a)
+    axis = normalize_axis("diff", axis, a.ndim)
+    before = (*[slice(None)] * axis, slice(None, -1))
+    behind = (*[slice(None)] * axis, slice(1, None))
+    n = count("diff", "n", n, 0)
+    for _ in range(n if isinstance(a.shape[axis], Expression) else min(n, a.shape[axis])):
+        a = getitem(a, behind) - getitem(a, before)
+    return a
 
 
 def hstack(parts: Sequence[Tensor]) -> Tensor:

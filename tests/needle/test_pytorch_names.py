@@ -241,6 +241,14 @@ CALLS = {
     "narrow": lambda fw, x, y, z: x.narrow(1, -2, 2),
     "select": lambda fw, x, y, z: x.select(1, -1),
     "index_select": lambda fw, x, y, z: fw.index_select(x, 1, fw.tensor([2, 0, 2])),
+    "index_add": lambda fw, x, y, z: x.index_add(1, fw.tensor([2, 0, 2, 1]), y, alpha=-0.5),
+    "index_fill": lambda fw, x, y, z: fw.index_fill(x, 0, fw.tensor([-1]), 2.0),
+    "flips": lambda fw, x, y, z: fw.fliplr(x) * fw.flipud(y),
+    "broadcast_tensors": lambda fw, x, y, z: fw.cat(fw.broadcast_tensors(x, y[:1], z[0, 0])),
+    "diff": lambda fw, x, y, z: fw.diff(x, n=2, dim=1) * fw.diff(x).sum() + x.diff(dim=0).sum(),
+    "isin": lambda fw, x, y, z: fw.isin(fw.cat([x, y]), x[:, ::2]),
+    "triangles": lambda fw, x, y, z: fw.triu_indices(3, 4, 1) - fw.tril_indices(4, 3, -1),
+    "scatter by names": lambda fw, x, y, z: x.scatter(dim=1, index=fw.tensor([[1]]), src=y[:1, :1]),
     "ravel": lambda fw, x, y, z: x.t().ravel(),
     "mm": lambda fw, x, y, z: fw.mm(x, z).mm(y[:2]),
     "mv": lambda fw, x, y, z: fw.mv(x, y[0]),
@@ -338,6 +346,8 @@ _ARGUMENTS = {
     "copy_": lambda fw, y: (y[0],),
     "div_": lambda fw, y: (2.5,),
     "fill_": lambda fw, y: (3,),
+    "index_add_": lambda fw, y: (1, fw.tensor([2, 0, 2]), y),
+    "index_fill_": lambda fw, y: (1, fw.tensor([2, 0]), 0.5),
     "lerp_": lambda fw, y: (y, 0.25),
     "masked_fill_": lambda fw, y: (y > 1, 0.125),
     "mul_": lambda fw, y: (y,),
@@ -406,6 +416,18 @@ def test_where_a_change_in_place_would_lose_a_gradient_it_is_refused():
         ndl.tensor([1]).add_(0.5)
     with pytest.raises(ShapeError, match="mul_"):
         y.mul_(ndl.ones(3, 2))
+
+
+def test_gradients_of_one_tensor_by_pytorchs_keywords():
+    for fw in (ndl, torch):
+        x = fw.ones(3, requires_grad=True)
+        y = x * x * 2
+        found = fw.autograd.grad(
+            outputs=y, inputs=x, grad_outputs=fw.ones(3), create_graph=True, retain_graph=True
+        )[0]
+        assert found.tolist() == [4, 4, 4] and found.requires_grad
+        y.backward(gradient=fw.ones(3) * 2)
+        assert x.grad.tolist() == [8, 8, 8]
 
 
 def test_leaves_and_detached_tensors():
