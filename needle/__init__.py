@@ -229,6 +229,7 @@ bfloat16, float16, float32, float64 = "bfloat16", "float16", "float32", "float64
 int8, int16, int32, int64, uint8, uint16 = "int8", "int16", "int32", "int64", "uint8", "uint16"
 half, float, double = float16, float32, float64
 short, int, long, bool = int16, int32, int64, "bool"
+Size = tuple  # of a shape
 inf, nan, pi = _math.inf, _math.nan, _math.pi
 
 pow = ops.power

@@ -379,6 +379,13 @@ def _labels(rng: Any, x: Any) -> tuple[Any, ...]:
     return (*x(rng), np.array([1, -1, 1, -1]))
 
 
+def _projected_loss() -> Any:
+    inputs = _classes(normal(5, 3), 5, classes=4, ignored=1)
+    for bias in (False, True):
+        options = {"bias": bias, "ignore_index": 1, "label_smoothing": 0.1}
+        yield both("LinearCrossEntropyLoss", inputs, 3, 4, **options)
+
+
 LABELS = np.array([[3, 0, -1, 1], [-1, 1, 2, 3], [0, 1, 2, 3]])
 
 
@@ -417,6 +424,7 @@ LOSSES = [
             weight=WEIGHT,
             label_smoothing=0.1,
         ),
+        _projected_loss(),
         loss("NLLLoss", _classes(normal(5, 4), 5, classes=4, ignored=-100), weight=WEIGHT),
         loss("NLLLoss", _classes(normal(5, 4, 2, 3), 5, 2, 3, classes=4)),
         loss("BCELoss", lambda r: (_probabilities(r, 4, 3), _probabilities(r, 4, 3)), ()),

@@ -128,11 +128,15 @@ class TensorMethods(
     def matmul(self: Tensor, other: Tensor) -> Tensor:
         return ops.matmul(self, other)
 
-    def sum(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-        return ops.summation(self, axes, keepdims)
+    def sum(
+        self: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: Any = None
+    ) -> Tensor:
+        return ops.summation(self, axes, keepdims, dtype=dtype)
 
-    def mean(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-        return ops.mean(self, axes, keepdims)
+    def mean(
+        self: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: Any = None
+    ) -> Tensor:
+        return ops.mean(self, axes, keepdims, dtype=dtype)
 
     def max(self: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
         return ops.max(self, axes, keepdims)

@@ -6,10 +6,12 @@ from typing import Any
 
 from .. import ops
 from ..autograd.tensor import Tensor
+from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..errors import ShapeError
 from ..ops._values import check_within, whole_numbers
 from . import functional as F
+from .basic import Linear
 from .functional.loss import check_reduction
 from .module import Module
 
@@ -86,6 +88,31 @@ class CrossEntropyLoss(WeightedLoss):
     def forward(self, logits: Tensor, y: Tensor) -> Tensor:
         options = self.weight, self.ignore_index, self.reduction, self.label_smoothing
         return F.cross_entropy(logits, y, *options)
+
+
+class LinearCrossEntropyLoss(CrossEntropyLoss):
+    """`linear`, a Linear from in_features to num_classes, and the CrossEntropyLoss of its results:
+    x (N, in_features), y (N,). Arguments and errors are those of CrossEntropyLoss and Linear."""
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        bias: bool = False,
+        device: DeviceLike | None = None,
+        dtype: str = "float32",
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+    ) -> None:
+        ignored = -100 if ignore_index is None else ignore_index
+        super().__init__(reduction, label_smoothing, weight=weight, ignore_index=ignored)
+        self.linear = Linear(in_features, num_classes, bias, device, dtype)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return super().forward(self.linear(x), y)
 
 
 class NLLLoss(WeightedLoss):

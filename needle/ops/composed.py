@@ -200,10 +200,12 @@ def nan_to_num(
     return where(logical_and(infinite, a > 0), most, where(logical_and(infinite, a < 0), least, a))
 
 
-def sum(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
+def sum(
+    a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
+) -> Tensor:
     """The sum over `axes` (None: all), as `summation`.
 
     >>> ndl.sum(ndl.ones(2, 3), axis=1, keepdims=True).shape
     (2, 1)
     """
-    return summation(a, axes, keepdims)
+    return summation(a, axes, keepdims, dtype=dtype)

@@ -338,18 +338,26 @@ _ARGMAX = remembered(Argmax)
 
 
 @takes_scalars
-def summation(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Sum over `axes` (None: all). ShapeError for axes that are out of range or repeated."""
+def summation(
+    a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
+) -> Tensor:
+    """Sum over `axes` (None: all), of `a` converted to `dtype` unless that is None. ShapeError for
+    axes that are out of range or repeated."""
+    a = a if dtype is None else cast(a, dtype)
     return apply(_SUMMATION(as_axes("summation", axes), keepdims), (a,))
 
 
 @takes_scalars
-def mean(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Mean over `axes` (None: all). ShapeError for axes that are out of range or repeated.
+def mean(
+    a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
+) -> Tensor:
+    """Mean over `axes` (None: all), of `a` converted to `dtype` unless that is None. ShapeError for
+    axes that are out of range or repeated.
 
     >>> ndl.mean(ndl.Tensor([[1.0, 3.0], [5.0, 7.0]]), axis=0).numpy().tolist()
     [3.0, 5.0]
     """
+    a = a if dtype is None else cast(a, dtype)
     return apply(_MEAN(as_axes("mean", axes), keepdims), (a,))
 
 

@@ -156,7 +156,7 @@ def test_functions_can_be_pickled():
 
 
 def test_signatures_and_docstrings_are_the_functions():
-    assert options(ops.summation) == ["a", "axes", "keepdims"]
+    assert options(ops.summation) == ["a", "axes", "keepdims", "dtype"]
     assert options(nn.Linear)[:2] == ["in_features", "out_features"]
     assert ops.summation.__doc__
 

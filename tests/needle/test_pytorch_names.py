@@ -249,6 +249,8 @@ CALLS = {
     "isin": lambda fw, x, y, z: fw.isin(fw.cat([x, y]), x[:, ::2]),
     "triangles": lambda fw, x, y, z: fw.triu_indices(3, 4, 1) - fw.tril_indices(4, 3, -1),
     "scatter by names": lambda fw, x, y, z: x.scatter(dim=1, index=fw.tensor([[1]]), src=y[:1, :1]),
+    "sums in a dtype": lambda fw, x, y, z: (x > 0).sum(1, dtype=fw.float64) * x.sum(dim=1),
+    "means in a dtype": lambda fw, x, y, z: fw.mean((x > 0), dim=1, dtype=fw.double) * x.mean(),
     "ravel": lambda fw, x, y, z: x.t().ravel(),
     "mm": lambda fw, x, y, z: fw.mm(x, z).mm(y[:2]),
     "mv": lambda fw, x, y, z: fw.mv(x, y[0]),

@@ -12,6 +12,7 @@ from ...backend_ndarray.dtypes import finfo, is_floating
 from ...errors import ShapeError
 from ...ops._arguments import check_tensors
 from ...ops._values import check_within, whole_numbers
+from .basic import linear
 
 
 def check_reduction(owner: str, reduction: str, *more: str) -> None:
@@ -265,6 +266,26 @@ def cross_entropy(
             smooth = (total * weight.sum() - ops.summation(rows * weight, 1)) / classes
         losses = losses * (1 - s) + smooth * s
     return counted.reduced("cross_entropy", losses, reduction, shape)
+
+
+def linear_cross_entropy(
+    x: Tensor,
+    linear_weight: Tensor,
+    y: Tensor,
+    *,
+    linear_bias: Tensor | None = None,
+    weight: Tensor | None = None,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """`cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
+    linear_weight (in, C), as that of `linear`, linear_bias (C,). weight, ignore_index (None: -100),
+    label_smoothing and errors are those of `cross_entropy`."""
+    check_tensors("linear_cross_entropy", x=x, linear_weight=linear_weight, y=y)
+    logits = linear(x, linear_weight, linear_bias)
+    ignored = -100 if ignore_index is None else ignore_index
+    return cross_entropy(logits, y, weight, ignored, reduction, label_smoothing)
 
 
 def _soft_cross_entropy(
