@@ -5,12 +5,12 @@ The `reduction` of a loss is "mean", "sum" or "none" (ValueError for another). N
 the variance, or to the mean square. Activations and dropout take `inplace`, which has no effect.
 """
 
-import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
 
-from ...common.keywords import name_functions
+from ...autograd.tensor import Tensor
+from ...common.keywords import name_functions, named
 from ...ops import (
     celu,
     elu,
@@ -242,17 +242,22 @@ _IN_PLACE = (
 def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
     """`function` with one more argument, `inplace`, which has no effect."""
     parameters = [*inspect.signature(function).parameters.values()]
-    count = len(parameters)
     last = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
+    count = len(parameters)
 
-    @functools.wraps(function)
+    def of_one(x: Tensor, inplace: bool = False) -> Any:
+        return function(x)
+
     def call(*args: Any, inplace: bool = False, **kwargs: Any) -> Any:
         return function(*(args[:count] if len(args) == count + 1 else args), **kwargs)
 
-    call.__module__ = __name__  # where a pickle finds it
-    call.__signature__ = inspect.Signature([*parameters, last])  # type: ignore[attr-defined]
-    return call
+    made: Any = of_one if count == 1 else call
+    made.__name__ = made.__qualname__ = function.__name__
+    made.__doc__, made.__module__ = function.__doc__, __name__
+    made.__signature__ = inspect.Signature([*parameters, last])
+    return made if count == 1 else named(made, function.__name__, is_composed=True)
 
 
+_OTHERS = [(name, globals()[name]) for name in __all__ if name not in _IN_PLACE]
 globals().update({name: _with_inplace(globals()[name]) for name in _IN_PLACE})
-globals().update(name_functions(((name, globals()[name]) for name in __all__), are_composed=True))
+globals().update(name_functions(_OTHERS, are_composed=True))
