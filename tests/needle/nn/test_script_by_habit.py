@@ -1,4 +1,4 @@
-"""A training script as it is written for PyTorch, run by both frameworks: only the imports differ."""
+"""A training script as it is written for PyTorch, run by both frameworks: only imports differ."""
 
 import math
 
@@ -84,7 +84,7 @@ def define(fw):
 
 def train(fw, model, tokens):
     """The log of a few steps, the weights of their moving average, and what the model says."""
-    device = fw.device("cuda" if fw.cuda.is_available() and fw is None else "cpu")
+    device = fw.device("cpu")
     model = model.double().to(device)
     average = [p.detach().clone() for p in model.parameters()]
     optimizer = fw.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
