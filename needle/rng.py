@@ -1,7 +1,9 @@
 """The random numbers behind init, Dropout, shuffling and augmentation.
 
 Until `manual_seed` is called they come from NumPy's global generator, so that np.random.seed
-controls them; afterwards they come from a generator of needle's own.
+controls them; afterwards they come from needle's own: a counter-based one (Philox) for tensors,
+whose numbers are the same in eager and in compiled code, and one on the host for all else. Compiled
+code always draws from the former.
 """
 
 from __future__ import annotations
@@ -13,12 +15,48 @@ from typing import Any
 
 import numpy as np
 
+from .autograd.dispatch import apply
+from .autograd.tensor import Tensor, make_const
+from .backend_ndarray import Device, NDArray, cpu, zeros
 from .backend_ndarray.arguments import count
 from .backend_ndarray.locks import fork_safe_lock
 from .common.state import state
+from .ops.random import RandomUniform
 
 _lock = fork_safe_lock()
 _generator: np.random.Generator | None = None
+
+
+class _Counter:
+    """The counter-based generator: an int64 array of its key and the number of the next block."""
+
+    trace_name = "random"
+
+    def __init__(self) -> None:
+        self._made: NDArray | None = None
+
+    @property
+    def array(self) -> NDArray:
+        """The array, with a key from NumPy's global generator if nobody has set one."""
+        if self._made is None:
+            self.set(int(np.random.randint(0, 2**62)), 0)
+        assert self._made is not None
+        return self._made
+
+    def set(self, key: int, block: int) -> None:
+        """Go to the block with this number of the stream of a key."""
+        made = self._made
+        if made is None:
+            made = self._made = zeros((2,), "int64", cpu())
+        np.from_dlpack(made)[...] = key, block
+
+    def numbers(self) -> tuple[int, int]:
+        """The key, and the number of the next block."""
+        key, block = np.from_dlpack(self.array)
+        return int(key), int(block)
+
+
+_counter = _Counter()
 
 
 class _Own(threading.local):
@@ -44,6 +82,7 @@ def manual_seed(seed: int) -> None:
     seed = count("manual_seed", "seed", seed, 0)
     with _lock:
         _generator = np.random.Generator(np.random.PCG64(seed))
+        _counter.set(seed, 0)
 
 
 @contextlib.contextmanager
@@ -60,7 +99,9 @@ def get_state() -> dict[str, Any]:
     """The state of the generator as JSON values, for `set_state`."""
     with _lock:
         if _generator is not None:
-            return {"kind": "needle", "state": dict(_generator.bit_generator.state)}
+            state_of_bits = dict(_generator.bit_generator.state)
+            counter = list(_counter.numbers())
+            return {"kind": "needle", "state": state_of_bits, "counter": counter}
         state_of_numpy: Any = np.random.get_state(legacy=False)
     inner = state_of_numpy["state"]
     inner = {"key": inner["key"].tolist(), "pos": int(inner["pos"])}
@@ -76,6 +117,8 @@ def set_state(saved: Mapping[str, Any]) -> None:
             if kind == "needle":
                 bits: Any = np.random.PCG64()
                 bits.state = inner
+                key, block = saved.get("counter", (0, 0))
+                _counter.set(int(key), int(block))
                 _generator = np.random.Generator(bits)
             elif kind == "numpy":
                 key = np.asarray(inner["state"]["key"], np.uint32)
@@ -88,13 +131,30 @@ def set_state(saved: Mapping[str, Any]) -> None:
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float) -> np.ndarray[Any, Any]:
-    """float64 values from [low, high). TraceError while tracing."""
+    """float64 values from [low, high), drawn on the host. TraceError while tracing."""
     return _draw("uniform", "uniform", low, high, shape)
 
 
-def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
-    """float64 values, normally distributed. TraceError while tracing."""
-    return _draw("normal", "normal", mean, std, shape)
+def tensor(shape: tuple[int, ...], dtype: str, device: Device) -> Tensor:
+    """Numbers in [0, 1) as a Tensor of dtype float32, or float64 for that dtype, on the host: those
+    for a `device` are made of it. A trace draws them at each call."""
+    op = RandomUniform(shape, dtype == "float64")
+    trace = state.trace
+    if trace is not None:
+        if device is not cpu() or not trace.records_writes:
+            trace.refuse_random("uniform")
+        now = trace.array(_counter, "generator", lambda: _counter.array)
+        drawn: Tensor = apply(op, (now,))
+        trace.write(now, now + make_const(np.array([0, op.blocks], "int64")))
+        return drawn
+    if _own.generator is not None or _generator is None:
+        values = uniform(shape, 0.0, 1.0)
+        return make_const(values.astype("float64" if op.wide else "float32"), cpu())
+    with _lock:
+        key, block = _counter.numbers()
+        value = op.compute(_counter.array)
+        _counter.set(key, block + op.blocks)
+    return make_const(value)
 
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 from .. import backend_ndarray as nd
 from ..backend_ndarray.dtypes import ITEMSIZE
 from ..backend_ndarray.locks import fork_safe_lock
-from ..common.state import call_recording, state
+from ..common.state import call_recording, note_gradient, state
 from ..errors import ShapeError
 from ..sizes.extents import is_symbolic
 from . import anomaly, hooks
@@ -99,6 +99,8 @@ def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retai
     for leaf, _ in found:
         if leaf.attached is not None:
             hooks.accumulated(leaf)
+    if state.trace is None:
+        note_gradient()
 
 
 def _found(

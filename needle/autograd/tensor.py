@@ -15,7 +15,7 @@ from .. import backend_ndarray as nd
 from ..backend_ndarray import Device, DeviceLike, NDArray
 from ..backend_ndarray.dtypes import is_floating
 from ..common.framework_names import missing
-from ..common.state import note_replaced, state
+from ..common.state import note_gradient, note_replaced, state
 from ..errors import ShapeError, TraceError
 from ..sizes.elements import Elements, elements
 from .destination import destination
@@ -257,13 +257,12 @@ class Tensor(Value, Hooked, TensorMethods):
 
     @data.setter
     def data(self, value: Any) -> None:
-        if state.trace is not None:
-            state.trace.refuse_write(self)
         if not isinstance(value, Tensor):
             raise TypeError(f"data must be set to a Tensor, not a {type(value).__name__}")
         if value.dtype != self.dtype or value.shape != self.shape:
             raise ShapeError(f"data of {self.spec} cannot be set to {value.spec}")
-        self._replace(value.realize_cached_data())
+        if state.trace is None or not state.trace.write(self, value, replaces=True):
+            self._replace(value.realize_cached_data())
 
     def _replace(self, data: NDArray) -> None:
         self._data = data
@@ -285,12 +284,13 @@ class Tensor(Value, Hooked, TensorMethods):
 
     @requires_grad.setter
     def requires_grad(self, value: bool) -> None:
-        if not self.is_leaf:
-            raise RuntimeError("requires_grad can only be set on leaves; use detach()")
         if value and not is_floating(self.dtype):
             raise TypeError(f"a {self.dtype} tensor cannot require a gradient")
-        if state.trace is not None:
-            state.trace.refuse_write(self)
+        if state.trace is not None and bool(value) != self.requires_grad:
+            state.trace.set_requires_grad(self, bool(value))
+            return
+        if not self.is_leaf:
+            raise RuntimeError("requires_grad can only be set on leaves; use detach()")
         self.node.requires_grad = bool(value)
         note_replaced()
 
@@ -313,6 +313,8 @@ class Tensor(Value, Hooked, TensorMethods):
                     f"grad and tensor are on different devices: {value.device} and {self.device}"
                 )
         self.node.grad = value
+        if value is not None and state.trace is None:
+            note_gradient()
 
     def to(
         self, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
@@ -363,6 +365,13 @@ def handle(node: Node | None, data: Any) -> Any:
     out._node = node
     out._data = data
     return out
+
+
+def overwrite(target: Tensor, value: Tensor) -> None:
+    """Set the elements of `target`, in its memory, to those of `value`, which has its shape,
+    rounded to its dtype."""
+    if state.trace is None or not state.trace.write(target, value.astype(target.dtype)):
+        target.realize_cached_data()[...] = value.realize_cached_data()
 
 
 def no_value(x: Value) -> Exception:

@@ -43,8 +43,8 @@ def blas() -> str:
 def writes() -> int:
     """The number of writes in place so far, to any memory."""
 
-def mark_written(view: View, /) -> None:
-    """Count a write in place that other code made."""
+def mark_written(*views: View) -> None:
+    """Count writes in place that other code made, one to each."""
 
 def as_strided(view: View, shape: _Shape, strides: _Shape, offset: int, /) -> View: ...
 def to_numpy(view: View, /) -> np.ndarray[Any, Any]: ...

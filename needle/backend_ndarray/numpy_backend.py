@@ -313,9 +313,10 @@ def from_dlpack(capsule: Any) -> View:
     return View(Buffer(x.reshape(-1), foreign=True), x.shape, compact_strides(x.shape), 0)
 
 
-def mark_written(view: View) -> None:
-    """Count a write in place that other code made."""
-    view.buffer.mark_written()
+def mark_written(*views: View) -> None:
+    """Count writes in place that other code made, one to each."""
+    for view in views:
+        view.buffer.mark_written()
 
 
 def writes() -> int:

@@ -1,5 +1,5 @@
-"""Scans, sorts and weighted sums of NDArrays along one axis: by the device's own kernels where it
-has them, else with NumPy on the host."""
+"""Scans, sorts and weighted sums of NDArrays along one axis, and random numbers: by the device's
+own kernels where it has them, else with NumPy on the host."""
 
 from __future__ import annotations
 
@@ -128,3 +128,33 @@ def searchsorted(x: Array, values: Array, right: bool) -> Array:
         before &= low < high
         low, high = np.where(before, middle + 1, low), np.where(before, high, middle)
     return low
+
+
+def philox_words(key: int, counter: Array) -> list[Array]:
+    """The four words (uint64 arrays below 2**32) of the blocks with these numbers, by Philox
+    4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", section 4.3)."""
+    low = np.uint64(0xFFFFFFFF)
+    counter = counter.astype(np.uint64)
+    x = [counter & low, counter >> np.uint64(32), np.zeros_like(counter), np.zeros_like(counter)]
+    keys = [key & 0xFFFFFFFF, key >> 32 & 0xFFFFFFFF]
+    for _ in range(10):
+        a, b = np.uint64(0xD2511F53) * x[0], np.uint64(0xCD9E8D57) * x[2]
+        k0, k1 = map(np.uint64, keys)
+        half = np.uint64(32)
+        x = [b >> half ^ x[1] ^ k0, b & low, a >> half ^ x[3] ^ k1, a & low]
+        keys = [(keys[0] + 0x9E3779B9) & 0xFFFFFFFF, (keys[1] + 0xBB67AE85) & 0xFFFFFFFF]
+    return x
+
+
+def philox(state: Array, count: int, wide: bool) -> Array:
+    """`count` numbers in [0, 1): float64 if `wide`, else float32. `state` is the key and the number
+    of the first block. Word j of the stream is word j // blocks of block j % blocks."""
+    words = 2 * count if wide else count
+    blocks = -(-words // 4)
+    first = state.astype(np.uint64)[1]
+    numbers = first + np.arange(blocks, dtype=np.uint64)
+    stream = np.concatenate(philox_words(int(state.astype(np.uint64)[0]), numbers))[:words]
+    if wide:
+        bits = stream[:count] << np.uint64(32) | stream[count:]
+        return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (stream >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-24)

@@ -6,9 +6,8 @@ All functions take `shape` as separate ints (or one tuple), `device` (None: the 
 
 from __future__ import annotations
 
+import math
 from typing import Any
-
-import numpy as np
 
 from .. import backend_ndarray as nd
 from .. import ops, rng
@@ -17,6 +16,7 @@ from ..autograd.tensor import Tensor, Value
 from ..backend_ndarray import DeviceLike, dtype_name
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..backend_ndarray.dtypes import is_floating
+from ..backend_ndarray.ndarray import as_device
 from ..common.state import state
 from ..sizes.dims import Expression
 from ..sizes.extents import is_symbolic
@@ -145,7 +145,7 @@ def rand(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Uniform on [low, high). TraceError while tracing; TypeError for a dtype that is not floating.
+    """Uniform on [low, high). TypeError for a dtype that is not floating.
 
     >>> ndl.manual_seed(0)
     >>> bool((ndl.rand(100, low=2.0, high=3.0) >= 2.0).all())
@@ -153,8 +153,9 @@ def rand(
     """
     _check_floating("rand", dtype)
     low, high = finite("rand", "low", low), finite("rand", "high", high)
-    values = rng.uniform(as_shape("rand", shape), low, high)
-    return _tensor(values, device, dtype, requires_grad)
+    drawn = _drawn(as_shape("rand", shape), device, dtype)
+    values = drawn if (low, high) == (0.0, 1.0) else drawn * (high - low) + low
+    return _leaf(values, device, dtype, requires_grad)
 
 
 def randn(
@@ -166,15 +167,20 @@ def randn(
     requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed, with this mean and standard deviation `std`, which is not negative.
-    TraceError while tracing; TypeError for a dtype that is not floating.
+    TypeError for a dtype that is not floating. The numbers are made of uniform ones (Box and Muller
+    1958).
 
     >>> ndl.randn(2, 3, std=0.1).shape
     (2, 3)
     """
     _check_floating("randn", dtype)
     mean, std = finite("randn", "mean", mean), not_negative("randn", "std", std)
-    values = rng.normal(as_shape("randn", shape), mean, std)
-    return _tensor(values, device, dtype, requires_grad)
+    extents = as_shape("randn", shape)
+    drawn = _drawn((2, *extents), device, dtype)
+    length = ops.sqrt(ops.log(1.0 - drawn[0]) * -2.0)  # 1 - u is never 0
+    values = length * ops.cos(drawn[1] * (2.0 * math.pi))
+    values = values if (mean, std) == (0.0, 1.0) else values * std + mean
+    return _leaf(values, device, dtype, requires_grad)
 
 
 def randb(
@@ -184,10 +190,24 @@ def randb(
     dtype: str = "bool",
     requires_grad: bool = False,
 ) -> Tensor:
-    """True (1) with probability `p`. TraceError while tracing."""
+    """True (1) with probability `p`."""
     p = share("randb", "p", p)
-    values = rng.uniform(as_shape("randb", shape), 0.0, 1.0) < p
-    return _tensor(values, device, dtype, requires_grad)
+    drawn = _drawn(as_shape("randb", shape), device, "float32")
+    return _leaf(drawn < p, device, dtype, requires_grad)
+
+
+def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str) -> Tensor:
+    """Uniform numbers in [0, 1): float64 ones for that dtype, else float32. They are on the host,
+    so that what is made of them is the same for each device."""
+    return rng.tensor(shape, dtype, as_device(device))
+
+
+def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:
+    """Values of the host, in a dtype and on a device."""
+    values = ops.cast(values, dtype_name(dtype)).to(as_device(device))
+    if requires_grad and is_floating(values.dtype):
+        return Tensor(values, requires_grad=True)
+    return values
 
 
 def one_hot(
@@ -222,9 +242,3 @@ def _check_tensor(name: str, array: Any) -> None:
 
 def _like(array: Tensor, options: dict[str, Any]) -> dict[str, Any]:
     return {"device": array.device, "dtype": array.dtype, **options}
-
-
-def _tensor(
-    values: np.ndarray[Any, Any], device: DeviceLike | None, dtype: str, requires_grad: bool
-) -> Tensor:
-    return Tensor(values, device=device, dtype=dtype, requires_grad=requires_grad)

@@ -48,9 +48,9 @@ class InnerTrace(Trace):
     def _name(self, tensor: Value) -> str | None:
         return super()._name(tensor) if self._outer is None else self._outer._name(tensor)
 
-    def refuse_assignment(self, module: Any, name: str, value: Any) -> None:
+    def assign(self, module: Any, name: str, value: Any) -> None:
         if self._outer is not None:
-            self._outer.refuse_assignment(module, name, value)
+            super().assign(module, name, value)  # refused: it would be one for each step
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

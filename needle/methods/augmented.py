@@ -11,7 +11,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from ..autograd.tensor import Tensor
+from ..autograd.tensor import Tensor, overwrite
 from ..backend_ndarray.dtypes import is_floating
 from ..common.state import state
 from ..errors import ShapeError
@@ -39,8 +39,6 @@ def _method(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Tensor
             return compute(self, other)
         if state.grad and self.requires_grad:
             raise recorded(self, symbol)
-        if state.trace is not None:
-            state.trace.refuse_write(self)
         result = compute(self, other)
         write(self, symbol, result)
         return self
@@ -66,13 +64,15 @@ def write(target: Tensor, symbol: str, result: Any) -> None:
         raise TypeError(
             f"{name}: the result is {result.dtype}, which does not fit into a {target.dtype} tensor"
         )
-    data, values = target.realize_cached_data(), result.realize_cached_data()
-    if any(step == 0 and n > 1 for n, step in zip(data.shape, data.strides, strict=True)):
+    data = target._data
+    if data is not None and any(
+        step == 0 and n > 1 for n, step in zip(data.shape, data.strides, strict=True)
+    ):
         raise RuntimeError(
             f"{name}: some elements of this {target.spec} share memory (it was broadcast): make "
             "the tensor from a clone() of the broadcast one"
         )
-    data[...] = values
+    overwrite(target, result)
 
 
 def recorded(target: Tensor, symbol: str) -> RuntimeError:

@@ -51,7 +51,7 @@ class Module(Converting):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if state.trace is not None:
-            state.trace.refuse_assignment(self, name, value)
+            state.trace.assign(self, name, value)
         before = self.__dict__.get(name)
         check_assigned(self, Module, name, value, before)
         if value is None and isinstance(before, Parameter):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
 from ..backend_ndarray.arguments import share
 from ..backend_ndarray.dtypes import compute_dtype
+from ..common.state import state
 from ..nn.module import Module
 from .optimizer import wide, write
 
@@ -29,6 +30,8 @@ class EMA:
     ...     y = model(ndl.ones(1, 2))  # by the averages
     """
 
+    tells_traces: ClassVar[bool] = True  # what `update` reads and writes
+
     def __init__(self, params: Module | Iterable[Tensor], decay: float = 0.999) -> None:
         self.params = params.parameters() if isinstance(params, Module) else list(params)
         self.decay = share("EMA", "decay", decay)
@@ -43,10 +46,21 @@ class EMA:
 
     def update(self) -> None:
         """Move the averages towards the parameters; call it after each step of the optimizer."""
-        self.updates += 1
+        trace = state.trace
+        if trace is not None:
+            for i, param in enumerate(self.params):
+                average = trace.array(self, f"averages.{i}", lambda i=i: self.averages[i])
+                value = param.detach().astype(average.dtype)
+                trace.write(average, average * self.decay + value * (1 - self.decay))
+            trace.before_call(self._count)
+            return
+        self._count()
         for average, param in zip(self.averages, self.params, strict=True):
             value = wide(param.realize_cached_data())
             write(average, average * self.decay + value * (1 - self.decay))
+
+    def _count(self) -> None:
+        self.updates += 1
 
     def copy_to(self) -> None:
         """Set the parameters to the averages."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any
 
 from ..backend_ndarray.arguments import not_negative
+from ..common.state import state
+from ..errors import TraceError
 
 NUMBERS = (bool, int, float)
 
@@ -67,6 +69,11 @@ class Group(MutableMapping[str, Any]):
 
     def __setitem__(self, name: str, value: Any) -> None:
         owner = type(self.optimizer).__name__
+        if state.trace is not None:
+            raise TraceError(
+                f"tracing: the function sets {name!r} of {owner}, which it would do only now: set "
+                "it outside, or step a schedule in the function"
+            )
         if name == "betas" and "beta1" in self._names():
             self["beta1"], self["beta2"] = pair_of(owner, value)
             return

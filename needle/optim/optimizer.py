@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..autograd.tensor import Tensor
-from ..backend_ndarray import Device, NDArray, cpu, from_dlpack, full, zeros
+from ..backend_ndarray import Device, NDArray, cpu, from_dlpack, zeros
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
-from ..common.state import state
+from ..common.state import call_recording, state
 from .clip import clip_grad_norm
 from .groups import NUMBERS, Group, Options, split_names
+from .traced import record_step
 
 Check = Callable[[str, str, Any], Any]  # (optimizer, option, value) -> the value, or an error
 
@@ -37,6 +38,7 @@ class Optimizer:
     number, and for a parameter that is not a floating-point Tensor.
     """
 
+    tells_traces: ClassVar[bool] = True  # what a step reads and writes
     checks: ClassVar[dict[str, Check]] = {}  # of the options besides lr
     _states: ClassVar[tuple[str, ...]] = ()  # names of what may be kept for a parameter
     _optional: ClassVar[tuple[str, ...]] = ()  # names of options that may be None
@@ -50,7 +52,8 @@ class Optimizer:
         given = list(params)
         self.lr = not_negative(name, "lr", lr)
         self.state: dict[int, dict[str, NDArray]] = {}  # by position of the parameter, and name
-        self._steps: dict[int, Any] = {}  # the memory of each "step"
+        self._counts: NDArray  # every "step", on the host
+        self._steps: dict[int, Any] = {}  # the memory of each
         for option, value in options.items():
             setattr(self, option, self.checks[option](name, option, value))
         self.params: list[Tensor] = []
@@ -85,19 +88,21 @@ class Optimizer:
                 made[option] = value
         self.params += params
         self.param_groups.append(made)
+        self._make_counts()
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter once. Records no graph. Returns what `closure`, which computes the
         loss and its gradients, returns, and None without one."""
         loss = None if closure is None else closure()
+        if state.trace is not None:
+            call_recording(False, record_step, self, state.trace)
+            return loss
         for group in self.param_groups:
             options = group.options
             rule, lr, goes_up = self._rule(options), options.lr, options.maximize
             is_known, group.rule = rule is group.rule, rule
             for i in group.numbers:
                 param = self.params[i]
-                if state.trace is not None:
-                    state.trace.refuse_write(param)
                 grad = param.grad
                 if grad is None:
                     continue
@@ -121,7 +126,7 @@ class Optimizer:
         if i not in self.state:
             self.state[i] = {}
             self._set_steps(i, 0)
-        kept, data = self.state[i], param.realize_cached_data()
+        kept, data = self.state[i], param._data
         for name in rule.states:
             shape = self._state_shape(name, param)
             if name not in kept and shape is not None:
@@ -131,38 +136,37 @@ class Optimizer:
     def _set_steps(self, i: int, steps: int) -> None:
         """Set the number of steps of parameter `i`: a tensor on the host, in whose memory Python
         counts."""
-        device = self.params[i].device
-        counter = np.full((), steps, "int64")
-        host = cpu() if device.name == "cuda" else device
-        self.state[i]["step"] = from_dlpack(counter, device=host)
-        self._steps[i] = counter.reshape(1).data
+        counter = np.from_dlpack(self._counts)[i : i + 1]
+        counter[0] = steps
+        self.state[i]["step"] = from_dlpack(counter.reshape(()), device=self._counts.device)
+        self._steps[i] = counter.data
+
+    def _make_counts(self) -> None:
+        """Make the array of all numbers of steps."""
+        if not self.params:
+            return
+        device = self.params[0].device
+        known = {i: memory[0] for i, memory in self._steps.items()}
+        self._counts = zeros(
+            (len(self.params),), "int64", cpu() if device.name == "cuda" else device
+        )
+        for i, steps in known.items():
+            self._set_steps(i, steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_steps"}
+        hidden = ("_steps", "_counts")
+        return {name: value for name, value in vars(self).items() if name not in hidden}
 
     def __setstate__(self, values: Mapping[str, Any]) -> None:
         vars(self).update(values)
         self._steps = {}
+        self._make_counts()
         for i, kept in self.state.items():
             self._set_steps(i, int(kept["step"].item()))
 
     def _first(self, name: str, options: Any) -> float:
         """What a tensor of the state is filled with before the first step."""
         return 0.0
-
-    def _inputs(self, i: int) -> tuple[Any, list[Tensor]]:
-        """The op of the next step of parameter `i`, which has a gradient, and its inputs."""
-        param = self.params[i]
-        group = self._group_of(param)
-        rule = self._rule(group.options)
-        kept = self._kept(i, rule, group.options)
-        arrays = [kept[name] for name in rule.states]
-        device = param.device
-        lr, step = full((), group["lr"], "float64", device), kept["step"].to(device)
-        gradient: Any = param.grad
-        gradient = -gradient if group.options.maximize else gradient
-        tensors = [Tensor(x, requires_grad=False) for x in (*arrays, lr, step)]
-        return rule, [param.detach(), gradient, *tensors]
 
     def _written(self, param: Tensor) -> NDArray:
         """The array to update in place."""

@@ -6,9 +6,10 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ..backend_ndarray.arguments import count, not_negative, share
+from ..common.state import state
 from .groups import Group
 from .optimizer import Optimizer
 
@@ -26,6 +27,7 @@ class Schedule:
     gets a rate of its own.
     """
 
+    tells_traces: ClassVar[bool] = True
     _is_absolute = False  # whether `step` replaces a rate that others have set
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1, *, split: bool = False) -> None:
@@ -106,6 +108,9 @@ class Schedule:
 
     def step(self) -> None:
         """Advance the schedule; call it after each step (or epoch) of the optimizer."""
+        if state.trace is not None:
+            state.trace.before_call(self.step)
+            return
         self._go_to(self._steps + 1)
 
     def _go_to(self, steps: Any) -> None:

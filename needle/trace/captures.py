@@ -136,7 +136,10 @@ class _Search:
         else:
             if self._values:
                 _check_readable(path, value)
-            self._add(path if named else f"class of {path}", value if named else kind, link)
+            if named or _tells(value):
+                self._add(path, value, link)
+            else:
+                self._add(f"class of {path}", kind, link)
             self._object(path, value, link)
 
     def _module(self, path: str, module: Module, link: Any) -> None:
@@ -208,7 +211,8 @@ class _Search:
             done.add(name)
             where, last = f"{path}.{name}".strip("."), link
             if name in own and not is_class:
-                if not is_module:  # `walk` goes through those of a Module
+                # `walk` goes through those of a Module; an optimizer tells the trace what it reads.
+                if not is_module and (isinstance(own[name], PLAIN) or not _tells(thing)):
                     self.visit(where, own[name], Link(own, name, own[name], link))
                 continue
             if not is_class and not is_module and hasattr(thing, "__dict__"):
@@ -218,7 +222,7 @@ class _Search:
                     self._of_class(where, thing, name, base, last)
                 else:
                     last = Without(vars(base), name, last)
-        if own and not is_class and not is_module and "all" not in done:
+        if own and not is_class and not is_module and "all" not in done and not _tells(thing):
             if self._every_name or self._names & _MAY_BE_ABSENT:
                 done.add("all")
                 self._add(f"names of {path}", tuple(own), Whole(own, items_of(own), link))
@@ -300,6 +304,11 @@ class _Search:
             if vars(fn):
                 self._objects.append((path, fn, link, set()))
         self._visit_all(steps)
+
+
+def _tells(thing: Any) -> bool:
+    """Whether an object tells a trace what its methods read and write (`Recorder.array`)."""
+    return bool(getattr(type(thing), "tells_traces", False))
 
 
 @lru_cache(maxsize=1024)

@@ -12,29 +12,15 @@ from typing import Any
 from ..autograd.engine import topological_order
 from ..autograd.node import Node
 from ..autograd.tensor import TensorTuple
-from ..backend_ndarray import NDArray
 from ..common import tree
 from ..errors import TraceError
 from ..op.subgraph import Body
 from ..sizes.dims import Dim, Expression, dims_of
 from ..sizes.extents import at_sizes
 from . import library_code
+from .leaf import Leaf
 from .weights import Weights
-
-
-@dataclasses.dataclass(eq=False)
-class Leaf:
-    """An input (`value` is the example), a parameter or buffer, or a constant of a graph."""
-
-    name: str
-    node: Node
-    value: NDArray = dataclasses.field(repr=False)
-    others: tuple[str, ...] = ()  # further names of a parameter
-
-    @property
-    def spec(self) -> Any:
-        """Shape, dtype and device."""
-        return self.node.spec
+from .writes import Effects
 
 
 @dataclasses.dataclass(eq=False)
@@ -58,6 +44,8 @@ class Graph:
     output_names: tuple[str, ...] = ()  # if the model has names for them
     nodes: list[Node] = dataclasses.field(init=False)
     weights: Weights = dataclasses.field(init=False)  # the current `params`
+    # What the last inputs and outputs are, and what a call does besides.
+    effects: Effects = dataclasses.field(init=False, default_factory=Effects)
 
     def __post_init__(self) -> None:
         self.nodes = topological_order(self.outputs)
@@ -101,7 +89,7 @@ class Graph:
         outputs = [made[node] for node in self.outputs]
         trees = self.input_tree, self.output_tree, self.signature
         graph = Graph(inputs, params, constants, outputs, *trees, self.output_names)
-        graph.weights = self.weights
+        graph.weights, graph.effects = self.weights, self.effects
         return graph
 
     def flatten_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -161,6 +149,8 @@ class Graph:
                 edges = [number[id(source)] for source in node.input_nodes]
                 add(type(node.op).__module__, repr(node.op), edges, *node.specs)
         add("outputs", [number[id(node)] for node in self.outputs], *self.output_names)
+        if self.effects.kept or self.effects.fed:
+            add("effects", len(self.effects.fed), *[slot.name for slot in self.effects.kept])
         for part in (*self.input_tree["args"], self.output_tree):
             add(tree.text(part))
         for name, part in self.input_tree["kwargs"].items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..autograd.dispatch import explain
@@ -30,14 +30,19 @@ from .captures import Surroundings, changed_links, found_in
 from .graph import Graph, Leaf, flatten_call, flatten_outputs, positional_names
 from .input_specs import symbolic_specs
 from .weights import Baked, Weights, baked_in, tensors_of
+from .writes import Variable, Writing
 
 __all__ = ["Graph", "Leaf", "Node", "Trace", "trace", "trace_flat"]
 
 
-class Trace:
-    """The state of one trace. Ops, tensors and modules find it as `state.trace`."""
+class Trace(Writing):
+    """The state of one trace. Ops, tensors and modules find it as `state.trace`.
 
-    def __init__(self, has_dims: bool = False) -> None:
+    With `writes`, those to tensors that outlive the traced function become results of the graph;
+    otherwise they are refused.
+    """
+
+    def __init__(self, has_dims: bool = False, writes: bool = False) -> None:
         self._leaves: dict[int, Leaf] = {}  # by id of the tensor
         self._tensors: dict[int, Any] = {}  # the leaves' tensors, by id
         self._names: dict[int, str] = {}  # names of the models' parameters and buffers, by id
@@ -47,6 +52,7 @@ class Trace:
         self._stack: list[str] = []
         self._state: list[tuple[Module, dict[str, Any]]] = []
         self._closed_over = 0
+        super().__init__(writes)
         self.has_dims = has_dims
         self.recorded = 0  # ops, also those that nothing reads
 
@@ -71,6 +77,10 @@ class Trace:
         state.trace = self
         try:
             yield
+        except BaseException:
+            for undo in reversed(self._undo):
+                undo()
+            raise
         finally:
             state.trace = None
             for module, before in self._state:
@@ -121,16 +131,21 @@ class Trace:
 
     def leaf(self, tensor: Value) -> Node:
         """The node that stands for a tensor with a value."""
+        now = self._now.get(id(tensor))
+        return self._first(tensor).node if now is None else now
+
+    def _first(self, tensor: Value) -> Leaf:
+        """The leaf that stands for a tensor as it was when the call began."""
         found = self._leaves.get(id(tensor))
         if found is None:
             own = tensor._node
-            node = Node(tensor.spec, own is not None and own.requires_grad, "")
+            node = Variable(tensor.spec, own is not None and own.requires_grad)
             node.attached = None if own is None else own.attached
             name = self._name(tensor) or "const"
             others = tuple(self._others.get(id(tensor), ()))
             found = self._leaves[id(tensor)] = Leaf(name, node, tensor._data, others)
             self._tensors[id(tensor)] = tensor
-        return found.node
+        return found
 
     def check_read(self, tensor: Value) -> None:
         """TraceError unless `tensor` is a constant."""
@@ -146,30 +161,6 @@ class Trace:
             f"tracing, so nothing may depend on them{user_line()}"
         )
 
-    def refuse_write(self, tensor: Value) -> None:
-        """TraceError unless `tensor` is a constant that no op has used."""
-        name = self._name(tensor)
-        if name is not None:
-            what = f"{name!r}"
-        elif tensor._data is None:
-            what = f"the {self._origin(tensor)}"
-        elif id(tensor) in self._leaves:
-            what = "a constant that is in use"
-        else:
-            return
-        raise TraceError(
-            f"tracing: {self.here} writes to {what}; a trace changes nothing{user_line()}"
-        )
-
-    def refuse_assignment(self, module: Module, name: str, value: Any) -> None:
-        """TraceError if a tensor is assigned to an attribute of a traced module."""
-        if id(module) in self._paths and isinstance(value, Value):
-            path = self._paths[id(module)]
-            raise TraceError(
-                f"tracing: {self.here} assigns to {f'{path}.{name}' if path else name!r} "
-                f"(of {type(module).__name__}); a trace changes nothing{user_line()}"
-            )
-
     def refuse_random(self, what: str) -> None:
         """TraceError: random numbers would be baked in."""
         raise TraceError(
@@ -179,8 +170,9 @@ class Trace:
 
     def gradients(self) -> list[tuple[str, Node]]:
         """The gradients that parameters and buffers have, each with its tensor's name."""
-        leaves = [leaf for key, leaf in self._leaves.items() if key in self._names]
-        return [(each.name, each.node.grad.node) for each in leaves if each.node.grad is not None]
+        named = [leaf for key, leaf in self._leaves.items() if key in self._names]
+        grads = [(leaf.name, leaf.node.last_grad) for leaf in named]
+        return [(name, grad.node) for name, grad in grads if grad is not None]
 
     @contextlib.contextmanager
     def entered(self, module: Module) -> Iterator[None]:
@@ -249,7 +241,8 @@ class Trace:
         unfound = {leaf.name: tensor[id(leaf)] for leaf in graph.params if leaf.name not in known}
         constants = [tensor[id(leaf)] for leaf in graph.constants]
         names = [leaf.name for leaf in graph.params]
-        return Weights(find, names, unfound, constants, bake)
+        same = {name: each for name, each in self._written.items() if name in known}
+        return Weights(find, names, unfound, constants, bake, same)
 
 
 def trace(
@@ -309,6 +302,7 @@ def trace_flat(
     follow_all: bool = False,
     dims: Mapping[Any, Any] | None = None,
     positions: Sequence[str] = (),
+    writes: bool = False,
 ) -> Graph:
     """The graph of `call`, which takes a list of tensors, on these named examples. `dims` is as for
     `trace`; `positions` are the names of positional arguments.
@@ -316,13 +310,15 @@ def trace_flat(
     `find` returns what else it can read, as `found_in` does. With `follow_all`, all Tensors there
     are leaves that `Graph.weights` follows, not only Parameters and buffers, and its `follow` also
     refuses a change of the Python values that the trace has read there. A gradient in one of these
-    Tensors that is not returned is then a TraceError.
+    Tensors that is not returned is then a TraceError. With `writes`, `Graph.effects` says what
+    calls write.
     """
     if state.trace is not None:
         raise TraceError("trace: already tracing on this thread")
-    run = Trace(bool(dims))
+    run = Trace(bool(dims), writes)
     surroundings = find()
     for name, (item, _) in surroundings.items():
+        run.labels[id(item)] = name
         if isinstance(item, Module):
             run.adopt(item, f"{name}." if name else "")
         elif isinstance(item, Parameter):
@@ -342,10 +338,13 @@ def trace_flat(
         _check_outputs(output_tree)
         nodes = [as_tensor(value).node for _, value in outputs]
         gradients = run.gradients()
-    flat = {"args": [tree.LEAF] * len(leaves), "kwargs": {}}
+        leaves, nodes = run.end(leaves, nodes)
+        count = len(leaves) - len(run.effects.kept)
+        flat = {"args": [tree.LEAF] * count, "kwargs": {}}
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
+    graph.effects = run.effects
     if follow_all:
-        _check_gradients(gradients, graph)
+        _check_gradients(gradients, graph, run.stepped)
     written = changed_links(surroundings) if follow_all else {}
     bake = functools.partial(baked_in, written=written) if follow_all else None
     graph.weights = run.weights(graph, find, bake)
@@ -404,11 +403,13 @@ def _check_outputs(output_tree: Any) -> None:
         _check_outputs(item)
 
 
-def _check_gradients(gradients: Sequence[tuple[str, Node]], graph: Graph) -> None:
+def _check_gradients(
+    gradients: Sequence[tuple[str, Node]], graph: Graph, stepped: Collection[str]
+) -> None:
     """TraceError for a gradient that no output depends on: nothing would ever see it."""
     used = {id(node) for node in graph.nodes}
     for name, node in gradients:
-        if id(node) not in used:
+        if id(node) not in used and name not in stepped:
             raise TraceError(
                 f"tracing: the gradient in {name}.grad would be lost, because compiled code "
                 "returns gradients and sets none: return it (as in `return loss, [p.grad for p in "

@@ -27,6 +27,7 @@ class Weights:
     `find()` searches everything the function can reach, as `found_in` does; `names` are the used
     weights, `unfound` those of them that the search did not reach. `bake` (see `baked_in`) returns
     the values there that are fixed in the trace; without it a change of these is not noticed.
+    `same` are further tensors by name: the search must find these very ones, with any value.
     Writes of other libraries to shared memory (DLPack) are not seen. Safe to call from any thread.
     """
 
@@ -37,7 +38,9 @@ class Weights:
         unfound: Mapping[str, Tensor],
         constants: list[Tensor],
         bake: Callable[[Surroundings], Baked] | None = None,
+        same: Mapping[str, Tensor] | None = None,
     ) -> None:
+        self._same = dict(same or {})
         self._find, self._names, self._unfound, self._constants = find, names, unfound, constants
         self._bake = bake
         around = find()
@@ -81,6 +84,18 @@ class Weights:
                 use(_values(self._names, tensors))
             self._tensors, self._links, self._seen, self._stamp = tensors, links, seen, stamp
 
+    @property
+    def stamp(self) -> int:
+        """A number that differs after every change that `follow` has looked at."""
+        return self._stamp
+
+    def advance(self, writes: int, replacements: int) -> None:
+        """Count writes and replacements of the caller's own, which are no change of these weights.
+        If others came between, the next call of `follow` looks."""
+        now = self._now()
+        if now == self._stamp + (replacements << 64) + writes:
+            self._stamp = now
+
     def _check_baked(self, around: Surroundings) -> None:
         """ChangedError if a value that is fixed in the trace is another one now."""
         if self._bake is not None:
@@ -92,7 +107,7 @@ class Weights:
     def _search(self, around: Surroundings) -> tuple[list[Tensor], list[Any], set[int]]:
         """The weights in order, the links that lead to used tensors, and the numbers of the
         constants among these."""
-        wanted = {*self._names, *self._aliases}
+        wanted = {*self._names, *self._aliases, *self._same}
         constants = {id(tensor): number for number, tensor in enumerate(self._constants)}
         found, reached = dict(self._unfound), set()
         links = {subject(link): link for link in self._bonds}
@@ -116,6 +131,9 @@ class Weights:
                     f"{alias!r} and {name!r} were one weight when the function was traced, and are "
                     "two now: compile it again"
                 )
+        for name, tensor in self._same.items():
+            if found[name] is not tensor:
+                raise ChangedError(f"{name!r} is another tensor than when the function was traced")
         return [found[name] for name in self._names], list(links.values()), reached
 
     def _other_names(self, around: Surroundings) -> dict[str, str]:
@@ -123,7 +141,7 @@ class Weights:
         found: dict[str, Tensor] = {}
         for name, tensor, _ in tensors_of(around):
             found.setdefault(name, tensor)
-        known = {id(found[name]): name for name in self._names if name in found}
+        known = {id(found[name]): name for name in (*self._names, *self._same) if name in found}
         names = ((name, known.get(id(tensor))) for name, tensor in found.items())
         return {name: first for name, first in names if first not in (None, name)}
 

@@ -53,7 +53,8 @@ def needle(
             inner = aot_module_simplified(
                 graph,
                 example_inputs,
-                fw_compiler=_training,
+                fw_compiler=functools.partial(_part, asked, check),
+                bw_compiler=functools.partial(_part, asked, check),
                 inference_compiler=functools.partial(_inference, asked, check),
                 decompositions=backend_decompositions(),
                 keep_inference_input_mutations=True,
@@ -83,8 +84,30 @@ class _Graph:
         return self._forward(*args)
 
 
-def _training(gm: Any, example_inputs: Sequence[Any]) -> Any:
-    raise LeftToPyTorchError("training: for inference, call the model under torch.no_grad()")
+def _part(asked: Any, check: bool, gm: Any, example_inputs: Sequence[Any]) -> Any:
+    """The forward or the backward pass of a graph that gradients are taken of."""
+    return _Part(gm, Compiled(gm, (), asked, check))
+
+
+class _Part:
+    """A pass of a graph as AOTAutograd calls it: its code, or the pass itself in PyTorch."""
+
+    _boxed_call = True
+
+    def __init__(self, gm: Any, inner: Compiled) -> None:
+        self._gm, self._inner = gm, inner
+        self._left = False
+
+    def __call__(self, args: list[Any]) -> Any:
+        given = list(args)
+        if not self._left:
+            try:
+                return self._inner(given)
+            except LeftToPyTorchError as error:
+                self._left = error.always
+                if error.reason:
+                    warn(error.reason)
+        return self._gm(*args)
 
 
 def _inference(asked: Any, check: bool, gm: Any, example_inputs: Sequence[Any]) -> Any:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from needle import Tensor
 from needle.autograd.node import Node
+from needle.backend_ndarray import NDArray
 from needle.common import tree
 from needle.errors import ChangedError, TraceError
 from needle.op import Op
 from needle.trace.captures import Surroundings
 from needle.trace.tracer import as_tensor
 from needle.trace.weights import Weights, baked_in, differences
+from needle.trace.writes import Effects
 from needle_tvm.compiler.executable import calls_of
-from needle_tvm.errors import ParameterError
+from needle_tvm.compiler.step_export import Traced
+from needle_tvm.errors import InputError, ParameterError
 from needle_tvm.runtime import Program
 
 _ticks = itertools.count()
@@ -52,8 +58,10 @@ class Compiled(Entry):
     """Compiled code that returns a flat tuple, or one tensor if `output_tree` has one alone.
 
     `with_gradient` says for each result whether the function's would require a gradient: taking
-    one through the compiled result is an error.
+    one through the compiled result is an error. `traced` is what it was made of.
     """
+
+    traced: Traced
 
     def __init__(
         self,
@@ -84,7 +92,10 @@ class Compiled(Entry):
     def __call__(self, leaves: Sequence[Any]) -> Any:
         """See Entry."""
         self.use()
-        results = self._calls(tuple(leaves), {})
+        return self._returned(self._calls(tuple(leaves), {}))
+
+    def _returned(self, results: Any) -> Any:
+        """What the function returns, of one tensor or a tuple."""
         for number, op in self._nodes:
             result = results if self._single else results[number]
             result._node = node = Node(result.spec, True)
@@ -92,6 +103,111 @@ class Compiled(Entry):
         if self._tree is None:
             return results
         return tree.unflatten(self._tree, iter([results] if self._single else results))
+
+
+class Stepped(Compiled):
+    """Compiled code that also writes to tensors and arrays around the function: its `effects`.
+
+    One thread at a time calls it: `turn()` is the lock."""
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        weights: Weights,
+        output_tree: Any,
+        with_gradient: Sequence[bool],
+        effects: Effects,
+        turn: Callable[[], threading.RLock],
+    ) -> None:
+        super().__init__(name, program, weights, output_tree, with_gradient)
+        self._effects, self._turn = effects, turn
+        main = program.executor.main
+        self._in_place = bool(main.in_place)
+        self._count = len(main.outputs) - len(effects.kept)
+        self._replaced = [slot for slot in effects.kept if slot.put is not None]
+        # The arrays of `effects`, and the views of those that are written, as long as the stamp of
+        # the weights is this one.
+        self._stamp = -1
+        self._arrays: list[NDArray] = []
+        self._marks: list[tuple[Any, list[Any]]] = []
+
+    def is_current(self) -> bool:
+        """See Entry."""
+        if not super().is_current():
+            return False
+        effects = self._effects
+        if self._weights.stamp == self._stamp:
+            holds = all([guard() for guard in effects.guards])
+        else:
+            holds = all([guard() for guard in (*effects.guards, *effects.checks)])
+            self._stamp = -1
+        if not holds:
+            self.outdated = "an optimizer has other options, or has counted other steps"
+        return holds
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        """See Entry."""
+        self.use()
+        effects, calls, weights = self._effects, self._calls, self._weights
+        with self._turn():
+            effects.begin()
+            if self._stamp != weights.stamp or self._replaced:
+                self._find_arrays()
+            given = (*leaves, *self._arrays)
+            results = calls.run_in_place(given) if self._in_place else None
+            if results is None:
+                self._check_apart(leaves)
+                results = calls.run(given)
+            self._keep(results[self._count :])
+            for mark, views in self._marks:
+                mark(*views)
+            count = len(self._replaced)
+            weights.advance(len(effects.kept) - count, count)
+            self._stamp = weights.stamp
+        found = results[: self._count]
+        return self._returned(found[0] if self._single else tuple(found))
+
+    def _keep(self, values: Sequence[Any]) -> None:
+        """Keep new values; None stands for what the code has written over an array."""
+        for slot, array, value in zip(
+            self._effects.kept, self._arrays[len(self._effects.fed) :], values, strict=True
+        ):
+            if value is not None:
+                new = value.realize_cached_data() if isinstance(value, Tensor) else value
+                if slot.put is None:
+                    array[...] = new
+                else:
+                    array = new
+            if slot.put is not None:
+                slot.put(array)
+
+    def _find_arrays(self) -> None:
+        effects = self._effects
+        kept = [
+            # What holds the old array may be read after the call.
+            slot.find() if slot.put is None else slot.find().copy()
+            for slot in effects.kept
+        ]
+        self._arrays = [*[slot.find() for slot in effects.fed], *kept]
+        by_device: dict[Any, list[Any]] = {}
+        for slot, array in zip(effects.kept, kept, strict=True):
+            if slot.put is None:
+                by_device.setdefault(array.device, []).append(array.view)
+        self._marks = [(device.kernels.mark_written, each) for device, each in by_device.items()]
+
+    def _check_apart(self, leaves: Sequence[Any]) -> None:
+        """InputError for an argument in memory that the code writes: the function would see that
+        change."""
+        effects = self._effects
+        for slot, kept in zip(effects.kept, self._arrays[len(effects.fed) :], strict=True):
+            for leaf in leaves if kept.device.name != "cuda" else ():
+                given = leaf.realize_cached_data() if isinstance(leaf, Tensor) else leaf
+                if np.may_share_memory(np.from_dlpack(kept), np.from_dlpack(given)):
+                    raise InputError(
+                        f"an argument shares memory with {slot.name}, which the function writes: "
+                        "give it a copy"
+                    )
 
 
 class _Call(Op):

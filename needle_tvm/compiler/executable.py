@@ -73,7 +73,7 @@ class Executable:
         self._source = source
         self._weights: Weights | None = None if params is None else FixedWeights(params)
         self._loaded_weights = self._weights
-        self._state: State | None = None if program is None else program.state
+        self._state: State | None = None if program is None else program.kept
         if source is not None:
             self._weights = source.weights
             self._state = source.state
@@ -129,11 +129,16 @@ class Executable:
             self._program.set_params(given)
         count = len(main.params)
         if main.state:
-            self._state = self._program.state if self._program is not None else None
+            self._state = self._program.kept if self._program is not None else None
             self._state = self._state or OwnState(_named(main, arrays[count:]))
         pairs = zip(main.params, arrays[:count], strict=True)
         copies = {spec.name: np.array(array) for spec, array in pairs}
         self._weights = FixedWeights(copies)
+
+    def with_state(self, state: State) -> Executable:
+        """This executable with a state of its own."""
+        self._state = state
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the model; Tensors in the structure the model returns.

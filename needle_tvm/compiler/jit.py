@@ -11,6 +11,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from needle import Tensor
@@ -20,14 +21,16 @@ from needle.common.state import state
 from needle.errors import DimError, TraceError
 from needle.trace import trace_flat
 from needle.trace.captures import Surroundings, found_in
-from needle.trace.graph import Graph, is_tensor
+from needle.trace.graph import is_tensor
 from needle.trace.weights import differences
 from needle_tvm.compiler.compiler import compile_source
-from needle_tvm.compiler.entries import Compiled, Eager, Entry
+from needle_tvm.compiler.entries import Compiled, Eager, Entry, Stepped
 from needle_tvm.compiler.request import Choices, check_dims, request
 from needle_tvm.compiler.signatures import Args, Key, Kwargs, Signature, rebuilt
+from needle_tvm.compiler.step_export import Traced, executable
 from needle_tvm.errors import EagerWarning, RecompilationWarning, TranslationError, UsageError
 from needle_tvm.frontend.model import source_of
+from needle_tvm.process.paths import StrPath
 from needle_tvm.text import counted
 
 if TYPE_CHECKING:
@@ -185,6 +188,46 @@ class Jit:
         """How often this was compiled, and how many signatures are kept."""
         return CacheInfo(self._compilations, self._maxsize, len(self._all()))
 
+    def export(self, path: StrPath, *, calls: int | None = None, sign: StrPath | None = None) -> Path:
+        """Write the function, as it was compiled for the last call, to the folder `path`: an
+        artifact that `needle_tvm.load` and `needle_tvm.runtime.load` open.
+
+        What the function writes becomes the artifact's state, which begins as it is now: weights,
+        moments and counts of an optimizer, statistics, averages, the random numbers' counter. So
+        the folder of a training step trains without needle: data in, loss out; `Program.state`
+        and `load_state` save it and go on. Other weights are stored as they are. `calls` is the
+        number of calls for which the rates of a schedule are kept; later ones use the last. `sign`
+        is as for `Executable.export`.
+
+        Raises UsageError if nothing has been compiled, or without `calls` for a function that
+        steps a schedule; otherwise what a call raises, and the errors of `Executable.export`.
+
+        >>> weight = nn.Parameter(np.ones(2, "float32"))
+        >>> optimizer = ndl.optim.SGD([weight], lr=0.25)
+        >>> @needle_tvm.jit
+        ... def step(x):
+        ...     optimizer.zero_grad()
+        ...     loss = ((weight * x) ** 2).sum()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     return loss
+        >>> x = np.ones(2, "float32")
+        >>> first = step(x)
+        >>> folder = step.export("step")
+        >>> program = needle_tvm.runtime.load("step")
+        >>> float(program(x)), program.state()["weight"].tolist()
+        (0.5, [0.25, 0.25])
+        """
+        entries = [each for each in self._all() if isinstance(each, Compiled)]
+        if not entries:
+            raise UsageError(f"{self._signature.name}: export: call it once before, to compile it")
+        if calls is not None and (type(calls) is not int or calls < 1):
+            raise UsageError(f"{self._signature.name}: export: calls={calls!r}: must be at least 1")
+        with self._lock:
+            last = max(entries, key=lambda each: each.used)
+            found = executable(last.traced, request(**self._choices), calls)
+        return found.export(path, sign=sign)
+
     def clear_cache(self) -> None:
         """Unload all that is compiled; later calls compile again."""
         with self._lock:
@@ -215,11 +258,18 @@ class Jit:
         entry: Entry
         try:
             inputs = list(zip(names, leaves, strict=True))
-            graph = trace_flat(checked, inputs, find, True, self._dims, signature.positions)
+            graph = trace_flat(
+                checked, inputs, find, True, self._dims, signature.positions, writes=True
+            )
+            if not graph.outputs:
+                raise TraceError(
+                    "the result holds no tensor and nothing is written, so there is nothing to "
+                    "compile"
+                )
             if self._log is not None:
                 why = self._reason({**facts, **graph.weights.baked})
                 self._log(f"{signature.name}: compilation {self._compilations + 1}: {why}")
-            entry = self._built(graph)
+            entry = self._built(Traced(graph, trees, count, keywords, graph.output_tree, None))
         except DimError as error:
             raise UsageError(f"{signature.name}: {error}") from None
         except (TraceError, TranslationError) as error:
@@ -232,14 +282,27 @@ class Jit:
         entry.key, entry.facts = key, {**facts, **entry.baked}
         return entry
 
-    def _built(self, graph: Graph) -> Compiled:
-        output_tree, single = graph.output_tree, len(graph.outputs) == 1
-        graph.output_tree = tree.LEAF if single else {"tuple": [tree.LEAF] * len(graph.outputs)}
+    def _built(self, traced: Traced) -> Compiled:
+        graph = traced.graph
+        kept = graph.effects.kept
+        outputs = graph.outputs[: len(graph.outputs) - len(kept)]
+        output_tree, single = graph.output_tree, len(outputs) == 1
+        graph.output_tree = tree.LEAF if single else {"tuple": [tree.LEAF] * len(outputs)}
         asked = request(**self._choices)
-        program = compile_source(source_of(graph, asked.variant), asked).program
+        source = source_of(graph, asked.variant)
+        program = compile_source(source, asked).program
         self._compilations += 1
-        with_gradient = [node.requires_grad for node in graph.outputs]
-        return Compiled(self._signature.name, program, graph.weights, output_tree, with_gradient)
+        with_gradient = [node.requires_grad for node in outputs]
+        parts = self._signature.name, program, graph.weights, output_tree, with_gradient
+        if not kept and not graph.effects.fed:
+            made = Compiled(*parts)
+        else:
+            made = Stepped(*parts, graph.effects, self._turn)
+        made.traced = traced
+        return made
+
+    def _turn(self) -> threading.RLock:
+        return self._lock
 
     def _keep(self, entry: Entry) -> None:
         """Put an entry before the others of its key; drop the one that was not used for longest."""
@@ -302,22 +365,18 @@ def _check_function(function: Any) -> None:
 
 def _check_result(result: Any) -> None:
     """TraceError unless a function's result can be given back by compiled code."""
-    pending, tensors = [result], 0
+    pending = [result]
     while pending:
         each = pending.pop()
         if type(each) in (list, tuple):
             pending += each
         elif type(each) is dict:
             pending += each.values()
-        elif isinstance(each, Value) or is_tensor(each):
-            tensors += 1
-        elif each is not None:
+        elif not (each is None or isinstance(each, Value) or is_tensor(each)):
             raise TraceError(
                 f"the result holds a {type(each).__name__}; only tensors, None, and lists, tuples "
                 "and dicts of them can be returned"
             )
-    if not tensors:
-        raise TraceError("the result holds no tensor, so there is nothing to compile")
 
 
 def _to_stderr(line: str) -> None:

@@ -14,8 +14,8 @@ from needle_tvm._tvm.ffi import read_symbols
 from needle_tvm.compiler.compiler import compile_source
 from needle_tvm.compiler.request import check_dims, request
 from needle_tvm.errors import InstallError, TranslationError, UsageError
-from needle_tvm.frontend.loaded_models import described, graph_of, with_ranges, with_updates
-from needle_tvm.frontend.model import source_of
+from needle_tvm.frontend.loaded_models import described, graph_of, with_ranges
+from needle_tvm.frontend.model import source_of, with_updates
 from needle_tvm.frontend.source import Array, FixedWeights, Source
 from needle_tvm.process.turns import compiling
 
@@ -163,8 +163,8 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
         if asked.check:
             oracle.compare()
         lowered, signature = source.lower(target)
-        lowered = with_updates(module, lowered, signature)
-        return lowered, {**with_ranges(module, signature), **parts}
+        signature = {**with_ranges(module, signature), **parts}
+        return with_updates(lowered, signature), signature
 
     return replace(source, lower=lower, reference=oracle.reference), oracle
 

@@ -15,7 +15,7 @@ from needle.trace.captures import found_in
 from needle_tvm.artifact.arrays import as_numpy
 from needle_tvm.artifact.function import digest_of
 from needle_tvm.errors import UsageError
-from needle_tvm.frontend.model import source_of
+from needle_tvm.frontend.model import source_of, with_updates
 from needle_tvm.frontend.shapes import described_shape
 from needle_tvm.frontend.source import Source
 
@@ -78,15 +78,6 @@ def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]
     return {**signature, "inputs": inputs}
 
 
-def with_updates(module: TorchModel, lowered: Any, signature: Mapping[str, Any]) -> Any:
-    """The Relax module of a module's graph (`graph_of`), which says what replaces its state."""
-    from needle_tvm.lower.in_place import updating
-
-    count, inputs = len(module.written), len(module.program.inputs)
-    first = len(signature["outputs"]) - count
-    return updating(lowered, [(first + i, inputs + i) for i in range(count)])
-
-
 def source(
     module: TorchModel, inputs: Sequence[Any], variant: Variant, dims: Mapping[Any, Any] | None
 ) -> Source:
@@ -102,8 +93,8 @@ def source(
 
     def lower(target: Any) -> tuple[Any, dict[str, Any]]:
         lowered, signature = found.lower(target)
-        lowered = with_updates(module, lowered, signature)
-        return lowered, {**with_ranges(module, signature), **parts}
+        signature = {**with_ranges(module, signature), **parts}
+        return with_updates(lowered, signature), signature
 
     return replace(
         found,

@@ -75,7 +75,21 @@ def _check_extents(graph: Graph) -> None:
 def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, dict[str, Any]]:
     from needle_tvm.frontend import lowering
 
-    return lowering.lowered(graph, target, variant), lowering.signature(graph)
+    module, signature = lowering.lowered(graph, target, variant), lowering.signature(graph)
+    kept = graph.effects.kept
+    if not kept:
+        return module, signature
+    signature["state"] = [slot.name for slot in kept]
+    return with_updates(module, signature), signature
+
+
+def with_updates(module: IRModule, signature: Mapping[str, Any]) -> IRModule:
+    """The module of a function with state, which says what replaces it: the last results."""
+    from needle_tvm.lower.in_place import updating
+
+    count, inputs = len(signature.get("state", ())), len(signature["inputs"])
+    first = len(signature["outputs"]) - count
+    return updating(module, [(first + i, inputs - count + i) for i in range(count)])
 
 
 def _explained(graph: Graph, inputs: list[Any], found: list[Any], precision: str) -> str | None:

@@ -25,12 +25,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from needle_tvm._tvm.names import IRModule, PrimFunc, Target, relax
-from needle_tvm.graph.dependence import is_op, readers_of
+from needle_tvm.graph.dependence import bindings_of, is_op, readers_of
 from needle_tvm.kernels.blocks import least_work
-from needle_tvm.lower.region import Kernel, Region
+from needle_tvm.lower.in_place import COPY
+from needle_tvm.lower.region import Kernel, Plan, Region
 from needle_tvm.target.info import target_info
 from needle_tvm.tir import regions
-from needle_tvm.tir.extents import bounds_of, calls_in, shape_of, symbols_of
+from needle_tvm.tir.extents import KERNEL_CALLS, bounds_of, calls_in, shape_of, symbols_of
 
 BY_KERNEL = "main_by_kernel"
 
@@ -61,11 +62,16 @@ def merge_kernels(module: IRModule, target: Target) -> IRModule:
 
 @dataclass
 class _Run:
-    """Bindings that may become one call: kernels, and names and views of their results."""
+    """Bindings that may become one call: kernels, and names and views of their results.
+
+    A result is known by its variable, or by that of the argument in whose memory it lies.
+    """
 
     bindings: list[Any]
-    kernels: list[tuple[Any, Kernel]]  # with the variable of the result
-    source: dict[Any, Any]  # variable -> the kernel's result that it names or views
+    kernels: list[
+        tuple[Any, Any, Kernel]
+    ]  # with the variable of the result, and what it is known by
+    source: dict[Any, Any]  # variable -> what the result that it names or views is known by
 
 
 class _Merger:
@@ -79,6 +85,9 @@ class _Merger:
         self._readers = readers
         self._bounds = bounds_of(module["main"])
         self._lowered: dict[Any, PrimFunc | None] = {}  # by global variable; None: large
+        self._bound = bindings_of(module["main"])
+        self._written = {_written(call) for call in calls_in(module["main"])} - {None}
+        self._viewed: dict[Any, Any] = {}  # what variables view of these, outside of runs
         self.merged = 0
 
     def bindings(self, bindings: Sequence[Any]) -> list[Any]:
@@ -92,9 +101,14 @@ class _Merger:
             if source is not None:
                 run.source[binding.var] = source
             elif kernel is not None:
-                run.source[binding.var] = binding.var
-                run.kernels.append((binding.var, kernel))
+                over = _written(value)
+                key = binding.var if over is None else self._viewed.get(over, over)
+                run.source[binding.var] = key
+                run.kernels.append((binding.var, key, kernel))
             elif _viewed(value) is not None:
+                base = self._viewed.get(_viewed(value), _viewed(value))
+                if base in self._written:
+                    self._viewed[binding.var] = base
                 done.append(binding)  # a view of something before the run: it can precede the run
                 continue
             else:
@@ -124,12 +138,17 @@ class _Merger:
 
     def _kernel(self, value: Any) -> Kernel | None:
         """The kernel a binding's value calls; None if it does not meet the preconditions."""
-        if not is_op(value, "relax.call_tir") or len(value.args) != 2:
+        if not isinstance(value, relax.Call) or value.op not in KERNEL_CALLS:
             return None
-        if shape_of(value) is None:
+        if len(value.args) != 2 or shape_of(value) is None:
             return None
         variable = value.args[0]
         function = self._module[variable]
+        over = _written(value)
+        if COPY in (function.attrs or {}):
+            return None  # `main_in_place` leaves it out
+        if over is not None and _viewed(self._bound.get(over)) is not None:
+            return None  # its memory is seen in two shapes
         if variable not in self._lowered:
             small = isinstance(function, PrimFunc) and least_work(function) <= _LARGE
             self._lowered[variable] = regions.lowered(function, self._target) if small else None
@@ -151,22 +170,29 @@ class _Merger:
             or not inside.issuperset(self._readers.get(variable, ()))
         ]
         kept = {run.source[variable] for variable in wanted}
-        region = Region(self._bounds)
-        for variable, kernel in run.kernels:
-            arguments = [run.source.get(each, each) for each in kernel.arguments]
-            region.add(kernel, [*arguments, variable])
-        results = [variable for variable, _ in run.kernels if variable in kept]
+        region, written = Region(self._bounds), {key for _, key, _ in run.kernels} & self._written
+        for _, key, kernel in run.kernels:
+            operands = [run.source.get(each, each) for each in kernel.arguments]
+            # All views of memory that the region writes are one value.
+            bases = [self._viewed.get(each, each) for each in operands]
+            operands = [
+                base if base in written else each
+                for base, each in zip(bases, operands, strict=True)
+            ]
+            region.add(kernel, [*operands, key][: len(kernel.parameters)])
         if len(run.kernels) < 2 and not region.takes_threads_back(self._target):
             return run.bindings
-        plan = region.plan(results, self._target, lambda task: self._builder.add_func(task, "task"))
+        made = {key: variable for variable, key, _ in run.kernels if key in kept}
+        over = {key: key.ty.shape.values for key in made if key in self._written}
+        new = [key for key in made if key not in over]
+        add = lambda task: self._builder.add_func(task, "task")  # noqa: E731
+        plan = region.plan(new, self._target, add, over)
         function = self._builder.add_func(plan.function, "region")
         self.merged += 1
+        results = [made[key] for key in (*over, *new)]
         types = [variable.ty for variable in results]
         types += [relax.TensorType((size,), dtype) for dtype, size in plan.workspaces]
-        call = relax.call_tir(
-            function, [*plan.inputs, *plan.symbols], out_ty=types if len(types) > 1 else types[0]
-        )
-        call = self._builder.normalize(call)
+        call = self._call(function, plan, len(over), types)
         if len(types) == 1:
             bindings = [relax.VarBinding(results[0], call)]
         else:
@@ -177,6 +203,26 @@ class _Merger:
                 for number, variable in enumerate(results)
             ]
         return bindings + _views_for(wanted, run)
+
+    def _call(self, function: Any, plan: Plan, over: int, types: Sequence[Any]) -> Any:
+        """The call of a region whose first results lie in the memory of its last tensors."""
+        arguments = relax.Tuple([*plan.inputs, *plan.symbols])
+        if not over:
+            out = list(types) if len(types) > 1 else types[0]
+            return self._builder.normalize(relax.call_tir(function, arguments, out_ty=out))
+        first = len(plan.inputs) - over
+        places = [first + i if i < over else -1 for i in range(len(types))]
+        return self._builder.normalize(
+            relax.op.call_tir_inplace(function, arguments, places, list(types))
+        )
+
+
+def _written(value: Any) -> Any:
+    """The argument in whose memory the only result of a kernel's call lies; None if it is new."""
+    if not isinstance(value, relax.Call) or value.op != KERNEL_CALLS[1]:
+        return None
+    places = list(map(int, value.attrs.inplace_indices))
+    return value.args[1].fields[places[0]] if len(places) == 1 else None
 
 
 def _viewed(value: Any) -> Any:
@@ -189,7 +235,7 @@ def _viewed(value: Any) -> Any:
 def _views_for(wanted: Sequence[Any], run: _Run) -> list[Any]:
     """The bindings of the views among `wanted`, and of the views that these view."""
     found: list[Any] = []
-    needed, results = set(wanted), {variable for variable, _ in run.kernels}
+    needed, results = set(wanted), {variable for variable, *_ in run.kernels}
     for binding in reversed(run.bindings):
         if binding.var in needed and binding.var not in results:
             found.append(binding)

@@ -57,6 +57,7 @@ from needle_tvm.kernels.dense.narrow_products import narrow_products
 from needle_tvm.kernels.dense.pack_pairs import pack_pairs
 from needle_tvm.kernels.dense.pack_weights import pack_weights
 from needle_tvm.lower.cuda_graph import cuda_graph
+from needle_tvm.lower.in_place import share_memory
 from needle_tvm.lower.merge_kernels import merge_kernels
 from needle_tvm.lower.separate_tuple_fields import separate_tuple_fields
 from needle_tvm.lower.sizes_in_shapes import sizes_in_shapes
@@ -163,12 +164,12 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         "noopt": Pipeline(
             prefer_emit=False,
             graph=(_CLEAN, own_outputs, empty_constants),
-            schedule=(wrap_integers, keep_arithmetic, round_bfloat16),
+            schedule=(wrap_integers, keep_arithmetic, round_bfloat16, share_memory),
         ),
         "fused": Pipeline(
             prefer_emit=True,
             graph=(*_FUSE, own_outputs, empty_constants),
-            schedule=(wrap_integers, keep_arithmetic, round_bfloat16),
+            schedule=(wrap_integers, keep_arithmetic, round_bfloat16, share_memory),
         ),
         "tuned": Pipeline(
             prefer_emit=True,
@@ -205,6 +206,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 wrap_integers,
                 keep_arithmetic,
                 round_bfloat16,
+                share_memory,
                 merge_kernels,
             ),
         ),

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from needle_tvm._tvm.names import PrimFunc, Target, TensorType, relax, tirx
+from needle_tvm._tvm.names import PrimFunc, Target, TensorType, tirx
 from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.variants import either
 from needle_tvm.target.info import target_info
@@ -103,7 +103,7 @@ class Kernel:
                 return None
         sized = all(regions.is_sized(buffer, symbols) for buffer in (*owners, *views))
         known = all(regions.buffers_in(nest) is not None for nest in nests)
-        results = len(call.ty.fields) if isinstance(call.ty, relax.TupleType) else 1
+        results = len(extents.new_results(call))
         if not (nests and sized and known and len(parameters) == len(arguments) + results):
             return None
         return cls(
@@ -283,10 +283,20 @@ class Region:
         """All steps as one phase of serial nests."""
         return [[regions.serial(nest) for phase in self._phases for nest in phase]]
 
-    def plan(self, results: Sequence[Any], target: Target, add: Callable[[PrimFunc], Any]) -> Plan:
+    def plan(
+        self,
+        results: Sequence[Any],
+        target: Target,
+        add: Callable[[PrimFunc], Any],
+        over: Mapping[Any, Sequence[Any]] | None = None,
+    ) -> Plan:
         """The merged function, whose results are those of these keys. `add` enters the functions
-        that it calls into the module (`tasks.shared`)."""
+        that it calls into the module (`tasks.shared`). `over` are the keys of values, with their
+        shapes, that the function reads and then writes: further inputs."""
         inputs = [value for value in self._values.values() if not value.written]
+        for key, shape in (over or {}).items():
+            self._values[key].shape = list(shape)
+            inputs.append(self._values[key])
         outside = [*inputs, *(self._values[key] for key in results)]
         callers = self.callers()
         own = {variable: tirx.Var(variable.name, str(variable.ty)) for variable in callers}

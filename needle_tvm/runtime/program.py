@@ -44,7 +44,7 @@ class Program:
         with loading:
             self.executor = Executor(artifact, device)
             self._calls = Calls(self.executor, share=lambda tensor: tensor)
-        self.state: OwnState | None = None  # of a model that has some, once it is given
+        self.kept: OwnState | None = None  # the state of a model that has some, once it is given
 
     def __repr__(self) -> str:
         return summary(type(self).__name__, self.artifact.manifest, self.artifact.main)
@@ -88,7 +88,28 @@ class Program:
     def begin(self, state: Sequence[np.ndarray[Any, Any]]) -> None:
         """Use copies of these arrays as the model's state."""
         names = [spec.name for spec in self.artifact.main.state]
-        self.state = OwnState(dict(zip(names, state, strict=True))) if names else None
+        self.kept = OwnState(dict(zip(names, state, strict=True))) if names else None
+
+    def state(self) -> Arrays:
+        """A copy of what the calls so far have left: arrays by name, such as weights and moments of
+        a training step. Empty for a model without state; ParameterError if it has none yet."""
+        return self._own_state().arrays() if self.artifact.main.state else {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`, arrays by name as `state()` returns them.
+
+        Raises ParameterError that lists everything missing, unexpected, or of another shape or
+        dtype; the state is then as before.
+        """
+        own = self._own_state() if self.artifact.main.state else None
+        arrays = weights.in_order(self.artifact.main, state, weights=False)
+        if own is not None:
+            own.replace(arrays)
+
+    def _own_state(self) -> OwnState:
+        if self.kept is None:
+            raise ParameterError("this artifact carries no state: call set_params first")
+        return self.kept
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run `main` on arrays in the structure the model was traced with.
@@ -103,9 +124,7 @@ class Program:
         with state takes it from the call before.
         """
         if self.artifact.main.state:
-            if self.state is None:
-                raise ParameterError("this artifact carries no state: call set_params first")
-            return stepped(self.executor, self._calls, self.state, args, kwargs)
+            return stepped(self.executor, self._calls, self._own_state(), args, kwargs)
         return self._calls(args, kwargs)
 
     def run(self, values: Sequence[Any]) -> list[Any]:

@@ -54,6 +54,16 @@ class OwnState:
         """The current arrays."""
         return list(self._arrays.values())
 
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies of the current arrays, by name."""
+        with turn_of(self.key):
+            return {name: np.array(array) for name, array in self._arrays.items()}
+
+    def replace(self, values: Sequence[Any]) -> None:
+        """Copy new values, between calls."""
+        with turn_of(self.key):
+            self.write(values)
+
     def write(self, values: Sequence[Any]) -> None:
         """Copy new values."""
         for array, value in zip(self._arrays.values(), values, strict=True):

@@ -13,10 +13,10 @@ from needle_tvm.errors import InputError, ParameterError
 
 
 def in_order(
-    main: Function, params: Mapping[str, Any], state: bool = True
+    main: Function, params: Mapping[str, Any], state: bool = True, weights: bool = True
 ) -> list[np.ndarray[Any, Any]]:
-    """The arrays of `params` in the order that the function `main` takes them in: parameters, and
-    then, unless `state` is False, those of its state.
+    """The arrays of `params` in the order that the function `main` takes them in: its parameters
+    unless `weights` is False, and then those of its state unless `state` is.
 
     A parameter with several names (`ties` lists them) may be given under any of them; what
     the code does not read may be there as well. Raises ParameterError for a value that is not a
@@ -26,12 +26,14 @@ def in_order(
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
-    specs = {spec.name: spec for spec in (*main.params, *(main.state if state else ()))}
-    tied = {name: group for group in main.ties for name in group}
+    wanted = (*(main.params if weights else ()), *(main.state if state else ()))
+    specs = {spec.name: spec for spec in wanted}
+    ties = main.ties if weights else ()
+    tied = {name: group for group in ties for name in group}
     given: dict[str, np.ndarray[Any, Any]] = {}
     problems = []
     for name, value in params.items():
-        is_fixed = name in main.fixed
+        is_fixed = weights and name in main.fixed
         if name not in specs and name not in tied and not is_fixed:
             problems.append(f"unexpected {name!r}")
             continue
@@ -59,7 +61,7 @@ def in_order(
                     f"not {describe(spec.shape, spec.dtype)}"
                 )
             arrays.append(array)
-    for group in main.ties:
+    for group in ties:
         first, *others = [name for name in group if name in given] or [""]
         problems += [
             f"{first!r} and {other!r} are one parameter and have different values"

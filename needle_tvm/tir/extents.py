@@ -26,6 +26,9 @@ BOUNDS = "needle.bounds"  # function attribute: [least, most] of each of `symbol
 LOWER, UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # TVM's attributes of Relax functions
 
 # The size for which decisions are made if an extent has no upper bound.
+# Calls of PrimFuncs; the second writes results in the memory of arguments.
+KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
+
 UNBOUNDED = 1 << 20
 
 
@@ -253,26 +256,33 @@ def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple
 
 
 def calls_in(function: relax.Function) -> list[Any]:
-    """All `call_tir` in a Relax function."""
+    """All calls of kernels in a Relax function."""
     found: list[Any] = []
-    call_tir = tvm.ir.Op.get("relax.call_tir")
 
     def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and expr.op == call_tir:
+        if isinstance(expr, relax.Call) and expr.op in KERNEL_CALLS:
             found.append(expr)
 
     relax.analysis.post_order_visit(function, visit)
     return found
 
 
+def new_results(call: Any) -> list[Any]:
+    """The types of a kernel call's results, without those in the memory of arguments."""
+    types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+    if call.op == KERNEL_CALLS[0]:
+        return types
+    places = map(int, call.attrs.inplace_indices)
+    return [each for each, place in zip(types, places, strict=True) if place < 0]
+
+
 def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
-    """The value of each of `symbols_of(function)` in the `call_tir` of it: an expression of the
+    """The value of each of `symbols_of(function)` in a call of that kernel: an expression of the
     caller's variables.
 
     A variable is the whole extent of some parameter, or a parameter itself.
     """
-    types = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
-    given = [*call.args[1].fields, *types]
+    given = [*call.args[1].fields, *new_results(call)]
     values: dict[Any, Any] = dict.fromkeys(symbols_of(function))
     for parameter, value in zip(function.params, given, strict=True):
         if not tirx.is_buffer_var(parameter):

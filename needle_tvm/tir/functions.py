@@ -166,12 +166,15 @@ def in_float64(module: IRModule) -> IRModule:
     return tvm.ir.load_json(json.dumps(described))
 
 
+_KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
+
+
 def calls_of(module: IRModule, name: str) -> list[str]:
     """The names of the PrimFuncs that Relax function `name` calls, one entry per call."""
     called: list[str] = []
 
     def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get("relax.call_tir"):
+        if isinstance(expr, relax.Call) and expr.op in _KERNEL_CALLS:
             called.append(expr.args[0].name_hint)
 
     relax.analysis.post_order_visit(module[name], visit)

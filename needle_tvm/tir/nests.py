@@ -108,9 +108,9 @@ def realize(values: Sequence[Any], block: Any, condition: Any = True) -> Any:
 
 
 def renewed(block: Any) -> Any:
-    """A copy of a block with variables of its own for its axes, and for all loops, axes,
-    definitions and buffers within it."""
-    blocks = [block, *nodes_in(block.body, NODES.sblock)]
+    """A copy of a block, or of loops, with variables of its own for all loops, axes, definitions
+    and buffers within it."""
+    blocks = nodes_in(block, NODES.sblock)
     own = [axis.var for each in blocks for axis in each.iter_vars]
     own += [buffer for each in blocks for buffer in each.alloc_buffers]
     own += [loop.loop_var for loop in nodes_in(block, NODES.loop)]

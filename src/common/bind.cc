@@ -378,7 +378,9 @@ void bind(py::module_& m) {
   });
   bind_moves(m);
   m.def("writes", &writes);
-  m.def("mark_written", [](const View& v) { v.buffer()->mark_written(); });
+  m.def("mark_written", [](const py::args& views) {
+    for (const py::handle& each : views) py::cast<const View&>(each).buffer()->mark_written();
+  });
   const auto device = py::arg("device") = 0;
   m.def("memory_allocated", [](int on) { return memory_allocated(checked_device(on)); }, device);
   m.def(

@@ -45,6 +45,10 @@ void bind_scans(pybind11::module_& m) {
     pybind11::gil_scoped_release free;
     return topk(x, axis, descending, k);
   });
+  m.def("philox", [](const View& state, int64_t count, bool wide) {
+    pybind11::gil_scoped_release free;
+    return philox(state, count, wide);
+  });
   m.def("grid_sample", [](const View& x, const View& grid, const std::string& mode,
                           const std::string& padding, bool align_corners) {
     const Sampling how{mode, padding, align_corners};

@@ -1,5 +1,5 @@
 // Scans, sorts and weighted sums along one axis, for numbers in the dtype in which they are
-// computed.
+// computed; and random numbers.
 #pragma once
 
 #include <utility>
@@ -22,6 +22,9 @@ View resample(const View& x, const View& index, const View& weight, int axis);
 std::pair<View, View> sort(const View& x, int axis, bool descending);
 // The first k of them.
 std::pair<View, View> topk(const View& x, int axis, bool descending, int64_t k);
+// `count` numbers in [0, 1), float64 if `wide` and float32 otherwise, by Philox 4x32-10. `state` is
+// int64 (2,): the key, and the number of the first block.
+View philox(const View& state, int64_t count, bool wide);
 // For each value the position before which it belongs in sorted x (n,), or (..., n) for values with
 // the same axes before the last: the first, or the last if `right`.
 View searchsorted(const View& x, const View& values, bool right);

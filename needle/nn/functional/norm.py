@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from ... import init, ops
-from ...autograd.tensor import Tensor
+from ...autograd.tensor import Tensor, overwrite
 from ...backend_ndarray.arguments import count, counts, not_negative
 from ...backend_ndarray.dtypes import finfo, is_floating
 from ...common.state import state
@@ -213,7 +213,8 @@ def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
 def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
     if state.recomputing:  # `checkpoint` has counted this batch
         return
-    running.data = running.detach() * (1 - momentum) + batch.astype(running.dtype) * momentum
+    new = running * (1 - momentum) + batch.astype(running.dtype) * momentum
+    overwrite(running, new)
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:

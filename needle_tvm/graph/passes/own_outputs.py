@@ -40,6 +40,7 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
         returned = body.body
     results = list(returned.fields) if isinstance(returned, relax.Tuple) else [returned]
     origins = Origins(parameters_of(main), in_blocks.get)
+    builder = relax.BlockBuilder(module)
     copies: list[Any] = []
     returned_before: set[Any] = set()
     for number, result in enumerate(results):
@@ -52,7 +53,7 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
         if isinstance(source, Constant) or source in set(main.params) or lifted or again:
             # A block's inner variables are not seen behind it.
             operand = result if isinstance(source, relax.DataflowVar) else source
-            variable, module = _copy_function(module, operand)
+            variable = copy_function(builder, operand)
             call = relax.call_tir(variable, [operand], out_ty=operand.ty)
             copy = relax.Var(f"copy{number}", operand.ty)
             copies.append(relax.VarBinding(copy, call))
@@ -60,19 +61,20 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
     if not copies:
         return module
     result = relax.Tuple(results) if isinstance(returned, relax.Tuple) else results[0]
-    builder = relax.BlockBuilder(module)
     body = builder.normalize(relax.SeqExpr([*body.blocks, relax.BindingBlock(copies)], result))
     function = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    module = builder.get()
     module.update_func(module.get_global_var("main"), function)
     return module
 
 
-def _copy_function(module: IRModule, source: Any) -> tuple[Any, IRModule]:
-    """Add to the module a PrimFunc that copies a tensor like `source`."""
+def copy_function(builder: relax.BlockBuilder, source: Any, mark: str | None = None) -> Any:
+    """Add to a module a PrimFunc that copies a tensor like `source`, perhaps with an attribute;
+    return its variable."""
     shape, dtype = own_variables(source.ty.shape.values), str(source.ty.dtype)
     x = te.placeholder(shape, dtype, name="x")
     copied = te.compute(shape, lambda *i: x(*i), name="copy")
-    builder = relax.BlockBuilder(module)
     function = te.create_prim_func([x, copied]).without_attr("global_symbol")
-    variable = builder.add_func(function, "copy")
-    return variable, builder.get()
+    if mark is not None:
+        function = function.with_attrs({mark: True, "tirx.is_scheduled": True})
+    return builder.add_func(function, "copy")

@@ -102,7 +102,12 @@ def test_a_step_is_that_of_its_op(kind, dtype, device):
     take(optimizer, params, 3, device=device)
     (param,) = params
     param.grad = ndl.Tensor(gradient(3, 0).astype(dtype), device=device, requires_grad=False)
-    op, inputs = optimizer._inputs(0)
+    (group,) = optimizer.param_groups
+    op, kept = optimizer._rule(group.options), optimizer.state[0]
+    gradient_now = -param.grad if group.options.maximize else param.grad
+    rate = ndl.Tensor(group["lr"], dtype="float64", device=device, requires_grad=False)
+    state_now = [ndl.Tensor(kept[name], requires_grad=False) for name in (*op.states, "step")]
+    inputs = [param.detach(), gradient_now, *state_now[:-1], rate, state_now[-1]]
     after, *state, step = op(*inputs)
     optimizer.step()
     assert_close(after.numpy(), param.numpy(), scale=1.0)

@@ -1,0 +1,139 @@
+"""The step of an optimizer in a trace: its formula in ops.
+
+The state of an optimizer are arrays, which the compiled code writes in their memory. Learning rates
+and the numbers of steps are arrays too: the rates are set before each call to what they are then,
+and one array counts the steps of all parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..autograd.tensor import Tensor, make_const
+from ..backend_ndarray import NDArray, zeros
+from ..backend_ndarray.dtypes import compute_dtype
+from ..common.state import Recorder
+from ..errors import TraceError
+from ..ops._update import TENSORS, Update
+from ..ops.elementwise import cast
+
+if TYPE_CHECKING:
+    from .optimizer import Group, Optimizer
+
+
+def record_step(optimizer: Optimizer, trace: Recorder) -> None:
+    """Record one step of every parameter that has a gradient. TraceError for an optimizer whose
+    step is no op."""
+    if not trace.records_writes:
+        trace.refuse_write(optimizer.params[0])
+    stepped: list[int] = []
+    for number, group in enumerate(optimizer.param_groups):
+        chosen = [i for i in group.numbers if optimizer.params[i].grad is not None]
+        if not chosen:
+            continue
+        options = group.options
+        rule, goes_up = optimizer._rule(options), options.maximize
+        if not isinstance(rule, Update):
+            raise TraceError(
+                f"tracing: a step of {type(optimizer).__name__} is computed by Python and cannot "
+                "be compiled: return the gradients, and take the step outside"
+            )
+        trace.guard(_same_rule(optimizer, group, rule, goes_up), always=True)
+        rate = _rate(optimizer, group, f"lr.{number}" if number else "lr", trace)
+        for i in chosen:
+            if i not in optimizer.state:
+                trace.on_failure(partial(_forget, optimizer, i))
+            optimizer._kept(i, rule, options)
+        counts = trace.array(optimizer, "steps", lambda: optimizer._counts)
+        for alike in _alike(optimizer, chosen):
+            trace.guard(_equally_often(optimizer, alike))
+            done = cast(counts[alike[0]], "float64")
+            numbers = rule.scalars(rate, done, TENSORS)
+            for i in alike:
+                _one(optimizer, trace, i, rule, goes_up, numbers)
+        stepped += chosen
+    if stepped:
+        counts = trace.array(optimizer, "steps", lambda: optimizer._counts)
+        add = np.zeros(len(optimizer.params), "int64")
+        add[stepped] = 1
+        trace.write(counts, counts + make_const(add, counts.device))
+
+
+def _one(
+    optimizer: Optimizer,
+    trace: Recorder,
+    i: int,
+    rule: Update,
+    goes_up: bool,
+    numbers: tuple[Any, ...],
+) -> None:
+    """Record the step of one parameter, by the `numbers` of its formula, in float64."""
+    param = optimizer.params[i]
+    grad: Any = param.grad
+    label = trace.name_of(param) or i
+
+    def state_of(name: str) -> Callable[[], NDArray]:
+        return lambda: optimizer.state[i][name]
+
+    kept = {name: trace.array(optimizer, f"{label}.{name}", state_of(name)) for name in rule.states}
+    dtype = compute_dtype(param.dtype)
+    p, g = cast(param, dtype), cast(-grad if goes_up else grad, dtype)
+    scalars = [cast(each, dtype) if isinstance(each, Tensor) else each for each in numbers]
+    new, after = rule.formula(TENSORS, p, g, kept, *scalars)
+    # The parameter first: its new value may need the old state, which is then overwritten.
+    trace.write(param, cast(new, param.dtype))
+    for name, value in after.items():
+        trace.write(kept[name], value)
+
+
+def _forget(optimizer: Optimizer, i: int) -> None:
+    """Drop the state of a parameter that was made for a step."""
+    optimizer.state.pop(i, None)
+    optimizer._steps.pop(i, None)
+
+
+def _alike(optimizer: Optimizer, chosen: list[int]) -> list[list[int]]:
+    """Parameters in lists of those that have taken as many steps."""
+    counts = optimizer._steps
+    found: dict[int, list[int]] = {}
+    for i in chosen:
+        found.setdefault(counts[i][0], []).append(i)
+    return list(found.values())
+
+
+def _equally_often(optimizer: Optimizer, numbers: list[int]) -> Callable[[], bool]:
+    """Whether these parameters have taken as many steps as each other."""
+
+    def holds() -> bool:
+        counts = optimizer._steps
+        return all(i in counts for i in numbers) and len({counts[i][0] for i in numbers}) == 1
+
+    return holds
+
+
+def _same_rule(
+    optimizer: Optimizer, group: Group, rule: Update, goes_up: bool
+) -> Callable[[], bool]:
+    """Whether the options of a group are as they were."""
+
+    def holds() -> bool:
+        options = group.options
+        return optimizer._rule(options) == rule and options.maximize == goes_up
+
+    return holds
+
+
+def _rate(optimizer: Optimizer, group: Group, name: str, trace: Recorder) -> Tensor:
+    """The learning rate that a group has at this point of a call, as an array."""
+    array = zeros((), "float64", optimizer._counts.device)
+    memory = np.from_dlpack(array)
+
+    def read() -> None:
+        memory[...] = group["lr"]
+
+    trace.before_call(read)
+    return trace.array(optimizer, name, lambda: array)

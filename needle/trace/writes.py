@@ -1,0 +1,350 @@
+"""What a traced function writes to tensors that outlive the call.
+
+A write changes nothing while tracing. The trace notes which value the tensor has from there on, so
+that later reads see it, and the last one is a result of the graph. `Effects` has what a call of
+compiled code does with these results, and what it does in Python: a learning rate, for example, is
+read before each call and given to the code as an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ..autograd.node import Node
+from ..autograd.tensor import Tensor, Value
+from ..backend_ndarray import NDArray
+from ..common.state import last_gradient
+from ..common.user_code import user_line
+from ..errors import TraceError
+from ..nn.module import Module
+from .leaf import Leaf
+
+_grad: Any = Node.grad  # type: ignore[misc]  # the slot, which the classes below cover
+
+
+class Variable(Node):
+    """A leaf of a trace. `begins` says what the function did first with its gradient: "read" it (to
+    add to it, say) or "set" it; None if neither."""
+
+    __slots__ = ("begins",)
+
+    def __init__(self, spec: Any, requires_grad: bool) -> None:
+        self.begins: str | None = None
+        super().__init__(spec, requires_grad, "")
+        self.begins = None  # the constructor has set the gradient
+
+    @property
+    def grad(self) -> Any:
+        if self.begins is None:
+            self.begins = "read"
+        return _grad.__get__(self)
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        if self.begins is None:
+            self.begins = "set"
+        _grad.__set__(self, value)
+
+    @property
+    def last_grad(self) -> Any:
+        """The gradient, for those who only look at it."""
+        return _grad.__get__(self)
+
+
+class Rewritten(Node):
+    """A tensor after a write: a leaf for gradients, with the gradient of the tensor's first node,
+    that stands for the node of the written `value`."""
+
+    __slots__ = ("first", "value")
+
+    def __init__(self, first: Node, value: Node) -> None:
+        # Not by Node's constructor, which would set the gradient of `first`.
+        self.first, self.value, self.op, self.input_nodes = first, value, None, ()
+        self.saved = self.output = None
+        self.spec, self.scope, self.requires_grad = first.spec, first.scope, first.requires_grad
+        self.made, self.freed, self.attached = 0, False, first.attached
+
+    @property
+    def grad(self) -> Any:
+        return self.first.grad
+
+    @grad.setter
+    def grad(self, value: Any) -> None:
+        self.first.grad = value
+
+
+def resolve(roots: Sequence[Node]) -> list[Node]:
+    """The nodes that `roots` stand for. In what these depend on, each Rewritten is replaced by the
+    node of its value."""
+    found = [_behind(root) for root in roots]
+    seen: set[int] = set()
+    pending = list(found)
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        if any(type(source) is Rewritten for source in node.input_nodes):
+            node.input_nodes = tuple([_behind(source) for source in node.input_nodes])
+        pending += node.input_nodes
+    return found
+
+
+def _behind(node: Node) -> Node:
+    while type(node) is Rewritten:
+        node = node.value
+    return node
+
+
+class Slot(NamedTuple):
+    """An array that outlives the call: how to find it, and how to put another one in its place.
+    Without `put`, new values are written to its memory."""
+
+    name: str
+    find: Callable[[], NDArray]
+    put: Callable[[NDArray], None] | None = None
+
+
+class Effects:
+    """What calls of a traced function read and write besides its arguments and weights.
+
+    The last inputs of its graph are the arrays of `fed`, which it only reads, and of `kept`, whose
+    new values are the last results. `before` is called before each call, in order. Each of `guards`
+    tells whether something is as it was when the function was traced, and so does each of `checks`,
+    which cannot have changed as long as only calls have written. `clean` are the tensors whose
+    gradient must be None when a call begins, `cleared` those whose gradient a call drops.
+    """
+
+    def __init__(self) -> None:
+        self.fed: list[Slot] = []
+        self.kept: list[Slot] = []
+        self.before: list[Callable[[], None]] = []
+        self.guards: list[Callable[[], bool]] = []
+        self.checks: list[Callable[[], bool]] = []
+        self.clean: list[tuple[str, Tensor]] = []
+        self.cleared: list[Tensor] = []
+        self._gradients = -1  # the count of gradients when these were looked at
+
+    def begin(self) -> None:
+        """What a call does first. TraceError if a gradient is left to which it would not add."""
+        if self._gradients != last_gradient[0]:
+            for name, tensor in self.clean:
+                if tensor.grad is not None:
+                    raise TraceError(
+                        f"{name}.grad is not None when the call begins, and compiled code adds to "
+                        "no gradient from outside: call zero_grad() before"
+                    )
+            for tensor in self.cleared:
+                tensor.grad = None
+            self._gradients = last_gradient[0]
+        for each in self.before:
+            each()
+
+
+class Writing:
+    """The part of a trace that is about writes and what else a call does besides computing."""
+
+    # Of the trace:
+    here: str
+    _leaves: dict[int, Leaf]
+    _tensors: dict[int, Any]
+    _names: dict[int, str]
+    _paths: dict[int, str]
+    _held: list[Any]
+    _name: Callable[[Value], str | None]
+    _first: Callable[[Value], Leaf]
+    _origin: Callable[[Value], str]
+    adopt_tensor: Callable[[Tensor, str], None]
+
+    def __init__(self, writes: bool) -> None:
+        self.records_writes = writes
+        self._now: dict[int, Node] = {}  # of tensors that were written, by id
+        self._replaced: set[int] = set()  # those of them that get other memory
+        self._assigned: dict[tuple[int, str], tuple[Module, str, Tensor]] = {}
+        self._undo: list[Callable[[], object]] = []
+        # Names of tensors that were written, and had no gradient left when the call began.
+        self.stepped: set[str] = set()
+        self._written: dict[str, Tensor] = {}  # the tensors of the function's effects, by name
+        self._arrays: dict[tuple[int, str], Tensor] = {}  # of objects that are no Modules
+        self._slots: dict[int, Slot] = {}  # of these tensors, by id
+        self.labels: dict[int, str] = {}  # names of objects around the function, by id
+        self.effects = Effects()
+
+    def write(self, tensor: Tensor, value: Tensor, replaces: bool = False) -> bool:
+        """Note that `tensor` has this value from now on, in its memory or, if the write `replaces`
+        that, in another. False, and nothing happens, if the caller may write it: a constant that no
+        op has used. TraceError if writes are refused."""
+        is_local = self._name(tensor) is None and tensor._data is not None
+        if not self.records_writes or tensor._data is None:
+            self.refuse_write(tensor)
+            return False
+        if is_local and id(tensor) not in self._leaves and value._data is not None:
+            return False
+        self._now[id(tensor)] = Rewritten(self._first(tensor).node, value.node)
+        if replaces:
+            self._replaced.add(id(tensor))
+        return True
+
+    def set_requires_grad(self, tensor: Tensor, value: bool) -> None:
+        """Make a tensor of the trace a leaf that gets a gradient. TraceError for one that outlives
+        the traced function, and for one that is to get none any more."""
+        node = tensor._node
+        if tensor._data is not None or node is None or not value:
+            self.refuse_write(tensor)
+            raise TraceError(
+                f"tracing: {self.here} changes whether a tensor requires a gradient{user_line()}"
+            )
+        tensor._node = Rewritten(Variable(node.spec, True), node)
+
+    def refuse_write(self, tensor: Value) -> None:
+        """TraceError unless `tensor` is a constant that no op has used."""
+        name = self._name(tensor)
+        if name is not None:
+            what = f"{name!r}"
+        elif tensor._data is None:
+            what = f"the {self._origin(tensor)}"
+        elif id(tensor) in self._leaves:
+            what = "a constant that is in use"
+        else:
+            return
+        raise TraceError(f"tracing: {self.here} writes to {what}{self._unwritten()}")
+
+    def assign(self, module: Module, name: str, value: Any) -> None:
+        """Note that a tensor is assigned to an attribute of a traced module. TraceError if that is
+        refused."""
+        if id(module) not in self._paths or not isinstance(value, Value):
+            return
+        before = vars(module).get(name)
+        known = self._assigned.get((id(module), name))
+        was = known[2] if known else before
+        if self.records_writes and isinstance(was, Tensor) and isinstance(value, Tensor):
+            if was._data is not None and was.spec == value.spec:
+                self._assigned[id(module), name] = module, name, was
+                return
+        path = self._paths[id(module)]
+        raise TraceError(
+            f"tracing: {self.here} assigns to {f'{path}.{name}' if path else name!r} "
+            f"(of {type(module).__name__}){self._unwritten()}"
+        )
+
+    def _unwritten(self) -> str:
+        if not self.records_writes:
+            return f"; a trace changes nothing{user_line()}"
+        return (
+            "; compiled code writes to Parameters, to buffers and to other tensors that were there "
+            f"before the call, in their shape and dtype{user_line()}"
+        )
+
+    def array(self, owner: Any, name: str, find: Callable[[], NDArray]) -> Tensor:
+        """A Tensor that stands for an array which `owner`, no Module, keeps under that name. `find`
+        returns the array at each call. TraceError where writes are refused."""
+        key = id(owner), name
+        tensor = self._arrays.get(key)
+        if tensor is None:
+            kind = type(owner).__name__
+            label = self.labels.setdefault(id(owner), getattr(owner, "trace_name", kind.lower()))
+            if not self.records_writes:
+                raise TraceError(
+                    f"tracing: {self.here} changes {label!r} ({kind}){self._unwritten()}"
+                )
+            tensor = self._arrays[key] = Tensor(find(), requires_grad=False)
+            self.adopt_tensor(tensor, f"{label}.{name}")
+            self._held.append(owner)
+            self._slots[id(tensor)] = Slot(f"{label}.{name}", find)
+        return tensor
+
+    def name_of(self, tensor: Tensor) -> str | None:
+        """The name of a Parameter, buffer or other tensor around the function; None without one."""
+        return self._name(tensor)
+
+    def on_failure(self, undo: Callable[[], object]) -> None:
+        """Call `undo` if the trace fails."""
+        self._undo.append(undo)
+
+    def before_call(self, do: Callable[[], None]) -> None:
+        """Call `do` before each call of the compiled code, and not now. TraceError where writes are
+        refused."""
+        if not self.records_writes:
+            kind = type(getattr(do, "__self__", do)).__name__
+            raise TraceError(f"tracing: {self.here} changes a {kind}{self._unwritten()}")
+        self.effects.before.append(do)
+
+    def guard(self, holds: Callable[[], bool], always: bool = False) -> None:
+        """Compile the function anew for a call before which `holds` is false. It is asked before
+        each call if `always`, else only when something was written or replaced since the last."""
+        (self.effects.guards if always else self.effects.checks).append(holds)
+
+    def end(self, inputs: list[Leaf], outputs: list[Node]) -> tuple[list[Leaf], list[Node]]:
+        """The leaves and results of the whole graph: those of the function, what `effects` feeds
+        it, and what it keeps. To be called before the assignments to modules are undone."""
+        kept: list[tuple[Slot, Leaf, Node]] = []
+        for key, node in self._now.items():
+            tensor = self._tensors[key]
+            if key in self._names:
+                kept.append((self._slot(tensor), self._first(tensor), node))
+        for module, name, before in self._assigned.values():
+            value = vars(module)[name]
+            if value is not before:
+                kept.append((_attribute(module, name), self._first(before), value.node))
+        assigned = {id(before) for _, _, before in self._assigned.values()}
+        written = {id(leaf) for _, leaf, _ in kept}
+        fed = [
+            (self._slots[key], leaf)
+            for key, leaf in self._leaves.items()
+            if key in self._slots and id(leaf) not in written
+        ]
+        effects = self.effects
+        effects.kept, effects.fed = [slot for slot, *_ in kept], [slot for slot, _ in fed]
+        if kept:
+            self._check_gradients()
+        own = [leaf for _, leaf in fed] + [leaf for _, leaf, _ in kept]
+        for key in [key for key, leaf in self._leaves.items() if leaf in own]:
+            if key not in assigned and key not in self._slots:
+                self._written[self._names[key]] = self._tensors[key]
+            del self._leaves[key]
+        return [*inputs, *own], resolve([*outputs, *[node for *_, node in kept]])
+
+    def _slot(self, tensor: Tensor) -> Slot:
+        name = self._names[id(tensor)]
+        put = tensor._replace if id(tensor) in self._replaced else None
+        return self._slots.get(id(tensor)) or Slot(name, lambda: _compact(tensor), put)
+
+    def _check_gradients(self) -> None:
+        """Note what a call expects of gradients, and leaves. TraceError for a function that adds to
+        those of earlier calls."""
+        for key, leaf in self._leaves.items():
+            node, tensor = leaf.node, self._tensors[key]
+            if key not in self._names or node.begins is None:
+                continue
+            if node.begins == "set":
+                self.effects.cleared.append(tensor)
+                if key in self._now:
+                    self.stepped.add(leaf.name)
+            elif node.last_grad is None:
+                self.effects.clean.append((leaf.name, tensor))
+            else:
+                raise TraceError(
+                    f"tracing: the function adds to the gradient that {leaf.name}.grad has from "
+                    "earlier calls: call optimizer.zero_grad() in it, before backward() or at its "
+                    "end"
+                )
+
+
+def _compact(tensor: Tensor) -> NDArray:
+    """A tensor's array, in memory that has no other elements between its own."""
+    data: NDArray = tensor._data
+    if not data.is_compact:
+        data = data.compact()
+        tensor._replace(data)
+    return data
+
+
+def _attribute(module: Module, name: str) -> Slot:
+    """The tensor in an attribute, which is replaced by a new one."""
+    path = f"{type(module).__name__}.{name}"
+
+    def put(value: NDArray) -> None:
+        setattr(module, name, Tensor(value, requires_grad=False))
+
+    return Slot(path, lambda: _compact(getattr(module, name)), put)

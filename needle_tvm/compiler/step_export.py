@@ -1,0 +1,133 @@
+"""A jit function as an artifact of its own: a training step that goes on without needle.
+
+What the function writes becomes the artifact's state. Learning rates, which Python sets before each
+call, become a table over calls, whose number is part of the state.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from needle import Tensor
+from needle.autograd.dispatch import apply
+from needle.optim.schedules import Schedule
+from needle.trace import Graph, trace_flat
+from needle.trace.writes import Effects, Slot
+from needle_tvm.compiler.compiler import compile_source
+from needle_tvm.compiler.executable import Executable
+from needle_tvm.compiler.request import Request
+from needle_tvm.errors import UsageError
+from needle_tvm.frontend.model import source_of
+from needle_tvm.runtime.state import OwnState
+
+CALLS = "calls"  # the name of the number of calls, in the state
+
+
+class Traced(NamedTuple):
+    """What `jit` has traced for a signature: the graph, and how a call of the function looks."""
+
+    graph: Graph
+    trees: Sequence[Any]  # of the arguments, those by position first
+    count: int  # of arguments by position
+    keywords: Sequence[str]
+    output_tree: Any
+    signature: inspect.Signature | None
+
+
+def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
+    """The function compiled with all that it writes as state. `calls` is the number of calls for
+    which rates are kept; UsageError if they change and it is not given."""
+    effects = traced.graph.effects
+    rates = _rates(effects, calls)
+    graph = _with_own_rates(traced.graph, rates)
+    names = [slot.name for slot in graph.effects.kept]
+    trees, count = list(traced.trees), traced.count
+    graph.input_tree = {
+        "args": trees[:count],
+        "kwargs": dict(zip(traced.keywords, trees[count:], strict=True)),
+    }
+    graph.signature, graph.output_tree = traced.signature, traced.output_tree
+    found = compile_source(source_of(graph, asked.variant), asked)
+    if not names:
+        return found
+    state = [np.array(slot.find().numpy()) for slot in graph.effects.kept]
+    return found.with_state(OwnState(dict(zip(names, state, strict=True))))
+
+
+def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
+    """The values of the arrays that a call is fed with, for this many calls: (calls, arrays)."""
+    owners = [getattr(do, "__self__", None) for do in effects.before]
+    schedules = [each for each in owners if isinstance(each, Schedule)]
+    if calls is None and schedules:
+        names = ", ".join(sorted({type(each).__name__ for each in schedules}))
+        raise UsageError(
+            f"export: the function steps a schedule ({names}), which is Python code: give calls=, "
+            "the number of calls for which its rates are kept; later ones use the last"
+        )
+    touched = [each for each in owners if each is not None]
+    touched += [schedule.optimizer for schedule in schedules]
+    groups = [group for each in schedules for group in each.optimizer.param_groups]
+    before = [(each, dict(vars(each))) for each in touched]
+    own = [(group, dict(group.own)) for group in groups]
+    rows = []
+    try:
+        for _ in range(calls or 1):
+            for do in effects.before:
+                do()
+            rows.append([float(slot.find().item()) for slot in effects.fed])
+    finally:
+        for each, values in before:
+            vars(each).update(values)
+        for group, values in own:
+            group.own.clear()
+            group.own.update(values)
+    return np.array(rows, "float64").reshape(len(rows), len(effects.fed))
+
+
+def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
+    """A graph whose arrays that it is fed with come from a table instead."""
+    effects = graph.effects
+    fed, kept = len(effects.fed), len(effects.kept)
+    own = len(graph.inputs) - fed - kept
+    leaves = graph.inputs
+    given: list[tuple[str, Any]] = [(leaf.name, leaf.value) for leaf in leaves[:own]]
+    state: list[tuple[str, Any]] = [
+        (slot.name, leaf.value)
+        for slot, leaf in zip(effects.kept, leaves[own + fed :], strict=True)
+    ]
+    has_table = fed > 0
+    if has_table:
+        state.insert(0, (CALLS, np.array(0, "int64")))
+    weights = {leaf.name: (_weight(leaf.value), None) for leaf in graph.params}
+    table = Tensor(rates, requires_grad=False)
+
+    def call(tensors: Sequence[Tensor]) -> list[Tensor]:
+        mine, rest = list(tensors[:own]), list(tensors[own:])
+        now: list[Tensor] = []
+        after: list[Tensor] = []
+        if has_table:
+            done = rest.pop(0)
+            row = table.take(done.clip(max=len(rates) - 1), 0)
+            now, after = [row[i] for i in range(fed)], [done + 1]
+        made = {leaf.node: x for leaf, x in zip(leaves, [*mine, *now, *rest], strict=True)}
+        made |= {leaf.node: weights[leaf.name][0] for leaf in graph.params}
+        made |= {leaf.node: Tensor(leaf.value, requires_grad=False) for leaf in graph.constants}
+        for node in graph.nodes:
+            if node.op is not None:
+                made[node] = apply(node.op, tuple([made[each] for each in node.input_nodes]))
+        results = [made[node] for node in graph.outputs]
+        first = len(results) - kept
+        return [*results[:first], *after, *results[first:]]
+
+    made = trace_flat(call, [*given, *state], lambda: weights, follow_all=True)
+    slots = [Slot(CALLS, lambda: Tensor(np.array(0, "int64")).cached_data)] * has_table
+    made.effects.kept = [*slots, *effects.kept]
+    return made
+
+
+def _weight(value: Any) -> Tensor:
+    return Tensor(value, requires_grad=False)
