@@ -15,19 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from .autograd.dispatch import apply
-from .autograd.tensor import Tensor, make_const
-from .backend_ndarray import Device, NDArray, cpu, zeros
+from .backend_ndarray import NDArray, cpu, zeros
 from .backend_ndarray.arguments import count
 from .backend_ndarray.locks import fork_safe_lock
 from .common.state import state
-from .ops.random import RandomUniform
 
 _lock = fork_safe_lock()
 _generator: np.random.Generator | None = None
 
 
-class _Counter:
+class Counter:
     """The counter-based generator: an int64 array of its key and the number of the next block."""
 
     trace_name = "random"
@@ -56,7 +53,7 @@ class _Counter:
         return int(key), int(block)
 
 
-_counter = _Counter()
+counter = Counter()
 
 
 class _Own(threading.local):
@@ -82,7 +79,7 @@ def manual_seed(seed: int) -> None:
     seed = count("manual_seed", "seed", seed, 0)
     with _lock:
         _generator = np.random.Generator(np.random.PCG64(seed))
-        _counter.set(seed, 0)
+        counter.set(seed, 0)
 
 
 @contextlib.contextmanager
@@ -100,8 +97,8 @@ def get_state() -> dict[str, Any]:
     with _lock:
         if _generator is not None:
             state_of_bits = dict(_generator.bit_generator.state)
-            counter = list(_counter.numbers())
-            return {"kind": "needle", "state": state_of_bits, "counter": counter}
+            numbers = list(counter.numbers())
+            return {"kind": "needle", "state": state_of_bits, "counter": numbers}
         state_of_numpy: Any = np.random.get_state(legacy=False)
     inner = state_of_numpy["state"]
     inner = {"key": inner["key"].tolist(), "pos": int(inner["pos"])}
@@ -118,7 +115,7 @@ def set_state(saved: Mapping[str, Any]) -> None:
                 bits: Any = np.random.PCG64()
                 bits.state = inner
                 key, block = saved.get("counter", (0, 0))
-                _counter.set(int(key), int(block))
+                counter.set(int(key), int(block))
                 _generator = np.random.Generator(bits)
             elif kind == "numpy":
                 key = np.asarray(inner["state"]["key"], np.uint32)
@@ -135,26 +132,23 @@ def uniform(shape: tuple[int, ...], low: float, high: float) -> np.ndarray[Any, 
     return _draw("uniform", "uniform", low, high, shape)
 
 
-def tensor(shape: tuple[int, ...], dtype: str, device: Device) -> Tensor:
-    """Numbers in [0, 1) as a Tensor of dtype float32, or float64 for that dtype, on the host: those
-    for a `device` are made of it. A trace draws them at each call."""
-    op = RandomUniform(shape, dtype == "float64")
-    trace = state.trace
-    if trace is not None:
-        if device is not cpu() or not trace.records_writes:
-            trace.refuse_random("uniform")
-        now = trace.array(_counter, "generator", lambda: _counter.array)
-        drawn: Tensor = apply(op, (now,))
-        trace.write(now, now + make_const(np.array([0, op.blocks], "int64")))
-        return drawn
-    if _own.generator is not None or _generator is None:
-        values = uniform(shape, 0.0, 1.0)
-        return make_const(values.astype("float64" if op.wide else "float32"), cpu())
+def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
+    """float64 values, normally distributed, drawn on the host. TraceError while tracing."""
+    return _draw("normal", "normal", mean, std, shape)
+
+
+def draws_on_the_host() -> bool:
+    """Whether this thread draws all numbers by NumPy: before `manual_seed`, and in `using`."""
+    return _own.generator is not None or _generator is None
+
+
+def next_blocks(count: int) -> tuple[int, int]:
+    """The key of the counter-based generator, and the first of `count` blocks that nobody else
+    gets."""
     with _lock:
-        key, block = _counter.numbers()
-        value = op.compute(_counter.array)
-        _counter.set(key, block + op.blocks)
-    return make_const(value)
+        key, block = counter.numbers()
+        counter.set(key, block + count)
+    return key, block
 
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:

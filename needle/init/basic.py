@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .. import backend_ndarray as nd
 from .. import ops, rng
 from ..autograd.shapes import as_shape
@@ -198,8 +200,22 @@ def randb(
 
 def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str) -> Tensor:
     """Uniform numbers in [0, 1): float64 ones for that dtype, else float32. They are on the host,
-    so that what is made of them is the same for each device."""
-    return rng.tensor(shape, dtype, as_device(device))
+    so that what is made of them is the same for each device. A trace draws them at each call."""
+    op = ops.RandomUniform(shape, dtype == "float64")
+    trace = state.trace
+    if trace is not None:
+        if as_device(device) is not nd.cpu() or not trace.records_writes:
+            trace.refuse_random("uniform")
+        now = trace.array(rng.counter, "generator", lambda: rng.counter.array)
+        drawn: Tensor = op(now)
+        step = np.array([0, op.blocks], "int64")
+        trace.write(now, now + Tensor(step, requires_grad=False))
+        return drawn
+    if rng.draws_on_the_host():
+        values = rng.uniform(shape, 0.0, 1.0).astype("float64" if op.wide else "float32")
+        return Tensor(values, device=nd.cpu(), requires_grad=False)
+    first = np.array(rng.next_blocks(op.blocks), "int64")
+    return Tensor(op.compute(nd.array(first, device=nd.cpu())), requires_grad=False)
 
 
 def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from ..autograd.tensor import Tensor
@@ -49,9 +50,9 @@ class EMA:
         trace = state.trace
         if trace is not None:
             for i, param in enumerate(self.params):
-                average = trace.array(self, f"averages.{i}", lambda i=i: self.averages[i])
-                value = param.detach().astype(average.dtype)
-                trace.write(average, average * self.decay + value * (1 - self.decay))
+                mean = trace.array(self, f"averages.{i}", partial(self.averages.__getitem__, i))
+                now = param.detach().astype(mean.dtype)
+                trace.write(mean, mean * self.decay + now * (1 - self.decay))
             trace.before_call(self._count)
             return
         self._count()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,11 +21,11 @@ from ..errors import TraceError
 from ..ops._update import TENSORS, Update
 from ..ops.elementwise import cast
 
-if TYPE_CHECKING:
-    from .optimizer import Group, Optimizer
+
+# Optimizers import this file, so their type has no name here.
 
 
-def record_step(optimizer: Optimizer, trace: Recorder) -> None:
+def record_step(optimizer: Any, trace: Recorder) -> None:
     """Record one step of every parameter that has a gradient. TraceError for an optimizer whose
     step is no op."""
     if not trace.records_writes:
@@ -64,7 +64,7 @@ def record_step(optimizer: Optimizer, trace: Recorder) -> None:
 
 
 def _one(
-    optimizer: Optimizer,
+    optimizer: Any,
     trace: Recorder,
     i: int,
     rule: Update,
@@ -90,13 +90,13 @@ def _one(
         trace.write(kept[name], value)
 
 
-def _forget(optimizer: Optimizer, i: int) -> None:
+def _forget(optimizer: Any, i: int) -> None:
     """Drop the state of a parameter that was made for a step."""
     optimizer.state.pop(i, None)
     optimizer._steps.pop(i, None)
 
 
-def _alike(optimizer: Optimizer, chosen: list[int]) -> list[list[int]]:
+def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
     """Parameters in lists of those that have taken as many steps."""
     counts = optimizer._steps
     found: dict[int, list[int]] = {}
@@ -105,7 +105,7 @@ def _alike(optimizer: Optimizer, chosen: list[int]) -> list[list[int]]:
     return list(found.values())
 
 
-def _equally_often(optimizer: Optimizer, numbers: list[int]) -> Callable[[], bool]:
+def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
     """Whether these parameters have taken as many steps as each other."""
 
     def holds() -> bool:
@@ -116,7 +116,7 @@ def _equally_often(optimizer: Optimizer, numbers: list[int]) -> Callable[[], boo
 
 
 def _same_rule(
-    optimizer: Optimizer, group: Group, rule: Update, goes_up: bool
+    optimizer: Any, group: Any, rule: Update, goes_up: bool
 ) -> Callable[[], bool]:
     """Whether the options of a group are as they were."""
 
@@ -127,7 +127,7 @@ def _same_rule(
     return holds
 
 
-def _rate(optimizer: Optimizer, group: Group, name: str, trace: Recorder) -> Tensor:
+def _rate(optimizer: Any, group: Any, name: str, trace: Recorder) -> Tensor:
     """The learning rate that a group has at this point of a call, as an array."""
     array = zeros((), "float64", optimizer._counts.device)
     memory = np.from_dlpack(array)

@@ -171,7 +171,8 @@ class Trace(Writing):
     def gradients(self) -> list[tuple[str, Node]]:
         """The gradients that parameters and buffers have, each with its tensor's name."""
         named = [leaf for key, leaf in self._leaves.items() if key in self._names]
-        grads = [(leaf.name, leaf.node.last_grad) for leaf in named]
+        nodes: list[tuple[str, Any]] = [(leaf.name, leaf.node) for leaf in named]
+        grads = [(name, node.last_grad) for name, node in nodes]
         return [(name, grad.node) for name, grad in grads if grad is not None]
 
     @contextlib.contextmanager

@@ -146,7 +146,6 @@ class Writing:
     """The part of a trace that is about writes and what else a call does besides computing."""
 
     # Of the trace:
-    here: str
     _leaves: dict[int, Leaf]
     _tensors: dict[int, Any]
     _names: dict[int, str]
@@ -185,6 +184,11 @@ class Writing:
         if replaces:
             self._replaced.add(id(tensor))
         return True
+
+    @property
+    def here(self) -> str:
+        """What runs now, in words."""
+        raise NotImplementedError
 
     def set_requires_grad(self, tensor: Tensor, value: bool) -> None:
         """Make a tensor of the trace a leaf that gets a gradient. TraceError for one that outlives
@@ -314,7 +318,8 @@ class Writing:
         """Note what a call expects of gradients, and leaves. TraceError for a function that adds to
         those of earlier calls."""
         for key, leaf in self._leaves.items():
-            node, tensor = leaf.node, self._tensors[key]
+            node: Any = leaf.node
+            tensor = self._tensors[key]
             if key not in self._names or node.begins is None:
                 continue
             if node.begins == "set":

@@ -188,7 +188,9 @@ class Jit:
         """How often this was compiled, and how many signatures are kept."""
         return CacheInfo(self._compilations, self._maxsize, len(self._all()))
 
-    def export(self, path: StrPath, *, calls: int | None = None, sign: StrPath | None = None) -> Path:
+    def export(
+        self, path: StrPath, *, calls: int | None = None, sign: StrPath | None = None
+    ) -> Path:
         """Write the function, as it was compiled for the last call, to the folder `path`: an
         artifact that `needle_tvm.load` and `needle_tvm.runtime.load` open.
 

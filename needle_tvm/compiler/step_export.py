@@ -32,7 +32,7 @@ class Traced(NamedTuple):
 
     graph: Graph
     trees: Sequence[Any]  # of the arguments, those by position first
-    count: int  # of arguments by position
+    positional: int  # number of arguments by position
     keywords: Sequence[str]
     output_tree: Any
     signature: inspect.Signature | None
@@ -45,7 +45,7 @@ def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
     rates = _rates(effects, calls)
     graph = _with_own_rates(traced.graph, rates)
     names = [slot.name for slot in graph.effects.kept]
-    trees, count = list(traced.trees), traced.count
+    trees, count = list(traced.trees), traced.positional
     graph.input_tree = {
         "args": trees[:count],
         "kwargs": dict(zip(traced.keywords, trees[count:], strict=True)),

@@ -69,8 +69,6 @@ def test_what_cannot_be_traced_is_an_error_that_names_function_and_line():
             self.kept = x
             return x
 
-    model = make_mlp(3, 3)
-
     def reads(x):
         return x * float(ops.exp(x).sum())
 

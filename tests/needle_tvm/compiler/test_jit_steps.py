@@ -245,7 +245,7 @@ CHANGES = {
     "scaled": lambda w, x: w * 0.5 + x,
     "reversed": lambda w, x: w.flip(0) + x,
     "normalized": lambda w, x: w / w.sum() + x,
-    "transposed": lambda w, x: w.reshape(-1)[:: -1].reshape(w.shape) - x,
+    "transposed": lambda w, x: w.reshape(-1)[::-1].reshape(w.shape) - x,
     "replaced": lambda w, x: x * 2.0,
     "gathered": lambda w, x: w.sum(0, keepdims=True) + x,
 }
