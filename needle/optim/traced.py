@@ -21,7 +21,6 @@ from ..errors import TraceError
 from ..ops._update import TENSORS, Update
 from ..ops.elementwise import cast
 
-
 # Optimizers import this file, so their type has no name here.
 
 
@@ -115,9 +114,7 @@ def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
     return holds
 
 
-def _same_rule(
-    optimizer: Any, group: Any, rule: Update, goes_up: bool
-) -> Callable[[], bool]:
+def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Callable[[], bool]:
     """Whether the options of a group are as they were."""
 
     def holds() -> bool:

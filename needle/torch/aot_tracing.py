@@ -48,6 +48,15 @@ def composites_whole() -> contextlib.AbstractContextManager[None]:
     return found
 
 
+def attention_by_products() -> contextlib.AbstractContextManager[None]:
+    """Context in which attention is traced as products and a softmax, whose gradients are those of
+    operators that have a converter."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    found: contextlib.AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
+    return found
+
+
 def _unless_drawing(target: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def decomposed(*args: Any, **kwargs: Any) -> Any:

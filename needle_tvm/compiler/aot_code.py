@@ -14,6 +14,7 @@ from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
 _MOST_SIZES = 8  # of one graph, that code for one size each is made for
+_AS_NEAR = 4  # times PyTorch's own distance from float64: other orders of sums
 _MOST_BOUND = 256  # sizes of one graph whose layouts are kept
 _CHECKED = 3  # sizes of one code that are compared with PyTorch
 
@@ -127,6 +128,14 @@ def _is_weight(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() and tensor.ndim and not tensor.is_inference())
 
 
+def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
+    """Whether a result is about as near to the exact one as PyTorch's."""
+    if not (have.is_floating_point() and have.shape == exact.shape and exact.isfinite().all()):
+        return False
+    off, allowed = ((each - exact).abs().max() for each in (have, want))
+    return bool(off <= _AS_NEAR * allowed)
+
+
 class Bound:
     """A graph at some sizes of its arguments: the code, and how results are made of it."""
 
@@ -221,14 +230,43 @@ class Bound:
         wanted = self._graph.compute(args, drawn, self._numbers)
         for number in self._complex:
             results[number] = torch.view_as_complex(results[number])
-        for node, have, want, order in zip(
-            self._graph.computed, results, wanted, self._code.orders, strict=True
+        exact: list[Any] | None = None
+        for number, (node, have, want, order) in enumerate(
+            zip(self._graph.computed, results, wanted, self._code.orders, strict=True)
         ):
             logical = have if order is None else have.permute(_inverse(order))
-            if tuple(logical.shape) != tuple(want.shape) or not is_close(
-                array_of(logical), array_of(want)
-            ):
-                raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
+            if tuple(logical.shape) == tuple(want.shape):
+                if is_close(array_of(logical), array_of(want)):
+                    continue
+                # Gradients may be the rounding of what is 0, as that of a bias before a norm.
+                exact = self._in_float64(args, drawn) if exact is None else exact
+                if exact and _is_as_near(logical, want, exact[number]):
+                    continue
+            raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
+
+    def _in_float64(self, args: list[Any], drawn: list[Any]) -> list[Any]:
+        """PyTorch's results in float64; none if its operators do not compute them."""
+        import torch
+        from torch.utils import _pytree
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        def wide(each: Any) -> Any:
+            if isinstance(each, torch.Tensor) and each.dtype == torch.float32:
+                return each.double()
+            return torch.float64 if each is torch.float32 else each
+
+        class Wide(TorchDispatchMode):
+            def __torch_dispatch__(
+                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                return func(*_pytree.tree_map(wide, args), **_pytree.tree_map(wide, kwargs or {}))
+
+        try:
+            with Wide():
+                found: list[Any] = self._graph.compute(args, drawn, self._numbers)
+        except Exception:  # of PyTorch's, of any kind
+            return []
+        return found
 
     def _check_over(self, args: list[Any], inputs: list[Any], results: list[Any]) -> None:
         """Raise LeftToPyTorchError if code that writes over inputs gives other results."""

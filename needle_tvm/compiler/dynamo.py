@@ -7,13 +7,17 @@ one warning that names it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from needle.torch.aot_tracing import backend_decompositions, composites_whole, without_dropout
+from needle.torch.aot_tracing import (
+    attention_by_products,
+    backend_decompositions,
+    composites_whole,
+    without_dropout,
+)
 from needle_tvm.compiler.aot_code import Compiled, LeftToPyTorchError, reason_of
 from needle_tvm.compiler.request import request
 from needle_tvm.process.turns import compiling
@@ -48,7 +52,7 @@ def needle(
     try:
         # Other threads may export a model meanwhile, which changes what PyTorch traces with.
         records = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
-        with compiling, contextlib.nullcontext() if records else composites_whole():
+        with compiling, attention_by_products() if records else composites_whole():
             without_dropout(graph)
             inner = aot_module_simplified(
                 graph,

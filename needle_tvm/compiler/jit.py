@@ -72,12 +72,20 @@ def jit(
     Installed packages are not followed. Tensors around the function (a closure's, a Module's, those
     of the method's object) are followed: a call uses their current values. The function's Python
     code runs only while it is traced; what else it does, such as printing, happens then alone.
-    Reading values (`numpy()`, `float()`, `if`), drawing random numbers and writing to tensors are a
-    TraceError that names the line.
+    Reading values (`numpy()`, `float()`, `if`) is a TraceError that names the line.
 
-    Gradients may be taken inside: `loss.backward()`, if the gradients it leaves in Parameters are
-    returned, or `needle.autograd.grad`. In there each `.grad` begins as None. No gradient passes
-    through a call from outside: `backward` on its result is an error.
+    A whole training step can be compiled as people write it: `loss.backward()`, clipping,
+    `optimizer.step()`, a schedule's `step()` and an EMA's `update()`; statistics of batch norm,
+    dropout and other random numbers, which are those of eager code after the same
+    `needle.manual_seed`. What the function writes (Parameters, buffers, the state of optimizers and
+    averages) is written to the arrays that eager code sees. Schedules and learning rates stay
+    Python's: they are stepped and read at each call. Writes to arguments, tensors assigned to new
+    attributes, and writes in the body of a loop are a TraceError.
+
+    Gradients live inside a call. Those that `backward` leaves in Parameters must be returned or
+    used by an optimizer; afterwards `.grad` is None. A step that adds to gradients of earlier calls
+    is a TraceError: call `zero_grad()` in it. No gradient passes through a call from outside:
+    `backward` on its result is an error.
 
     - `dims`, as for `compile`, leaves sizes to the call: they are no part of the signature.
     - `maxsize` compiled signatures are kept; the one not used for longest is unloaded. They keep
@@ -99,6 +107,20 @@ def jit(
     ...     return ndl.softmax(x * scale)
     >>> scaled(ndl.zeros(2, 4), np.array(3.0, "float32")).numpy().tolist()
     [[0.25, 0.25, 0.25, 0.25], [0.25, 0.25, 0.25, 0.25]]
+
+    >>> model = nn.Linear(2, 1)
+    >>> optimizer = ndl.optim.AdamW(model.parameters(), lr=0.1)
+    >>> @needle_tvm.jit
+    ... def train_step(x, y):
+    ...     optimizer.zero_grad()
+    ...     loss = nn.functional.mse_loss(model(x), y)
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     return loss
+    >>> x, y = ndl.ones(4, 2), ndl.zeros(4, 1)
+    >>> first, second = float(train_step(x, y)), float(train_step(x, y))
+    >>> second < first
+    True
     """
     if function is None:
         options: dict[str, Any] = {"dims": dims, "fallback": fallback, "log": log}

@@ -59,9 +59,10 @@ def _wanted(main: relax.Function) -> Pairs:
 def share_memory(module: IRModule, target: Target) -> IRModule:
     """Let kernels write results in the memory of copies of the inputs that they replace."""
     main = module[MAIN]
-    first, *others = main.body.blocks
-    if not _wanted(main) or not isinstance(first, relax.DataflowBlock):
+    blocks = list(main.body.blocks)
+    if not _wanted(main) or not blocks or not isinstance(blocks[0], relax.DataflowBlock):
         return module
+    first, *others = blocks
     bindings = list(first.bindings)
     results, _ = memory_of_results(main, bindings_of(main))
     builder = relax.BlockBuilder(module)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ... import ops
+from ...autograd.engine import pulled_back
 from ...autograd.tensor import Tensor
 from ...conversion.convolutions import kernels_last, transposed_convolved
 from ...conversion.values import Value, tensor
@@ -107,6 +108,36 @@ def convolution(
     if transposed:
         return conv_transpose(node, x, weight, bias, stride, padding, extra, groups, dilation)
     return conv(node, x, weight, bias, stride, padding, dilation, groups)
+
+
+@converter("aten.convolution_backward")
+def convolution_backward(
+    node: Node,
+    out_grad: Value,
+    x: Value,
+    weight: Value,
+    bias_sizes: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    extra: Any,
+    groups: int,
+    wanted: Sequence[bool],
+) -> tuple[Tensor | None, ...]:
+    """The gradients for the input, the weight and the bias, those that are `wanted`."""
+    grad, window = tensor(out_grad), (stride, padding, dilation, transposed, extra, groups)
+    inputs = [tensor(each).detach() for each in (x, weight)]
+    for each, is_wanted in zip(inputs, wanted, strict=False):
+        if is_wanted:
+            each.requires_grad = True
+
+    def made(batch: Tensor, w: Tensor) -> Tensor:
+        return convolution(node, batch, w, None, *window)
+
+    of_both = pulled_back(made, inputs, grad) if any(wanted[:2]) else (None, None)
+    axes = (0, *range(2, grad.ndim))
+    return (*of_both, ops.summation(grad, axes) if wanted[2] else None)
 
 
 @converter("aten.conv_tbc")

@@ -50,7 +50,7 @@ def loads(monkeypatch):
 
 def test_its_public_members_are_few():
     found = {name for name in vars(runtime.Program) if not name.startswith("_")}
-    state = {"begin", "set_weights"}
+    state = {"begin", "set_weights", "state", "load_state"}
     assert found == {"inputs", "outputs", "params", "run", "set_params"} | state
 
 
