@@ -14,8 +14,8 @@ from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import not_negative
 from ...backend_ndarray.dtypes import compute_dtype
 from ...common.keywords import name_functions
-from ...common.state import no_grad
-from ...errors import ShapeError
+from ...common.state import no_grad, state
+from ...errors import ShapeError, TraceError
 from . import rnn
 
 __all__ = [
@@ -34,7 +34,7 @@ def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
     """The norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 / norm_type),
-    or the largest |x| for inf. 0 if there are none.
+    or the largest |x| for inf, in float64. 0 if there are none.
 
     ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a norm that
     is infinite or NaN (a TraceError while tracing).
@@ -56,25 +56,39 @@ def clip_grad_norm_(
     >>> f"{nn.utils.clip_grad_norm_(p, 1.0):.2f}", [f"{g:.2f}" for g in p.grad]
     ('5.00', ['0.60', '0.80'])
     """
-    not_negative("clip_grad_norm_", "max_norm", max_norm)
-    learned = [p for p in _listed(parameters) if p.grad is not None]
-    with no_grad():
-        grads = [p.grad for p in learned if p.grad is not None]
-        total = _total_norm("clip_grad_norm_", grads, norm_type, error_if_nonfinite)
-        # As PyTorch's, so that a norm of zero is not a divisor.
-        scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
-        for parameter, grad in zip(learned, grads, strict=True):
-            parameter.grad = ops.cast(grad * scale.to(device=grad.device), grad.dtype)
-    return total
+    return clip_norm("clip_grad_norm_", parameters, max_norm, norm_type, error_if_nonfinite)
 
 
 def clip_grad_value_(parameters: Tensors, clip_value: float) -> None:
     """Limit each element of the gradients of `parameters` to [-clip_value, clip_value]. ValueError
     for a clip_value that is negative or not finite."""
-    limit = not_negative("clip_grad_value_", "clip_value", clip_value)
-    for parameter in _listed(parameters):
-        if parameter.grad is not None:
-            with no_grad():
+    clip_value_of("clip_grad_value_", parameters, clip_value)
+
+
+def clip_norm(
+    owner: str, parameters: Tensors, max_norm: float, norm_type: float, error_if_nonfinite: bool
+) -> Tensor:
+    """`clip_grad_norm_`, whose errors name `owner`."""
+    not_negative(owner, "max_norm", max_norm)
+    learned = [(p, p.grad) for p in _listed(parameters) if p.grad is not None]
+    with no_grad():
+        total = _total_norm(owner, [grad for _, grad in learned], norm_type, error_if_nonfinite)
+        # As PyTorch's, so that a norm of zero is not a divisor.
+        scale = ops.clip(max_norm / (total + 1e-6), None, 1.0)
+        if state.trace is not None or not scale.item() >= 1:
+            for parameter, grad in learned:
+                # A new tensor, because gradients of several parameters may share one.
+                factor = scale.to(grad.device, compute_dtype(grad.dtype))
+                parameter.grad = ops.cast(grad * factor, grad.dtype)
+    return total
+
+
+def clip_value_of(owner: str, parameters: Tensors, clip_value: float) -> None:
+    """`clip_grad_value_`, whose errors name `owner`."""
+    limit = not_negative(owner, "clip_value", clip_value)
+    with no_grad():
+        for parameter in _listed(parameters):
+            if parameter.grad is not None:
                 parameter.grad = ops.clip(parameter.grad, -limit, limit)
 
 
@@ -107,17 +121,22 @@ def _total_norm(
     norm_type = float(norm_type)
     if not norm_type > 0:
         raise ValueError(f"{owner}: norm_type {norm_type} is not above 0")
+    if error_if_nonfinite and state.trace is not None:
+        raise TraceError(
+            f"{owner}: tracing: error_if_nonfinite reads the norm, which is not known while "
+            "tracing: return it, and check it outside"
+        )
     if not tensors:
         return Tensor(0.0, requires_grad=False)
-    place = tensors[0].device
-    wide = [ops.cast(x, compute_dtype(x.dtype)) for x in tensors]
+    place, wide = tensors[0].device, [ops.cast(x, compute_dtype(x.dtype)) for x in tensors]
     if math.isinf(norm_type):
-        parts = [ops.max(ops.abs(x)) for x in wide if x.size]
-        total = ops.max(ops.stack([x.to(device=place) for x in parts]))
+        parts = [ops.max(ops.abs(x)).to(place, "float64") for x in wide if x.size]
+        total = ops.max(ops.stack(parts))
     else:
-        sizes = [x * x if norm_type == 2 else ops.abs(x) ** float(norm_type) for x in wide]
-        parts = [ops.summation(size).to(device=place) for size in sizes]
-        total = ops.summation(ops.stack(parts)) ** (1 / norm_type)
+        sizes = [x * x if norm_type == 2 else ops.abs(x) ** norm_type for x in wide]
+        parts = [ops.summation(size).to(place, "float64") for size in sizes]
+        total = ops.summation(ops.stack(parts))
+        total = ops.sqrt(total) if norm_type == 2 else total ** (1 / norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(f"{owner}: the norm of the gradients is {total.item()}")
     return total
