@@ -11,7 +11,7 @@ from ..autograd.tensor import Tensor
 from ..backend_ndarray import Device, NDArray, cpu, from_dlpack, zeros
 from ..backend_ndarray.arguments import not_negative
 from ..backend_ndarray.dtypes import compute_dtype, is_floating
-from ..common.state import call_recording, state
+from ..common.state import call_recording, note_replaced, state
 from .clip import clip_grad_norm
 from .groups import NUMBERS, Group, Options, split_names
 from .traced import record_step
@@ -152,6 +152,7 @@ class Optimizer:
         )
         for i, steps in known.items():
             self._set_steps(i, steps)
+        note_replaced()
 
     def __getstate__(self) -> dict[str, Any]:
         hidden = ("_steps", "_counts")
@@ -249,6 +250,7 @@ class Optimizer:
                 self._set_steps(i, int(arrays["step"].item()))
         for name, number in numbers.items():
             self._set_number(name, number)
+        note_replaced()
 
     def _upgraded(
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]

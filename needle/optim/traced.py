@@ -29,6 +29,8 @@ def record_step(optimizer: Any, trace: Recorder) -> None:
     step is no op."""
     if not trace.records_writes:
         trace.refuse_write(optimizer.params[0])
+    groups = len(optimizer.param_groups)
+    trace.guard(lambda: len(optimizer.param_groups) == groups, always=True)
     stepped: list[int] = []
     for number, group in enumerate(optimizer.param_groups):
         chosen = [i for i in group.numbers if optimizer.params[i].grad is not None]
@@ -119,7 +121,8 @@ def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Calla
 
     def holds() -> bool:
         options = group.options
-        return optimizer._rule(options) == rule and options.maximize == goes_up
+        now = optimizer._rule(options)
+        return (now is rule or now == rule) and options.maximize == goes_up
 
     return holds
 
@@ -127,10 +130,10 @@ def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Calla
 def _rate(optimizer: Any, group: Any, name: str, trace: Recorder) -> Tensor:
     """The learning rate that a group has at this point of a call, as an array."""
     array = zeros((), "float64", optimizer._counts.device)
-    memory = np.from_dlpack(array)
+    memory, own = np.from_dlpack(array).reshape(1).data, group.own
 
     def read() -> None:
-        memory[...] = group["lr"]
+        memory[0] = own["lr"] if "lr" in own else optimizer.lr
 
     trace.before_call(read)
     return trace.array(optimizer, name, lambda: array)

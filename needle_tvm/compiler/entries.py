@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ import numpy as np
 from needle import Tensor
 from needle.autograd.node import Node
 from needle.backend_ndarray import NDArray
+from needle.backend_ndarray.dtypes import ITEMSIZE
 from needle.common import tree
 from needle.errors import ChangedError, TraceError
 from needle.op import Op
@@ -23,6 +25,7 @@ from needle_tvm.compiler.executable import calls_of
 from needle_tvm.compiler.step_export import Traced
 from needle_tvm.errors import InputError, ParameterError
 from needle_tvm.runtime import Program
+from needle_tvm.runtime.memory import HostMemory
 
 _ticks = itertools.count()
 
@@ -122,7 +125,8 @@ class Stepped(Compiled):
     ) -> None:
         super().__init__(name, program, weights, output_tree, with_gradient)
         self._effects, self._turn = effects, turn
-        main = program.executor.main
+        self._executor = executor = program.executor
+        main = executor.main
         self._in_place = bool(main.in_place)
         self._count = len(main.outputs) - len(effects.kept)
         self._replaced = [slot for slot in effects.kept if slot.put is not None]
@@ -130,6 +134,10 @@ class Stepped(Compiled):
         # the weights is this one.
         self._stamp = -1
         self._arrays: list[NDArray] = []
+        # The arrays as tensors of the code, with the weights, if it writes all in their memory.
+        self._bound: tuple[Any, ...] | None = None
+        self._packed: Any = None  # the weights among them
+        self._ranges: list[tuple[int, int]] = []  # the memory that is written, in order
         self._marks: list[tuple[Any, list[Any]]] = []
 
     def is_current(self) -> bool:
@@ -152,8 +160,18 @@ class Stepped(Compiled):
         effects, calls, weights = self._effects, self._calls, self._weights
         with self._turn():
             effects.begin()
-            if self._stamp != weights.stamp or self._replaced:
+            bound_to = self._executor.bound
+            if self._stamp != weights.stamp or self._replaced or self._packed is not bound_to:
                 self._find_arrays()
+            results = NotImplemented
+            if self._bound is not None and self._is_apart(leaves):
+                results = calls.run_bound(self._bound, leaves)
+            if results is not NotImplemented:
+                for mark, views in self._marks:
+                    mark(*views)
+                weights.advance(len(effects.kept), 0)
+                self._stamp = weights.stamp
+                return self._returned(results[0] if self._single else results)
             given = (*leaves, *self._arrays)
             results = calls.run_in_place(given) if self._in_place else None
             if results is None:
@@ -195,6 +213,46 @@ class Stepped(Compiled):
             if slot.put is None:
                 by_device.setdefault(array.device, []).append(array.view)
         self._marks = [(device.kernels.mark_written, each) for device, each in by_device.items()]
+        self._bind(kept)
+
+    def _bind(self, kept: Sequence[NDArray]) -> None:
+        """Make tensors of the arrays for calls that do not look at them, where the code takes them
+        as they are."""
+        executor, self._bound = self._executor, None
+        self._packed = executor.bound
+        main, count = executor.main, len(self._arrays)
+        is_whole = len(main.in_place) == len(kept) and not self._replaced
+        if not is_whole or executor.bound is None or not isinstance(executor.memory, HostMemory):
+            return
+        tensors = []
+        for array, spec in zip(self._arrays, executor.inputs[-count:], strict=True):
+            if array.dtype == "bfloat16" or array.device.name == "cuda":
+                return
+            tensor = executor.memory.shared(np.from_dlpack(array), spec.alignment)
+            if tensor.data_ptr() != array.view.data_ptr:
+                return
+            tensors.append(tensor)
+        self._bound = (*tensors, *executor.bound)
+        starts = [(each.view.data_ptr, each.size * ITEMSIZE[each.dtype]) for each in kept]
+        self._ranges = sorted((start, start + size) for start, size in starts)
+
+    def _is_apart(self, leaves: Sequence[Any]) -> bool:
+        """Whether arguments are surely in other memory than what the code writes."""
+        ranges = self._ranges
+        for leaf in leaves:
+            if isinstance(leaf, Tensor):
+                data = leaf._data
+                if not data.is_compact:
+                    return False
+                start, size = data.view.data_ptr, data.size * ITEMSIZE[data.dtype]
+            else:
+                if not leaf.flags.c_contiguous:
+                    return False
+                start, size = leaf.__array_interface__["data"][0], leaf.nbytes
+            at = bisect.bisect_left(ranges, (start + size,))
+            if at and ranges[at - 1][1] > start:
+                return False
+        return True
 
     def _check_apart(self, leaves: Sequence[Any]) -> None:
         """InputError for an argument in memory that the code writes: the function would see that

@@ -117,6 +117,16 @@ class Calls:
         over, rest = {output for output, _ in self._main.in_place}, iter(results)
         return [None if number in over else next(rest) for number in range(len(self._main.outputs))]
 
+    def run_bound(self, bound: tuple[Any, ...], values: Sequence[Any]) -> Any:
+        """The results of `main_in_place` but those that it writes over inputs: one of them, or a
+        tuple. `values` are the first inputs, `bound` tensors for the others and the weights, in
+        whose memory the code may write. NotImplemented, and nothing is written, if `values` are not
+        as the code takes them."""
+        caller = getattr(self._local, "bound", None)
+        if caller is None:
+            caller = self._local.bound = self._new_caller(in_place=True, own=len(values))
+        return caller(bound, *values)
+
     def _run(self, values: Sequence[Any]) -> list[Any]:
         executor = self._executor
         if self._share is not None and executor.holds(values):
@@ -132,7 +142,9 @@ class Calls:
             caller = self._local.caller = self._new_caller()
         return caller
 
-    def _new_caller(self, into: bool = False, in_place: bool = False) -> Any:
+    def _new_caller(
+        self, into: bool = False, in_place: bool = False, own: int | None = None
+    ) -> Any:
         executor = self._executor
         wrapped = self._wrap is not None and self._result is None and not into
         if wrapped or not isinstance(executor.memory, HostMemory):
@@ -149,7 +161,7 @@ class Calls:
         over = {output for output, _ in self._main.in_place} if in_place else ()
         results = [spec for number, spec in enumerate(executor.results) if number not in over]
         ffi = load_ffi()
-        specs = [*executor.inputs, *(executor.results if into else ())]
+        specs = [*executor.inputs[:own], *(executor.results if into else ())]
         sizes = _sizes(specs, self._main.dims)
         if sizes is None:
             return _no_caller
@@ -168,7 +180,7 @@ class Calls:
             in_place or not self._single,
             executor.threads,
             len(executor.results) if into else 0,
-            tuple(number for _, number in self._main.in_place) if in_place else (),
+            tuple(number for _, number in self._main.in_place) if in_place and own is None else (),
             **sizes,
         )
 

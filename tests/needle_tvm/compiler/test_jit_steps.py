@@ -159,6 +159,8 @@ def test_steps_see_what_other_code_writes():
         (lambda t: t.optimizer.load_state_dict(kept[0]), 1),
         (lambda t: t.optimizer.param_groups[0].update(weight_decay=0.3), 2),
         (lambda t: setattr(t.optimizer, "eps", 1e-4), 3),
+        (lambda t: t.optimizer.load_state_dict(kept[0]), 3),
+        (lambda t: setattr(t.model.layers.modules[0].bias, "requires_grad", False), 4),
     ]
     for change, count in [(lambda t: None, 1), *changes]:
         results = []
