@@ -53,7 +53,7 @@ class EMA:
                 mean = trace.array(self, f"averages.{i}", partial(self.averages.__getitem__, i))
                 now = param.detach().astype(mean.dtype)
                 trace.write(mean, mean * self.decay + now * (1 - self.decay))
-            trace.before_call(self._count)
+            trace.at_each_call(self._count)
             return
         self._count()
         for average, param in zip(self.averages, self.params, strict=True):

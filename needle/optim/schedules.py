@@ -109,7 +109,7 @@ class Schedule:
     def step(self) -> None:
         """Advance the schedule; call it after each step (or epoch) of the optimizer."""
         if state.trace is not None:
-            state.trace.before_call(self.step)
+            state.trace.at_each_call(self.step)
             return
         self._go_to(self._steps + 1)
 

@@ -135,5 +135,5 @@ def _rate(optimizer: Any, group: Any, name: str, trace: Recorder) -> Tensor:
     def read() -> None:
         memory[0] = own["lr"] if "lr" in own else optimizer.lr
 
-    trace.before_call(read)
+    trace.at_each_call(read, feeds=True)
     return trace.array(optimizer, name, lambda: array)

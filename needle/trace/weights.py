@@ -58,6 +58,10 @@ class Weights:
         """The current weights."""
         return _values(self._names, self._search(self._find())[0])
 
+    def found(self) -> dict[str, NDArray]:
+        """The weights that the last search found."""
+        return _values(self._names, self._tensors)
+
     def follow(self, use: Callable[[dict[str, NDArray]], None]) -> None:
         """Call `use` with the weights if one was written or replaced since the last call.
 

@@ -110,7 +110,8 @@ class Effects:
     """What calls of a traced function read and write besides its arguments and weights.
 
     The last inputs of its graph are the arrays of `fed`, which it only reads, and of `kept`, whose
-    new values are the last results. `before` is called before each call, in order. Each of `guards`
+    new values are the last results. Each of `actions` is called at each call, in order: those up to
+    the last that feeds an array before the code runs, the others after it. Each of `guards`
     tells whether something is as it was when the function was traced, and so does each of `checks`,
     which cannot have changed as long as only calls have written. `clean` are the tensors whose
     gradient must be None when a call begins, `cleared` those whose gradient a call drops.
@@ -119,7 +120,8 @@ class Effects:
     def __init__(self) -> None:
         self.fed: list[Slot] = []
         self.kept: list[Slot] = []
-        self.before: list[Callable[[], None]] = []
+        self.actions: list[Callable[[], None]] = []
+        self.feeding = 0  # number of actions up to the last that feeds an array
         self.guards: list[Callable[[], bool]] = []
         self.checks: list[Callable[[], bool]] = []
         self.clean: list[tuple[str, Tensor]] = []
@@ -138,7 +140,12 @@ class Effects:
             for tensor in self.cleared:
                 tensor.grad = None
             self._gradients = last_gradient[0]
-        for each in self.before:
+        for each in self.actions[: self.feeding]:
+            each()
+
+    def end(self) -> None:
+        """What a call does when the code has run."""
+        for each in self.actions[self.feeding :]:
             each()
 
 
@@ -266,13 +273,15 @@ class Writing:
         """Call `undo` if the trace fails."""
         self._undo.append(undo)
 
-    def before_call(self, do: Callable[[], None]) -> None:
-        """Call `do` before each call of the compiled code, and not now. TraceError where writes are
-        refused."""
+    def at_each_call(self, do: Callable[[], None], feeds: bool = False) -> None:
+        """Call `do` at each call of the compiled code, and not now: before the code runs if it
+        `feeds` an array that the code reads. TraceError where writes are refused."""
         if not self.records_writes:
             kind = type(getattr(do, "__self__", do)).__name__
             raise TraceError(f"tracing: {self.here} changes a {kind}{self._unwritten()}")
-        self.effects.before.append(do)
+        self.effects.actions.append(do)
+        if feeds:
+            self.effects.feeding = len(self.effects.actions)
 
     def guard(self, holds: Callable[[], bool], always: bool = False) -> None:
         """Compile the function anew for a call before which `holds` is false. It is asked before

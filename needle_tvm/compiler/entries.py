@@ -6,6 +6,7 @@ import bisect
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from needle.trace.weights import Weights, baked_in, differences
 from needle.trace.writes import Effects
 from needle_tvm.compiler.executable import calls_of
 from needle_tvm.compiler.step_export import Traced
-from needle_tvm.errors import InputError, ParameterError
+from needle_tvm.errors import InputError, ParameterError, UsageError
 from needle_tvm.runtime import Program
 from needle_tvm.runtime.memory import HostMemory
 
@@ -163,28 +164,28 @@ class Stepped(Compiled):
             bound_to = self._executor.bound
             if self._stamp != weights.stamp or self._replaced or self._packed is not bound_to:
                 self._find_arrays()
-            results = NotImplemented
+            results: Any = NotImplemented
             if self._bound is not None and self._is_apart(leaves):
                 results = calls.run_bound(self._bound, leaves)
-            if results is not NotImplemented:
-                for mark, views in self._marks:
-                    mark(*views)
-                weights.advance(len(effects.kept), 0)
-                self._stamp = weights.stamp
-                return self._returned(results[0] if self._single else results)
-            given = (*leaves, *self._arrays)
-            results = calls.run_in_place(given) if self._in_place else None
-            if results is None:
-                self._check_apart(leaves)
-                results = calls.run(given)
-            self._keep(results[self._count :])
+            if results is NotImplemented:
+                results = self._at_length(leaves)
             for mark, views in self._marks:
                 mark(*views)
             count = len(self._replaced)
             weights.advance(len(effects.kept) - count, count)
             self._stamp = weights.stamp
-        found = results[: self._count]
-        return self._returned(found[0] if self._single else tuple(found))
+            effects.end()
+        return self._returned(results[0] if self._single else results)
+
+    def _at_length(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
+        """A call with arguments or arrays that take more than the code alone."""
+        given = (*leaves, *self._arrays)
+        results = self._calls.run_in_place(given) if self._in_place else None
+        if results is None:
+            self._check_apart(leaves)
+            results = self._calls.run(given)
+        self._keep(results[self._count :])
+        return tuple(results[: self._count])
 
     def _keep(self, values: Sequence[Any]) -> None:
         """Keep new values; None stands for what the code has written over an array."""
@@ -213,7 +214,31 @@ class Stepped(Compiled):
             if slot.put is None:
                 by_device.setdefault(array.device, []).append(array.view)
         self._marks = [(device.kernels.mark_written, each) for device, each in by_device.items()]
+        self._ranges = self._own_ranges(kept)
         self._bind(kept)
+
+    def _own_ranges(self, kept: Sequence[NDArray]) -> list[tuple[int, int]]:
+        """The memory of the arrays that are written, in order. UsageError if two of them, or one
+        and a weight that is only read, share some: a write to one would change the other."""
+        slots = self._effects.kept
+        found = sorted(
+            (*_range(array), slot.name)
+            for slot, array in zip(slots, kept, strict=True)
+            if slot.put is None
+        )
+        ranges = [(start, end) for start, end, _ in found]
+        others = [(_range(array), name) for name, array in self._weights.found().items()]
+        pairs = [(one[2], two[2]) for one, two in pairwise(found) if one[1] > two[0]]
+        for (start, end), name in others:
+            at = bisect.bisect_left(ranges, (end,))
+            if at and ranges[at - 1][1] > start:
+                pairs.append((name, found[at - 1][2]))
+        if pairs:
+            raise UsageError(
+                f"{pairs[0][0]!r} and {pairs[0][1]!r} share memory, and the function writes to one "
+                "of them alone: give one a copy (x.data = y.data.clone())"
+            )
+        return ranges
 
     def _bind(self, kept: Sequence[NDArray]) -> None:
         """Make tensors of the arrays for calls that do not look at them, where the code takes them
@@ -233,8 +258,6 @@ class Stepped(Compiled):
                 return
             tensors.append(tensor)
         self._bound = (*tensors, *executor.bound)
-        starts = [(each.view.data_ptr, each.size * ITEMSIZE[each.dtype]) for each in kept]
-        self._ranges = sorted((start, start + size) for start, size in starts)
 
     def _is_apart(self, leaves: Sequence[Any]) -> bool:
         """Whether arguments are surely in other memory than what the code writes."""
@@ -244,12 +267,13 @@ class Stepped(Compiled):
                 data = leaf._data
                 if not data.is_compact:
                     return False
-                start, size = data.view.data_ptr, data.size * ITEMSIZE[data.dtype]
+                start, end = _range(data)
             else:
                 if not leaf.flags.c_contiguous:
                     return False
-                start, size = leaf.__array_interface__["data"][0], leaf.nbytes
-            at = bisect.bisect_left(ranges, (start + size,))
+                start = leaf.__array_interface__["data"][0]
+                end = start + leaf.nbytes
+            at = bisect.bisect_left(ranges, (end,))
             if at and ranges[at - 1][1] > start:
                 return False
         return True
@@ -266,6 +290,12 @@ class Stepped(Compiled):
                         f"an argument shares memory with {slot.name}, which the function writes: "
                         "give it a copy"
                     )
+
+
+def _range(array: NDArray) -> tuple[int, int]:
+    """The addresses of a compact array's memory: its first byte, and the one behind the last."""
+    start = array.view.data_ptr
+    return start, start + array.size * ITEMSIZE[array.dtype]
 
 
 class _Call(Op):

@@ -60,7 +60,7 @@ def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
 
 def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
     """The values of the arrays that a call is fed with, for this many calls: (calls, arrays)."""
-    owners = [getattr(do, "__self__", None) for do in effects.before]
+    owners = [getattr(do, "__self__", None) for do in effects.actions]
     schedules = [each for each in owners if isinstance(each, Schedule)]
     if calls is None and schedules:
         names = ", ".join(sorted({type(each).__name__ for each in schedules}))
@@ -76,9 +76,10 @@ def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
     rows = []
     try:
         for _ in range(calls or 1):
-            for do in effects.before:
+            for do in effects.actions[: effects.feeding]:
                 do()
             rows.append([float(slot.find().item()) for slot in effects.fed])
+            effects.end()
     finally:
         for each, values in before:
             vars(each).update(values)

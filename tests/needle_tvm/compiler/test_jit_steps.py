@@ -10,7 +10,7 @@ import needle as ndl
 import needle_tvm
 from needle import nn, optim
 from needle.errors import TraceError
-from needle_tvm.errors import InputError
+from needle_tvm.errors import InputError, UsageError
 from tests.needle_tvm.compiler.jitted import compilations
 
 F = nn.functional
@@ -293,6 +293,43 @@ def test_an_argument_in_memory_that_is_written_is_refused():
     with pytest.raises(InputError, match="shares memory with weight"):
         step(weight.detach())
     assert weight.numpy().tolist() == [2.0] * 4
+
+
+def test_weights_that_share_memory_are_refused():
+    one, two = (nn.Parameter(np.ones(3)) for _ in range(2))
+
+    def step(x):
+        with ndl.no_grad():
+            one.mul_(2.0)
+        return (one * two * x).sum()
+
+    two.data = one.data
+    compiled, x = needle_tvm.jit(step, stage="fused"), np_tensor(np.ones(3))
+    with pytest.raises(UsageError, match="'two' and 'one' share memory"):
+        compiled(x)
+    assert one.numpy().tolist() == [1.0] * 3
+    two.data = one.data.clone()
+    assert float(compiled(x)) == 6
+
+
+def test_a_call_that_fails_changes_nothing():
+    table = nn.Parameter(np.ones((4, 2)))
+    optimizer = optim.SGD([table], 0.5)
+    schedule = optim.StepLR(optimizer, 1, 0.5)
+
+    @needle_tvm.jit(stage="fused")
+    def step(index):
+        optimizer.zero_grad()
+        F.embedding(index, table).sum().backward()
+        optimizer.step()
+        schedule.step()
+
+    step(np.array([0, 1]))
+    before = table.numpy()
+    with pytest.raises(InputError, match="4"):
+        step(np.array([0, 4]))
+    assert schedule.steps == 1 and optimizer.state[0]["step"].item() == 1
+    np.testing.assert_array_equal(table.numpy(), before)
 
 
 def test_gradients_from_outside():
