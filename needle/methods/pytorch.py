@@ -100,6 +100,15 @@ class PyTorchMethods:
         return ITEMSIZE[self.dtype]
 
     @property
+    def nbytes(self: Tensor) -> int:
+        """The bytes of all elements."""
+        return self.numel() * self.element_size()
+
+    def pin_memory(self: Tensor) -> Tensor:
+        """The tensor itself: memory is not pinned here."""
+        return self
+
+    @property
     def is_cuda(self: Tensor) -> bool:
         """Whether the tensor is on a GPU."""
         return self.device.name == "cuda"

@@ -179,7 +179,8 @@ def test_new_tensors_like_one_and_conversions_to_another():
     ):
         same(call(ours), call(theirs))
     assert ours.is_floating_point() and ndl.is_tensor(ours) and ndl.numel(ours) == 6
-    assert ours.element_size() == 4 and ours.is_contiguous() and not ours.t().is_contiguous()
+    assert ours.element_size() == 4 and ours.nbytes == theirs.nbytes and ours.pin_memory() is ours
+    assert ours.is_contiguous() and not ours.t().is_contiguous()
     assert ndl.device("cpu").type == ndl.device("cpu", 0).type == "cpu" and not ours.is_cuda
     assert ndl.cuda.is_available() == ndl.cuda().enabled()
     assert ours.to("cpu", non_blocking=True) is ours
