@@ -9,6 +9,7 @@ from ... import ops
 from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import finite, share
 from ...backend_ndarray.dtypes import finfo, is_floating
+from ...common.state import state
 from ...errors import ShapeError
 from ...ops._arguments import check_tensors
 from ...ops._values import check_within, whole_numbers
@@ -174,16 +175,19 @@ def _picked(x: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Counted:
-    """Which rows count: class numbers with 0 in the place of ignored ones, which rows are kept, and
-    each row's weight (None: 1)."""
+    """Which rows count: class numbers with 0 in the place of ignored ones, which rows are kept,
+    each row's weight (None: 1), and in a trace which numbers are classes."""
 
     index: Tensor
     kept: Tensor
     weights: Tensor | None
+    valid: Tensor | None
 
     def reduced(self, owner: str, losses: Tensor, reduction: str, shape: Any) -> Tensor:
         """`losses` (M,) of the rows that count, reduced; a mean is divided by their weights."""
         check_reduction(owner, reduction)
+        if self.valid is not None:  # compiled code cannot raise
+            losses = ops.where(self.valid, losses, float("nan"))
         losses = ops.where(self.kept, losses, 0)
         if reduction == "none":
             return ops.reshape(losses, shape)
@@ -207,7 +211,9 @@ def _counted(
     kept = index != ignore_index
     index = ops.where(kept, index, 0)
     check_within(owner, "y", index, 0, rows.shape[1] - 1, IndexError)
-    return _Counted(index, kept, None if weight is None else ops.take(weight, index, 0))
+    valid = None if state.trace is None else (index >= 0) & (index < rows.shape[1])
+    weights = None if weight is None else ops.take(weight, index, 0)
+    return _Counted(index, kept, weights, valid)
 
 
 def nll_loss(
@@ -222,7 +228,8 @@ def nll_loss(
 
     `weight` (C,) multiplies each class's losses; rows of class `ignore_index` count nothing; a mean
     is divided by the sum of the weights that counted. ShapeError for shapes that do not fit,
-    IndexError for a class number outside 0..C - 1, ValueError for one that is not whole.
+    IndexError for a class number outside 0..C - 1 (in compiled code the loss is NaN), ValueError
+    for one that is not whole.
     """
     rows, index, shape = _rows("nll_loss", x, y)
     check_weight("nll_loss", weight, rows.shape[1])
