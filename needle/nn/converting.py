@@ -101,8 +101,9 @@ class Converting:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients of all parameters to None, or with `set_to_none` False to zeros."""
         for parameter in self.parameters():
-            grad = parameter.grad
-            parameter.grad = None if set_to_none or grad is None else init.zeros_like(grad)
+            # Not read where it is dropped: a trace tells the two apart.
+            grad = None if set_to_none else parameter.grad
+            parameter.grad = None if grad is None else init.zeros_like(grad)
 
     def requires_grad_(self: S, requires_grad: bool = True) -> S:
         """Set whether the parameters take part in gradients, as `requires_grad` says."""

@@ -18,6 +18,7 @@ from ..common.state import last_gradient
 from ..common.user_code import user_line
 from ..errors import TraceError
 from ..nn.module import Module
+from ..ops.elementwise import Detach
 from .leaf import Leaf
 
 _grad: Any = Node.grad  # type: ignore[misc]  # the slot, which the classes below cover
@@ -220,6 +221,21 @@ class Writing:
         else:
             return
         raise TraceError(f"tracing: {self.here} writes to {what}{self._unwritten()}")
+
+    def owner(self, tensor: Tensor) -> Tensor | None:
+        """The leaf whose memory `tensor`, made by `detach`, shares; None if an op computed it.
+        TraceError for an argument, and for a leaf that was written since."""
+        node = tensor.node
+        while isinstance(node.op, Detach):
+            (node,) = node.input_nodes
+        if node.op is not None:
+            return None
+        for key, leaf in self._leaves.items():
+            if self._now.get(key, leaf.node) is node:
+                found: Tensor = self._tensors[key]
+                return found
+        self.refuse_write(tensor)
+        return None
 
     def assign(self, module: Module, name: str, value: Any) -> None:
         """Note that a tensor is assigned to an attribute of a traced module. TraceError if that is

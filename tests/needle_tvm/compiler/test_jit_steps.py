@@ -362,6 +362,48 @@ def test_gradients_from_outside():
     assert weight.numpy().tolist() == [0, 0]
 
 
+def by_data(p):
+    p.data.mul_(0.9).add_(p.grad, alpha=-0.1)  # the second writes to what the first returned
+    p.data.clamp_(-0.5, 0.5)
+
+
+def by_detach(p):
+    p.detach().sub_(p.grad, alpha=0.1)
+
+
+def by_copy(p):
+    with ndl.no_grad():
+        p.copy_(p - 0.1 * p.grad)
+
+
+def by_assignment(p):
+    p.data -= 0.1 * p.grad
+
+
+@pytest.mark.parametrize("update", [by_data, by_detach, by_copy, by_assignment])
+def test_updates_written_by_hand(update):
+    def steps(model):
+        def step(x):
+            model.zero_grad()
+            loss = model(x).square().sum()
+            loss.backward()
+            for p in model.parameters():
+                update(p)
+            return loss
+
+        return step
+
+    models = [nn.Linear(3, 2, dtype="float64") for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    eager, traced = steps(models[0]), needle_tvm.jit(steps(models[1]))
+    x = np_tensor(np.random.default_rng(0).normal(size=(4, 3)))
+    losses = [(float(eager(x)), float(traced(x))) for _ in range(3)]
+    np.testing.assert_allclose(*zip(*losses, strict=True), rtol=1e-12)
+    assert losses[2][0] != losses[0][0]
+    for mine, other in zip(*(m.parameters() for m in models), strict=True):
+        np.testing.assert_allclose(other.numpy(), mine.numpy(), rtol=1e-12, atol=1e-15)
+
+
 def test_what_a_step_cannot_do():
     model = nn.Linear(2, 2)
     x = np_tensor(np.ones((1, 2), "float32"))
@@ -372,6 +414,16 @@ def test_what_a_step_cannot_do():
 
     def writes_an_argument(x):
         x.data = x * 2.0
+        return x
+
+    def writes_to_data_of_an_argument(x):
+        x.data.mul_(2.0)
+        return x
+
+    def writes_to_old_data(x):
+        data = model.weight.data
+        model.weight.data.mul_(2.0)
+        data.add_(1.0)
         return x
 
     def of_python(optimizer):
@@ -387,6 +439,8 @@ def test_what_a_step_cannot_do():
     for function, match in [
         (assigns, "assigns to 'model.seen'"),
         (writes_an_argument, "writes to the float32"),
+        (writes_to_data_of_an_argument, "writes to the float32"),
+        (writes_to_old_data, "writes to the float32"),
         (of_python(optim.Adafactor(model.parameters())), "Adafactor is computed by Python"),
         (lambda x: plateau.step(model(x).sum()), "reads the value"),
     ]:
