@@ -193,7 +193,7 @@ class BatchNorm1d(_PerChannel):
         affine = self.weight, self.bias
         return F.batch_norm(x, *running, *affine, self.training, self._share(), self.eps)
 
-    def _share(self) -> float:
+    def _share(self) -> Any:
         """What a batch counts in the running statistics; with momentum None it is counted."""
         if self.momentum is not None:
             return self.momentum
@@ -201,7 +201,8 @@ class BatchNorm1d(_PerChannel):
         if seen is None or not self.training or state.recomputing:
             return 0.0
         seen.data = seen.detach() + 1
-        return 1 / int(seen)
+        share = 1.0 / seen.detach().astype("float64")  # a tensor, whose value no trace asks for
+        return share if self.running_mean is None else share.astype(self.running_mean.dtype)
 
 
 class BatchNorm2d(BatchNorm1d):

@@ -135,5 +135,6 @@ def _rate(optimizer: Any, group: Any, name: str, trace: Recorder) -> Tensor:
     def read() -> None:
         memory[0] = own["lr"] if "lr" in own else optimizer.lr
 
-    trace.at_each_call(read, feeds=True)
-    return trace.array(optimizer, name, lambda: array)
+    # A schedule may step between two steps of an optimizer, so each has an array of its own.
+    number = trace.at_each_call(read, feeds=True)
+    return trace.array(optimizer, f"{name}.{number}", lambda: array)

@@ -289,15 +289,17 @@ class Writing:
         """Call `undo` if the trace fails."""
         self._undo.append(undo)
 
-    def at_each_call(self, do: Callable[[], None], feeds: bool = False) -> None:
+    def at_each_call(self, do: Callable[[], None], feeds: bool = False) -> int:
         """Call `do` at each call of the compiled code, and not now: before the code runs if it
-        `feeds` an array that the code reads. TraceError where writes are refused."""
+        `feeds` an array that the code reads. Returns the number of such calls so far. TraceError
+        where writes are refused."""
         if not self.records_writes:
             kind = type(getattr(do, "__self__", do)).__name__
             raise TraceError(f"tracing: {self.here} changes a {kind}{self._unwritten()}")
         self.effects.actions.append(do)
         if feeds:
             self.effects.feeding = len(self.effects.actions)
+        return len(self.effects.actions)
 
     def guard(self, holds: Callable[[], bool], always: bool = False) -> None:
         """Compile the function anew for a call before which `holds` is false. It is asked before

@@ -174,6 +174,62 @@ def test_steps_see_what_other_code_writes():
     np.testing.assert_allclose(found, wanted, rtol=1e-8)
 
 
+def agree(make, count=4):
+    """Compare calls of the step of a Training, eager and compiled, as `make` makes it."""
+    results = []
+    for compile in (lambda step: step, needle_tvm.jit(stage="noopt")):
+        training = Training(OPTIMIZERS["adam"])
+        step = make(training)
+        call = compile(step)
+        results.append([[float(x) for x in call(*map(np_tensor, b))] for b in batches(count)])
+        results.append([v for k, v in training.state().items() if "running" in k])
+    np.testing.assert_allclose(results[2], results[0], rtol=1e-9)
+    np.testing.assert_allclose(results[3], results[1], rtol=1e-9)
+
+
+def test_a_schedule_between_two_steps_of_a_call():
+    def make(training):
+        training.model.layers.modules[0].bias = None  # before batch norm, its gradient is rounding
+        return lambda x, y: [training.step(x, y)[0] for _ in range(3)]
+
+    agree(make)
+
+
+def test_batch_norm_that_averages_over_all_batches():
+    def make(training):
+        linear, _, *others = training.model.layers.modules
+        linear.bias = None
+        norm = nn.BatchNorm1d(7, momentum=None, affine=False, dtype="float64")
+        training.model.layers = nn.Sequential(linear, norm, *others)
+        return training.step
+
+    agree(make)
+
+
+def test_parameters_that_an_optimizer_is_given_later():
+    def train(compile):
+        ndl.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)).double()
+        optimizer = optim.AdamW(model[0].parameters(), 0.01)
+
+        def step(x, y):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            model.zero_grad()
+            return loss
+
+        call, losses = compile(step), []
+        for i, batch in enumerate(batches(4)):
+            if i == 2:
+                optimizer.add_param_group({"params": model[1].parameters(), "lr": 0.1})
+            losses.append(float(call(*map(np_tensor, batch))))
+        return losses
+
+    found = train(needle_tvm.jit(stage="noopt"))
+    np.testing.assert_allclose(found, train(lambda step: step), rtol=1e-11)
+
+
 def test_two_models_that_train_against_each_other():
     def made():
         ndl.manual_seed(0)
