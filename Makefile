@@ -172,7 +172,7 @@ help:
 	@echo "test-all         what CI runs                         test-long  many repeats, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
-	@echo "gallery          twelve small models, each trained, exported and run; pictures in out/gallery"
+	@echo "gallery          fourteen small models, each trained, exported and run; pictures in out/gallery"
 	@echo "real             models that packages ship (make zoo installs them) beside ONNX Runtime"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
 	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as executed notebooks"

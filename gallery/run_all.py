@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 LESSONS = (
     ("mlp",), ("cnn",), ("resnet",), ("text", "--cell", "lstm"), ("text", "--cell", "gru"),
     ("state_space",), ("transformer_sort",), ("vit",), ("unet",), ("vae",), ("gan",),
-    ("diffusion",), ("gnn",), ("reinforce",),
+    ("diffusion",), ("gnn",), ("reinforce",), ("shipped_step",),
 )  # fmt: skip
 
 
