@@ -19,8 +19,11 @@ _MADE_BY_CLASS = 1 << 9  # Py_TPFLAGS_HEAPTYPE, a bit of a type's flags
 
 def is_known(module: Any) -> bool:
     """Whether a module, by its name, is of Python's library or of an installed package. A user's
-    file may have the name of one in Python's library."""
+    file may have the name of one in Python's library, and `__main__` is the user's program even if
+    an installed package runs it."""
     top = _top(module)
+    if top == "__main__":
+        return False
     if top in _INSTALLED or top.startswith(("_cython_", "nanobind")):  # native function types
         return True
     file = getattr(sys.modules.get(top), "__file__", None) or ""

@@ -32,8 +32,8 @@ def needle(
 
     `options` are the keywords of `compile`: `torch.compile(model, backend="needle",
     options={"stage": "fused"})`. With `check` (True by default), the first calls are compared with
-    PyTorch. Only inference is compiled: graphs whose results require no gradient. Writes to a
-    weight by way of `weight.data` are not seen.
+    PyTorch. Of a graph that gradients are taken of, the forward and the backward pass are compiled.
+    Writes to a weight by way of `weight.data` are not seen by code for inference.
 
     Raises UsageError for options that `compile` does not take.
     """

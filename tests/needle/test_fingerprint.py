@@ -122,6 +122,12 @@ def test_needles_own_ops_have_one():
     assert wrong == []
 
 
+def test_a_program_is_followed_whoever_runs_it(monkeypatch):
+    file = "/venv/lib/python3/site-packages/profiler/__main__.py"
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", file, raising=False)
+    assert not library_code.is_known("__main__")
+
+
 def test_what_is_installed_is_not_followed():
     told = [np.ones, np.dtype, dataclasses.dataclass, pytest.raises, nn.Linear, trace]
     assert all(map(library_code.is_told, told)) and not library_code.is_told(tensor)
