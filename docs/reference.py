@@ -23,6 +23,7 @@ PAGES = (
     "needle.init",
     "needle.ops",
     "needle",
+    "needle.accelerator",
     "needle.autograd",
     "needle.nn",
     "needle.nn.functional",

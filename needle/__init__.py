@@ -34,7 +34,20 @@ import builtins as _builtins
 import math as _math
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import autograd, backend_ndarray, data, fft, func, init, linalg, nn, onnx, ops, optim
+from . import (
+    accelerator,
+    autograd,
+    backend_ndarray,
+    data,
+    fft,
+    func,
+    init,
+    linalg,
+    nn,
+    onnx,
+    ops,
+    optim,
+)
 from . import methods as _methods  # noqa: F401  (which binds them to Tensor)
 from .autograd import Tensor, TensorTuple, checkpoint, from_dlpack
 from .backend_ndarray import (
@@ -134,6 +147,7 @@ __all__ = [
     "TensorTuple",
     "TraceError",
     "absolute",
+    "accelerator",
     "all_devices",
     "allclose",
     "arccos",

@@ -13,6 +13,7 @@ from ..backend_ndarray.arguments import count, not_negative
 from ..common.state import call_recording, state
 from .line_search import strong_wolfe
 from .optimizer import Check, Optimizer
+from .traced import computed_by_python
 
 Vector = np.ndarray[Any, Any]
 
@@ -84,9 +85,8 @@ class LBFGS(Optimizer):
         closure."""
         if not callable(closure):
             raise TypeError(f"LBFGS: step needs a closure, not a {type(closure).__name__}")
-        for param in self.params:
-            if state.trace is not None:
-                state.trace.refuse_write(param)
+        if state.trace is not None:
+            raise computed_by_python(self)
         first = call_recording(True, closure)
         loss, evaluations = float(first), 1
         gradient = self._flat_gradient()

@@ -39,10 +39,7 @@ def record_step(optimizer: Any, trace: Recorder) -> None:
         options = group.options
         rule, goes_up = optimizer._rule(options), options.maximize
         if not isinstance(rule, Update):
-            raise TraceError(
-                f"tracing: a step of {type(optimizer).__name__} is computed by Python and cannot "
-                "be compiled: return the gradients, and take the step outside"
-            )
+            raise computed_by_python(optimizer)
         trace.guard(_same_rule(optimizer, group, rule, goes_up), always=True)
         rate = _rate(optimizer, group, f"lr.{number}" if number else "lr", trace)
         for i in chosen:
@@ -62,6 +59,14 @@ def record_step(optimizer: Any, trace: Recorder) -> None:
         add = np.zeros(len(optimizer.params), "int64")
         add[stepped] = 1
         trace.write(counts, counts + make_const(add, counts.device))
+
+
+def computed_by_python(optimizer: Any) -> TraceError:
+    """The error for an optimizer whose step is no op."""
+    return TraceError(
+        f"tracing: a step of {type(optimizer).__name__} is computed by Python and cannot be "
+        "compiled: return the gradients, and take the step outside"
+    )
 
 
 def _one(

@@ -49,6 +49,17 @@ def normal(*shape):
     return np.random.default_rng(sum(shape)).normal(size=shape)
 
 
+# Devices
+
+
+def test_the_accelerator_is_a_gpu_or_none():
+    accelerator = ndl.accelerator.current_accelerator()
+    assert ndl.accelerator.is_available() == ndl.cuda().enabled() == (accelerator is not None)
+    assert ndl.zeros(2).to(accelerator or "cpu").device == (accelerator or ndl.cpu())
+    if not torch.accelerator.is_available():
+        assert accelerator is None and torch.accelerator.current_accelerator() is None
+
+
 # Numbers in text, extents, limits
 
 

@@ -490,6 +490,7 @@ def test_what_a_step_cannot_do():
 
         return step
 
+    lbfgs = optim.LBFGS(model.parameters())
     plateau = optim.ReduceLROnPlateau(optim.SGD(model.parameters(), 0.1))
     before = {k: v.numpy() for k, v in model.state_dict().items()}
     for function, match in [
@@ -498,6 +499,7 @@ def test_what_a_step_cannot_do():
         (writes_to_data_of_an_argument, "writes to the float32"),
         (writes_to_old_data, "writes to the float32"),
         (of_python(optim.Adafactor(model.parameters())), "Adafactor is computed by Python"),
+        (lambda x: lbfgs.step(lambda: model(x).sum()), "LBFGS is computed by Python"),
         (lambda x: plateau.step(model(x).sum()), "reads the value"),
     ]:
         with pytest.raises(TraceError, match=match):
