@@ -29,11 +29,15 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
     if x._data is not None and not is_recorded:
         write(x, name, result)
         return x
-    if state.trace is not None and not is_recorded and isinstance(x.op, ops.Detach):
+    if state.trace is not None and not is_recorded and x.op is not None:
         owner = state.trace.owner(x)
         if owner is not None:
-            write(owner, name, result)
-            x._node = owner.detach()._node
+            if owner._data is None and result.shape == x.shape:  # a gradient
+                owner._node = ops.cast(result, x.dtype)._node
+            else:
+                write(owner, name, result)
+            if owner is not x:
+                x._node = owner.detach()._node
             return x
     if x.op is None or isinstance(x.op, (Movement, ops.TupleGetItem)):
         if not is_recorded and state.trace is not None:

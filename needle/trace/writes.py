@@ -223,13 +223,22 @@ class Writing:
         raise TraceError(f"tracing: {self.here} writes to {what}{self._unwritten()}")
 
     def owner(self, tensor: Tensor) -> Tensor | None:
-        """The leaf whose memory `tensor`, made by `detach`, shares; None if an op computed it.
-        TraceError for an argument, and for a leaf that was written since."""
+        """The leaf, or the gradient of one, whose memory `tensor` has, or shares if `detach` made
+        it; None for any other value of an op. TraceError for an argument, for a leaf that was
+        written since, and for a gradient that several leaves have."""
         node = tensor.node
         while isinstance(node.op, Detach):
             (node,) = node.input_nodes
         if node.op is not None:
-            return None
+            gradients = [
+                grad
+                for leaf in self._leaves.values()
+                if isinstance(leaf.node, Variable) and (grad := leaf.node.last_grad) is not None
+                if grad is tensor or (node is not tensor.node and grad.node is node)
+            ]
+            if len(gradients) > 1:
+                self.refuse_write(tensor)
+            return gradients[0] if gradients else None
         for key, leaf in self._leaves.items():
             if self._now.get(key, leaf.node) is node:
                 found: Tensor = self._tensors[key]

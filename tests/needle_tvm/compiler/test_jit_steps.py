@@ -195,6 +195,30 @@ def test_a_schedule_between_two_steps_of_a_call():
     agree(make)
 
 
+def test_gradients_that_are_written():
+    def train(compile):
+        ndl.manual_seed(0)
+        model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3)).double()
+        optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            for p in model.parameters():
+                p.grad.mul_(2.0).add_(p.detach() * 0.1)
+                p.grad.data.clamp_(-0.02, 0.02)
+                p.grad /= 1.5
+            optimizer.step()
+            return loss
+
+        call = compile(step)
+        return [float(call(*map(np_tensor, batch))) for batch in batches(4)]
+
+    found = train(needle_tvm.jit(stage="noopt"))
+    np.testing.assert_allclose(found, train(lambda step: step), rtol=1e-11)
+
+
 def test_batch_norm_that_averages_over_all_batches():
     def make(training):
         linear, _, *others = training.model.layers.modules
