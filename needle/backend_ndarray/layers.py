@@ -49,6 +49,38 @@ def batch_norm_grad(
     return to_x, to_weight, to_bias
 
 
+def _fused(name: str, arrays: Sequence[NDArray], *options: Any) -> Any:
+    """`_run`'s result; None for a device without this kernel, or other dtypes."""
+    dtypes = {a.view.dtype for a in arrays}
+    if len(dtypes) > 1 or not dtypes.issubset(DTYPES):
+        return None
+    device = arrays[0].device
+    kernel = getattr(device.kernels, name, None)
+    return None if kernel is None else kernel(*[a.view for a in arrays], *options)
+
+
+def group_norm(
+    x: NDArray, weight: NDArray, bias: NDArray, axis: int, groups: int, eps: float
+) -> NDArray | None:
+    """x's channels along `axis` in `groups` of adjacent ones, each group of each sample (the axes
+    before that one) normalized, times weight plus bias (channels,).
+
+    None, as of `group_norm_grad`, where the device has no kernel for these."""
+    view = _fused("group_norm", (x, weight, bias), axis, groups, eps)
+    return None if view is None else wrap(x.device, view)
+
+
+def group_norm_grad(
+    grad: NDArray, x: NDArray, weight: NDArray, axis: int, groups: int, eps: float
+) -> tuple[NDArray, NDArray, NDArray] | None:
+    """The gradients for x, weight and bias from that for y."""
+    views = _fused("group_norm_grad", (grad, x, weight), axis, groups, eps)
+    if views is None:
+        return None
+    to_x, to_weight, to_bias = [wrap(x.device, view) for view in views]
+    return to_x, to_weight, to_bias
+
+
 def lstm_gates(sums: NDArray, cell: NDArray) -> tuple[NDArray, NDArray]:
     """An LSTM step's h' and c', each (B, H), from sums (B, 4 H: i, f, g, o) and cell (B, H)."""
     hidden, following = _run("lstm_gates", (sums, cell))

@@ -179,6 +179,8 @@ from .gather_scatter import scatter_min as scatter_min
 from .gather_scatter import scatter_mul as scatter_mul
 from .gather_scatter import unique as unique
 from .getitem import getitem as getitem
+from .group_norm import GroupNorm as GroupNorm
+from .group_norm import group_norm as group_norm
 from .grouped import GroupedMatmul as GroupedMatmul
 from .grouped import grouped_matmul as grouped_matmul
 from .gru import GRU_GATES as GRU_GATES

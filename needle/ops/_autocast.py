@@ -20,7 +20,8 @@ LOW = frozenset(("matmul", "grouped_matmul", "conv", "conv_input", "conv_weight"
 # GPUs; on CPUs PyTorch leaves many of them in the dtype of their inputs.
 WIDE = frozenset(
     (
-        *("layer_norm", "batch_norm_train", "normalize", "softmax", "logsoftmax", "logsumexp"),
+        *("layer_norm", "group_norm", "batch_norm_train", "normalize"),
+        *("softmax", "logsoftmax", "logsumexp"),
         *("summation", "mean", "var", "cumsum", "cumprod", "logcumsumexp", "segment_sum"),
         *("exp", "exp2", "expm1", "log", "log10", "log1p", "log2", "power", "power_scalar"),
         *("acos", "asin", "cosh", "erfinv", "rsqrt", "sinh", "softplus", "tan"),

@@ -136,7 +136,8 @@ class LayerNorm(Op):
 
     @in_float32
     def compute(self, x: NDArray, weight: NDArray, bias: NDArray) -> NDArray:
-        return Normalize(-1, self.eps).compute(x) * weight + bias
+        fused = layers.group_norm(x, weight, bias, x.ndim - 1, 1, self.eps)
+        return Normalize(-1, self.eps).compute(x) * weight + bias if fused is None else fused
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
         x, weight, bias = node.inputs
@@ -154,6 +155,9 @@ class LayerNorm(Op):
         x, weight, bias = node.saved
         if not x.dtype == weight.dtype == bias.dtype or compute_dtype(x.dtype) != x.dtype:
             return NotImplemented
+        fused = layers.group_norm_grad(out_grad, x, weight, x.ndim - 1, 1, self.eps)
+        if fused is not None:
+            return fused
         batch = tuple(range(x.ndim - 1))
         to_x, to_weight, to_bias = [n.requires_grad for n in node.input_nodes]
         centred = x - x.mean(-1, keepdims=True)

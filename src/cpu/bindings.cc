@@ -49,6 +49,20 @@ void bind_scans(pybind11::module_& m) {
     pybind11::gil_scoped_release free;
     return philox(state, count, wide);
   });
+  m.def("group_norm", [](const View& x, const View& weight, const View& bias, int axis,
+                         int64_t groups, double eps) {
+    pybind11::gil_scoped_release free;
+    return group_norm(x, weight, bias, axis, groups, eps);
+  });
+  m.def("group_norm_grad", [](const View& grad, const View& x, const View& weight, int axis,
+                              int64_t groups, double eps) {
+    std::optional<Normalized> made;
+    {
+      pybind11::gil_scoped_release free;
+      made = group_norm_grad(grad, x, weight, axis, groups, eps);
+    }
+    return pybind11::make_tuple(made->y, made->mean, made->variance);
+  });
   m.def("grid_sample", [](const View& x, const View& grid, const std::string& mode,
                           const std::string& padding, bool align_corners) {
     const Sampling how{mode, padding, align_corners};

@@ -77,6 +77,10 @@ struct LayerKernels {
   void (*column_affine)(const void* g, int64_t g_step, const void* a, const void* x, int64_t x_step,
                         const void* m, const void* b, const void* c, int64_t rows, void* out,
                         int64_t n);
+  void (*group_norm)(const void* x, const void* w, const void* b, int64_t channels, int64_t inner,
+                     double eps, void* out);
+  void (*group_norm_grad)(const void* g, const void* x, const void* w, int64_t channels,
+                          int64_t inner, double eps, double* to_w, double* to_b, void* out);
   void (*lstm)(const void* sums, const void* c, void* h, void* out, int64_t n);
   void (*lstm_grad)(const void* sums, const void* c, const void* next, const void* gh,
                     const void* gc, void* gs, void* out, int64_t n);
@@ -96,6 +100,8 @@ struct KernelTable {
   AdamRow adam[kDTypes];
   GemmKernels gemm[kDTypes];
   LayerKernels layers[kDTypes];
+  // Word w of block first + i of Philox 4x32-10 is written to out[w * stride + i], for i in [0, n).
+  void (*philox)(uint64_t key, uint64_t first, int64_t n, uint32_t* out, int64_t stride);
 };
 
 // The table for this processor, or the one NEEDLE_CPU_ISA names. Throws std::invalid_argument for a

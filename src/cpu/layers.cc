@@ -1,10 +1,11 @@
-// Whole layers in one or two passes over memory: batch normalisation and the LSTM's gates.
+// Whole layers in one or two passes over memory: normalisations and the LSTM's gates.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "common/device.h"
 #include "cpu/kernel_table.h"
+#include "cpu/scan.h"
 #include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
@@ -24,7 +25,7 @@ const LayerKernels& kernels_of(DType t) { return kernels().layers[static_cast<in
 
 Scratch doubles(int64_t rows, int64_t columns) {
   return scratch({rows, columns, int64_t{sizeof(double)}},
-                 "batch_norm: the memory for its sums cannot be had");
+                 "a norm: the memory for its sums cannot be had");
 }
 
 // Runs fn(first row, last row, sums) over chunks of rows, and adds the chunks' `n` sums in order.
@@ -115,6 +116,103 @@ void batch_norm_grad(const Matrix& grad, const Matrix& m, const View& weight, co
                          b.data(), c.data(), end - begin, out.y.data() + begin * n * size, n);
   });
 }
+
+}  // namespace device
+
+namespace {
+
+// x as samples of channels of `inner` elements, the channels in groups of `each`.
+struct Grouped {
+  int64_t samples = 1, channels = 1, inner = 1, groups = 1, each = 1;
+
+  // Throws std::invalid_argument unless the groups divide the channels and vectors have these.
+  Grouped(const char* what, const View& x, std::initializer_list<const View*> vectors, int axis,
+          int64_t n)
+      : groups(n) {
+    if (x.dtype() != DType::float32 && x.dtype() != DType::float64)
+      throw TypeError(std::string(what) + " is not defined for " + name(x.dtype()));
+    if (axis < 0 || axis >= x.ndim() || n < 1 || x.shape()[axis] % n != 0)
+      throw std::invalid_argument(std::string(what) + ": x " + x.shape().str() +
+                                  " has no such groups of channels");
+    channels = x.shape()[axis];
+    if (x.size() == 0) samples = inner = 0;
+    for (int i = 0; i < x.ndim() && x.size() > 0; ++i)
+      if (i != axis) (i < axis ? samples : inner) *= x.shape()[i];
+    each = channels / groups;
+    for (const View* v : vectors)
+      if (v->dtype() != x.dtype() || v->ndim() != 1 || v->shape()[0] != channels)
+        throw std::invalid_argument(std::string(what) + ": " + name(v->dtype()) + " " +
+                                    v->shape().str() + " does not go with " + name(x.dtype()) +
+                                    " " + x.shape().str());
+  }
+
+  int64_t size() const { return each * inner; }  // of a group
+};
+
+}  // namespace
+
+View group_norm(const View& x, const View& weight, const View& bias, int axis, int64_t groups,
+                double eps) {
+  const Grouped of("group_norm", x, {&weight, &bias}, axis, groups);
+  const View from = nd::compact(x), w = nd::compact(weight), b = nd::compact(bias);
+  const View out = View::empty(x.dtype(), x.shape(), x.device());
+  if (x.size() == 0) return out;
+  const int64_t size = itemsize(x.dtype()), row = of.size() * size;
+  const auto kernel = device::kernels_of(x.dtype()).group_norm;
+  const int64_t grain = ceil_div(kGrain, of.size());
+  parallel_for(of.samples * groups, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const int64_t first = r % groups * of.each * size;
+      kernel(from.data() + r * row, w.data() + first, b.data() + first, of.each, of.inner, eps,
+             out.data() + r * row);
+    }
+  });
+  return out;
+}
+
+Normalized group_norm_grad(const View& grad, const View& x, const View& weight, int axis,
+                           int64_t groups, double eps) {
+  const char* what = "group_norm_grad";
+  const Grouped of(what, x, {&weight}, axis, groups);
+  if (grad.dtype() != x.dtype() || !(grad.shape() == x.shape()))
+    throw std::invalid_argument(std::string(what) + ": " + grad.shape().str() +
+                                " does not go with x " + x.shape().str());
+  const View g = nd::compact(grad), from = nd::compact(x), w = nd::compact(weight);
+  const DType t = x.dtype();
+  const Normalized out{View::empty(t, x.shape(), x.device()),
+                       View::empty(t, weight.shape(), x.device()),
+                       View::empty(t, weight.shape(), x.device())};
+  const int64_t size = itemsize(t), row = of.size() * size, n = of.channels;
+  const auto kernel = device::kernels_of(t).group_norm_grad;
+  // A task is one group of a chunk of samples, whose sums nothing else adds to.
+  const int64_t most = std::clamp<int64_t>(of.samples, 1, device::kMaxChunks);
+  const int64_t chunks = std::clamp<int64_t>(x.size() / device::kChunk, 1, most);
+  const device::Scratch memory = device::doubles(2 * chunks, n);
+  double* sums = reinterpret_cast<double*>(memory.get());
+  std::fill_n(sums, 2 * chunks * n, 0.0);
+  const int64_t tasks = x.size() > 0 ? chunks * groups : 0;
+  const int64_t grain = tasks > 0 ? ceil_div(kGrain, ceil_div(x.size(), tasks)) : 1;
+  parallel_for(tasks, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t chunk = task / groups, group = task % groups, channel = group * of.each;
+      for (int64_t s = of.samples * chunk / chunks; s < of.samples * (chunk + 1) / chunks; ++s) {
+        const int64_t at = (s * groups + group) * row;
+        double* to = sums + 2 * chunk * n + channel;
+        kernel(g.data() + at, from.data() + at, w.data() + channel * size, of.each, of.inner, eps,
+               to, to + n, out.y.data() + at);
+      }
+    }
+  });
+  for (int64_t c = 1; c < chunks; ++c)
+    for (int64_t i = 0; i < 2 * n; ++i) sums[i] += sums[2 * c * n + i];
+  for (int64_t i = 0; i < n; ++i) {
+    device::put(out.mean, i, sums[i]);
+    device::put(out.variance, i, sums[n + i]);
+  }
+  return out;
+}
+
+namespace device {
 
 void lstm_gates(const View& sums, const View& cell, const View& h, const View& c) {
   const LayerKernels& kernel = kernels_of(cell.dtype());

@@ -1,31 +1,15 @@
 #include <algorithm>
-#include <array>
 #include <stdexcept>
 
 #include "common/functions.h"
+#include "cpu/kernel_table.h"
 #include "cpu/scan.h"
+#include "cpu/scratch.h"
 #include "cpu/thread_pool.h"
 
 namespace needle {
 
 namespace {
-
-using Words = std::array<uint32_t, 4>;
-
-// Philox 4x32-10: Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3"
-// (2011), section 4.3.
-inline Words philox_block(uint64_t key, uint64_t counter) {
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  Words x = {static_cast<uint32_t>(counter), static_cast<uint32_t>(counter >> 32), 0, 0};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t{0xD2511F53} * x[0], b = uint64_t{0xCD9E8D57} * x[2];
-    x = {static_cast<uint32_t>(b >> 32) ^ x[1] ^ k0, static_cast<uint32_t>(b),
-         static_cast<uint32_t>(a >> 32) ^ x[3] ^ k1, static_cast<uint32_t>(a)};
-    k0 += 0x9E3779B9;
-    k1 += 0xBB67AE85;
-  }
-  return x;
-}
 
 constexpr int64_t kPiece = 1024;  // blocks, some microseconds
 
@@ -34,7 +18,8 @@ constexpr int64_t kPiece = 1024;  // blocks, some microseconds
 View philox(const View& state, int64_t count, bool wide) {
   if (state.dtype() != DType::int64 || state.size() != 2 || !state.is_compact())
     throw TypeError("philox: the state is not int64 (2,)");
-  if (count < 0 || count > INT64_MAX / 16) throw std::invalid_argument("philox: the count is out of range");
+  if (count < 0 || count > INT64_MAX / 16)
+    throw std::invalid_argument("philox: the count is out of range");
   const auto* given = reinterpret_cast<const uint64_t*>(state.data());
   const uint64_t key = given[0], first = given[1];
   Dims shape;
@@ -43,25 +28,34 @@ View philox(const View& state, int64_t count, bool wide) {
   // Word number j of the stream is word j / blocks of block j % blocks, so that neighbours come
   // from neighbouring blocks, which vectors compute side by side.
   const int64_t words = wide ? 2 * count : count, blocks = (words + 3) / 4;
+  const auto kernel = kernels().philox;
   if (wide) {
+    const device::Scratch memory = device::scratch({blocks, 4, int64_t{sizeof(uint32_t)}},
+                                   "philox: the memory for its words cannot be had");
+    auto* word = reinterpret_cast<uint32_t*>(memory.get());
+    parallel_for(blocks, kPiece, [=](int64_t begin, int64_t end) {
+      kernel(key, first + begin, end - begin, word + begin, blocks);
+    });
     auto* to = reinterpret_cast<double*>(out.data());
-    parallel_for(count, kPiece, [=](int64_t begin, int64_t end) {
+    parallel_for(count, 4 * kPiece, [=](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        const int64_t j = count + i;
-        const uint64_t high = philox_block(key, first + i % blocks)[i / blocks];
-        const uint64_t low = philox_block(key, first + j % blocks)[j / blocks];
-        to[i] = static_cast<double>((high << 32 | low) >> 11) * 0x1p-53;
+        const uint64_t high = word[i], low = word[count + i];
+        to[i] = static_cast<double>(static_cast<int64_t>((high << 32 | low) >> 11)) * 0x1p-53;
       }
     });
     return out;
   }
   auto* to = reinterpret_cast<float*>(out.data());
   parallel_for(blocks, kPiece, [=](int64_t begin, int64_t end) {
-    for (int64_t b = begin; b < end; ++b) {
-      const Words x = philox_block(key, first + b);
+    uint32_t word[4 * kPiece];
+    for (int64_t b = begin; b < end; b += kPiece) {
+      const int64_t n = std::min(kPiece, end - b);
+      kernel(key, first + b, n, word, kPiece);
       for (int64_t w = 0; w < 4; ++w) {
-        const int64_t j = w * blocks + b;
-        if (j < count) to[j] = static_cast<float>(x[w] >> 8) * 0x1p-24f;
+        const int64_t from = w * blocks + b, there = std::clamp<int64_t>(count - from, 0, n);
+        const uint32_t* x = word + w * kPiece;
+        for (int64_t i = 0; i < there; ++i)
+          to[from + i] = static_cast<float>(static_cast<int32_t>(x[i] >> 8)) * 0x1p-24f;
       }
     }
   });

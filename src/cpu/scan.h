@@ -1,10 +1,10 @@
 // Scans, sorts and weighted sums along one axis, for numbers in the dtype in which they are
-// computed; and random numbers.
+// computed; random numbers; and norms of groups.
 #pragma once
 
 #include <utility>
 
-#include "common/view.h"
+#include "common/functions.h"
 
 namespace needle {
 
@@ -25,6 +25,13 @@ std::pair<View, View> topk(const View& x, int axis, bool descending, int64_t k);
 // `count` numbers in [0, 1), float64 if `wide` and float32 otherwise, by Philox 4x32-10. `state` is
 // int64 (2,): the key, and the number of the first block.
 View philox(const View& state, int64_t count, bool wide);
+// x's channels, along `axis`, in `groups` of adjacent ones: each group of each sample (the axes
+// before that one) normalised, times weight plus bias (channels,).
+View group_norm(const View& x, const View& weight, const View& bias, int axis, int64_t groups,
+                double eps);
+// The gradients for x, weight and bias (in this order) from that for group_norm's result.
+Normalized group_norm_grad(const View& grad, const View& x, const View& weight, int axis,
+                           int64_t groups, double eps);
 // For each value the position before which it belongs in sorted x (n,), or (..., n) for values with
 // the same axes before the last: the first, or the last if `right`.
 View searchsorted(const View& x, const View& values, bool right);

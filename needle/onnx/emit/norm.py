@@ -60,6 +60,15 @@ def layer_norm(s: Site, x: Value, weight: Value, bias: Value) -> Value:
     return rounded(s, w.op("Add", w.op("Mul", y, weight), bias))
 
 
+@rule(ops.GroupNorm)
+def group_norm(s: Site, x: Value, weight: Value, bias: Value) -> Value:
+    w, column = s.w, s.op.column(x.extents)
+    wide, weight, bias = (floats(s, v) for v in (x, weight, bias))
+    y, _, _ = _normalized(w, w.reshape(wide, s.op.grouped(x.extents)), (2,), s.op.eps)
+    y = w.op("Mul", w.reshape(y, x.extents), w.reshape(weight, column))
+    return rounded(s, w.op("Add", y, w.reshape(bias, column)))
+
+
 @rule(ops.BatchNormTrain)
 def batch_norm_train(s: Site, x: Value, weight: Value, bias: Value) -> tuple[Value, ...]:
     w, op = s.w, s.op

@@ -59,6 +59,168 @@ struct Layers {
     }
   }
 
+  struct Pair {
+    double first = 0, second = 0;
+  };
+
+#ifdef __AVX__
+  static constexpr int kBytes = 32;  // more lose by loads that cross cache lines
+#else
+  static constexpr int kBytes = 16;
+#endif
+  static constexpr int kLanes = kBytes / sizeof(T), kVectors = 4;
+  static constexpr int64_t kStep = kLanes * kVectors;
+  static constexpr int64_t kRun = 8 * kStep;  // elements that are added in T, and then in double
+
+  // Sums in these stay in registers, which those in arrays do not.
+  typedef T Vector __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));
+
+  // The element, or the Vector, at p.
+  template <class V>
+  [[gnu::always_inline]] static inline const V& at(V*, const T* p) {
+    return *reinterpret_cast<const V*>(p);
+  }
+
+  [[gnu::always_inline]] static inline double total(const Vector* lanes) {
+    T wide[kLanes];
+    *reinterpret_cast<Vector*>(wide) = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+    for (int width = kLanes / 2; width > 0; width /= 2)
+      for (int l = 0; l < width; ++l) wide[l] += wide[l + width];
+    return wide[0];
+  }
+
+  // The sums of both terms, terms(i, &a, &b), over i in [0, n): of one element, or of
+  // a Vector from there on.
+  template <bool kBoth, class F>
+  [[gnu::always_inline]] static inline Pair sums(int64_t n, F&& terms) {
+    Pair sum;
+    for (int64_t i = 0; i < n;) {
+      const int64_t end = n - i < kRun ? n : i + kRun;
+      Vector a[kVectors] = {}, b[kVectors] = {}, p, q;
+      for (; i + kStep <= end; i += kStep)
+        for (int v = 0; v < kVectors; ++v) {
+          terms(i + v * kLanes, &p, &q);
+          a[v] += p;
+          if constexpr (kBoth) b[v] += q;
+        }
+      for (; i + kLanes <= end; i += kLanes) {
+        terms(i, &p, &q);
+        a[0] += p;
+        if constexpr (kBoth) b[0] += q;
+      }
+      for (; i < end; ++i) {
+        T one, other;
+        terms(i, &one, &other);
+        sum.first += one;
+        if constexpr (kBoth) sum.second += other;
+      }
+      if (n >= kLanes) sum.first += total(a);
+      if (kBoth && n >= kLanes) sum.second += total(b);
+    }
+    return sum;
+  }
+
+  // x' = ((x - mean) + less) * scale; `less` is what rounding the mean to T lost.
+  struct Standard {
+    T mean;
+    double less, scale;
+
+    // One pass over memory: each run is read twice, and joined to those before it by the formula of
+    // Chan, Golub and LeVeque ("Updating formulae", 1979), which does not cancel.
+    Standard(const T* x, int64_t n, double eps) {
+      double middle = 0, squares = 0;
+      for (int64_t i = 0; i < n; i += kRun, x += kRun) {
+        const int64_t count = n - i < kRun ? n - i : kRun;
+        const Pair plain =
+            sums<false>(count, [=](int64_t k, auto* a, auto*) { *a = at(a, x + k); });
+        const T centre = static_cast<T>(plain.first / static_cast<double>(count));
+        const Pair about = sums<true>(count, [=](int64_t k, auto* a, auto* b) {
+          *a = at(a, x + k) - centre;
+          *b = *a * *a;
+        });
+        const double off = about.first / static_cast<double>(count), gap = centre + off - middle;
+        const double share = static_cast<double>(count) / static_cast<double>(i + count);
+        squares += about.second - about.first * off;
+        if (i > 0) squares += gap * gap * share * static_cast<double>(i);
+        middle += gap * share;
+      }
+      mean = static_cast<T>(middle);
+      less = mean - middle;
+      const double variance = squares / static_cast<double>(n);
+      scale = 1 / __builtin_sqrt((variance < 0 ? 0 : variance) + eps);
+    }
+  };
+
+  // A group of channels of `inner` elements each, normalised together; w and b are its channels'.
+  static void group_norm(const void* xv, const void* wv, const void* bv, int64_t channels,
+                         int64_t inner, double eps, void* ov) {
+    const T *x = static_cast<const T*>(xv), *w = static_cast<const T*>(wv);
+    const T* b = static_cast<const T*>(bv);
+    T* __restrict out = static_cast<T*>(ov);
+    const Standard s(x, channels * inner, eps);
+    const T m = s.mean, r = static_cast<T>(s.scale), shift = static_cast<T>(s.less * s.scale);
+    if (inner == 1) {
+      for (int64_t i = 0; i < channels; ++i) out[i] = ((x[i] - m) * r + shift) * w[i] + b[i];
+      return;
+    }
+    for (int64_t c = 0; c < channels; ++c, x += inner, out += inner) {
+      const T factor = w[c], offset = b[c];
+      for (int64_t i = 0; i < inner; ++i) out[i] = ((x[i] - m) * r + shift) * factor + offset;
+    }
+  }
+
+  // The gradient for x from that for group_norm's result, g; to_w and to_b are added to.
+  static void group_norm_grad(const void* gv, const void* xv, const void* wv, int64_t channels,
+                              int64_t inner, double eps, double* __restrict to_w,
+                              double* __restrict to_b, void* ov) {
+    const T *g = static_cast<const T*>(gv), *x = static_cast<const T*>(xv);
+    const T* w = static_cast<const T*>(wv);
+    T* __restrict out = static_cast<T*>(ov);
+    const int64_t n = channels * inner;
+    const Standard s(x, n, eps);
+    const T m = s.mean, r = static_cast<T>(s.scale);
+    Pair all;  // of w g, and of w g x'
+    if (inner == 1) {
+      const T shift = static_cast<T>(s.less * s.scale);
+      for (int64_t i = 0; i < n; ++i) {
+        to_b[i] += g[i];
+        to_w[i] += g[i] * ((x[i] - m) * r + shift);
+      }
+      all = sums<true>(n, [=](int64_t i, auto* a, auto* b) {
+        *a = at(a, w + i) * at(a, g + i);
+        *b = *a * (at(a, x + i) - m);
+      });
+      all.second = (all.second + s.less * all.first) * s.scale;
+    } else {
+      for (int64_t c = 0; c < channels; ++c) {
+        const T *gc = g + c * inner, *xc = x + c * inner;
+        const Pair sum = sums<true>(inner, [=](int64_t i, auto* a, auto* b) {
+          *a = at(a, gc + i);
+          *b = *a * (at(a, xc + i) - m);
+        });
+        const double along = (sum.second + s.less * sum.first) * s.scale;
+        to_b[c] += sum.first;
+        to_w[c] += along;
+        all.first += w[c] * sum.first;
+        all.second += w[c] * along;
+      }
+    }
+    // gx = r (w g - mean(w g) - x' mean(w g x')); subtracting first leaves no rounding error of
+    // parts that cancel.
+    const double along = all.second * s.scale / static_cast<double>(n);
+    const T middle = static_cast<T>(all.first / static_cast<double>(n) + along * s.less);
+    const T slope = static_cast<T>(along * s.scale);
+    if (inner == 1) {
+      for (int64_t i = 0; i < n; ++i) out[i] = (w[i] * g[i] - middle) * r - (x[i] - m) * slope;
+      return;
+    }
+    for (int64_t c = 0; c < channels; ++c, g += inner, x += inner, out += inner) {
+      const T factor = w[c];
+      for (int64_t i = 0; i < inner; ++i)
+        out[i] = (factor * g[i] - middle) * r - (x[i] - m) * slope;
+    }
+  }
+
   static constexpr int kBlock = 64;  // cells per block of gates
 
   // Compilers vectorise a loop over one function.
@@ -118,7 +280,8 @@ struct Layers {
   }
 
   static LayerKernels kernels() {
-    return {column_sums, column_squares, column_products, column_affine, lstm, lstm_grad};
+    return {column_sums, column_squares,  column_products, column_affine,
+            group_norm,  group_norm_grad, lstm,            lstm_grad};
   }
 };
 

@@ -3,6 +3,7 @@
 #include "cpu/isa/gemm.h"
 #include "cpu/isa/layers.h"
 #include "cpu/isa/narrow.h"
+#include "cpu/isa/philox.h"
 #include "cpu/isa/reduce.h"
 
 namespace needle {
@@ -240,6 +241,7 @@ struct FillFloating {
 void fill_table(KernelTable* t) {
   t->isa = NEEDLE_NAME(NEEDLE_ISA);
   g_own = t;
+  t->philox = philox;
 #define NEEDLE_UNARY(name, category) \
   FillUnary<fn::name, static_cast<int>(Unary::name), Category::category>::rows(t);
 #define NEEDLE_BINARY(name, category) \

@@ -260,6 +260,10 @@ LIKELY = {
                               (0, 0), (1, 1)],
     "batch_norm": lambda: [*rows(2), 0.1],
     "batch_norm_grad": lambda: (lambda r: [r[0], *r, 0.1])(rows(3)),
+    "philox": lambda: [nd.zeros((rng.choice([2, 2, 2, 3]),), "int64", device=nd.cpu()).view,
+                       rng.choice([0, 5, 4099, -1, 2**62]), rng.random() < 0.5],
+    "group_norm": lambda: [*rows(2), 1, rng.choice([1, 1, 2, 0, -1]), 0.1],
+    "group_norm_grad": lambda: (lambda r: [r[0], *r, 1, rng.choice([1, 1, 2]), 0.1])(rows(1)),
     "lstm_gates": lambda: lstm()[:2],
     "lstm_gates_grad": lambda: (lambda s: [*s[:2], s[1], None, rng.choice([None, s[2]])])(lstm()),
     "lstm_sequence": lambda: lstm(rng.choice([0, 1, 2])),
@@ -273,6 +277,7 @@ ARITY = {"where": 3, "copy": 2, "fill": 2, "to_dlpack": 2, "sgd_step": 7, "adam_
          **dict.fromkeys(_cpu.BINARY, 2), **dict.fromkeys(LIKELY, 3),
          "topk": 4, "resample": 4, "linear_scan": 4, "cummax": 2, "cummin": 2,
          "conv2d": 5, "conv2d_input": 6, "conv2d_weight": 6, "batch_norm": 4, "batch_norm_grad": 6,
+         "group_norm": 6, "group_norm_grad": 6, "philox": 3,
          "lstm_gates": 2, "lstm_gates_grad": 5, "lstm_sequence": 4, "lstm_sequence_grad": 8,
          **dict.fromkeys(["synchronize", "get_num_threads", "isa", "blas", "empty_cache",
                           "memory_cached"], 0)}  # fmt: skip

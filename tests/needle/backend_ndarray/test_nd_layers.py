@@ -80,6 +80,80 @@ def test_batch_norm_of_many_rows_does_not_depend_on_threads():
     assert results[0] == results[1] == results[2]
 
 
+def _grouped(x, groups, axis, eps):
+    """x in float64 normalized by groups, and the inverse of their deviations."""
+    before = int(np.prod(x.shape[:axis]))
+    rows = x.astype("float64").reshape(before * groups, -1)
+    scale = 1 / np.sqrt(rows.var(1, keepdims=True) + eps)
+    return (rows - rows.mean(1, keepdims=True)) * scale, scale
+
+
+@given(
+    st.integers(1, 4),
+    st.sampled_from([(1, 1), (2, 3), (3, 1), (1, 70), (4, 4), (1, 300)]),
+    st.sampled_from([(), (1,), (3, 5), (13, 13), (30, 40)]),
+    st.sampled_from([0, 1000]),
+    dtypes,
+    seeds,
+)
+def test_group_norm(batch, channels, inner, offset, dtype, seed):
+    (groups, each), rng, eps = channels, np.random.default_rng(seed), 1e-2
+    n, shape = groups * each, (batch, groups * each, *inner)
+    x, g = (offset + rng.standard_normal(shape)).astype(dtype), rng.standard_normal(shape)
+    w, b, g = (a.astype(dtype) for a in (rng.standard_normal(n), rng.standard_normal(n), g))
+    column, over = (n, *[1] * len(inner)), (0, *range(2, x.ndim))
+    normal, scale = _grouped(x, groups, 1, eps)
+    y = normal.reshape(shape)
+    grads = (g.astype("float64") * w.reshape(column)).reshape(normal.shape)
+    along = normal * (grads * normal).mean(1, keepdims=True)
+    to_x = (grads - grads.mean(1, keepdims=True) - along) * scale
+    native = [nd.array(a, device=NATIVE) for a in (x, w, b, g)]
+    found = layers.group_norm(*native[:3], 1, groups, eps)
+    arrays = lambda *parts: [nd.array(a.astype(dtype), device=NATIVE) for a in parts]  # noqa: E731
+    rounding = 30 + offset / 10  # of x - mean, in a type that holds x to so many digits
+    close([found], arrays(y * w.reshape(column) + b.reshape(column)), dtype, rounding)
+    back = layers.group_norm_grad(native[3], native[0], native[1], 1, groups, eps)
+    expected = to_x.reshape(shape), (g * y).sum(over), g.astype("float64").sum(over)
+    close(back, arrays(*expected), dtype, 10 * rounding)
+
+
+def test_group_norm_does_not_depend_on_threads():
+    rng = np.random.default_rng(0)
+    (x, w, b), _ = both(rng, "float32", (40, 12, 50, 7), (12,), (12,))
+    results, before = [], nd.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            nd.set_num_threads(threads)
+            y = layers.group_norm(x, w, b, 1, 3, 1e-5)
+            parts = layers.group_norm_grad(y, x, w, 1, 3, 1e-5)
+            results.append([a.numpy().tobytes() for a in (y, *parts)])
+    finally:
+        nd.set_num_threads(before)
+    assert results[0] == results[1] == results[2]
+
+
+@pytest.mark.parametrize(
+    "shapes, axis, groups",
+    [
+        ([(2, 4, 3), (4,), (4,)], 1, 3),
+        ([(2, 4, 3), (4,), (4,)], 1, 0),
+        ([(2, 4, 3), (4,), (4,)], 1, 2**62),
+        ([(2, 4, 3), (4,), (4,)], 3, 1),
+        ([(2, 4, 3), (4,), (4,)], -1, 1),
+        ([(2, 4, 3), (4,), (3,)], 1, 2),
+        ([(2, 4, 3), (4, 1), (4,)], 1, 2),
+    ],
+)
+def test_group_norm_refuses_what_does_not_fit(shapes, axis, groups):
+    views = [nd.empty(shape, device=NATIVE).view for shape in shapes]
+    with pytest.raises(ValueError, match="group_norm"):
+        NATIVE.kernels.group_norm(*views, axis, groups, 1e-5)
+    views[0], views[1:] = nd.empty((2, 4, 3), device=NATIVE).view, views[:2]
+    if shapes[1:] == [(4,), (4,)]:
+        with pytest.raises(ValueError, match="group_norm_grad"):
+            NATIVE.kernels.group_norm_grad(*views, axis, groups, 1e-5)
+
+
 @given(st.integers(0, 4), st.sampled_from([0, 1, 5, 64, 70]), dtypes, seeds, st.integers(0, 3))
 def test_lstm_gates(batch, hidden, dtype, seed, given_parts):
     rng, state = np.random.default_rng(seed), (batch, hidden)
