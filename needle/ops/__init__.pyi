@@ -271,8 +271,8 @@ from .products import kron as kron
 from .products import outer as outer
 from .products import tensordot as tensordot
 from .products import trace as trace
-from .random import RandomUniform as RandomUniform
-from .random import random_uniform as random_uniform
+from .random_numbers import RandomUniform as RandomUniform
+from .random_numbers import random_uniform as random_uniform
 from .recurrent import LSTM_GATES as LSTM_GATES
 from .recurrent import LstmGates as LstmGates
 from .recurrent import lstm_gates as lstm_gates
