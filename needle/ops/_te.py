@@ -199,7 +199,13 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
         count = k.tirx.const(1, "int64")
         for a in axes:
             count = count * k.tirx.Cast("int64", x.shape[a])
-        return divided(k, reduce_over(k, k.te.sum, y, axes, True), count)
+        # The last axes first: of thousands of numbers added one after the other, float32 loses two
+        # digits.
+        inner = [a for a in axes if all(later in axes for later in range(a, len(x.shape)))]
+        outer = [a for a in axes if a not in inner]
+        for some in (inner, outer):
+            y = reduce_over(k, k.te.sum, y, some, True) if some else y
+        return divided(k, y, count)
 
     if all(is_one(x.shape[a]) for a in axes):
         # TVM folds x - x to 0, which is wrong for NaN and infinities.

@@ -379,6 +379,8 @@ void bind(py::module_& m) {
   bind_moves(m);
   m.def("writes", &writes);
   m.def("mark_written", [](const py::args& views) {
+    for (const py::handle& each : views)
+      if (!py::isinstance<View>(each)) throw TypeError("mark_written: takes views alone");
     for (const py::handle& each : views) py::cast<const View&>(each).buffer()->mark_written();
   });
   const auto device = py::arg("device") = 0;
