@@ -21,7 +21,7 @@ def run(*command):
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
 def test_arguments_nobody_should_pass(seed):
-    done = run("hostile.py", str(seed), "50000")
+    done = run("hostile.py", str(seed), "70000")
     assert done.returncode == 0, done.stderr
 
 
