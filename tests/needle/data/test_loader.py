@@ -173,7 +173,7 @@ CASES += [
 ]
 
 
-@pytest.mark.parametrize("options", CASES, ids=str)
+@pytest.mark.parametrize("options", CASES, ids=range(len(CASES)))
 def test_batches_are_pytorchs(options):
     ours = data.DataLoader(Items(), **options)
     # PyTorch's processes give what its own process does, which costs less.
