@@ -186,6 +186,16 @@ class LayerNorm(Op):
         return r.op.nn.layer_norm(x, weight, bias, axes=[-1], epsilon=self.eps)
 
 
+def _total(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """The sum over `axes`, the last of x first: of thousands of numbers added one after the other,
+    as compiled code adds them, float32 loses two digits."""
+    inner = tuple(a for a in axes if all(later in axes for later in range(a, x.ndim)))
+    outer = tuple(a for a in axes if a not in inner)
+    for some in (inner, outer):
+        x = summation(x, some) if some else x
+    return x
+
+
 @register
 class BatchNormTrain(Op):
     """(y, mean, variance) of x over all axes but its channels, `axis`: y = (x - mean) /
@@ -270,12 +280,12 @@ class BatchNormTrain(Op):
         centred = x - reshape(node[1], column)
         scale = rsqrt(reshape(node[2], column) + self.eps)
         y = centred * scale
-        along = mean(grad * y, over, keepdims=True)
-        to_x = grad - mean(grad, over, keepdims=True) - y * along
+        to_weight, to_bias = _total(grad * y, over), _total(grad, over)
+        along, average = (reshape(total, column) / count for total in (to_weight, to_bias))
+        to_x = grad - average - y * along
         to_x = to_x * scale * reshape(weight, column)
         to_x = to_x + reshape(of_mean, column) / count
         to_x = to_x + centred * (reshape(of_variance, column) * 2 / count)
-        to_weight, to_bias = summation(grad * y, over), summation(grad, over)
         return tuple(
             part if part.dtype == like.dtype else part.astype(like.dtype)
             for part, like in zip((to_x, to_weight, to_bias), (x, weight, bias), strict=True)

@@ -364,7 +364,7 @@ class Writing:
                     self.stepped.add(leaf.name)
             elif node.last_grad is None:
                 self.effects.clean.append((leaf.name, tensor))
-            else:
+            elif key in self._now:  # otherwise it is returned, or lost
                 raise TraceError(
                     f"tracing: the function adds to the gradient that {leaf.name}.grad has from "
                     "earlier calls: call optimizer.zero_grad() in it, before backward() or at its "
