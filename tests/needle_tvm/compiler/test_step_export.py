@@ -37,7 +37,8 @@ def shipped(tmp_path_factory):
 
 def test_it_goes_on_with_the_same_bits_without_needle(shipped, tmp_path):
     training, folder, others, losses = shipped
-    arrays = {f"{k}{n}": v for n, pair in enumerate(others) for k, v in zip("xy", pair, strict=True)}
+    arrays = {f"x{n}": x for n, (x, _) in enumerate(others)}
+    arrays |= {f"y{n}": y for n, (_, y) in enumerate(others)}
     np.savez(tmp_path / "given.npz", **arrays)
     paths = [str(each) for each in (folder, tmp_path / "given.npz", tmp_path / "found.npz")]
     subprocess.run([sys.executable, "-c", WITHOUT_NEEDLE, *paths], check=True, timeout=300)
