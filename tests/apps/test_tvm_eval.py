@@ -148,7 +148,9 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path, moment):
         process.kill()
         process.wait()
     assert process.returncode == 130, stderr
-    assert stderr.splitlines()[-1] == "tvm_eval.py: error: interrupted"
+    # TVM warns of a builder that the interrupt leaves open, at the process's end.
+    said = [line for line in stderr.splitlines() if "remaining blocks" not in line]
+    assert said[-1] == "tvm_eval.py: error: interrupted"
     assert "Traceback" not in stderr
     assert not (tmp_path / "out").exists()
     # What removes the files of a process that ended too early takes up to 2 s (scratch.reaped).

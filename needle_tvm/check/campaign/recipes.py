@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from needle.backend_ndarray.dtypes import is_floating
-from needle.op import Op
+from needle.op import REGISTRY, Op
+from needle.ops._update import Update
 from needle_tvm.check.campaign import elementwise_draws, loops, scans
 from needle_tvm.check.campaign.drawer import Drawer, Made
 from needle_tvm.check.campaign.sizes import Extent
@@ -358,6 +359,22 @@ def _normalized(d: Drawer, cls: type[Op]) -> bool:
     return d.apply(cls, f"axis={axis}, eps={d.rng.choice([1e-5, 1e-3])}", x, w, b, results=3)
 
 
+def _grouped(d: Drawer, cls: type[Op]) -> bool:
+    x = d.floating(2)
+    channels = x.shape[1]
+    if not isinstance(channels, int) or channels < 1:
+        return False
+    groups = d.rng.choice([n for n in range(1, channels + 1) if channels % n == 0])
+    w, b = (d.leaf([channels], x.dtype) for _ in "wb")
+    return d.apply(cls, f"groups={groups}, eps={d.rng.choice([1e-5, 1e-3])}", x, w, b)
+
+
+def _random(d: Drawer, cls: type[Op]) -> bool:
+    shape = tuple(d.rng.choice([1, 2, 5, 16]) for _ in range(d.rng.randint(0, 3)))
+    state = d.leaf([2], "int64", 0, 1000)
+    return d.apply(cls, f"shape={shape}, wide={d.rng.random() < 0.3}", state)
+
+
 def _update(d: Drawer, cls: type[Op]) -> bool:
     """A step of an optimizer, with attributes of its samples and a state that is not negative."""
     sample = d.rng.choice(cls.samples)
@@ -365,7 +382,11 @@ def _update(d: Drawer, cls: type[Op]) -> bool:
     param = d.floating()
     shape, squares = list(param.shape), ("v", "v_max")  # no less than squares of the others
     like = [
-        d.leaf(shape, param.dtype, *((1.0, 2.0) if name in squares else (0.5, 1.0)))
+        d.leaf(
+            [] if name in op.numbers else shape,
+            param.dtype,
+            *((1.0, 2.0) if name in squares else (0.5, 1.0)),
+        )
         for name in ("gradient", *op.states)
     ]
     lr = d.leaf([], "float32", 0.1, 0.5)
@@ -435,7 +456,9 @@ BUILDERS: dict[str, Builder] = {
     "layer_norm": _normalized,
     "batch_norm_train": _normalized,
     "gru_gates": _gru,
-    **{f"{name}_update": _update for name in ("sgd", "adam", "adagrad", "rmsprop", "lion")},
+    "group_norm": _grouped,
+    "random_uniform": _random,
+    **{name: _update for name, op in REGISTRY.items() if issubclass(op, Update)},
     "lstm_gates": _lstm,
     **dict.fromkeys(("cumsum", "cumprod", "logcumsumexp"), scans.scan),
     "linear_scan": scans.linear,
