@@ -323,6 +323,8 @@ class Jit:
         else:
             made = Stepped(*parts, graph.effects, self._turn)
         made.traced = traced
+        for leaf in graph.inputs:
+            del leaf.value  # which would keep the arguments of the first call
         return made
 
     def _turn(self) -> threading.RLock:

@@ -14,7 +14,10 @@ import numpy as np
 
 from needle import Tensor
 from needle.autograd.dispatch import apply
+from needle.backend_ndarray.dtypes import is_floating
 from needle.optim.schedules import Schedule
+from needle.sizes.dims import Expression
+from needle.sizes.extents import at_sizes
 from needle.trace import Graph, trace_flat
 from needle.trace.writes import Effects, Slot
 from needle_tvm.compiler.compiler import compile_source
@@ -28,7 +31,8 @@ CALLS = "calls"  # the name of the number of calls, in the state
 
 
 class Traced(NamedTuple):
-    """What `jit` has traced for a signature: the graph, and how a call of the function looks."""
+    """What `jit` has traced for a signature: the graph, without the arguments that it was traced
+    on, and how a call of the function looks."""
 
     graph: Graph
     trees: Sequence[Any]  # of the arguments, those by position first
@@ -95,15 +99,20 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
     fed, kept = len(effects.fed), len(effects.kept)
     own = len(graph.inputs) - fed - kept
     leaves = graph.inputs
-    given: list[tuple[str, Any]] = [(leaf.name, leaf.value) for leaf in leaves[:own]]
-    state: list[tuple[str, Any]] = [
-        (slot.name, leaf.value)
-        for slot, leaf in zip(effects.kept, leaves[own + fed :], strict=True)
+    draw = np.random.default_rng(0)
+    sizes = {dim: min(dim.max, max(dim.min, 2 * dim.multiple_of)) for dim in graph.dims}
+    given: list[tuple[str, Any]] = [
+        (leaf.name, _example(at_sizes(leaf.spec, sizes), draw)) for leaf in leaves[:own]
     ]
+    dims = {
+        leaf.name: {a: n for a, n in enumerate(leaf.spec.shape) if isinstance(n, Expression)}
+        for leaf in leaves[:own]
+    }
+    state: list[tuple[str, Any]] = [(slot.name, slot.find()) for slot in effects.kept]
     has_table = fed > 0
     if has_table:
         state.insert(0, (CALLS, np.array(0, "int64")))
-    weights = {leaf.name: (_weight(leaf.value), None) for leaf in graph.params}
+    weights = {name: (_weight(value), None) for name, value in graph.weights.values().items()}
     table = Tensor(rates, requires_grad=False)
 
     def call(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -124,10 +133,21 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
         first = len(results) - kept
         return [*results[:first], *after, *results[first:]]
 
-    made = trace_flat(call, [*given, *state], lambda: weights, follow_all=True)
+    open_axes = {name: axes for name, axes in dims.items() if axes}
+    made = trace_flat(
+        call, [*given, *state], lambda: weights, follow_all=True, dims=open_axes or None
+    )
     slots = [Slot(CALLS, lambda: Tensor(np.array(0, "int64")).cached_data)] * has_table
     made.effects.kept = [*slots, *effects.kept]
     return made
+
+
+def _example(spec: Any, draw: np.random.Generator) -> np.ndarray[Any, Any]:
+    """An array of this kind: of normally distributed numbers, or of zeros, which any index may
+    be."""
+    if is_floating(spec.dtype):
+        return draw.standard_normal(spec.shape).astype(spec.dtype)
+    return np.zeros(spec.shape, spec.dtype)
 
 
 def _weight(value: Any) -> Tensor:

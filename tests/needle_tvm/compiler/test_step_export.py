@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+import needle as ndl
 import needle_tvm
 from needle import nn, optim
 from needle_tvm import runtime
@@ -119,6 +120,25 @@ def test_rates_go_on_from_where_they_are(tmp_path):
     wanted = [float(step(x).numpy()[0]) for _ in range(3)]
     assert found[:3] == wanted
     assert np.diff(found[2:]).tolist() == [-0.125, -0.125]  # the last rate
+
+
+def test_open_sizes_stay_open(tmp_path):
+    weight = nn.Parameter(np.ones((4, 3)))
+    optimizer = optim.SGD([weight], 0.25)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = (x @ weight).sum()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    rows = {"x": {0: ndl.Dim("n", max=8)}}
+    compiled = needle_tvm.jit(step, dims=rows, stage="fused")
+    compiled(np.ones((2, 4)))
+    program = runtime.load(compiled.export(tmp_path / "step"))
+    for n in (1, 5, 8):
+        assert float(program(np.ones((n, 4)))) == float(compiled(np.ones((n, 4))))
 
 
 def test_a_function_that_writes_nothing_is_exported_as_a_model(tmp_path):
