@@ -23,6 +23,7 @@ from needle_tvm._tvm.names import Target, structural_equal, transform
 from needle_tvm.frontend.axis_dims import axis_dims
 from needle_tvm.frontend.lowering import translated
 from needle_tvm.lower import pipeline
+from needle_tvm.lower.in_place import updating
 from needle_tvm.lower.variant import Variant
 from needle_tvm.target import spec
 
@@ -63,7 +64,7 @@ def steps(example: Example) -> list[Step]:
     graph = trace(example.model, *example.inputs, dims=example.dims)
     passes = pipeline.in_precision(pipeline.of(target, STAGE), example.precision)
     variant = Variant(STAGE, precision=example.precision)
-    module = translated(graph.at(axis_dims(graph)), target, variant)
+    module = updating(translated(graph.at(axis_dims(graph)), target, variant), example.updates)
     found, text = [], tvmscript(module)
     for apply in (*passes.graph, *passes.schedule):
         before, old = text, module.clone()  # a pass may change a module in place

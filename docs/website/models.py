@@ -14,7 +14,8 @@ COMMON = "x86-64-v3"  # a processor that most machines have: every machine makes
 
 
 class Example(NamedTuple):
-    """A model, and what it is compiled for: inputs, dims, precision of matmuls, processor."""
+    """A model, and what it is compiled for: inputs, dims, precision of matmuls, processor, and the
+    results that replace inputs (pairs of their numbers)."""
 
     name: str
     what: str
@@ -23,6 +24,7 @@ class Example(NamedTuple):
     dims: Mapping[Any, Any] | None = None
     precision: str = "float32"
     processor: str = COMMON
+    updates: tuple[tuple[int, int], ...] = ()
 
 
 def examples() -> list[Example]:
@@ -109,6 +111,13 @@ def examples() -> list[Example]:
             (_x(8, 32),),
             precision="bfloat16",
             processor="sapphirerapids",
+        ),
+        Example(
+            "training step",
+            "a step of gradient descent, whose result replaces the weight",
+            lambda weight, gradient: (weight - gradient * 0.1, (gradient * gradient).sum()),
+            (_x(8, 16), _x(8, 16)),
+            updates=((0, 0),),
         ),
         Example(
             "any size",
