@@ -82,7 +82,7 @@ def isclose(
     a: Tensor, b: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
 ) -> Tensor:
     """Whether |a - b| <= atol + rtol * |b|, elementwise with broadcasting; equal infinities are
-    close, and with `equal_nan` NaN is close to NaN."""
+    close, and with `equal_nan` NaN is close to NaN. ValueError for a negative rtol or atol."""
     return _close("isclose", a, b, rtol, atol, equal_nan)
 
 
@@ -101,13 +101,16 @@ def _close(owner: str, a: Any, b: Any, rtol: float, atol: float, equal_nan: bool
     for what, x in (("a", a), ("b", b)):
         if not isinstance(x, Tensor):
             raise TypeError(f"{owner}: {what} is a {type(x).__name__}, not a Tensor")
+    if rtol < 0 or atol < 0:
+        raise ValueError(f"{owner}: rtol {rtol} or atol {atol} is negative")
     a, b = a.detach(), b.detach()
     try:
         close = a == b
     except ShapeError:
         raise ShapeError(f"{owner}: shapes {a.shape} and {b.shape} do not broadcast") from None
     a, b = (x if _dtypes.is_floating(x.dtype) else x.astype("float64") for x in (a, b))
-    close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))
+    if rtol or atol:  # otherwise float64 would take large integers for equal
+        close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))
     return close | (ops.isnan(a) & ops.isnan(b)) if equal_nan else close
 
 

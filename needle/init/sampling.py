@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from .. import rng
-from ..autograd.shapes import as_shape
+from ..autograd.shapes import as_shape, broadcast_shapes
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import DeviceLike
-from ..backend_ndarray.arguments import count
+from ..backend_ndarray.arguments import count, not_negative
 from ..errors import ShapeError
+from ..ops._values import check_within
 from .basic import rand, randn
 
 
@@ -103,18 +104,21 @@ def randn_like(array: Tensor, **options: Any) -> Tensor:
 def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tensor:
     """Normally distributed numbers, each with the `mean` and the standard deviation `std` of its
     place: numbers, or tensors that broadcast, whose shape the result has. `shape` is for two
-    numbers. No gradient flows back. ValueError for a negative std.
+    numbers. No gradient flows back. ValueError for a negative std, ShapeError for tensors that do
+    not broadcast.
 
     >>> ndl.normal(ndl.zeros(3), 0.1).shape, ndl.normal(0.0, 1.0, (2,)).shape
     ((3,), (2,))
     """
     given = [x for x in (mean, std) if isinstance(x, Tensor)]
+    if isinstance(std, Tensor):
+        check_within("normal", "std", std, 0, float("inf"))
+    else:
+        not_negative("normal", "std", std)
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
         return randn(*as_shape("normal", () if shape is None else shape), mean=mean, std=std)
     if shape is not None:
         raise TypeError("normal: shape is for a mean and std that are numbers")
-    if isinstance(std, Tensor) and std.size and std.cached_data.min().item() < 0:
-        raise ValueError("normal: std holds a negative number")
-    extents = np.broadcast_shapes(*[x.shape for x in given])
+    extents = broadcast_shapes("normal", *[x.shape for x in given])
     drawn = randn(*extents, device=given[0].device, dtype=given[0].dtype)
     return (drawn * std + mean).detach()

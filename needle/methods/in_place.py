@@ -123,13 +123,11 @@ class InPlaceMethods:
 
     def normal_(self: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
         """Draw all elements from the normal distribution with this `mean` and `std`."""
-        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
-        return _becomes(self, "normal_", init.randn(*self.shape, mean=mean, std=std, **where))
+        return _becomes(self, "normal_", init.randn_like(self, mean=mean, std=std))
 
     def uniform_(self: Tensor, low: float = 0.0, high: float = 1.0) -> Tensor:
         """Draw all elements uniformly from [low, high)."""
-        where: dict[str, Any] = {"device": self.device, "dtype": self.dtype}
-        return _becomes(self, "uniform_", init.rand(*self.shape, low=low, high=high, **where))
+        return _becomes(self, "uniform_", init.rand_like(self, low=low, high=high))
 
     def bernoulli_(self: Tensor, p: float = 0.5) -> Tensor:
         """Set each element to 1 with the probability `p`, else to 0."""

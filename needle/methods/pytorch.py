@@ -1,11 +1,12 @@
-"""Methods of Tensor that PyTorch has besides: new tensors like this one, and questions about it.
-binding.py binds them."""
+"""PyTorch's methods that make tensors like this one, and that ask about it. binding.py binds
+them."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import init, tensors
@@ -14,6 +15,26 @@ from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.dtypes import ITEMSIZE, is_floating
 from ..common.state import state
 from . import unchecked_ops as ops
+
+
+def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The method that returns what `make` returns for a shape, in this tensor's dtype and on its
+    device."""
+
+    def method(
+        self: Tensor,
+        *shape: Any,
+        device: DeviceLike | None = None,
+        dtype: Any = None,
+        requires_grad: bool = False,
+    ) -> Tensor:
+        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
+        return make(*shape, requires_grad=requires_grad, **where)
+
+    name = make.__name__
+    method.__name__ = f"new_{name}"
+    method.__doc__ = f"`{name}` of `shape`; device, dtype and requires_grad as in `new_tensor`."
+    return method
 
 
 class PyTorchMethods:
@@ -40,38 +61,9 @@ class PyTorchMethods:
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return tensors.tensor(data, requires_grad=requires_grad, **where)
 
-    def new_zeros(
-        self: Tensor,
-        *shape: Any,
-        device: DeviceLike | None = None,
-        dtype: Any = None,
-        requires_grad: bool = False,
-    ) -> Tensor:
-        """`zeros` of `shape`; device, dtype and requires_grad as in `new_tensor`."""
-        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
-        return init.zeros(*shape, requires_grad=requires_grad, **where)
-
-    def new_ones(
-        self: Tensor,
-        *shape: Any,
-        device: DeviceLike | None = None,
-        dtype: Any = None,
-        requires_grad: bool = False,
-    ) -> Tensor:
-        """`ones` of `shape`; device, dtype and requires_grad as in `new_tensor`."""
-        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
-        return init.ones(*shape, requires_grad=requires_grad, **where)
-
-    def new_empty(
-        self: Tensor,
-        *shape: Any,
-        device: DeviceLike | None = None,
-        dtype: Any = None,
-        requires_grad: bool = False,
-    ) -> Tensor:
-        """`empty` of `shape`; device, dtype and requires_grad as in `new_tensor`."""
-        where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
-        return init.empty(*shape, requires_grad=requires_grad, **where)
+    new_zeros = _new(init.zeros)
+    new_ones = _new(init.ones)
+    new_empty = _new(init.empty)
 
     def new_full(
         self: Tensor,

@@ -33,8 +33,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
     The classes up to cutoffs[0] and one number for each further cluster are one Linear, the head,
     with `head_bias`; the classes of cluster i, up to the next of the `cutoffs` or n_classes, are a
     Linear behind another one of in_features / div_value ** (i + 1) features, without biases.
-    ValueError unless the cutoffs ascend from 1 to below n_classes, IndexError for a class number
-    outside 0..n_classes - 1.
+    ValueError unless the cutoffs ascend from 1 to below n_classes and div_value is above 0,
+    IndexError for a class number outside 0..n_classes - 1.
 
     >>> layer = nn.AdaptiveLogSoftmaxWithLoss(16, 100, [10, 40])
     >>> layer(ndl.zeros(3, 16), ndl.tensor([0, 50, 99])).output.shape
@@ -60,6 +60,8 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         self.in_features, self.n_classes = in_features, n_classes
         self.cutoffs = [*ends, n_classes]
         self.div_value = finite(name, "div_value", div_value)
+        if not self.div_value > 0:
+            raise ValueError(f"{name}: div_value {div_value} is not above 0")
         clusters = len(ends)
         self.head = Linear(in_features, ends[0] + clusters, head_bias, device, dtype)
         self.tail = ModuleList()

@@ -19,8 +19,8 @@ def check_module(owner: str, what: str, module: Any) -> None:
 
 
 class _Held(tuple[Module, ...]):
-    """The modules of a Sequential. Called, it is `Module.modules` of that Sequential, whose
-    attribute of the course hides the method."""
+    """The modules of a Sequential, its `owner`. Called, it is `Module.modules` of that Sequential,
+    whose attribute of the course hides the method."""
 
     owner: Sequential
 
@@ -50,13 +50,24 @@ class Sequential(Module):
         self._set(given, self._names)
 
     def _set(self, modules: Iterable[Any], names: Iterable[str] | None) -> Sequential:
-        held = _Held(modules)
-        for i, module in enumerate(held):
+        modules = tuple(modules)
+        for i, module in enumerate(modules):
             check_module("Sequential", f"modules[{i}]", module)
-        held.owner = self
-        self.modules: Any = held
+        self.modules = modules
         self._names = None if names is None else tuple(names)
         return self
+
+    @property
+    def modules(self) -> Any:
+        """The modules, a tuple. Called, it lists this Sequential and every module below it."""
+        # Made for each use: if it were kept, it and the Sequential would hold each other.
+        held = _Held(vars(self)["modules"])
+        held.owner = self
+        return held
+
+    @modules.setter
+    def modules(self, modules: tuple[Module, ...]) -> None:
+        vars(self)["modules"] = modules
 
     def forward(self, x: Any) -> Any:
         for module in self.modules:

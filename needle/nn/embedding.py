@@ -10,6 +10,7 @@ from ..backend_ndarray import DeviceLike
 from ..backend_ndarray.arguments import counts
 from ..errors import ShapeError
 from ..ops import transpose
+from ..ops._arguments import check_tensors
 from . import functional as F
 from .functional.basic import check_dense, check_norm, row_number
 from .parameter import Parameter
@@ -66,6 +67,7 @@ class Embedding(Tying):
     ) -> Embedding:
         """A layer whose weight has the values of `embeddings` (count, dim), and learns unless
         `freeze`; padding_idx as in Embedding. ShapeError for another number of axes."""
+        check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:
             raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are no matrix")
         where: dict[str, Any] = {"device": embeddings.device, "dtype": embeddings.dtype}

@@ -18,12 +18,10 @@ from typing import Any
 import numpy as np
 
 from .. import init, ops
-from ..autograd.tensor import Tensor
-from ..backend_ndarray import array
+from ..autograd.tensor import Tensor, make_const, overwrite
 from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..backend_ndarray.dtypes import is_floating
 from ..common.keywords import name_functions
-from ..common.state import state
 from .layout import stored
 
 __all__ = [
@@ -90,13 +88,13 @@ def trunc_normal_(
 
     drawn = init.rand(*tensor.shape, low=below(a), high=below(b), dtype="float64")
     values = ops.erfinv(drawn) * (std * math.sqrt(2)) + mean
-    return _filled(tensor, ops.clip(values, a, b).numpy())
+    return _filled(tensor, ops.clip(values, a, b))
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """Fill `tensor` with `val`."""
     _check("constant_", tensor, floating=False)
-    return _filled(tensor, np.broadcast_to(np.asarray(val), tensor.shape))
+    return _filled(tensor, make_const(np.broadcast_to(np.asarray(val), tensor.shape)))
 
 
 def ones_(tensor: Tensor) -> Tensor:
@@ -243,25 +241,23 @@ def _kaiming_std(owner: str, tensor: Any, a: float, mode: str, nonlinearity: str
 
 
 def _drawn_uniform(tensor: Tensor, low: float, high: float) -> Tensor:
-    return _filled(tensor, init.rand(*tensor.shape, low=low, high=high, dtype="float64").numpy())
+    return _filled(tensor, init.rand(*tensor.shape, low=low, high=high, dtype="float64"))
 
 
 def _drawn_normal(tensor: Tensor, mean: float, std: float) -> Tensor:
-    return _filled(tensor, init.randn(*tensor.shape, mean=mean, std=std, dtype="float64").numpy())
+    return _filled(tensor, init.randn(*tensor.shape, mean=mean, std=std, dtype="float64"))
 
 
 def _arranged(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
     """`tensor` with values that have PyTorch's shape."""
     axes = stored("", tensor).axes
-    return _filled(tensor, values if axes is None else values.transpose(np.argsort(axes)))
+    values = values if axes is None else values.transpose(np.argsort(axes))
+    return _filled(tensor, make_const(values))
 
 
-def _filled(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
+def _filled(tensor: Tensor, values: Tensor) -> Tensor:
     """`tensor` with these values in its memory."""
-    if state.trace is not None:
-        state.trace.refuse_write(tensor)
-    data = tensor.realize_cached_data()
-    data[...] = array(np.ascontiguousarray(values), data.dtype, data.device)
+    overwrite(tensor, values.to(tensor.device))
     return tensor
 
 

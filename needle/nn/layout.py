@@ -128,7 +128,7 @@ def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
 def stored(name: str, tensor: Tensor) -> Form:
     """The form of a tensor whose axes PyTorch has as the Parameter says, under `name`."""
     axes = tensor._axes if isinstance(tensor, Parameter) else None
-    if axes is None or len(axes) == tensor.ndim:
+    if axes is None or sorted(axes) == list(range(tensor.ndim)):
         return Form(name, axes)
     return Form(name, flat=tensor.ndim == 2)
 

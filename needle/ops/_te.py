@@ -192,6 +192,14 @@ def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
     return math.prod(extents) > _MOST_TERMS
 
 
+def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
+    """`axes`, in the order in which their elements are added: the last axes of all `ndim`, and then
+    the others. Of thousands of numbers added one after the other, float32 loses two digits."""
+    inner = tuple(a for a in axes if all(later in axes for later in range(a, ndim)))
+    outer = tuple(a for a in axes if a not in inner)
+    return [some for some in (inner, outer) if some]
+
+
 def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
     """x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of 1."""
 
@@ -199,12 +207,8 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
         count = k.tirx.const(1, "int64")
         for a in axes:
             count = count * k.tirx.Cast("int64", x.shape[a])
-        # The last axes first: of thousands of numbers added one after the other, float32 loses two
-        # digits.
-        inner = [a for a in axes if all(later in axes for later in range(a, len(x.shape)))]
-        outer = [a for a in axes if a not in inner]
-        for some in (inner, outer):
-            y = reduce_over(k, k.te.sum, y, some, True) if some else y
+        for some in last_axes_first(axes, len(x.shape)):
+            y = reduce_over(k, k.te.sum, y, some, True)
         return divided(k, y, count)
 
     if all(is_one(x.shape[a]) for a in axes):

@@ -56,18 +56,20 @@ def index_add(a: Tensor, axis: int, index: Tensor, source: Tensor, *, alpha: flo
     """A copy of `a` with alpha * source[..., i, ...] added to y[..., index[i], ...] along `axis`,
     also at repeated positions of the vector `index`. IndexError for one out of range."""
     check_tensors("index_add", a=a, index=index, source=source)
-    return add_at(a, _along(a, axis, index), source if alpha == 1 else source * alpha)
+    return add_at(a, _along("index_add", a, axis, index), source if alpha == 1 else source * alpha)
 
 
 def index_fill(a: Tensor, axis: int, index: Tensor, value: Tensor | float) -> Tensor:
     """A copy of `a` with `value`, a number, at the positions of the vector `index` along `axis`.
     IndexError for one out of range."""
     check_tensors("index_fill", a=a, index=index)
-    return set_at(a, _along(a, axis, index), value)
+    return set_at(a, _along("index_fill", a, axis, index), value)
 
 
-def _along(a: Tensor, axis: int, index: Tensor) -> tuple[Any, ...]:
-    return (*[slice(None)] * normalize_axis("index", axis, a.ndim), index)
+def _along(name: str, a: Tensor, axis: int, index: Tensor) -> tuple[Any, ...]:
+    if index.ndim > 1:
+        raise ShapeError(f"{name}: index has shape {index.shape}; it must be a vector")
+    return (*[slice(None)] * normalize_axis(name, axis, a.ndim), index)
 
 
 def scatter_add(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:

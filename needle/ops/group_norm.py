@@ -133,7 +133,7 @@ class GroupNorm(Op):
 
 def group_norm(a: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5) -> Tensor:
     """Each of `groups` groups of adjacent channels of `a` (N, channels, ...), normalized, times
-    weight plus bias (channels,); `eps` is added to the variance. One pass where the device has a
-    kernel, while traces have its parts: `nn.functional.group_norm` takes no weight as well."""
+    weight plus bias (channels,); `eps` is added to the variance. The CPU computes it in one pass.
+    In `nn.functional.group_norm` weight and bias may be None."""
     op = GroupNorm(as_int(groups), float(eps))
     return apply(op, (a, weight, bias))

@@ -187,12 +187,9 @@ class LayerNorm(Op):
 
 
 def _total(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The sum over `axes`, the last of x first: of thousands of numbers added one after the other,
-    as compiled code adds them, float32 loses two digits."""
-    inner = tuple(a for a in axes if all(later in axes for later in range(a, x.ndim)))
-    outer = tuple(a for a in axes if a not in inner)
-    for some in (inner, outer):
-        x = summation(x, some) if some else x
+    """The sum over `axes`, the last of x first, because compiled code adds one after the other."""
+    for some in _te.last_axes_first(axes, x.ndim):
+        x = summation(x, some)
     return x
 
 

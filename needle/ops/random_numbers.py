@@ -30,7 +30,7 @@ class RandomUniform(Op):
     wide: bool = False
 
     infer_first = True
-    opaque = True  # in each kernel that it were fused into it would be computed again
+    opaque = True  # fused into several kernels, it would be computed in each
     samples = (
         Sample((_STATE,), {"shape": (3, 5)}, gradient=False),
         Sample((_STATE,), {"shape": ()}, gradient=False),

@@ -212,6 +212,10 @@ def test_close_is_pytorchs():
             assert ours is torch.allclose(y[i], v[i], **options)
     x = ndl.tensor([1, 2])
     assert x.allclose(x) and not x.allclose(x + 1) and x.isclose(x).tolist() == [True, True]
+    large = ndl.tensor([2**62])  # which float64 does not tell from the next integer
+    assert large.allclose(large, 0, 0) and not large.allclose(large + 1, 0, 0)
+    with pytest.raises(ValueError, match="isclose: rtol -1"):
+        x.isclose(x, rtol=-1)
     with pytest.raises(TypeError, match="allclose: b is a list"):
         x.allclose([1, 2])
     with pytest.raises(ShapeError, match="isclose: shapes"):
@@ -295,6 +299,14 @@ def test_what_is_refused():
         x.narrow(1, 0, 4)
     with pytest.raises(ShapeError, match=r"index_select: index has shape \(1, 1\)"):
         x.index_select(0, ndl.tensor([[0]]))
+    for call in (
+        lambda index, axis: ndl.index_add(x, axis, index, ndl.ones(3)),
+        lambda index, axis: x.index_fill(axis, index, 2.0),
+    ):
+        with pytest.raises(ShapeError, match=r"index_\w+: index has shape \(1, 1\)"):
+            call(ndl.tensor([[0]]), 0)
+        with pytest.raises(ShapeError, match=r"index_\w+: axis 2 is out of range"):
+            call(ndl.tensor([0]), 2)
     with pytest.raises(TypeError, match=r"hstack: parts\[1\] is a int"):
         ndl.hstack([x, 3])
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from ... import init, ops
+from ...autograd.shapes import normalize_axis
 from ...autograd.tensor import Tensor
 from ...backend_ndarray.arguments import finite, not_negative
 from ...errors import ShapeError
+from ...ops._arguments import check_tensors
 from .basic import softmax
 
 
 def glu(x: Tensor, dim: int = -1) -> Tensor:
     """a * sigmoid(b) for the first half a and the second half b of x along the axis `dim` (Dauphin
     et al. 2017). ShapeError unless its extent is even."""
-    if not x.ndim or x.shape[dim] % 2:
+    check_tensors("glu", x=x)
+    if not x.ndim or x.shape[normalize_axis("glu", dim, x.ndim)] % 2:
         raise ShapeError(f"glu: axis {dim} of shape {x.shape} has no two halves")
     first, second = ops.chunk(x, 2, dim)
     return first * ops.sigmoid(second)
@@ -45,7 +48,7 @@ def rrelu(x: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool 
         raise ValueError(f"rrelu: lower {lower} is above upper {upper}")
     if not training:
         return ops.where(x >= 0, x, x * ((lower + upper) / 2))
-    slope = init.rand(*x.shape, low=lower, high=upper, device=x.device, dtype=x.dtype)
+    slope = init.rand_like(x, low=lower, high=upper)
     return ops.where(x >= 0, x, x * slope)
 
 
@@ -55,7 +58,7 @@ def gumbel_softmax(logits: Tensor, tau: float = 1.0, hard: bool = False, dim: in
     ValueError unless tau is above 0."""
     if not finite("gumbel_softmax", "tau", tau) > 0:
         raise ValueError(f"gumbel_softmax: tau {tau} is not above 0")
-    drawn = init.rand(*logits.shape, device=logits.device, dtype="float64")
+    drawn = init.rand_like(logits, dtype="float64")
     noise = ops.cast(-ops.log(-ops.log(drawn)), logits.dtype)
     soft = softmax((logits + noise) / tau, dim)
     if not hard:

@@ -12,7 +12,7 @@ import numpy as np
 from ... import ops
 from ...autograd.tensor import Tensor, make_const
 from ...backend_ndarray import full
-from ...backend_ndarray.arguments import count
+from ...backend_ndarray.arguments import count, finite
 from ...backend_ndarray.dtypes import is_floating
 from ...errors import ShapeError
 from ...ops._windows import lowest
@@ -375,6 +375,8 @@ def lp_pool3d(
 def _lp_pool(
     owner: str, x: Tensor, norm_type: float, window: list[Any], axes: int, ceil_mode: bool
 ) -> Tensor:
+    if finite(owner, "norm_type", norm_type) == 0:
+        raise ValueError(f"{owner}: norm_type is 0, and sums are raised to 1 / norm_type")
     windows = _windows(owner, axes, *window, 0)
     means = _avg_pool(owner, x ** float(norm_type), windows, ceil_mode, True, None)
     totals = means * prod(windows[0])

@@ -126,11 +126,12 @@ def _total_norm(
             f"{owner}: tracing: error_if_nonfinite reads the norm, which is not known while "
             "tracing: return it, and check it outside"
         )
+    tensors = [x for x in tensors if x.size]
     if not tensors:
-        return Tensor(0.0, requires_grad=False)
+        return Tensor(0.0, dtype="float64", requires_grad=False)
     place, wide = tensors[0].device, [ops.cast(x, compute_dtype(x.dtype)) for x in tensors]
     if math.isinf(norm_type):
-        parts = [ops.max(ops.abs(x)).to(place, "float64") for x in wide if x.size]
+        parts = [ops.max(ops.abs(x)).to(place, "float64") for x in wide]
         total = ops.max(ops.stack(parts))
     else:
         sizes = [x * x if norm_type == 2 else ops.abs(x) ** norm_type for x in wide]

@@ -46,9 +46,11 @@ def unpad_sequence(
     padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
 ) -> list[Tensor]:
     """The sequences of these `lengths` in `padded_sequences`, a result of `pad_sequence` (longest,
-    N, ...), or with `batch_first` (N, longest, ...)."""
+    N, ...), or with `batch_first` (N, longest, ...). ShapeError unless there are N lengths."""
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     rows = padded_sequences if batch_first else ops.swapaxes(padded_sequences, 0, 1)
+    if len(given) != rows.shape[0]:
+        raise ShapeError(f"unpad_sequence: {len(given)} lengths for {rows.shape[0]} sequences")
     return [row[:length] for row, length in zip(rows, given, strict=True)]
 
 

@@ -123,6 +123,7 @@ def test_group_norm(batch, channels, inner, offset, dtype, seed):
     close(back, arrays(*expected), dtype, 10 * rounding)
 
 
+@on_cpu
 def test_group_norm_does_not_depend_on_threads():
     rng = np.random.default_rng(0)
     (x, w, b), _ = both(rng, "float32", (40, 12, 50, 7), (12,), (12,))

@@ -130,3 +130,21 @@ def test_weights_are_floating(dtype):
     with pytest.raises(TypeError, match=f"Linear.to: {dtype} is not floating point"):
         layer.to(dtype)
     assert np.array_equal(layer.weight.numpy(), before)
+
+
+def test_normal_takes_a_mean_and_a_deviation_for_each_place():
+    mean = ndl.tensor([[-10.0], [10.0]], dtype="float64")
+    std = ndl.tensor(np.linspace(0, 1, 1000))
+    drawn = ndl.normal(mean, std)
+    assert drawn.shape == (2, 1000) and not drawn.requires_grad and drawn[0, 0].item() == -10
+    standard = ((drawn - mean) / std)[:, 1:].numpy()
+    assert abs(standard.mean()) < 0.1 and abs(standard.std() - 1) < 0.1
+    for call, error, message in (
+        (lambda: ndl.normal(mean, -1.0), ValueError, "normal: std -1.0"),
+        (lambda: ndl.normal(1.0, -1.0), ValueError, "normal: std -1.0"),
+        (lambda: ndl.normal(mean, std - 0.5), ValueError, "normal: std holds -0.5"),
+        (lambda: ndl.normal(ndl.zeros(2), std), ValueError, "normal: shapes .* do not broadcast"),
+        (lambda: ndl.normal(mean, std, (2,)), TypeError, "normal: shape is for"),
+    ):
+        with pytest.raises(error, match=message):
+            call()

@@ -159,6 +159,17 @@ def test_it_writes_in_place_and_records_nothing(dtype):
         trace(lambda x: x * init.zeros_(weight), ndl.ones(1))
 
 
+def test_a_bias_of_pytorchs_shape_stays_as_it_is():
+    layer = nn.Linear(3, 4)
+    layer.bias = nn.Parameter(ndl.ones(4))
+    state = {name: x.numpy() * 2 for name, x in layer.state_dict(layout="torch").items()}
+    assert state["bias"].shape == (4,)
+    layer.load_state_dict(state, layout="torch")
+    assert layer.bias.tolist() == [2.0] * 4
+    with pytest.raises(ValueError, match=r"xavier_normal_: shape \(4,\) has no fans"):
+        init.xavier_normal_(layer.bias)
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [

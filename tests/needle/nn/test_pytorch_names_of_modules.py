@@ -1,6 +1,10 @@
 """PyTorch's names of Module's methods, of nn.utils and of functions mean what they mean there."""
 
+import copy
+import gc
 import itertools
+import pickle
+import weakref
 
 import numpy as np
 import pytest
@@ -29,6 +33,8 @@ def test_what_is_in_a_module():
     assert kinds(m for _, m in ours.named_modules()) == kinds(theirs.modules())
     assert kinds(ours[2].modules()) == kinds(theirs[2].modules())
     assert len(ours.modules) == 4 and ours.modules[1] is ours[1]  # the course's attribute
+    for other in (copy.copy(ours), copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
+        assert other.modules()[0] is other and len(other.modules()) == len(ours.modules())
     for name in ("parameters", "buffers", "modules", "children", "named_parameters"):
         found = getattr(ours, name)()
         assert next(found) is found[0] and next(found) is found[1]
@@ -43,6 +49,18 @@ def test_what_is_in_a_module():
         ours[2].get_parameter("none")
     with pytest.raises(StopIteration):
         next(nn.ReLU().parameters())
+
+
+def test_a_sequential_is_freed_at_once():
+    layers = nn.Sequential(nn.Linear(2, 2))
+    weight = weakref.ref(layers[0])
+    assert layers.modules()[0] is layers
+    gc.disable()
+    try:
+        del layers
+        assert weight() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("name", ["half", "bfloat16", "float", "double", "cpu"])
@@ -118,6 +136,11 @@ def test_what_clipping_refuses_and_keeps():
         nn.utils.clip_grad_norm_(p, 1.0, error_if_nonfinite=True)
     assert p.grad.tolist() == [np.inf, 1.0]
     assert nn.utils.clip_grad_norm_([nn.Parameter(ndl.ones(1))], 1.0).item() == 0
+    for norm in (2.0, float("inf")):
+        for tensors in ([], [ndl.ones(0)]):
+            total = nn.utils.get_total_norm(tensors, norm)
+            assert total.item() == 0 and total.dtype == "float64"
+        assert nn.utils.get_total_norm([ndl.ones(0), ndl.ones(1)], norm).item() == 1
     for call, message in (
         (lambda: nn.utils.clip_grad_norm_(p, -1), "clip_grad_norm_: max_norm -1"),
         (lambda: nn.utils.clip_grad_norm_(p, 1, 0), "clip_grad_norm_: norm_type 0"),
@@ -157,6 +180,8 @@ def test_sequences_are_filled_up(first, side):
     if side == "right":
         parts = nn.utils.rnn.unpad_sequence(ours, ndl.tensor([2, 4, 1]), first)
         assert [part.tolist() for part in parts] == [x.tolist() for x in arrays]
+    with pytest.raises(ValueError, match="unpad_sequence: 2 lengths for 3 sequences"):
+        nn.utils.rnn.unpad_sequence(ours, [2, 4], first)
     with pytest.raises(ValueError, match="pad_sequence: shapes"):
         nn.utils.rnn.pad_sequence([ndl.ones(2, 3), ndl.ones(2)])
 
@@ -266,6 +291,13 @@ def test_small_functions():
     assert F.softmax(x, dim=1, dtype=ndl.float64).dtype == "float64"
     slopes = F.rrelu(ndl.full((1000,), -1.0), 0.1, 0.4, training=True).numpy()
     assert -0.4 < slopes.min() < -0.35 and -0.15 < slopes.max() <= -0.1
+    with pytest.raises(ValueError, match="glu: axis 2 is out of range"):
+        F.glu(x, 2)
+    with pytest.raises(TypeError, match="glu: x is a list"):
+        F.glu([1.0, 2.0])
+    for norm, message in ((0, "lp_pool1d: norm_type is 0"), (np.inf, "lp_pool1d: norm_type inf")):
+        with pytest.raises(ValueError, match=message):
+            F.lp_pool1d(ndl.ones(1, 1, 4), norm, 2)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -294,6 +326,8 @@ def test_the_adaptive_softmax_is_pytorchs(bias):
         ours(ndl.ones(1, 8), ndl.tensor([20]))
     with pytest.raises(ValueError, match=r"AdaptiveLogSoftmaxWithLoss: cutoffs \[3, 3\]"):
         nn.AdaptiveLogSoftmaxWithLoss(8, 20, [3, 3])
+    with pytest.raises(ValueError, match="AdaptiveLogSoftmaxWithLoss: div_value 0"):
+        nn.AdaptiveLogSoftmaxWithLoss(8, 20, [3], div_value=0)
 
 
 # Errors name the function

@@ -98,3 +98,5 @@ def test_pretrained_tables():
     assert ours.padding_idx == theirs.padding_idx
     with pytest.raises(ValueError, match="no matrix"):
         nn.Embedding.from_pretrained(ndl.ones(3))
+    with pytest.raises(TypeError, match="from_pretrained: embeddings is a ndarray"):
+        nn.Embedding.from_pretrained(values)

@@ -551,7 +551,8 @@ def test_what_a_step_cannot_do():
 def test_draws_are_the_same_numbers_and_each_call_has_its_own():
     def draw(x):
         kept = F.dropout(x, 0.5)
-        return kept, ndl.randn(3, 4), ndl.rand(5, low=2.0, high=3.0), ndl.randn_like(x)
+        drawn = ndl.randn(3, 4), ndl.rand(5, low=2.0, high=3.0), ndl.randn_like(x)
+        return kept, *drawn, ndl.normal(x, x * 0.1)
 
     x = ndl.ones(40)
     compiled = needle_tvm.jit(draw)
@@ -570,6 +571,21 @@ def test_draws_are_the_same_numbers_and_each_call_has_its_own():
     after = [y.numpy() for y in draw(x)]
     ndl.rng.set_state(state)
     np.testing.assert_array_equal(compiled(x)[0].numpy(), after[0])
+
+
+@pytest.mark.parametrize("name", ["ones_", "uniform_", "trunc_normal_", "kaiming_normal_", "eye_"])
+def test_a_step_initialises_weights(name):
+    layer = nn.Linear(3, 4, dtype="float64")
+    initialise = getattr(nn.init, name)
+    compiled = needle_tvm.jit(lambda x: x * initialise(layer.weight).detach().sum())
+    for call in (1, 2):
+        ndl.manual_seed(call)
+        total = compiled(ndl.ones(1)).item()
+        found = layer.weight.numpy()
+        ndl.manual_seed(call)
+        np.testing.assert_allclose(found, initialise(layer.weight).numpy(), rtol=1e-12, atol=1e-12)
+        assert total == pytest.approx(found.sum())
+    assert compilations(compiled) == 1
 
 
 def test_threads_take_turns():
