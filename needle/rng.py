@@ -19,6 +19,8 @@ from .backend_ndarray import NDArray, cpu, zeros
 from .backend_ndarray.arguments import count
 from .backend_ndarray.locks import fork_safe_lock
 from .common.state import state
+from .common.user_code import user_line
+from .errors import TraceError
 
 _lock = fork_safe_lock()
 _generator: np.random.Generator | None = None
@@ -67,7 +69,8 @@ _own = _Own()
 def manual_seed(seed: int) -> None:
     """Seed needle's own generator, which all threads use from then on.
 
-    Raises TypeError or ValueError unless `seed` is an integer in 0..2**63 - 1.
+    Raises TypeError or ValueError unless `seed` is an integer in 0..2**63 - 1, and TraceError while
+    tracing.
 
     >>> ndl.manual_seed(1)
     >>> first = ndl.rand(3)
@@ -76,6 +79,7 @@ def manual_seed(seed: int) -> None:
     [True, True, True]
     """
     global _generator
+    _refuse_in_trace("seeds the generator of random numbers")
     seed = count("manual_seed", "seed", seed, 0)
     with _lock:
         _generator = np.random.Generator(np.random.PCG64(seed))
@@ -84,7 +88,9 @@ def manual_seed(seed: int) -> None:
 
 @contextlib.contextmanager
 def using(generator: np.random.Generator) -> Iterator[None]:
-    """Context in which the calling thread draws from `generator`; other threads do not."""
+    """Context in which the calling thread draws from `generator`; other threads do not. TraceError
+    while tracing."""
+    _refuse_in_trace("draws random numbers from a generator of its own")
     before, _own.generator = _own.generator, generator
     try:
         yield
@@ -106,8 +112,10 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(saved: Mapping[str, Any]) -> None:
-    """Restore a state from `get_state`. ValueError if `saved` is not such a state."""
+    """Restore a state from `get_state`. ValueError if `saved` is not such a state, TraceError while
+    tracing."""
     global _generator
+    _refuse_in_trace("restores the generator of random numbers")
     try:
         kind, inner = saved["kind"], dict(saved["state"])
         with _lock:
@@ -159,6 +167,14 @@ def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any
 def permutation(count: int) -> np.ndarray[Any, Any]:
     """0..count - 1 in random order."""
     return _draw("permutation", "permutation", count)
+
+
+def _refuse_in_trace(what: str) -> None:
+    if state.trace is not None:
+        raise TraceError(
+            f"tracing: {state.trace.here} {what}, which compiled code would not do at its calls: "
+            f"do it outside{user_line()}"
+        )
 
 
 def _draw(name: str, numpy_name: str, *arguments: Any) -> np.ndarray[Any, Any]:

@@ -20,6 +20,8 @@ from ..backend_ndarray.arguments import count, finite, not_negative, share
 from ..backend_ndarray.dtypes import is_floating
 from ..backend_ndarray.ndarray import as_device
 from ..common.state import state
+from ..common.user_code import user_line
+from ..errors import TraceError
 from ..sizes.dims import Expression
 from ..sizes.extents import is_symbolic
 from ..sizes.size_numbers import SizeNumber
@@ -206,6 +208,11 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str) -> Ten
     if trace is not None:
         if as_device(device) is not nd.cpu() or not trace.records_writes:
             trace.refuse_random("uniform")
+        if is_symbolic(shape):
+            raise TraceError(
+                f"tracing: {trace.here} draws random numbers of the shape {shape}, which is open: "
+                f"compiled code draws a fixed count of them, so give no dims{user_line()}"
+            )
         now = trace.array(rng.counter, "generator", lambda: rng.counter.array)
         drawn: Tensor = op(now)
         step = np.array([0, op.blocks], "int64")

@@ -65,8 +65,10 @@ def write(target: Tensor, symbol: str, result: Any) -> None:
             f"{name}: the result is {result.dtype}, which does not fit into a {target.dtype} tensor"
         )
     data = target._data
-    if data is not None and any(
-        step == 0 and n > 1 for n, step in zip(data.shape, data.strides, strict=True)
+    if (
+        data is not None
+        and data.size
+        and any(step == 0 and n > 1 for n, step in zip(data.shape, data.strides, strict=True))
     ):
         raise RuntimeError(
             f"{name}: some elements of this {target.spec} share memory (it was broadcast): make "

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ..backend_ndarray.arguments import count, fraction, not_negative, share
+from ..common.user_code import user_line
+from ..errors import TraceError
 from .optimizer import Optimizer
 from .schedules import Schedule, groups_of, per_group
 
@@ -32,6 +34,15 @@ class _Cycle(Schedule):
             kind = type(optimizer).__name__
             raise ValueError(f"{name}: cycle_momentum needs an optimizer with one, not {kind}")
         self._momentum_name = known[0]
+
+    def _check_fixed(self, where: str) -> None:
+        """See Schedule."""
+        if self._momentum_name is not None:
+            raise TraceError(
+                f"tracing: {where} steps a {type(self).__name__} that changes the optimizer's "
+                f"{self._momentum_name}, which compiled code fixes: make it with "
+                f"cycle_momentum=False, or step it outside{user_line()}"
+            )
 
     def _momentum(self, low: float, high: float, steps: Any) -> float:
         raise NotImplementedError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, ClassVar
 
 from ..autograd.tensor import Tensor
@@ -50,7 +49,7 @@ class EMA:
         trace = state.trace
         if trace is not None:
             for i, param in enumerate(self.params):
-                mean = trace.array(self, f"averages.{i}", partial(self.averages.__getitem__, i))
+                mean = self._average(i)
                 now = param.detach().astype(mean.dtype)
                 trace.write(mean, mean * self.decay + now * (1 - self.decay))
             trace.at_each_call(self._count)
@@ -63,27 +62,34 @@ class EMA:
     def _count(self) -> None:
         self.updates += 1
 
+    def _average(self, i: int) -> Tensor:
+        """Average number `i`, which shares its memory; in a trace, what stands for it."""
+        trace = state.trace
+        if trace is None:
+            return Tensor(self.averages[i], requires_grad=False)
+        mean: Tensor = trace.array(self, f"averages.{i}", lambda: self.averages[i])
+        return mean
+
     def copy_to(self) -> None:
         """Set the parameters to the averages."""
-        for average, param in zip(self.averages, self.params, strict=True):
-            value = average.astype(param.dtype)
-            param.data = Tensor(value, requires_grad=False)
+        for i, param in enumerate(self.params):
+            param.data = self._average(i).clone().astype(param.dtype)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
         """Context in which the parameters are the averages; its exit restores them."""
-        before = [param.realize_cached_data() for param in self.params]
+        before = [param.data for param in self.params]
         self.copy_to()
         try:
             yield
         finally:
             for param, value in zip(self.params, before, strict=True):
-                param.data = Tensor(value, requires_grad=False)
+                param.data = value
 
     def state_dict(self) -> dict[str, Any]:
         """{"averages": [Tensor, ...], "decay": number, "updates": number}. The tensors share memory
         with the averages."""
-        averages = [Tensor(average, requires_grad=False) for average in self.averages]
+        averages = [self._average(i) for i in range(len(self.params))]
         return {"averages": averages, "decay": self.decay, "updates": self.updates}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:

@@ -109,9 +109,13 @@ class Schedule:
     def step(self) -> None:
         """Advance the schedule; call it after each step (or epoch) of the optimizer."""
         if state.trace is not None:
+            self._check_fixed(state.trace.here)
             state.trace.at_each_call(self.step)
             return
         self._go_to(self._steps + 1)
+
+    def _check_fixed(self, where: str) -> None:
+        """TraceError if `step` changes what compiled code fixes: anything but rates."""
 
     def _go_to(self, steps: Any) -> None:
         """Set the rates after `steps` steps, from those after one less."""

@@ -48,7 +48,8 @@ class Weights:
         self._aliases = self._other_names(around)
         self._tensors, self._links, reached = self._search(around)
         self._reached = reached  # the constants that the search reached
-        devices = {tensor.device for tensor in (*self._tensors, *constants)}
+        watched = (*self._tensors, *constants, *self._same.values())
+        devices = {tensor.device for tensor in watched}
         self._writes = [device.kernels.writes for device in devices]
         self._stamp = self._now()
         self._seen = self._versions(self._tensors)

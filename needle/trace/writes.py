@@ -92,6 +92,14 @@ def resolve(roots: Sequence[Node]) -> list[Node]:
     return found
 
 
+def _is_same(node: Node, leaf: Node) -> bool:
+    """Whether a node has the value that a leaf had when the call began."""
+    node = _behind(node)
+    while isinstance(node.op, Detach):
+        node = _behind(node.input_nodes[0])
+    return node is leaf
+
+
 def _behind(node: Node) -> Node:
     while type(node) is Rewritten:
         node = node.value
@@ -128,6 +136,10 @@ class Effects:
         self.clean: list[tuple[str, Tensor]] = []
         self.cleared: list[Tensor] = []
         self._gradients = -1  # the count of gradients when these were looked at
+
+    def __bool__(self) -> bool:
+        """Whether a call does anything but compute results from its arguments and weights."""
+        return any((self.kept, self.fed, self.actions, self.guards, self.checks))
 
     def begin(self) -> None:
         """What a call does first. TraceError if a gradient is left to which it would not add."""
@@ -321,8 +333,9 @@ class Writing:
         kept: list[tuple[Slot, Leaf, Node]] = []
         for key, node in self._now.items():
             tensor = self._tensors[key]
-            if key in self._names:
-                kept.append((self._slot(tensor), self._first(tensor), node))
+            leaf = self._first(tensor)
+            if key in self._names and not _is_same(node, leaf.node):
+                kept.append((self._slot(tensor), leaf, node))
         for module, name, before in self._assigned.values():
             value = vars(module)[name]
             if value is not before:

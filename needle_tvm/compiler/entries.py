@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from needle import Tensor
 from needle.autograd.node import Node
@@ -77,7 +78,7 @@ class Compiled(Entry):
     ) -> None:
         super().__init__(weights.baked)
         program.set_weights(weights.values())
-        self._weights, self._use = weights, program.set_weights
+        self._program, self._weights, self._use = program, weights, program.set_weights
         self._calls = calls_of(program)
         self._tree = None if output_tree == tree.LEAF else output_tree
         self._single = len(with_gradient) == 1
@@ -110,23 +111,17 @@ class Compiled(Entry):
 
 
 class Stepped(Compiled):
-    """Compiled code that also writes to tensors and arrays around the function: its `effects`.
+    """Compiled code whose calls have `effects`: they write to tensors and arrays around the
+    function, say, or step a schedule. `parts` are those of Compiled.
 
     One thread at a time calls it: `turn()` is the lock."""
 
     def __init__(
-        self,
-        name: str,
-        program: Program,
-        weights: Weights,
-        output_tree: Any,
-        with_gradient: Sequence[bool],
-        effects: Effects,
-        turn: Callable[[], threading.RLock],
+        self, effects: Effects, turn: Callable[[], AbstractContextManager[Any]], *parts: Any
     ) -> None:
-        super().__init__(name, program, weights, output_tree, with_gradient)
+        super().__init__(*parts)
         self._effects, self._turn = effects, turn
-        self._executor = executor = program.executor
+        self._executor = executor = self._program.executor
         main = executor.main
         self._in_place = bool(main.in_place)
         self._count = len(main.outputs) - len(effects.kept)
@@ -138,7 +133,7 @@ class Stepped(Compiled):
         # The arrays as tensors of the code, with the weights, if it writes all in their memory.
         self._bound: tuple[Any, ...] | None = None
         self._packed: Any = None  # the weights among them
-        self._ranges: list[tuple[int, int]] = []  # the memory that is written, in order
+        self._ranges: list[_Range] = []  # the memory that is written, in order
         self._marks: list[tuple[Any, list[Any]]] = []
 
     def is_current(self) -> bool:
@@ -164,8 +159,10 @@ class Stepped(Compiled):
             bound_to = self._executor.bound
             if self._stamp != weights.stamp or self._replaced or self._packed is not bound_to:
                 self._find_arrays()
+            if self._ranges:
+                self._check_apart(leaves)
             results: Any = NotImplemented
-            if self._bound is not None and self._is_apart(leaves):
+            if self._bound is not None:
                 results = calls.run_bound(self._bound, leaves)
             if results is NotImplemented:
                 results = self._at_length(leaves)
@@ -182,7 +179,6 @@ class Stepped(Compiled):
         given = (*leaves, *self._arrays)
         results = self._calls.run_in_place(given) if self._in_place else None
         if results is None:
-            self._check_apart(leaves)
             results = self._calls.run(given)
         self._keep(results[self._count :])
         return tuple(results[: self._count])
@@ -217,22 +213,20 @@ class Stepped(Compiled):
         self._ranges = self._own_ranges(kept)
         self._bind(kept)
 
-    def _own_ranges(self, kept: Sequence[NDArray]) -> list[tuple[int, int]]:
+    def _own_ranges(self, kept: Sequence[NDArray]) -> list[_Range]:
         """The memory of the arrays that are written, in order. UsageError if two of them, or one
         and a weight that is only read, share some: a write to one would change the other."""
         slots = self._effects.kept
-        found = sorted(
+        ranges = sorted(
             (*_range(array), slot.name)
             for slot, array in zip(slots, kept, strict=True)
-            if slot.put is None
+            if slot.put is None and array.size
         )
-        ranges = [(start, end) for start, end, _ in found]
-        others = [(_range(array), name) for name, array in self._weights.found().items()]
-        pairs = [(one[2], two[2]) for one, two in pairwise(found) if one[1] > two[0]]
-        for (start, end), name in others:
-            at = bisect.bisect_left(ranges, (end,))
-            if at and ranges[at - 1][1] > start:
-                pairs.append((name, found[at - 1][2]))
+        pairs = [(one[2], two[2]) for one, two in pairwise(ranges) if one[1] > two[0]]
+        for name, array in self._weights.found().items():
+            shared = _shared(ranges, *_range(array))
+            if shared is not None:
+                pairs.append((name, shared))
         if pairs:
             raise UsageError(
                 f"{pairs[0][0]!r} and {pairs[0][1]!r} share memory, and the function writes to one "
@@ -246,7 +240,7 @@ class Stepped(Compiled):
         executor, self._bound = self._executor, None
         self._packed = executor.bound
         main, count = executor.main, len(self._arrays)
-        is_whole = len(main.in_place) == len(kept) and not self._replaced
+        is_whole = 0 < len(kept) == len(main.in_place) and not self._replaced
         if not is_whole or executor.bound is None or not isinstance(executor.memory, HostMemory):
             return
         tensors = []
@@ -259,43 +253,39 @@ class Stepped(Compiled):
             tensors.append(tensor)
         self._bound = (*tensors, *executor.bound)
 
-    def _is_apart(self, leaves: Sequence[Any]) -> bool:
-        """Whether arguments are surely in other memory than what the code writes."""
-        ranges = self._ranges
-        for leaf in leaves:
-            if isinstance(leaf, Tensor):
-                data = leaf._data
-                if not data.is_compact:
-                    return False
-                start, end = _range(data)
-            else:
-                if not leaf.flags.c_contiguous:
-                    return False
-                start = leaf.__array_interface__["data"][0]
-                end = start + leaf.nbytes
-            at = bisect.bisect_left(ranges, (end,))
-            if at and ranges[at - 1][1] > start:
-                return False
-        return True
-
     def _check_apart(self, leaves: Sequence[Any]) -> None:
         """InputError for an argument in memory that the code writes: the function would see that
         change."""
-        effects = self._effects
-        for slot, kept in zip(effects.kept, self._arrays[len(effects.fed) :], strict=True):
-            for leaf in leaves if kept.device.name != "cuda" else ():
-                given = leaf.realize_cached_data() if isinstance(leaf, Tensor) else leaf
-                if np.may_share_memory(np.from_dlpack(kept), np.from_dlpack(given)):
-                    raise InputError(
-                        f"an argument shares memory with {slot.name}, which the function writes: "
-                        "give it a copy"
-                    )
+        for leaf in leaves:
+            is_tensor = isinstance(leaf, Tensor)
+            start, end = _range(leaf._data) if is_tensor else byte_bounds(leaf)
+            name = _shared(self._ranges, start, end)
+            if name is not None:
+                raise InputError(
+                    f"an argument shares memory with {name}, which the function writes: give it a "
+                    "copy"
+                )
+
+
+_Range = tuple[int, int, str]  # the addresses of the first byte and that behind the last; a name
 
 
 def _range(array: NDArray) -> tuple[int, int]:
-    """The addresses of a compact array's memory: its first byte, and the one behind the last."""
-    start = array.view.data_ptr
-    return start, start + array.size * ITEMSIZE[array.dtype]
+    """The addresses of the first byte of an array, and of the one behind the last."""
+    start, size = array.view.data_ptr, ITEMSIZE[array.dtype]
+    if array.is_compact or array.size == 0:
+        return start, start + array.size * size
+    steps = [(n - 1) * step for n, step in zip(array.shape, array.strides, strict=True)]
+    low, high = sum(min(step, 0) for step in steps), sum(max(step, 0) for step in steps)
+    return start + low * size, start + (high + 1) * size
+
+
+def _shared(ranges: Sequence[_Range], start: int, end: int) -> str | None:
+    """The name of one of these ranges, in order and apart, that has a byte between two addresses.
+    None if none has."""
+    at = bisect.bisect_left(ranges, (end,))
+    is_shared = at > 0 and ranges[at - 1][1] > start and start < end
+    return ranges[at - 1][2] if is_shared else None
 
 
 class _Call(Op):

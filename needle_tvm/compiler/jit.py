@@ -318,10 +318,8 @@ class Jit:
         self._compilations += 1
         with_gradient = [node.requires_grad for node in outputs]
         parts = self._signature.name, program, graph.weights, output_tree, with_gradient
-        if not kept and not graph.effects.fed:
-            made = Compiled(*parts)
-        else:
-            made = Stepped(*parts, graph.effects, self._turn)
+        effects = graph.effects
+        made = Stepped(effects, self._turn, *parts) if effects else Compiled(*parts)
         made.traced = traced
         for leaf in graph.inputs:
             del leaf.value  # which would keep the arguments of the first call

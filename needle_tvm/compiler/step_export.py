@@ -63,7 +63,7 @@ def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
 
 
 def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
-    """The values of the arrays that a call is fed with, for this many calls: (calls, arrays)."""
+    """The numbers that a call is fed with, for this many calls: (calls, numbers)."""
     owners = [getattr(do, "__self__", None) for do in effects.actions]
     schedules = [each for each in owners if isinstance(each, Schedule)]
     if calls is None and schedules:
@@ -77,12 +77,13 @@ def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
     groups = [group for each in schedules for group in each.optimizer.param_groups]
     before = [(each, dict(vars(each))) for each in touched]
     own = [(group, dict(group.own)) for group in groups]
+    numbers = [slot for slot in effects.fed if _is_number(slot.find())]
     rows = []
     try:
         for _ in range(calls or 1):
             for do in effects.actions[: effects.feeding]:
                 do()
-            rows.append([float(slot.find().item()) for slot in effects.fed])
+            rows.append([float(slot.find().item()) for slot in numbers])
             effects.end()
     finally:
         for each, values in before:
@@ -90,15 +91,26 @@ def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
         for group, values in own:
             group.own.clear()
             group.own.update(values)
-    return np.array(rows, "float64").reshape(len(rows), len(effects.fed))
+    return np.array(rows, "float64").reshape(len(rows), len(numbers))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an array may be a learning rate; any other is only read, as weights are."""
+    return value.ndim == 0 and value.dtype == "float64"
 
 
 def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
-    """A graph whose arrays that it is fed with come from a table instead."""
-    effects = graph.effects
-    fed, kept = len(effects.fed), len(effects.kept)
-    own = len(graph.inputs) - fed - kept
-    leaves = graph.inputs
+    """A graph whose numbers that it is fed with come from a table instead, and other arrays from
+    weights."""
+    effects, leaves = graph.effects, graph.inputs
+    kept, own = len(effects.kept), len(leaves) - len(effects.fed) - len(effects.kept)
+    numbers, read = [], []
+    for leaf, slot in zip(leaves[own : len(leaves) - kept], effects.fed, strict=True):
+        value = slot.find()
+        if _is_number(value):
+            numbers.append(leaf)
+        else:
+            read.append((leaf, value))
     draw = np.random.default_rng(0)
     sizes = {dim: min(dim.max, max(dim.min, 2 * dim.multiple_of)) for dim in graph.dims}
     given: list[tuple[str, Any]] = [
@@ -109,10 +121,12 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
         for leaf in leaves[:own]
     }
     state: list[tuple[str, Any]] = [(slot.name, slot.find()) for slot in effects.kept]
-    has_table = fed > 0
+    has_table = bool(numbers)
     if has_table:
         state.insert(0, (CALLS, np.array(0, "int64")))
     weights = {name: (_weight(value), None) for name, value in graph.weights.values().items()}
+    weights |= {leaf.name: (_weight(value), None) for leaf, value in read}
+    inputs = [*leaves[:own], *numbers, *leaves[len(leaves) - kept :]]
     table = Tensor(rates, requires_grad=False)
 
     def call(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -122,9 +136,10 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
         if has_table:
             done = rest.pop(0)
             row = table.take(done.clip(max=len(rates) - 1), 0)
-            now, after = [row[i] for i in range(fed)], [done + 1]
-        made = {leaf.node: x for leaf, x in zip(leaves, [*mine, *now, *rest], strict=True)}
+            now, after = [row[i] for i in range(len(numbers))], [done + 1]
+        made = {leaf.node: x for leaf, x in zip(inputs, [*mine, *now, *rest], strict=True)}
         made |= {leaf.node: weights[leaf.name][0] for leaf in graph.params}
+        made |= {leaf.node: weights[leaf.name][0] for leaf, _ in read}
         made |= {leaf.node: Tensor(leaf.value, requires_grad=False) for leaf in graph.constants}
         for node in graph.nodes:
             if node.op is not None:

@@ -293,8 +293,10 @@ class Region:
         """The merged function, whose results are those of these keys. `add` enters the functions
         that it calls into the module (`tasks.shared`). `over` are the keys of values, with their
         shapes, that the function reads and then writes: further inputs."""
-        inputs = [value for value in self._values.values() if not value.written]
-        for key, shape in (over or {}).items():
+        over = over or {}
+        # A step may write back what it has read, which is then no write: see `over`.
+        inputs = [v for v in self._values.values() if not v.written and v.key not in over]
+        for key, shape in over.items():
             self._values[key].shape = list(shape)
             inputs.append(self._values[key])
         outside = [*inputs, *(self._values[key] for key in results)]

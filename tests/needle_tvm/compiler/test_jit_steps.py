@@ -360,8 +360,15 @@ def test_what_is_read_of_what_is_replaced(name):
     assert expected is None or len(main.in_place) == expected
 
 
-def test_an_argument_in_memory_that_is_written_is_refused():
-    weight = nn.Parameter(np.ones(4))
+@pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16"])
+def test_an_argument_in_memory_that_is_written_is_refused(dtype):
+    memory = ndl.ones(12, dtype=dtype)
+    weight = nn.Parameter(ndl.ones(4, dtype=dtype))
+    weight.data = memory[4:8]
+    beside = [memory[:4], memory[8:], ndl.ones(4, dtype=dtype), memory[8:].flip(0)]
+    if dtype == "float64":
+        beside += [memory.numpy()[8:], memory.numpy()[:8:2]]
+    inside = [weight.detach(), weight.detach().flip(0), memory[::3], memory[5:9]]
 
     @needle_tvm.jit(stage="fused")
     def step(x):
@@ -369,10 +376,31 @@ def test_an_argument_in_memory_that_is_written_is_refused():
             weight.mul_(2.0)
         return (weight * x).sum()
 
-    assert float(step(np_tensor(np.ones(4)))) == 8
-    with pytest.raises(InputError, match="shares memory with weight"):
-        step(weight.detach())
-    assert weight.numpy().tolist() == [2.0] * 4
+    for number, x in enumerate(beside):
+        assert float(step(x)) == 4 * 2.0 ** (number + 1)
+    for x in inside:
+        with pytest.raises(InputError, match="shares memory with weight"):
+            step(x)
+    assert weight.tolist() == [2.0 ** len(beside)] * 4
+    assert compilations(step) == 1
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32", "bfloat16", "bool"])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 0)])
+def test_values_that_are_written_back(dtype, shape):
+    model = nn.Module()
+    model.kept = ndl.ones(*shape, dtype=dtype)
+
+    @needle_tvm.jit
+    def step(x):
+        # What the compiler simplifies to a store of what was there.
+        model.kept.data = ndl.where(model.kept == model.kept, model.kept, x)
+        return x.clone()
+
+    x = ndl.zeros(*shape, dtype=dtype)
+    for _ in range(2):
+        np.testing.assert_array_equal(step(x).numpy(), x.numpy())
+        np.testing.assert_array_equal(model.kept.numpy(), np.ones(shape))
 
 
 def test_weights_that_share_memory_are_refused():
@@ -529,6 +557,11 @@ def test_what_a_step_cannot_do():
 
         return step
 
+    def seeds(x):
+        ndl.manual_seed(1)
+        return ndl.rand(2) + x
+
+    cycle = optim.OneCycleLR(optim.Adam(model.parameters()), 0.1, total_steps=5)
     lbfgs = optim.LBFGS(model.parameters())
     plateau = optim.ReduceLROnPlateau(optim.SGD(model.parameters(), 0.1))
     before = {k: v.numpy() for k, v in model.state_dict().items()}
@@ -540,12 +573,78 @@ def test_what_a_step_cannot_do():
         (of_python(optim.Adafactor(model.parameters())), "Adafactor is computed by Python"),
         (lambda x: lbfgs.step(lambda: model(x).sum()), "LBFGS is computed by Python"),
         (lambda x: plateau.step(model(x).sum()), "reads the value"),
+        (lambda x: (cycle.step(), x * 2.0), "OneCycleLR that changes the optimizer's beta1"),
+        (seeds, "seeds the generator"),
     ]:
         with pytest.raises(TraceError, match=match):
             needle_tvm.jit(function)(x)
+    dims = {"x": {0: ndl.Dim("n", max=4)}}
+    with pytest.raises(TraceError, match=r"random numbers of the shape \(n, 2\)"):
+        needle_tvm.jit(lambda x: F.dropout(x), dims=dims)(x)
     assert not hasattr(model, "seen")
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value.numpy(), before[name])
+
+
+def test_a_function_that_steps_a_schedule_alone():
+    optimizer = optim.SGD([nn.Parameter(np.zeros(2))], 1.0)
+    schedule = optim.StepLR(optimizer, 1, 0.5)
+
+    @needle_tvm.jit
+    def doubled(x):
+        schedule.step()
+        return x * 2.0
+
+    for _ in range(3):
+        assert doubled(np_tensor(np.ones(2))).tolist() == [2.0, 2.0]
+    assert schedule.steps == 3 and optimizer.lr == 0.125
+    assert compilations(doubled) == 1
+
+
+@pytest.mark.parametrize("stage", ["noopt", "tuned"])
+def test_averages_are_those_of_each_call(stage, tmp_path):
+    model = Net("float32").eval()
+    averages = optim.EMA(model, 0.5)
+
+    def evaluated(x):
+        with ndl.no_grad(), averages.applied():
+            return model(x)
+
+    compiled = needle_tvm.jit(evaluated, stage=stage)
+    for x, _ in batches(3, "float32"):
+        before = [p.realize_cached_data() for p in model.parameters()]
+        found = compiled(np_tensor(x)).numpy()
+        assert all(
+            p.realize_cached_data() is b for p, b in zip(model.parameters(), before, strict=True)
+        )
+        wanted = evaluated(np_tensor(x)).numpy()
+        # Two products of at most 7 float32 terms.
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+        for param in model.parameters():
+            param.data = param.data * 1.5
+        averages.update()
+    assert compilations(compiled) == 1
+    program = needle_tvm.runtime.load(compiled.export(tmp_path / "averages"))
+    wanted = evaluated(np_tensor(x)).numpy()
+    np.testing.assert_allclose(program(x), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_parameters_become_their_averages():
+    weight = nn.Parameter(np.zeros(2, "float16"))
+    averages = optim.EMA([weight], 0.5)
+
+    @needle_tvm.jit
+    def restore():
+        averages.copy_to()
+
+    for wanted in (0.5, 0.75):
+        weight.data = ndl.ones(2, dtype="float16")
+        averages.update()
+        restore()
+        assert weight.tolist() == [wanted] * 2
+    weight.data.add_(1.0)
+    assert averages.averages[0].numpy().tolist() == [0.75] * 2  # of its own memory
+    assert compilations(restore) == 1
 
 
 def test_draws_are_the_same_numbers_and_each_call_has_its_own():
