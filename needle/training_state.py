@@ -99,7 +99,7 @@ class Checkpoint:
                 before.append((part, _state(part)))
                 _restore(part, _unpacked(saved[name], tensors))
         except Exception as error:
-            for part, old in before[:-1]:
+            for part, old in before:
                 _restore(part, old)
             raise ValueError(f"{path}: {name} does not fit: {error}") from error
         values: dict[str, Any] = _unpacked(state["values"], tensors)

@@ -55,12 +55,13 @@ class detect_anomaly:
 
     def __init__(self, check_nan: bool = True) -> None:
         self._checks = check_nan
+        self._before: list[tuple[bool, bool]] = []  # a stack: it may be entered more than once
 
     def __enter__(self) -> None:
-        self._before = _set(True, self._checks)
+        self._before.append(_set(True, self._checks))
 
     def __exit__(self, *_: object) -> None:
-        _set(*self._before)
+        _set(*self._before.pop())
 
 
 def is_anomaly_enabled() -> bool:

@@ -336,8 +336,8 @@ def _check_kept(node: Node) -> None:
         node.saved.restore(node)
     if node.freed:
         raise RuntimeError(
-            f"backward: what {name} kept was let go by an earlier backward; give that one "
-            "retain_graph=True to go through the same graph twice"
+            f"{name}: an earlier backward() freed the saved tensors; call that one with "
+            "retain_graph=True"
         )
     stale = node.stale()
     if stale is not None:

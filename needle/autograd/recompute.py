@@ -42,15 +42,19 @@ def checkpoint(
 
         @functools.wraps(function, updated=())
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not args and not kwargs:
-                return function()
-            given: dict[str, Any] = {"preserve_rng_state": preserve_rng_state, **kwargs}
-            return checkpoint(function, *args, **given)
+            return _checkpointed(function, args, kwargs, preserve_rng_state)
 
         return wrapper
+    return _checkpointed(function, args, kwargs, preserve_rng_state)
+
+
+def _checkpointed(
+    function: Callable[..., Any], args: Any, kwargs: dict[str, Any], preserve_rng: bool
+) -> Any:
+    """function(*args, **kwargs); see `checkpoint`."""
     if state.trace is not None or not state.grad:
         return function(*args, **kwargs)
-    block = _Block(function, args, kwargs, preserve_rng_state)
+    block = _Block(function, args, kwargs, preserve_rng)
     out, run = _recorded(function, args, kwargs)
     if state.recorded is not None:
         state.recorded.include(run)

@@ -6,6 +6,8 @@ import math
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 LARGEST = 2**63 - 1  # the largest extent, and the largest integer of a C library
 
 
@@ -24,6 +26,13 @@ def counts(owner: str, **values: Any) -> None:
     """Check that each of `values` is an integer of at least 1; errors are those of `count`."""
     for what, value in values.items():
         count(owner, what, value)
+
+
+def flag(owner: str, what: str, value: Any) -> bool:
+    """`value` as a bool. TypeError unless it is one."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a bool")
+    return bool(value)
 
 
 def finite(owner: str, what: str, value: Any) -> float:

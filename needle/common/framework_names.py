@@ -1,4 +1,4 @@
-"""Names that PyTorch, NumPy or MLX have for what is called otherwise here."""
+"""PyTorch, NumPy and MLX names, and needle's names for the same things."""
 
 from __future__ import annotations
 

@@ -52,10 +52,10 @@ def collated(batch: Sequence[Any], made: Made) -> Any:
         return made(_stacked([as_numpy(x, "default_collate") for x in batch]))
     if isinstance(first, float):
         return made(np.array(batch, np.float64))
-    if isinstance(first, (np.bool_, np.number, int)):
-        return made(np.asarray(batch))
     if isinstance(first, (str, bytes)):
         return batch
+    if isinstance(first, (np.generic, int)):  # bfloat16 is no np.number
+        return made(np.asarray(batch))
     if isinstance(first, Mapping):
         columns = {key: collated([sample[key] for sample in batch], made) for key in first}
         return _rebuilt(first, columns)
@@ -74,7 +74,7 @@ def converted(data: Any, leaf: Callable[[Any], Any], plain: Any = list) -> Any:
     a `plain`."""
     if isinstance(data, Tensor) or _is_foreign(data):
         return leaf(data)
-    if isinstance(data, (np.ndarray, np.bool_, np.number)) and data.dtype.kind not in _TEXT:
+    if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in _TEXT:
         return leaf(data)
     if isinstance(data, Mapping):
         return _rebuilt(data, {key: converted(data[key], leaf, plain) for key in data}, plain)

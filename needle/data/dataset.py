@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import rng
 from ..autograd.tensor import Tensor, make_const
+from ..backend_ndarray.arguments import count
 from ..backend_ndarray.masked import as_numpy, refuse_masked
 from .collate import collated
 from .samplers import checked_generator, drawing_from
@@ -216,7 +217,8 @@ def random_split(
     """`dataset` in Subsets of `lengths` items, chosen at random by `generator`, without overlap.
 
     Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the items that
-    remain. ValueError if the lengths do not sum to the dataset's length.
+    remain. ValueError if the lengths do not sum to the dataset's length or one is negative,
+    TypeError for other lengths that are no integers.
     """
     checked_generator("random_split", generator)
     total = len(dataset)
@@ -232,11 +234,12 @@ def random_split(
             if not size:
                 text = f"random_split: the length of split {i} is 0, which makes an empty dataset"
                 warnings.warn(text, stacklevel=2)
+    sizes = [count("random_split", "lengths", size, 0) for size in sizes]
     if sum(sizes) != total:
         raise ValueError(
             f"random_split: lengths {list(lengths)} do not sum to the dataset's length, {total}"
         )
     with drawing_from(generator):
         order = rng.permutation(total).tolist()
-    ends = list(accumulate(map(int, sizes)))
-    return [Subset(dataset, order[end - int(n) : end]) for n, end in zip(sizes, ends, strict=True)]
+    ends = accumulate(sizes)
+    return [Subset(dataset, order[end - n : end]) for n, end in zip(sizes, ends, strict=True)]

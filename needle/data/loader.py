@@ -396,7 +396,7 @@ class DataLoader:
     def _tensor(self, x: Any) -> Tensor:
         if isinstance(x, Tensor):
             return x if self.device is None else x.to(self.device)
-        if self.num_workers and isinstance(x, np.ndarray) and x.dtype.isbuiltin:
+        if self.num_workers and isinstance(x, np.ndarray) and x.dtype.isbuiltin == 1:
             x = nd.from_dlpack(x)  # without a copy: it was copied out of shared memory
         return Tensor(x, device=self.device, requires_grad=False)
 

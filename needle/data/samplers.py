@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import rng
-from ..backend_ndarray.arguments import count
+from ..backend_ndarray.arguments import count, flag
 
 
 def drawing_from(generator: np.random.Generator | None) -> AbstractContextManager[None]:
@@ -28,13 +28,6 @@ def checked_generator(owner: str, generator: Any) -> Any:
         return generator
     kind = type(generator).__name__
     raise TypeError(f"{owner}: generator is a {kind}, not a np.random.Generator")
-
-
-def flag(owner: str, what: str, value: Any) -> bool:
-    """`value`. TypeError unless it is a bool."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{owner}: {what} should be a boolean value, but got {what}={value!r}")
-    return bool(value)
 
 
 class Sampler:

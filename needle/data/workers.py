@@ -16,6 +16,7 @@ one thread), and NumPy's do, too.
 
 from __future__ import annotations
 
+import _posixshmem  # type: ignore[import-not-found]
 import contextlib
 import itertools
 import os
@@ -82,10 +83,11 @@ class Workers:
     ) -> None:
         self._ahead, self._timeout = ahead, timeout
         resource_tracker.ensure_running()  # of this process, not one for each child
-        prefix = f"needle-{os.getpid()}-{secrets.token_hex(4)}"
+        self._owner = os.getpid()
+        prefix = f"needle-{self._owner}-{secrets.token_hex(4)}"
         self._workers: list[_Worker] = []
         self._waiting: deque[_Worker] = deque()  # for each task sent and not answered
-        self._close = weakref.finalize(self, _close, os.getpid(), self._workers)
+        self._close = weakref.finalize(self, _close, self._owner, self._workers)
         base = int(np.random.SeedSequence((*seed, WORKERS)).generate_state(1, np.uint64)[0] >> 1)
         for i in range(count):
             ours, theirs = context.Pipe()
@@ -128,13 +130,15 @@ class Workers:
 
     def drop_waiting(self) -> None:
         """Drop what the workers still prepare, so that another pass can use them."""
-        while self._waiting:
+        while self._waiting and self.are_alive():
             with contextlib.suppress(Exception):  # an error of a batch that nobody asked for
                 self._waiting.popleft().receive(self._timeout)
 
     def are_alive(self) -> bool:
-        """Whether all workers can take tasks."""
-        return self._close.alive and all(w.process.exitcode is None for w in self._workers)
+        """Whether all workers can take tasks of this process; those of a fork are its parent's."""
+        if not self._close.alive or os.getpid() != self._owner:
+            return False
+        return all(w.process.exitcode is None for w in self._workers)
 
     def close(self) -> None:
         """End the processes and free their shared memory."""
@@ -226,10 +230,20 @@ def _close(owner: int, workers: list[_Worker]) -> None:
             if block is not None:
                 block.close()
         for task in range(worker.received, worker.sent):
-            with contextlib.suppress(FileNotFoundError):
-                block = shared_memory.SharedMemory(f"{worker.names}-{task}")
-                block.unlink()
-                block.close()
+            _unlink(f"{worker.names}-{task}")
+
+
+def _unlink(name: str) -> None:
+    """Remove a block of shared memory, if there is one of this name."""
+    try:
+        block = shared_memory.SharedMemory(name)
+    except FileNotFoundError:
+        return
+    except ValueError:  # its worker was killed before it gave the block a size
+        _posixshmem.shm_unlink(f"/{name}")
+        return
+    block.unlink()
+    block.close()
 
 
 def _starts(sizes: list[int]) -> list[int]:

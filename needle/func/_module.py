@@ -35,6 +35,9 @@ def functional_call(
     values: dict[str, Tensor] = {}
     given: Any = parameters_and_buffers
     for part in given if isinstance(given, (list, tuple)) else (given,):
+        if not isinstance(part, Mapping):
+            kind = type(part).__name__
+            raise TypeError(f"functional_call: parameters_and_buffers is a {kind}, not a dict")
         values |= part
     own = dict(module.named_tensors()) | dict(module.named_buffers())
     unknown, missing = values.keys() - own.keys(), own.keys() - values.keys()

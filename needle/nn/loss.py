@@ -80,6 +80,8 @@ class CrossEntropyLoss(WeightedLoss):
         ignore_index: int = -100,
     ) -> None:
         if isinstance(reduction, Tensor):  # PyTorch has the weights first
+            if weight is not None:
+                raise TypeError("CrossEntropyLoss: weight is given twice, first as reduction")
             reduction, weight = "mean", reduction
         super().__init__(reduction, weight)
         self.label_smoothing = share("CrossEntropyLoss", "label_smoothing", label_smoothing)

@@ -26,7 +26,9 @@ class ConstantPad1d(Module):
     def __init__(self, padding: int | Sequence[int], value: float) -> None:
         super().__init__()
         self._set_padding(padding)
-        self.value = finite(type(self).__name__, "value", value)
+        # Infinities and NaN fill, too.
+        is_float = isinstance(value, float)
+        self.value = value if is_float else finite(type(self).__name__, "value", value)
 
     def _set_padding(self, padding: Any) -> None:
         name, number = type(self).__name__, 2 * self.axes

@@ -26,10 +26,7 @@ class AdamaxUpdate(Update):
         *samples(("m", "largest"), beta2=0.5, weight_decay=0.1, eps=0.1),
     )
     error_samples = error_samples(2)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return ("m", "largest")
+    states = ("m", "largest")
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
         return (lr / (1.0 - f.power(self.beta1, step + 1)),)
@@ -70,10 +67,7 @@ class NadamUpdate(Update):
         ),
     )
     error_samples = error_samples(2, numbers=1)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return ("m", "v", "mu_product")
+    states = ("m", "v", "mu_product")
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
         def mu(t: Any) -> Any:
@@ -114,10 +108,7 @@ class RadamUpdate(Update):
         *samples(("m", "v"), beta2=0.5),
     )
     error_samples = error_samples(2)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return ("m", "v")
+    states = ("m", "v")
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
         rate = lr / (1.0 - f.power(self.beta1, step + 1))
@@ -139,7 +130,8 @@ class RadamUpdate(Update):
         m = state["m"] * self.beta1 + g * (1 - self.beta1)
         v = state["v"] * self.beta2 + g * g * (1 - self.beta2)
         step = m * rate
-        step = step * adaptive / (f.sqrt(v) + self.eps) + step * plain
+        # `plain` is 1 where `adaptive` is 0, so that an eps of 0 does not make 0 / 0 there.
+        step = step * adaptive / (f.sqrt(v) + (plain + self.eps)) + step * plain
         return p - step, {"m": m, "v": v}
 
 
@@ -157,10 +149,7 @@ class AdadeltaUpdate(Update):
         *samples(("v", "deltas"), rho=0.5, weight_decay=0.1, eps=0.1),
     )
     error_samples = error_samples(2)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return ("v", "deltas")
+    states = ("v", "deltas")
 
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any

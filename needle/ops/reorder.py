@@ -103,7 +103,7 @@ def flipud(a: Tensor) -> Tensor:
 def broadcast_tensors(*parts: Tensor) -> tuple[Tensor, ...]:
     """The tensors `parts`, broadcast to one shape."""
     check_tensors("broadcast_tensors", **{f"parts[{i}]": part for i, part in enumerate(parts)})
-    shape = broadcast_shapes("broadcast_tensors", (), *[part.shape for part in parts])
+    shape = broadcast_shapes("broadcast_tensors", *[part.shape for part in parts] or [()])
     return tuple(broadcast_to(part, shape) for part in parts)
 
 

@@ -148,10 +148,7 @@ class AdagradUpdate(Update):
 
     samples = (*samples(("v",)), *samples(("v",), lr_decay=0.1, weight_decay=0.1))
     error_samples = error_samples(1)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return ("v",)
+    states = ("v",)
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
         return (lr / (step * self.lr_decay + 1.0),)
@@ -214,10 +211,7 @@ class LionUpdate(Update):
 
     samples = (*samples(("m",)), *samples(("m",), beta1=0.5, weight_decay=0.1))
     error_samples = error_samples(1)
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return ("m",)
+    states = ("m",)
 
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from ..backend_ndarray.arguments import fraction, not_negative
+from ..backend_ndarray.arguments import flag, fraction, not_negative
 from ..op import remembered
 from ..ops import AdamUpdate
 from .groups import pair_of
-from .optimizer import Check, Optimizer, flag
+from .optimizer import Check, Optimizer
 
 _RULE = remembered(AdamUpdate)
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..autograd.tensor import Tensor
 from ..backend_ndarray import NDArray
-from ..backend_ndarray.arguments import finite, fraction, not_negative, share
+from ..backend_ndarray.arguments import finite, flag, fraction, not_negative, share
 from ..backend_ndarray.dtypes import finfo
 from ..op import remembered
 from ..ops import (
@@ -21,7 +21,7 @@ from ..ops import (
     RmspropUpdate,
 )
 from .groups import pair_of
-from .optimizer import Check, Optimizer, flag, wide, write
+from .optimizer import Check, Optimizer, wide, write
 
 _ADAGRAD, _RMSPROP, _LION = map(remembered, (AdagradUpdate, RmspropUpdate, LionUpdate))
 _ADADELTA, _ADAMAX = map(remembered, (AdadeltaUpdate, AdamaxUpdate))

@@ -52,10 +52,11 @@ class _Cycle(Schedule):
         name = self._momentum_name
         if name is None:
             return
-        bounds = zip(*self._momenta, strict=True)
-        values = [self._momentum(low, high, self.steps) for low, high in bounds]
+        low, high = self._momenta
+        groups = self.optimizer.param_groups
+        values = [self._momentum(low[i], high[i], self.steps) for i in range(len(groups))]
         setattr(self.optimizer, name, values[0])
-        for group, value in zip(self.optimizer.param_groups, values, strict=True):
+        for group, value in zip(groups, values, strict=True):
             if name in group.own or value != values[0]:
                 group.own[name] = value
 
@@ -370,8 +371,8 @@ class ReduceLROnPlateau:
             self.waiting -= 1
             self.bad_steps = 0
         if self.bad_steps > self.patience:
-            for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-                rate = max(group["lr"] * self.factor, least)
+            for i, group in enumerate(self.optimizer.param_groups):
+                rate = max(group["lr"] * self.factor, self.min_lrs[i])
                 if group["lr"] - rate > self.eps:
                     group["lr"] = rate
             self.waiting, self.bad_steps = self.cooldown, 0

@@ -7,8 +7,8 @@ from math import sqrt
 from typing import Any, ClassVar, NamedTuple
 
 from ..backend_ndarray import NDArray
-from ..backend_ndarray.arguments import count, finite, fraction, not_negative
-from .optimizer import Check, Optimizer, flag, wide, write
+from ..backend_ndarray.arguments import count, finite, flag, fraction, not_negative
+from .optimizer import Check, Optimizer, wide, write
 
 _RATES = ("original", "match_rms_adamw")
 

@@ -19,13 +19,6 @@ from .traced import record_step
 Check = Callable[[str, str, Any], Any]  # (optimizer, option, value) -> the value, or an error
 
 
-def flag(owner: str, what: str, value: Any) -> bool:
-    """TypeError unless `value` is a bool."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{owner}: {what} {value!r} is a {type(value).__name__}, not a bool")
-    return value
-
-
 class Optimizer:
     """Base of all optimizers. `params` are the tensors to update; those without grad are skipped.
 

@@ -185,15 +185,23 @@ def groups_of(owner: str, optimizer: Any) -> list[Group]:
     return optimizer.param_groups
 
 
+class _ForAll(list[Any]):
+    """One value for all groups, also for those that are added later."""
+
+    def __getitem__(self, group: Any) -> Any:
+        return super().__getitem__(0)
+
+
 def per_group(
     owner: str, what: str, values: Any, optimizer: Any, check: Callable[[str, str, Any], Any]
 ) -> list[Any]:
     """A value for each group: `values`, a list or one for all, each checked."""
     groups = groups_of(owner, optimizer)
-    listed = list(values) if isinstance(values, (list, tuple)) else [values] * len(groups)
-    if len(listed) != len(groups):
-        raise ValueError(f"{owner}: {what} has {len(listed)} values for {len(groups)} groups")
-    return [check(owner, what, value) for value in listed]
+    if not isinstance(values, (list, tuple)):
+        return _ForAll([check(owner, what, values)] * len(groups))
+    if len(values) != len(groups):
+        raise ValueError(f"{owner}: {what} has {len(values)} values for {len(groups)} groups")
+    return [check(owner, what, value) for value in values]
 
 
 def _function(owner: str, what: str, value: Any) -> Any:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from ..backend_ndarray import NDArray
-from ..backend_ndarray.arguments import fraction, not_negative
+from ..backend_ndarray.arguments import flag, fraction, not_negative
 from ..op import remembered
 from ..ops import SgdUpdate
-from .optimizer import Check, Optimizer, flag
+from .optimizer import Check, Optimizer
 
 _RULE = remembered(SgdUpdate)
 

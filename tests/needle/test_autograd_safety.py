@@ -223,7 +223,7 @@ def test_a_graph_shared_by_two_losses(device):
     y = ops.exp(x)
     first, second = (y * 2.0).sum(), (y * 3.0).sum()
     first.backward()
-    with pytest.raises(RuntimeError, match=r"exp .* earlier backward"):
+    with pytest.raises(RuntimeError, match=r"exp: an earlier backward"):
         second.backward()
 
 

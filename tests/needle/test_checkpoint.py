@@ -116,6 +116,22 @@ def test_a_closure_may_have_a_graph():
     assert grads(once) == grads(direct)
 
 
+def test_a_decorated_function_without_arguments_runs_again():
+    calls, w = [], ndl.Tensor([1.0, 2.0])
+
+    @ndl.checkpoint
+    def block():
+        calls.append(w)
+        return (w.exp() * w).sum()
+
+    block().backward()
+    assert len(calls) == 2
+    expected = w.grad.numpy().tobytes()
+    w.grad = None
+    (w.exp() * w).sum().backward()
+    assert w.grad.numpy().tobytes() == expected
+
+
 def test_without_gradients_it_is_a_call():
     calls = []
 
@@ -128,6 +144,7 @@ def test_without_gradients_it_is_a_call():
     ndl.checkpoint(counted, ndl.ones(2, requires_grad=True)).sum().backward()
     assert len(calls) == 2  # the gradient of x * 2 reads nothing
     assert ndl.checkpoint(lambda: 5)() == 5
+    assert ndl.checkpoint(lambda use_reentrant: use_reentrant)(use_reentrant=3) == 3
     y = ndl.checkpoint(lambda x: (x * 2, "text"), ndl.ones(2), use_reentrant=False)
     assert y[1] == "text" and not y[0].requires_grad
 

@@ -208,6 +208,15 @@ def test_anomaly_mode_does_not_change_results_or_outlive_its_context():
         ndl.autograd.set_detect_anomaly(False)
 
 
+def test_an_anomaly_context_may_be_entered_within_itself():
+    context = ndl.autograd.detect_anomaly()
+    with context:
+        with context:
+            pass
+        assert ndl.autograd.is_anomaly_enabled()
+    assert not ndl.autograd.is_anomaly_enabled()
+
+
 def test_anomaly_mode_without_the_forward_pass_and_with_a_bad_seed():
     x = ndl.Tensor([0.0])
     y = ndl.sqrt(x)

@@ -244,6 +244,8 @@ def test_distances_of_many_rows_and_of_equal_ones():
     assert np.isnan(ndl.cdist(x, x).item())
     with pytest.raises(ShapeError, match=r"cdist: shapes \(1, 2\) and \(1, 3\)"):
         ndl.cdist(x, ndl.ones(1, 3))
+    with pytest.raises(ValueError, match="pdist: p -1 is not >= 0"):
+        F.pdist(x, -1)
 
 
 # Functions made of ops, and names of ops
@@ -307,6 +309,9 @@ def test_what_is_refused():
             call(ndl.tensor([[0]]), 0)
         with pytest.raises(ShapeError, match=r"index_\w+: axis 2 is out of range"):
             call(ndl.tensor([0]), 2)
+    with pytest.raises(ShapeError, match=r"broadcast_tensors: shapes \(2,\) and \(3,\) do"):
+        ndl.broadcast_tensors(ndl.ones(2), ndl.ones(3))
+    assert ndl.broadcast_tensors() == torch.broadcast_tensors() == ()
     with pytest.raises(TypeError, match=r"hstack: parts\[1\] is a int"):
         ndl.hstack([x, 3])
 

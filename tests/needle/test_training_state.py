@@ -255,6 +255,16 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
     assert other.lr == 0.3 and not other.state and ndl.rng.get_state() == generator
 
 
+def test_a_list_of_parts_changes_together(tmp_path):
+    path = tmp_path / "x.safetensors"
+    ndl.Checkpoint([nn.Linear(2, 1), nn.Linear(2, 1)]).save(path)
+    models = [nn.Linear(2, 1), nn.Linear(3, 1)]
+    before = models[0].weight.tolist()
+    with pytest.raises(ValueError, match="model does not fit"):
+        ndl.Checkpoint(models).load(path)
+    assert models[0].weight.tolist() == before
+
+
 def test_other_files_and_parts_are_refused_by_name(tmp_path):
     path = tmp_path / "x.safetensors"
     ndl.save(path, nn.Linear(2, 1))

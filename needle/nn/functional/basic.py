@@ -361,9 +361,11 @@ def pairwise_distance(
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
     """The distances of all pairs of rows of x (n, d), each once: (n * (n - 1) / 2,), in the order
-    of the rows; p-norms as in `needle.cdist`. ShapeError for other shapes."""
+    of the rows; p-norms as in `needle.cdist`. ShapeError for other shapes, ValueError for a
+    negative p."""
     if x.ndim != 2:
         raise ShapeError(f"pdist: x has shape {x.shape}, not (n, d)")
+    p = p if p == float("inf") else not_negative("pdist", "p", p)
     first, second = np.triu_indices(x.shape[0], 1)
     rows = (ops.take(x, make_const(index, x.device), 0) for index in (first, second))
     return ops.norm(next(rows) - next(rows), p, -1)

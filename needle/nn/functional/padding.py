@@ -9,6 +9,7 @@ from typing import Any
 from ... import ops
 from ...autograd.tensor import Tensor
 from ...errors import ShapeError
+from ...ops._arguments import check_tensors
 from .border import PADDING_MODES, border
 
 MODES = ("constant", *PADDING_MODES[1:])
@@ -34,6 +35,7 @@ def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -
     """`pad`, whose errors name `owner`."""
     if mode not in MODES:
         raise ValueError(f"{owner}: mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
+    check_tensors(owner, x=x)
     numbers = [as_int(n) for n in widths]
     count = len(numbers) // 2
     if len(numbers) % 2 or count > x.ndim:

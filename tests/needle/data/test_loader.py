@@ -108,6 +108,17 @@ def test_tensors_collate():
         assert not batch.requires_grad
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_arrays_of_bfloat16_collate(workers):
+    values = ndl.Tensor([0, 1, 2], dtype="bfloat16").numpy()
+    for dataset in (data.NDArrayDataset(values, values), [(x, x) for x in values]):
+        first, second = data.DataLoader(dataset, 2, num_workers=workers)
+        for part in (*first, *second):
+            assert part.dtype == "bfloat16"
+        assert first[1].tolist() == [0, 1] and second[0].tolist() == [2]
+    assert data.default_convert(values[1]).dtype == "bfloat16"
+
+
 def test_tensors_of_other_libraries_collate():
     rows = [(torch.full((2,), i, dtype=torch.float64), torch.tensor(i)) for i in range(4)]
     for workers in (0, 1):
@@ -319,6 +330,10 @@ def test_splits_have_pytorchs_sizes(seed):
         assert sorted(i for part in ours for i in part.indices) == list(range(total))
     with pytest.raises(ValueError, match="do not sum"):
         data.random_split(range(total), [total, 1])
+    with pytest.raises(ValueError, match="random_split: lengths -1"):
+        data.random_split(range(total), [-1, total + 1])
+    with pytest.raises(TypeError, match=r"random_split: lengths 2\.5"):
+        data.random_split(range(total), [2.5, total - 2.5])
 
 
 def test_a_split_without_items_warns():

@@ -24,7 +24,11 @@ SHARED = "/dev/shm"
 
 def mine():
     """The names of blocks of shared memory that loaders of this process have left."""
-    return [name for name in os.listdir(SHARED) if name.startswith(f"needle-{os.getpid()}-")]
+    return left_by(os.getpid())
+
+
+def left_by(process):
+    return [name for name in os.listdir(SHARED) if name.startswith(f"needle-{process}-")]
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +217,26 @@ def test_a_worker_that_is_killed_from_outside():
         del loader, batches
 
 
+class KilledAtNewBlock(Dataset):
+    """Kills its worker where a block of shared memory has a name, but no size yet."""
+
+    def __getitem__(self, i):
+        def kill(*_):
+            assert len(left_by(os.getppid())) == 1
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        os.ftruncate = kill
+        return np.zeros(3)
+
+    def __len__(self):
+        return 4
+
+
+def test_a_block_without_a_size_is_removed():
+    with pytest.raises(RuntimeError, match="killed by SIGKILL"):
+        list(DataLoader(KilledAtNewBlock(), 2, num_workers=1))
+
+
 def test_a_persistent_worker_that_dies_between_passes_is_replaced():
     loader = DataLoader(Drawn(), 4, num_workers=2, persistent_workers=True)
     for stop in (None, 1):
@@ -268,6 +292,27 @@ def test_persistent_workers_serve_all_passes():
     assert len(both) == 6
     del loader
     assert workers_alive() == []
+
+
+@pytest.mark.parametrize("is_mid_pass", [False, True])
+def test_a_forked_process_leaves_its_parents_workers_alone(is_mid_pass):
+    loader = DataLoader(range(8), 2, num_workers=1, persistent_workers=True)
+    batches = iter(loader)
+    first = next(batches).tolist()
+    if not is_mid_pass:
+        list(batches)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            batches.close()
+            status = [x.tolist() for x in loader] != [[0, 1], [2, 3], [4, 5], [6, 7]]
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    if is_mid_pass:
+        assert [first, *(x.tolist() for x in batches)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [x.tolist() for x in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 class Seeds(Dataset):

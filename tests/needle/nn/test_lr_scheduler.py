@@ -204,6 +204,33 @@ def test_a_plateau_has_a_least_rate_for_each_group():
     assert ours.get_last_lr() == [0.03, 0.2]
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda o: lr_scheduler.LambdaLR(o, lambda n: 0.5**n),
+        lambda o: lr_scheduler.MultiplicativeLR(o, lambda n: 0.5),
+        lambda o: lr_scheduler.ReduceLROnPlateau(o, factor=0.5, patience=0),
+        lambda o: lr_scheduler.OneCycleLR(o, 0.7, 20),
+        lambda o: lr_scheduler.CyclicLR(o, 0.1, 0.7),
+    ],
+)
+def test_one_value_is_also_that_of_a_group_added_later(make):
+    rates = []
+    for is_later in (False, True):
+        mine = optim.SGD([ndl.Tensor([1.0])], lr=0.1, momentum=0.9)
+        group = {"params": [ndl.Tensor([1.0])], "lr": 0.5}
+        if not is_later:
+            mine.add_param_group(group)
+        schedule = make(mine)
+        if is_later:
+            mine.add_param_group(group)
+        is_plateau = isinstance(schedule, lr_scheduler.ReduceLROnPlateau)
+        for _ in range(3):
+            schedule.step(*[1.0] * is_plateau)
+        rates.append([*schedule.get_last_lr(), *(g["momentum"] for g in mine.param_groups)])
+    assert rates[0] == rates[1]
+
+
 @pytest.mark.parametrize("base", [lr_scheduler.LRScheduler, torch.optim.lr_scheduler.LRScheduler])
 def test_a_class_of_pytorchs_may_be_written_on_needles_base(base):
     class Noam(base):

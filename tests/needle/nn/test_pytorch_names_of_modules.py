@@ -208,12 +208,23 @@ def test_padding_is_pytorchs(mode):
         np.testing.assert_array_equal(found.numpy(), expected.numpy(), err_msg=f"{widths}")
         right += 1
     assert right > 15
+    with pytest.raises(TypeError, match="pad: x is a list"):
+        F.pad([1.0], (1, 1))
     with pytest.raises(ValueError, match="pad: mode 'mirror'"):
         F.pad(ndl.ones(2), (1, 1), "mirror")
     with pytest.raises(ValueError, match="pad: 3 widths"):
         F.pad(ndl.ones(2, 2), (1, 1, 1))
     with pytest.raises(ValueError, match="cut by 2 and 1"):
         F.pad(ndl.ones(2, 2), (-2, -1))
+
+
+@pytest.mark.parametrize("value", [-np.inf, np.nan, 2])
+def test_padding_by_any_number(value):
+    ours, theirs = nn.ConstantPad1d(1, value), torch.nn.ConstantPad1d(1, value)
+    expected = theirs(torch.ones(1, 1, 2)).numpy()
+    np.testing.assert_array_equal(ours(ndl.ones(1, 1, 2)).numpy(), expected)
+    with pytest.raises(TypeError, match="ConstantPad1d: value '0' is a str"):
+        nn.ConstantPad1d(1, str(0))
 
 
 @pytest.mark.parametrize("kind", ["Zero", "Constant", "Reflection", "Replication", "Circular"])
@@ -388,3 +399,8 @@ def test_a_class_out_of_range_is_named_by_the_function(call, message):
     with pytest.raises(IndexError, match=message):
         call(ndl.zeros(2, 3), ndl.tensor([3, 0]))
     assert F.cross_entropy(ndl.zeros(2, 3), ndl.tensor([-100, 0])).item() > 1
+
+
+def test_weights_are_given_once():
+    with pytest.raises(TypeError, match="CrossEntropyLoss: weight is given twice"):
+        nn.CrossEntropyLoss(ndl.ones(3), weight=ndl.ones(3))

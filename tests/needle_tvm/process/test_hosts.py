@@ -44,9 +44,11 @@ COMMANDS = {
     "profile": ["-m", "needle_tvm", "profile", "{art}", "--json"],
     "eval": ["apps/tvm_eval.py", "-m", "mlp", "-d", "cpu", "--stages", "fused", "--out", "{out}"],
 }
-# The project stays where it is, also below /tmp, which is mounted over.
+# The project stays where it is, also below /tmp, which is mounted over. Other processes leave
+# nothing in folders of its own.
 SCRIPT = """
 mount --bind $R /mnt && mount -t tmpfs none /tmp && mkdir -p $R && mount --bind /mnt $R || exit 99
+for folder in /var/tmp /dev/shm; do mount -t tmpfs none $folder || exit 99; done
 umount /mnt && cd $R && mkdir $T && {place} && {proc} || exit 99
 "$@"; code=$?
 for wait in 0 .1 .2 .4 .8 1.6; do  # for what removes the folders of processes that were killed
