@@ -229,9 +229,9 @@ $(STAMPS)/native: $(STAMPS)/dependencies $(NATIVE)
 	@touch $@
 
 $(STAMPS)/peers: $(STAMPS)/native
-	@echo "installing PyTorch, ONNX Runtime, OpenVINO, JAX and tinygrad into $(VENV)" \
+	@echo "installing PyTorch, ONNX Runtime, OpenVINO, JAX, tinygrad and MPI into $(VENV)" \
 	  "(some minutes)" >&2
-	$(call install,$@,bench)
+	$(call install,$@,bench mpi)
 
 # Without what the packages depend on: pyproject.toml says why.
 $(STAMPS)/zoo: $(STAMPS)/peers

@@ -36,6 +36,7 @@ PAGES = (
     "needle.linalg",
     "needle.fft",
     "needle.func",
+    "needle.distributed",
     "needle.onnx",
     "needle_tvm",
     "needle_tvm.runtime",
@@ -43,7 +44,7 @@ PAGES = (
 )
 
 # What users get from functions and do not construct: its constructor is not shown.
-_GIVEN = ("Device", "Executable", "Node", "IndexUpdate", "Program", "TensorTuple", "Value")
+_GIVEN = ("Device", "Executable", "Group", "Node", "IndexUpdate", "Program", "TensorTuple", "Value")
 _MORE = {"needle": ("needle.methods.indexed_update.IndexUpdate", "needle.backend_ndarray.Device")}
 
 _INSIDE = "\n\nFor those who change this package:"

@@ -27,6 +27,8 @@ For those who change this package:
 - `func` differentiates functions as values, by the engine's `vector_jacobian` alone.
 - `serialize` writes safetensors files whole or not at all, `training_state` a whole training state
   into one.
+- `distributed` trains one model in several processes. Gradients meet in hooks of the parameters,
+  and `rng` draws the numbers of the whole batch in each.
 - needle does not import TVM. Ops receive TVM's namespaces as an argument when they are translated.
 """
 
@@ -39,6 +41,7 @@ from . import (
     autograd,
     backend_ndarray,
     data,
+    distributed,
     fft,
     func,
     init,
@@ -173,6 +176,7 @@ __all__ = [
     "data",
     "default_device",
     "device",
+    "distributed",
     "div",
     "empty",
     "empty_like",

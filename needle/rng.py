@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,6 +56,18 @@ class Counter:
 
 
 counter = Counter()
+
+
+class Rows(NamedTuple):
+    """The rows `first` to `end` - 1 of a batch of `total`."""
+
+    first: int
+    end: int
+    total: int
+
+
+# The rows of the batch that this process computes, if others compute the rest (see `distributed`).
+rows: Rows | None = None
 
 
 class _Own(threading.local):
@@ -135,14 +147,33 @@ def set_state(saved: Mapping[str, Any]) -> None:
         raise ValueError(f"set_state: not the state of a generator: {error!r}") from None
 
 
-def uniform(shape: tuple[int, ...], low: float, high: float) -> np.ndarray[Any, Any]:
-    """float64 values from [low, high), drawn on the host. TraceError while tracing."""
-    return _draw("uniform", "uniform", low, high, shape)
+def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...], tuple[slice, ...]]:
+    """The shape that is drawn where `shape` is asked for, and the part of it that is returned.
+
+    If this process computes some rows of a batch, and the extent of `axis` is a multiple of their
+    number, the draw is one for each row: all rows are drawn, so that each gets the numbers that it
+    gets in a process that computes the whole batch. All other draws are the same in each process.
+    """
+    if rows is None or _own.generator is not None or len(shape) <= axis:
+        return shape, ()
+    each, rest = divmod(shape[axis], rows.end - rows.first)
+    if rest:
+        return shape, ()
+    drawn = (*shape[:axis], each * rows.total, *shape[axis + 1 :])
+    return drawn, (*[slice(None)] * axis, slice(each * rows.first, each * rows.end))
+
+
+def uniform(shape: tuple[int, ...], low: float, high: float, axis: int = 0) -> np.ndarray[Any, Any]:
+    """float64 values from [low, high), drawn on the host. `axis` is the one of a batch's rows, if
+    there is one (see `whole_batch`). TraceError while tracing."""
+    drawn, part = whole_batch(shape, axis)
+    return _draw("uniform", "uniform", low, high, drawn)[part]
 
 
 def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
     """float64 values, normally distributed, drawn on the host. TraceError while tracing."""
-    return _draw("normal", "normal", mean, std, shape)
+    drawn, part = whole_batch(shape)
+    return _draw("normal", "normal", mean, std, drawn)[part]
 
 
 def draws_on_the_host() -> bool:
@@ -161,7 +192,8 @@ def next_blocks(count: int) -> tuple[int, int]:
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:
     """int64 values from low..high - 1. TraceError while tracing."""
-    return _draw("integers", "randint", low, high, shape)
+    drawn, part = whole_batch(shape)
+    return _draw("integers", "randint", low, high, drawn)[part]
 
 
 def permutation(count: int) -> np.ndarray[Any, Any]:

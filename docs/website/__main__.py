@@ -33,6 +33,7 @@ _TABS: dict[str, list[str]] = {
         "docs/dtypes.md",
         "docs/coming-from-pytorch.md",
         "docs/coming-from-the-course.md",
+        "docs/several-processes.md",
         "docs/onnx.md",
         "docs/ship-an-existing-model.md",
         "docs/commands.md",

@@ -92,7 +92,11 @@ def grad(
 
 def _accumulate(root: Tensor, out_grad: Tensor | None, create_graph: bool, retain: bool) -> None:
     """Add the gradients behind `root` to those of the leaves."""
-    found = _found(root, out_grad, create_graph, retain)
+    state.accumulating = True
+    try:
+        found = _found(root, out_grad, create_graph, retain)
+    finally:
+        state.accumulating = False
     with _accumulating:
         for leaf, part in found:
             leaf.grad = part if leaf.grad is None else leaf.grad + part

@@ -55,6 +55,7 @@ class _State(threading.local):
     trace: Recorder | None = None
     freeing: list[Any] | None = None  # nodes to be freed (see Node.__del__)
     recorded: Any = None  # what `needle.checkpoint` is told of the ops that are recorded
+    accumulating: bool = False  # a backward pass adds to the `grad` of leaves
     recomputing: bool = False  # `needle.checkpoint` runs a block again
     autocast: Caster | None = None
 

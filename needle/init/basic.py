@@ -180,7 +180,7 @@ def randn(
     _check_floating("randn", dtype)
     mean, std = finite("randn", "mean", mean), not_negative("randn", "std", std)
     extents = as_shape("randn", shape)
-    drawn = _drawn((2, *extents), device, dtype)
+    drawn = _drawn((2, *extents), device, dtype, axis=1)
     length = ops.sqrt(ops.log(1.0 - drawn[0]) * -2.0)  # 1 - u is never 0
     values = length * ops.cos(drawn[1] * (2.0 * math.pi))
     values = values if (mean, std) == (0.0, 1.0) else values * std + mean
@@ -200,11 +200,13 @@ def randb(
     return _leaf(drawn < p, device, dtype, requires_grad)
 
 
-def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str) -> Tensor:
+def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: int = 0) -> Tensor:
     """Uniform numbers in [0, 1): float64 ones for that dtype, else float32. They are on the host,
-    so that what is made of them is the same for each device. A trace draws them at each call."""
-    op = ops.RandomUniform(shape, dtype == "float64")
+    so that what is made of them is the same for each device. A trace draws them at each call.
+    `axis` is the one of a batch's rows, if there is one (see `rng.whole_batch`)."""
     trace = state.trace
+    whole, part = rng.whole_batch(shape, axis) if trace is None else (shape, ())
+    op = ops.RandomUniform(whole, dtype == "float64")
     if trace is not None:
         if as_device(device) is not nd.cpu() or not trace.records_writes:
             trace.refuse_random("uniform")
@@ -213,16 +215,23 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str) -> Ten
                 f"tracing: {trace.here} draws random numbers of the shape {shape}, which is open: "
                 f"compiled code draws a fixed count of them, so give no dims{user_line()}"
             )
+        if rng.whole_batch(shape, axis)[0] != shape:
+            raise TraceError(
+                f"tracing: {trace.here} draws random numbers for some rows of a batch, whose other "
+                "rows are on other ranks; compiled code cannot know which: run it eagerly"
+                f"{user_line()}"
+            )
         now = trace.array(rng.counter, "generator", lambda: rng.counter.array)
         drawn: Tensor = op(now)
         step = np.array([0, op.blocks], "int64")
         trace.write(now, now + Tensor(step, requires_grad=False))
         return drawn
     if rng.draws_on_the_host():
-        values = rng.uniform(shape, 0.0, 1.0).astype("float64" if op.wide else "float32")
+        values = rng.uniform(shape, 0.0, 1.0, axis).astype("float64" if op.wide else "float32")
         return Tensor(values, device=nd.cpu(), requires_grad=False)
     first = np.array(rng.next_blocks(op.blocks), "int64")
-    return Tensor(op.compute(nd.array(first, device=nd.cpu())), requires_grad=False)
+    numbers = op.compute(nd.array(first, device=nd.cpu()))
+    return Tensor(numbers[part] if part else numbers, requires_grad=False)
 
 
 def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:

@@ -28,6 +28,7 @@ def blocks(name, language):
         *RECIPES,
         "docs/layers.md",
         "docs/onnx.md",
+        "docs/several-processes.md",
         pytest.param("docs/coming-from-pytorch.md", marks=pytest.mark.slow),
         "docs/coming-from-the-course.md",
     ],
@@ -35,6 +36,8 @@ def blocks(name, language):
 def test_python_blocks_run(name, tmp_path):
     if name == "docs/onnx.md":
         pytest.importorskip("onnx")
+    if name == "docs/several-processes.md":
+        pytest.importorskip("mpi4py")
     run("\n".join(blocks(name, "python")), tmp_path)
 
 
@@ -88,6 +91,7 @@ def test_commands_exist(name):
         "docs/performance.md",
         "docs/layers.md",
         "docs/onnx.md",
+        "docs/several-processes.md",
         "docs/coming-from-pytorch.md",
         "docs/coming-from-the-course.md",
         "docs/ship-an-existing-model.md",

@@ -1,0 +1,206 @@
+"""The ranks that compute together."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from .. import rng
+from ..autograd.tensor import Tensor, overwrite
+from ..backend_ndarray.arguments import not_negative
+from ..backend_ndarray.threads import get_num_threads, set_num_threads
+from ..data import DataLoader, IterableDataset
+from ..nn.module import Module
+from .batch_norm import synchronise
+from .gradients import Gradients
+from .part_loader import PartLoader
+
+_group: Group | None = None
+
+
+def init() -> Group:
+    """Join the ranks that mpiexec started; without mpiexec there is one. Every call returns the
+    same Group.
+
+    All ranks get rank 0's random numbers, and a part of the machine's cores (unless
+    NEEDLE_NUM_THREADS says how many threads to use). From then on, an uncaught error of one rank
+    ends all of them.
+
+    ImportError if mpi4py or an MPI library is missing.
+    """
+    global _group
+    if _group is None:
+        try:
+            from mpi4py import MPI
+        except (ImportError, RuntimeError) as error:
+            raise ImportError(
+                f"needle.distributed needs mpi4py and an MPI library ({error}): "
+                "pip install 'needle-dl[mpi]'"
+            ) from error
+        _group = Group(MPI)
+    return _group
+
+
+class Group:
+    """The ranks that compute together, as `init` returns them: `size` processes, of which this is
+    number `rank`. Use rank 0 to print and to save.
+
+    All methods are called by every rank in the same order; a RuntimeError says which rank did
+    something else.
+    """
+
+    def __init__(self, mpi: Any) -> None:
+        self._mpi = mpi
+        self._meetings = mpi.COMM_WORLD.Dup()
+        self.rank: int = self._meetings.rank
+        self.size: int = self._meetings.size
+        self._pid = os.getpid()
+        self._models = 0
+        self._weight = 1 / self.size  # of this rank's rows in a mean over the batch
+        self._at = ""  # the batch, in words
+        if self.size == 1:
+            return
+        if "NEEDLE_NUM_THREADS" not in os.environ:
+            here = self._meetings.Split_type(mpi.COMM_TYPE_SHARED).size
+            set_num_threads(max(1, get_num_threads() // here))
+        states = rng.get_state(), np.random.get_state(), random.getstate()
+        states = self._meetings.bcast(states)
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+        rng.set_state(states[0])
+        self._show = sys.excepthook
+        sys.excepthook = self._end_all
+        atexit.register(self._leave)
+
+    def __repr__(self) -> str:
+        return f"Group(rank={self.rank}, size={self.size})"
+
+    def __reduce__(self) -> Any:
+        return init, ()  # a copy of a model has the same ranks
+
+    def data_parallel(
+        self,
+        model: Module,
+        *,
+        reduction: str = "mean",
+        sync_batch_norm: bool = False,
+        bucket_cap_mb: float = 4.0,
+    ) -> Module:
+        """`model`, with rank 0's parameters and buffers, whose gradients each `backward` sums over
+        the ranks from now on.
+
+        `reduction` is that of the loss over the rows of a batch: of a "mean" each rank's gradients
+        count as much as its part of the batch, those of a "sum" are added. A parameter that a rank
+        does not use counts as zeros there; one that no rank uses keeps its `grad`. The sums of
+        gradients begin while the backward pass runs, in buckets of up to `bucket_cap_mb` MB, and
+        are complete at its end. Parameters that require no gradient at the time of this call are
+        left out.
+
+        A batch norm normalizes by its rank's rows, and its running statistics are of these, so that
+        N ranks do not equal one process. With `sync_batch_norm` it normalizes by the whole batch.
+
+        ValueError if the ranks' models differ, and for another `reduction`. Afterwards, `backward`
+        raises a TraceError under `needle_tvm.jit`, and a RuntimeError with create_graph=True.
+        """
+        if reduction not in ("mean", "sum"):
+            raise ValueError(f"data_parallel: reduction {reduction!r} is neither 'mean' nor 'sum'")
+        cap = not_negative("data_parallel", "bucket_cap_mb", bucket_cap_mb)
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        specs = {
+            name: f"{x.dtype}{list(x.shape)}{' with gradient' * x.requires_grad}"
+            for name, x in tensors.items()
+        }
+        first, *others = self._meet("shares a model", value=list(specs.items()))
+        for rank, theirs in enumerate(others, 1):
+            if theirs != first:
+                raise ValueError(f"data_parallel: {_difference(dict(first), dict(theirs), rank)}")
+        self._models += 1
+        gradients = Gradients(self, model, reduction, cap)
+        if sync_batch_norm and self.size > 1:
+            synchronise(model, self, reduction)
+        for x in tensors.values():
+            values = np.ascontiguousarray(x.numpy()).reshape(-1)
+            gradients.comm.Bcast(values.view(np.uint8))
+            overwrite(x, Tensor(values.reshape(x.shape), device=x.device, requires_grad=False))
+        return model
+
+    def split(self, loader: DataLoader) -> DataLoader:
+        """A DataLoader of this rank's rows of each batch of `loader`.
+
+        Its `state_dict` is that of `loader`: it counts whole batches, so that another number of
+        ranks goes on from it. If a batch has fewer rows than there are ranks, a rank without any
+        gets the last row, which counts nothing there.
+
+        Within a pass, random numbers that are drawn for the rows (dropout, `rand`, `randn`,
+        `randint` and the like, whose first axis is that of the rows) are those of the whole batch.
+        What a dataset draws, as a random crop does, differs from rank to rank.
+
+        ValueError for a loader of single items or of an IterableDataset.
+        """
+        if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
+            raise ValueError(
+                f"split: {loader!r} has no batches of numbered items; give it a batch_size, or let "
+                "a stream leave out the rows of other ranks"
+            )
+        return PartLoader(loader, self)
+
+    def mean(self, value: Tensor | float) -> float:
+        """The mean of `value`, such as a loss, over all rows of the batch: that of each rank counts
+        as much as its part of the batch."""
+        parts = self._meet(f"takes a mean{self._at}", value=(self._weight, float(value)))
+        return sum(weight * part for weight, part in parts if weight)
+
+    def barrier(self) -> None:
+        """Wait until every rank is here."""
+        self._meet("is at a barrier")
+
+    def _weights(self, reduction: str) -> float:
+        """What the gradients of this rank count in the sum over the ranks."""
+        return self._weight if reduction == "mean" else float(self._weight > 0)
+
+    def _meet(self, what: str, value: Any = None) -> list[Any]:
+        """The `value` that each rank brings. RuntimeError unless all are here for the same."""
+        met = self._meetings.allgather((what, value))
+        for rank, (other, _) in enumerate(met):
+            if other != met[0][0]:
+                raise RuntimeError(
+                    f"needle.distributed: rank 0 {met[0][0]}, but rank {rank} {other}: all ranks "
+                    "must take the same steps"
+                )
+        return [value for _, value in met]
+
+    def _end_all(self, kind: Any, error: Any, traceback: Any) -> None:
+        """Show an error that nothing caught, and end all ranks."""
+        if os.getpid() != self._pid:
+            self._show(kind, error, traceback)
+            return
+        time.sleep(2 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, one shows it
+        sys.stdout.flush()
+        self._show(kind, error, traceback)
+        sys.stderr.write(f"needle.distributed: rank {self.rank} failed and ends all {self.size}\n")
+        sys.stderr.flush()
+        time.sleep(0.5)  # for mpiexec to pass on what was written
+        self._mpi.COMM_WORLD.Abort(1)
+
+    def _leave(self) -> None:
+        """Tell the others that this rank has ended. One that still waits for it fails then."""
+        if os.getpid() == self._pid and not self._mpi.Is_finalized():
+            try:
+                self._meet("has ended")
+            except RuntimeError:
+                pass  # the others say so
+
+
+def _difference(first: dict[str, str], other: dict[str, str], rank: int) -> str:
+    """What is different between the tensors of rank 0 and those of another rank, in words."""
+    for name in [*first, *other]:
+        one, two = (specs.get(name, "none of that name") for specs in (first, other))
+        if one != two:
+            return f"{name!r} is {one} on rank 0, and {two} on rank {rank}"
+    return f"the same tensors have another order on rank {rank} than on rank 0"
