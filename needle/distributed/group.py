@@ -180,12 +180,12 @@ class Group:
         if os.getpid() != self._pid:
             self._show(kind, error, traceback)
             return
-        time.sleep(2 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, one shows it
+        time.sleep(3 * min(self.rank, 1) + 0.1 * min(self.rank, 9))  # if all fail, one shows it
         sys.stdout.flush()
         self._show(kind, error, traceback)
         sys.stderr.write(f"needle.distributed: rank {self.rank} failed and ends all {self.size}\n")
         sys.stderr.flush()
-        time.sleep(0.5)  # for mpiexec to pass on what was written
+        time.sleep(1.0)  # for mpiexec to pass on what was written
         self._mpi.COMM_WORLD.Abort(1)
 
     def _leave(self) -> None:

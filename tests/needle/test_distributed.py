@@ -35,7 +35,9 @@ def launch(ranks, what, folder):
     """Run the script on this many ranks; its exit status, output and errors."""
     python = [sys.executable, "-W", "error", SCRIPT, what, str(folder)]
     command = [str(MPIEXEC), "-n", str(ranks), *python] if ranks > 1 else python
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    # mpiexec would read the input of pytest's own process.
+    how = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 120}
+    done = subprocess.run(command, **how)
     return done.returncode, done.stdout, done.stderr
 
 
