@@ -136,7 +136,7 @@ bench-recurrence: build peers
 	$(PY) -m bench.recurrence --out $(OUT)/bench $(ARGS)
 
 bench-training: build peers
-	$(PY) -m bench.training --out $(OUT)/bench $(ARGS)
+	$(PY) -m bench.training_steps --out $(OUT)/bench $(ARGS)
 
 # Takes long: it runs four searches, beside which nothing else should run.
 bench-tuning: build
@@ -175,7 +175,8 @@ help:
 	@echo "gallery          fourteen small models, each trained, exported and run; pictures in out/gallery"
 	@echo "real             models that packages ship (make zoo installs them) beside ONNX Runtime"
 	@echo "lint / format    ruff, mypy, clang-format             sanitize   ndarray tests, ASan + UBSan"
-	@echo "bench-training   forward, training step beside PyTorch  guide    docs/guide as executed notebooks"
+	@echo "bench-training   whole training steps beside PyTorch and JAX"
+	@echo "guide            docs/guide as executed notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
 	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
 	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"

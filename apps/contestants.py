@@ -110,14 +110,6 @@ def eager(
     return calls(run, sets) if device == "cpu" else on_gpu(run, sets, place.synchronize)
 
 
-def matmul(inputs: str) -> Calls:
-    """NDArray's @."""
-    from needle import backend_ndarray as nd
-
-    a, b = (nd.array(x, device=nd.cpu()) for x in load_arrays(inputs))
-    return lambda: a @ b, lambda: [(a @ b).numpy()]
-
-
 def as_tensors(arrays: Sequence[np.ndarray], device: Any = None) -> list[Any]:
     """needle's Tensors of arrays, without gradients."""
     import needle as ndl
@@ -139,11 +131,10 @@ def load_needle(
     return model, state, as_tensors(load_arrays(inputs), place)
 
 
-# The learning rates of a training contest, for each side. The first rates are for the step whose
-# results are compared (see `step_outputs` for Adam's), the last for the timed steps: with the first
-# rates, thousands of steps on one batch would bring the loss to zero and gradients to denormal
-# numbers, which are slow to compute with.
-COMPARED_RATE = {"sgd": 1e-3, "adam": 1e-4}
+# The learning rates of a training contest, for each side: of the step whose results are compared,
+# and of the timed steps. With the first rate, thousands of steps on one batch would bring the loss
+# to zero and gradients to denormal numbers, which are slow to compute with.
+COMPARED_RATE = 1e-3
 TIMED_RATE = 1e-6
 MOMENTUM = 0.9
 
@@ -154,10 +145,9 @@ def training(
     weights: str,
     inputs: str,
     labels: str,
-    optimizer: str,
     device: str = "cpu",
 ) -> Calls | ClockedCalls:
-    """A whole training step: forward, cross entropy, backward, `optimizer` ("sgd" or "adam").
+    """A whole training step: forward, cross entropy, backward, SGD with momentum.
 
     `labels` holds a class for each row of the scores. The outputs are those of `step_outputs`.
     """
@@ -175,9 +165,7 @@ def training(
         return entropy(scores.reshape((targets.shape[0], scores.shape[-1])), targets)
 
     def make(rate: float) -> Any:
-        if optimizer == "sgd":
-            return ndl.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
-        return ndl.optim.Adam(model.parameters(), lr=rate)
+        return ndl.optim.SGD(model.parameters(), lr=rate, momentum=MOMENTUM)
 
     def step(by: Any) -> Any:
         found = loss()
@@ -187,11 +175,11 @@ def training(
 
     def outputs() -> list[np.ndarray]:
         model.load_state_dict(state)
-        first = step(make(COMPARED_RATE[optimizer])).numpy()
+        first = step(make(COMPARED_RATE)).numpy()
         grads = {name: p.grad.numpy() for name, p in model.named_parameters()}
         values = {name: p.numpy() for name, p in model.named_parameters()}
         timed.reset_grad()
-        return step_outputs(optimizer, first, grads, values, loss().numpy())
+        return step_outputs(first, grads, values, loss().numpy())
 
     def call() -> None:
         step(timed)
@@ -206,24 +194,14 @@ def training(
 
 
 def step_outputs(
-    optimizer: str,
-    loss: Any,
-    grads: Mapping[str, np.ndarray],
-    values: Mapping[str, np.ndarray],
-    next_loss: Any,
+    loss: Any, grads: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray], next_loss: Any
 ) -> list[np.ndarray]:
-    """The outputs to compare after one step: both losses, all gradients, and after SGD all weights.
-
-    Adam divides a gradient by its own magnitude: if the gradient is zero up to rounding, the sign
-    of the update is arbitrary, so weights are not compared. The loss after a small step still
-    reveals a wrong update.
-    """
+    """The outputs to compare after one step: both losses, all gradients and all weights."""
 
     def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([arrays[name].ravel() for name in sorted(arrays)])
 
-    found = [np.asarray(loss), np.asarray(next_loss), joined(grads)]
-    return [*found, joined(values)] if optimizer == "sgd" else found
+    return [np.asarray(loss), np.asarray(next_loss), joined(grads), joined(values)]
 
 
 def executable(

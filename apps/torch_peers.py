@@ -113,7 +113,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
     return [np.asarray(part.cpu().numpy(), order="C") for part in wide]
 
 
-def training(labels: str, optimizer: str, **kwargs: Any) -> Calls | ClockedCalls:
+def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
     """Like `training` of contestants.py, in PyTorch with the fused optimizer."""
     net, (tensors, *_) = load(**kwargs)
     net.train()
@@ -128,8 +128,6 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Calls | ClockedCalls
         return entropy(scores.reshape(len(targets), -1), targets)
 
     def make(rate: float) -> Any:
-        if optimizer == "adam":
-            return torch.optim.Adam(net.parameters(), lr=rate, fused=True)
         momentum = contestants.MOMENTUM
         return torch.optim.SGD(net.parameters(), lr=rate, momentum=momentum, fused=True)
 
@@ -141,12 +139,12 @@ def training(labels: str, optimizer: str, **kwargs: Any) -> Calls | ClockedCalls
 
     def outputs() -> list[np.ndarray]:
         net.load_state_dict(before)
-        (first,) = _arrays(step(make(contestants.COMPARED_RATE[optimizer])).detach())
+        (first,) = _arrays(step(make(contestants.COMPARED_RATE)).detach())
         grads = peer_models.as_state(net, lambda parameter: parameter.grad)
         values = peer_models.as_state(net, lambda parameter: parameter)
         timed.zero_grad(set_to_none=True)
         (after,) = _arrays(loss().detach())
-        return contestants.step_outputs(optimizer, first, grads, values, after)
+        return contestants.step_outputs(first, grads, values, after)
 
     def call() -> None:
         step(timed)

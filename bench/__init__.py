@@ -8,8 +8,8 @@
   docs/performance.md tells how to read them. `cases` are models of the registry (`apps.models`) at
   batches, and models of shapes drawn by a seed.
 - `python -m bench.layers` times single layers of PyTorch, `bench.operations` single operations,
-  `bench.recurrence` loops. `bench.training` times forward passes, training steps and a matmul.
-  `bench.training_curves` compares the losses of compiled and eager training steps.
+  `bench.recurrence` loops. `bench.training_steps` times whole training steps, and measures their
+  memory; `bench.training_curves` compares the losses of compiled and eager ones.
   `bench.zoo` loads, compiles and times architectures of torchvision, timm and transformers, and
   names the kernels that lose most (`bench.cpu.kernels`).
   `bench.tuning` gives our search and TVM's `tune_relax` equal minutes on ten models, and times what

@@ -17,8 +17,10 @@ from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
 
-# The contestants and, if they are known, the outputs in float64.
-Entries = tuple[Sequence[Contestant], Sequence[np.ndarray] | None]
+# The contestants, the outputs in float64 if they are known, and perhaps a tolerance (see
+# `contests.run`).
+_Exact = Sequence[np.ndarray] | None
+Entries = tuple[Sequence[Contestant], _Exact] | tuple[Sequence[Contestant], _Exact, float]
 # By the title of a contest a function of the options and of a folder for files.
 Cases = Mapping[str, Callable[[argparse.Namespace, Path], Entries]]
 
@@ -75,8 +77,8 @@ def run(
 
     def contest(each: str) -> dict[str, Any]:
         with scratch_folder("needle-bench-") as folder:
-            entries, exact = cases[each](options, folder)
-            return contests.run(each, entries, options, exact)
+            entries, exact, *tolerance = cases[each](options, folder)
+            return contests.run(each, entries, options, exact, "float32", *tolerance)
 
     jobs = [partial(contest, each) for each in chosen(cases, options.parts)]
     return record(

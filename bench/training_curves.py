@@ -58,7 +58,7 @@ class Training:
 
     def __init__(self, name: str, optimizer: str, dtype: str, steps: int) -> None:
         ndl.manual_seed(0)
-        self.model, batch, self.loss = MODELS[name]()
+        self.model, batch, self.loss = MODELS[name](ndl)
         self.model.to(dtype)
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
         self.schedule = optim.CosineAnnealingLR(self.optimizer, steps)

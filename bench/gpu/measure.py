@@ -150,13 +150,32 @@ def ladder(
 def training(
     conditions: argparse.Namespace, contest: Contest, folder: Path, **subject: Any
 ) -> Found:
-    """A model's training step, needle's and PyTorch's."""
+    """A model's training step, needle's and PyTorch's, on the same weights, inputs and labels (a
+    class for each row of scores)."""
+    import numpy as np
+
+    from apps import contestants
     from bench import contests
-    from bench import training as cpu
+    from needle_tvm.process import timing
     from needle_tvm.process.scratch import scratch_folder
 
-    case = case_of(**subject)
+    case, device = case_of(**subject), conditions.device
     with scratch_folder("needle-gpu-") as scratch:
         built = case.subject(scratch)
-        entries = cpu.contestants(built, "step", conditions)
+        scores = contestants.flatten(built.model(*built.tensors))[0]
+        shape = scores.size // scores.shape[-1]
+        labels = np.random.default_rng(1).integers(0, scores.shape[-1], shape)
+        timing.save_arrays(scratch / "labels.npz", {"y": labels})
+        found = [
+            built.eager(conditions.threads, device),
+            *built.peers(plan.TORCH, conditions.threads, device=device),
+        ]
+        entries = [
+            replace(
+                entry,
+                factory=f"{entry.factory.partition(':')[0]}:training",
+                kwargs={**entry.kwargs, "labels": str(scratch / "labels.npz")},
+            )
+            for entry in found
+        ]
         return _of_case(contests.run(f"{case.name}: step with sgd", entries, conditions))

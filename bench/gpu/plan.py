@@ -26,7 +26,7 @@ _TUNED = {
     **_OWN,
 }  # the last is compared with peers
 _STAGES = {f"needle {stage}": {"stage": stage} for stage in ("noopt", "fused")}
-_TORCH = ("torch", "torch-channels-last")
+TORCH = ("torch", "torch-channels-last")
 _LARGEST_RUNGS = (  # of a matmul of 4096: those below take seconds and say nothing new
     *("register_tile", "vector_loads", "double_buffer", "large_tiles", "warp_tiles"),
     *("async_copies", "tensor_cores", "tensor_core_tiles", "tensor_core_padded"),
@@ -131,7 +131,7 @@ def _contest(name: str, batch: int, precision: str, small: bool) -> Contest:
         f"{name}-{batch}{tail}",
         3,
         "model",
-        {**subject, "peers": (*_TORCH, *compiled)},
+        {**subject, "peers": (*TORCH, *compiled)},
         180 if longest else 60,
         {title: {**options, "dtype": precision} for title, options in artifacts.items()}
         if precision != "float32"
