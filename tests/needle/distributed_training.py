@@ -127,6 +127,16 @@ def check_overlap(group):
         np.testing.assert_allclose(one.grad.numpy(), other.grad.numpy(), rtol=1e-5)
 
 
+def check_batch_norm(group):
+    """It takes the statistics of the rank's rows, or with sync_batch_norm those of all."""
+    x = ndl.tensor([[0.0], [2.0]]) + 10.0 * group.rank
+    for whole, expected in ((False, 1.0 + 10.0 * group.rank), (True, 1.0 + 5.0 * (group.size - 1))):
+        layer = nn.BatchNorm1d(1, momentum=1.0)
+        group.data_parallel(layer, sync_batch_norm=whole)
+        layer(x)
+        np.testing.assert_allclose(layer.running_mean.numpy(), [expected], rtol=1e-6)
+
+
 def check_refusals(group):
     """Each is an error on every rank, by name, and none leaves a rank waiting."""
     rank = group.rank
@@ -140,13 +150,20 @@ def check_refusals(group):
         group.data_parallel(nn.Linear(2, 2), reduction="total")
     with pytest.raises(ValueError, match="no batches of numbered items"):
         group.split(ndl.data.DataLoader(dataset(), batch_size=None))
-    model, x = group.data_parallel(nn.Linear(2, 2)), ndl.ones(1, 2)
+    ndl.manual_seed(0)
+    model, other = (group.data_parallel(nn.Linear(2, 2)) for _ in range(2))
+    x = ndl.ones(1, 2)
     with pytest.raises(RuntimeError, match="create_graph=True records no graph"):
         model(x).sum().backward(create_graph=True)
     (inner,) = ndl.autograd.grad(model(x).sum(), [model.weight], create_graph=True)
     assert inner.shape == (2, 2)  # sums nothing
     with pytest.raises(ndl.TraceError, match="a model that is data_parallel"):
         trace(lambda x: model(x).sum().backward(), x)
+    batches = group.split(ndl.data.DataLoader(dataset(), BATCH))
+    with pytest.raises(RuntimeError, match=r"rank 0 .* at batch 2 .*, but rank 1 .* at batch 3 "):
+        for number, _ in enumerate(batches):
+            if number != 1 or not rank:
+                other(x).sum().backward()
     with pytest.raises(RuntimeError, match="rank 0 takes a mean, but rank 1 is at a barrier"):
         group.barrier() if rank else group.mean(1.0)
     if rank:
@@ -175,6 +192,7 @@ if __name__ == "__main__":
         train(folder / "killed.safetensors", ranks, kill=True)
     else:
         check_overlap(ranks)
+        check_batch_norm(ranks)
         check_refusals(ranks)
         sys.stdout.write("checked\n" * (ranks.rank == 0))
         end_early(ranks)

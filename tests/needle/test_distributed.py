@@ -87,7 +87,7 @@ def test_ranks_that_do_different_things_end_with_one_error(tmp_path):
     assert errors.count("Traceback") == 1, errors
     assert (
         "RuntimeError: needle.distributed: rank 0 sums the gradients of backward pass 3 of model "
-        "3, but rank 1 has ended: all ranks must take the same steps" in errors
+        "6, but rank 1 has ended: all ranks must take the same steps" in errors
     )
     assert "rank 0 failed and ends all 2" in errors
 
