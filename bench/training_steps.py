@@ -40,13 +40,15 @@ NOTES = (
     "the largest difference over the largest loss",
     "torch.compile compiles the loss, whose derivatives in pinn are then by torch.func; PyTorch's "
     "AdamW is the fused one; JAX's state is donated",
-    "first call: seconds of the first step with empty caches, after imports",
+    "first call: the first step with an empty cache, after imports, while the others wait",
 )
 
 
 def make_parser() -> argparse.ArgumentParser:
     parser = harness.make_parser("bench.training_steps", __doc__)
-    parser.set_defaults(strict=False)  # one that fails is a row without it
+    # One that fails is a row without it. Those that compile start one after the other, so that
+    # their first calls can be compared.
+    parser.set_defaults(strict=False, alone=(OURS, COMPILE, JAX))
     add = parser.add_argument
     add(
         "--contestants",
@@ -158,11 +160,15 @@ def measure_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory_table(found: Sequence[Mapping[str, Any]]) -> tables.Rows:
-    """A row for each model, in MB."""
+    """A row for each model, in MB, and ours over PyTorch's."""
     names = list(dict.fromkeys(name for each in found for name in each["bytes"]))
-    sizes = [[each["bytes"].get(name) for name in names] for each in found]
-    cells = [["" if size is None else f"{size / 1e6:.2f}" for size in row] for row in sizes]
-    return [["MB", *names], *([each["case"], *row] for each, row in zip(found, cells, strict=True))]
+    rows = [["MB", *names, f"{OURS} / {TORCH}"]]
+    for each in found:
+        sizes = each["bytes"]
+        cells = [f"{sizes[name] / 1e6:.2f}" if name in sizes else "" for name in names]
+        ratio = f"{sizes[OURS] / sizes[TORCH]:.2f}" if {OURS, TORCH} <= sizes.keys() else ""
+        rows.append([each["case"], *cells, ratio])
+    return rows
 
 
 if __name__ == "__main__":

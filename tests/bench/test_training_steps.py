@@ -98,9 +98,16 @@ def test_the_table_has_the_fastest_peer_and_first_calls():
     cells = dict(zip(headings, row, strict=True))
     assert (cells["fastest peer"], cells[f"its time / {OURS}"]) == (TORCH, "2.00 (2.00-2.00)")
     assert cells[f"first call of {OURS}"] == "4.00 s" and cells[training_steps.JAX] == ""
-    sizes = [{"case": "vae", "bytes": {OURS: 2_000_000}}, {"case": "gnn", "bytes": {TORCH: 1}}]
-    rows = training_steps.memory_table(sizes)
-    assert rows == [["MB", OURS, TORCH], ["vae", "2.00", ""], ["gnn", "", "0.00"]]
+
+
+def test_the_table_of_memory_has_ours_over_pytorchs():
+    sizes = [{OURS: 2_000_000, TORCH: 4_000_000}, {TORCH: 1_000_000}]
+    found = [{"case": "x", "bytes": each} for each in sizes]
+    assert training_steps.memory_table(found) == [
+        ["MB", OURS, TORCH, f"{OURS} / {TORCH}"],
+        ["x", "2.00", "4.00", "0.50"],
+        ["x", "", "1.00", ""],
+    ]
 
 
 def test_the_rate_of_the_timed_steps_is_another():
