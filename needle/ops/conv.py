@@ -25,6 +25,9 @@ from . import _conv, _te
 from . import _conv_transpose as transposed
 from ._windows import IntOrPair, Pair, as_window, counts_te, overlap, pad_te, windows_at
 
+# An annotation of the gradient to weights: [*stride, *padding, *dilation], if there are no groups.
+WEIGHT_GRADIENT = "needle.weight_gradient"
+
 
 def _output(x: Shape, w: Shape, attributes: dict[str, Any]) -> Shape:
     return Conv(**attributes).output(x, w)
@@ -313,7 +316,9 @@ class ConvWeight(_conv.ConvOp):
             seen = padded[b, y * s + i * d, z * t + j * e, channel]
             return k.te.sum(seen * g[b, y, z, o], axis=[b, y, z])
 
-        return k.te.compute(shape, body, name="conv_weight")
+        geometry = [*window.stride, *window.padding, *window.dilation]
+        notes = {WEIGHT_GRADIENT: geometry} if self.groups == 1 else {}
+        return k.te.compute(shape, body, name="conv_weight", attrs=notes)
 
 
 def _axes(k: TeNamespace, **extents: Extent) -> list[Expr]:

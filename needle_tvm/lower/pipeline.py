@@ -26,6 +26,7 @@ from needle_tvm.graph.passes.drop_broadcasts import drop_broadcasts
 from needle_tvm.graph.passes.empty_constants import empty_constants
 from needle_tvm.graph.passes.fold_scale import fold_scale
 from needle_tvm.graph.passes.fold_shift import fold_shift
+from needle_tvm.graph.passes.fuse_into_sums import fuse_into_sums
 from needle_tvm.graph.passes.keep_arithmetic import keep_arithmetic
 from needle_tvm.graph.passes.merge_branches import merge_branches
 from needle_tvm.graph.passes.merge_products import merge_products
@@ -50,6 +51,7 @@ from needle_tvm.kernels.conv.merge_groups import merge_groups
 from needle_tvm.kernels.conv.pack_conv import pack_conv
 from needle_tvm.kernels.conv.split_taps import split_taps
 from needle_tvm.kernels.conv.trim_taps import trim_taps
+from needle_tvm.kernels.conv.weight_gradients import weight_gradients
 from needle_tvm.kernels.conv.winograd import winograd
 from needle_tvm.kernels.conv.write_planes import fuse_planes, write_planes
 from needle_tvm.kernels.dense.gpu.library_products import Product, library_products
@@ -112,6 +114,7 @@ _FUSE = (
     _legalize_ops,
     _plain(transform.AnnotateTIROpPattern),
     fuse_planes,
+    fuse_into_sums,
     _plain(transform.FoldConstant),
     separate_tuple_fields,
     _fuse_ops,
@@ -175,6 +178,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
             prefer_emit=True,
             graph=(
                 *_SHARE,
+                weight_gradients,
                 fuse_attention,
                 _DROP_DEAD,
                 fold_pad,

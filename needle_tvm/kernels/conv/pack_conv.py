@@ -1,7 +1,8 @@
 """Packs the weights of convolutions and replaces them with a kernel that reads packed weights.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
-- `w` depends on parameters of the function alone; its static shape is (kh, kw, C / groups, N),
+- `w` has the static shape (kh, kw, C / groups, N); it depends on parameters of the function alone,
+  or meets so many pixels that packing it in every call pays off,
 - `x` (B, H, W, C) does not depend on parameters alone, and B, H and W may be symbolic,
 - both are float32, or both float64, and no extent is 0.
 
@@ -10,12 +11,13 @@ After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 tiles. The kernel itself pads the image with zeros. If `x` has few channels and was permuted from
 NCHW, the kernel reads its source plane by plane.
 
-As with dense layers (`pack_weights`), packing is work on parameters, which `LiftTransformParams`
-moves out of `main`, and elementwise ops after the convolution are fused into its write-back.
+As with dense layers (`pack_weights`), packing parameters is work that `LiftTransformParams` moves
+out of `main`, and elementwise ops after the convolution are fused into its write-back.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, Target, expr_functor, relax
@@ -29,6 +31,7 @@ from needle_tvm.kernels.dense.pack_weights import Packer
 from needle_tvm.tir.extents import is_static, shape_of
 
 _DTYPES = ("float32", "float64")
+_FEWEST_PIXELS = 16  # of the result for weights that are packed in every call
 _FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
 
 
@@ -101,7 +104,10 @@ class _ConvPacker(Packer):
         x, w = call.args
         if x.ty.dtype not in _DTYPES or x.ty.dtype != w.ty.dtype:
             return False
-        return self.is_parameter_work(w) and not self.is_parameter_work(x)
+        if self.is_parameter_work(x):
+            return False
+        pixels = math.prod(map(self.least, shape_of(call)[:-1]))
+        return self.is_parameter_work(w) or pixels >= _FEWEST_PIXELS
 
     def _planes(self, x: Any) -> Any:
         """The (B, C, H, W) tensor of few channels that `x` is a permutation of, or None."""

@@ -1,9 +1,11 @@
 """Trims rows and columns of a convolution's weights that only ever meet padding.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
-- `w` depends on parameters of the function alone; all shapes are static but for the batch, rows
-  and columns, of which symbolic ones are left alone; no extent is 0,
-- the first or last rows or columns of `w` meet only padding, at every position of the output.
+- all shapes are static but for the batch, rows and columns, of which symbolic ones are left alone;
+  no extent is 0,
+- the first or last rows or columns of `w` meet only padding, at every position of the output,
+- `w` depends on parameters of the function alone, or more products are left out than weights kept,
+  which are copied in every call.
 
 After: `conv2d(x, w[first : last + 1])` with as much less padding. The padding's products are left
 out, not computed: an infinite weight there no longer makes NaN. A 3x3 window on an image of one
@@ -12,6 +14,8 @@ pixel becomes a 1x1 window.
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any, NamedTuple
 
 from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
@@ -66,7 +70,7 @@ class _Trimmer(Rewriter):
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
         shapes = conv_extents(call)
-        if shapes is None or not self.is_parameter_work(call.args[1]):
+        if shapes is None:
             return call
         w, attrs, (before, weight, after) = call.args[1], call.attrs, shapes
         padding = [int(p) for p in attrs.padding]
@@ -81,9 +85,11 @@ class _Trimmer(Rewriter):
             )
             for axis in (0, 1)
         ]
-        if all(axis.end - axis.first == taps for axis, taps in zip(axes, weight[:2], strict=True)):
-            return call
         begin, end = [axis.first for axis in axes], [axis.end for axis in axes]
+        taps, kept = math.prod(weight[:2]), math.prod(map(operator.sub, end, begin))
+        left_out = (taps - kept) * math.prod(map(self.least, after[:3]))
+        if kept == taps or (left_out <= kept and not self.is_parameter_work(w)):
+            return call
         w = self.builder_.emit(relax.op.strided_slice(w, [0, 1], begin, end, assume_inbound=True))
         (top, bottom), (left, right) = ((axis.before, axis.after) for axis in axes)
         return with_weights(call, w, padding=[top, left, bottom, right])

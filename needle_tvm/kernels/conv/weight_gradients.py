@@ -1,0 +1,114 @@
+"""Replaces the gradient to a convolution's weights with a convolution, whose kernels are fast.
+
+Before: a call of the op `conv_weight` (x, g) without groups, where all shapes are static and no
+extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and the gradient `g`
+(B, Y, Z, N) to the convolution's output.
+
+After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
+(Y, Z, B, N). An output pixel of this convolution is a tap of the original, so strides and dilation
+change places. Taps that meet only padding are zeros that are not computed.
+
+A sum over many pixels is taken in parts, as groups of the batch, which are added up afterwards:
+the error of adding n float32 products one after the other grows with n.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from needle.ops.conv import WEIGHT_GRADIENT
+from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax
+from needle_tvm.graph.dependence import is_op
+from needle_tvm.graph.rewrite import Rewriter, rewrite
+from needle_tvm.kernels.conv.trim_taps import trimmed
+from needle_tvm.tir.functions import NODES, nodes_in, static_shape
+
+_TERMS = 512  # of a sum that is taken in one part
+
+
+def weight_gradients(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every call that meets the preconditions, in every Relax function."""
+    return rewrite(module, target, _Rewriter)
+
+
+@expr_functor.mutator
+class _Rewriter(Rewriter):
+    def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
+        super().__init__(module, function, target)
+        self._module = module
+        self._geometries: dict[Any, list[int] | None] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        call = self.visit_expr_post_order(call)
+        geometry = self._geometry(call)
+        if geometry is None:
+            return call
+        x, g = call.args[1].fields
+        shapes = [static_shape(each) for each in (x, g, call)]
+        if any(shape is None or 0 in shape for shape in shapes):
+            return call
+        images, gradient, result = shapes
+        stride, padding, dilation = geometry[:2], geometry[2:4], geometry[4:]
+        emit, op = self.builder_.emit, relax.op
+        sides, behind = [], []
+        for axis in (0, 1):
+            size, taps, outputs = (shape[axis] for shape in (images[1:], result, gradient[1:]))
+            side = trimmed(size, taps, outputs, stride[axis], dilation[axis], (padding[axis], 0))
+            reach = dilation[axis] * (side.end - side.first - 1) + stride[axis] * (outputs - 1) + 1
+            sides.append(side)
+            behind.append(reach - size - side.before)
+        ends = [images[1 + axis] + min(0, behind[axis]) for axis in (0, 1)]
+        if min(ends) <= 0:
+            return call
+        if min(behind) < 0:  # rows that no window reaches
+            x = emit(op.strided_slice(x, [1, 2], [0, 0], ends, assume_inbound=True))
+        parts = _parts(images[0], gradient[1] * gradient[2])
+        weights = emit(op.permute_dims(g, [1, 2, 0, 3]))
+        if parts > 1:
+            y, z, batch, n = static_shape(weights)
+            weights = emit(op.reshape(weights, (y, z, parts, batch // parts, n)))
+            weights = emit(op.permute_dims(weights, [0, 1, 3, 2, 4]))
+            weights = emit(op.reshape(weights, (y, z, batch // parts, parts * n)))
+        found = emit(
+            op.nn.conv2d(
+                emit(op.permute_dims(x, [3, 1, 2, 0])),
+                weights,
+                strides=dilation,
+                padding=[*(side.before for side in sides), *(max(0, zeros) for zeros in behind)],
+                dilation=stride,
+                groups=parts,
+                data_layout="NHWC",
+                kernel_layout="HWIO",
+            )
+        )
+        if parts > 1:
+            found = emit(op.reshape(found, (*static_shape(found)[:3], parts, result[3])))
+            found = emit(op.sum(found, axis=3))
+        found = op.permute_dims(found, [1, 2, 0, 3])
+        widths = [
+            count
+            for side, taps in zip(sides, result[:2], strict=True)
+            for count in (side.first, taps - side.end)
+        ]
+        return op.nn.pad(emit(found), [*widths, 0, 0, 0, 0]) if any(widths) else found
+
+    def _geometry(self, call: Any) -> list[int] | None:
+        """Stride, padding and dilation of the convolution; None if `call` is no such gradient."""
+        if not is_op(call, "relax.call_tir"):
+            return None
+        function = call.args[0]
+        if function not in self._geometries:
+            body = self._module[function].body
+            found = [
+                block.annotations[WEIGHT_GRADIENT]
+                for block in nodes_in(body, NODES.sblock)
+                if WEIGHT_GRADIENT in block.annotations
+            ]
+            self._geometries[function] = [int(each) for each in found[0]] if found else None
+        return self._geometries[function]
+
+
+def _parts(batch: int, pixels: int) -> int:
+    """The most groups of a batch of images of which each has _TERMS pixels."""
+    parts = (count for count in range(1, batch + 1) if batch % count == 0)
+    return max((n for n in parts if n == 1 or batch // n * pixels >= _TERMS), default=1)
