@@ -187,7 +187,7 @@ def least_work(function: PrimFunc) -> int:
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
-    """Inline every block that has exactly one reader and is not a reduction.
+    """Inline every block that has one reader, or converts one number, and is not a reduction.
 
     A consumer that reads a value twice gets its expression twice, so that a chain of such blocks
     grows exponentially. Past a certain size, blocks keep loops of their own.
@@ -196,7 +196,9 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
         if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
             continue
         consumers = sch.get_consumers(block)
-        if len(consumers) != 1 or is_written(sch, consumers[0]):
+        if len(consumers) != 1 and not _converts_a_number(sch, block):
+            continue
+        if not consumers or any(is_written(sch, each) for each in consumers):
             continue
         result = sch.get(block).writes[0].source
         reads = loads_in(sch.get(consumers[0]))
@@ -209,6 +211,15 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
             sch.compute_inline(block)
         except SCHEDULE_ERROR:
             continue  # a reduction: it keeps its loops
+
+
+def _converts_a_number(sch: Schedule, block: Any) -> bool:
+    """Whether a block is a conversion of a tensor of no axes, which loops do once if inlined."""
+    found = sch.get(block)
+    value = getattr(found.body, "value", None)
+    if found.writes[0].source.shape or not isinstance(value, NODES.cast):
+        return False
+    return isinstance(value.value, NODES.load)
 
 
 def sum_in_registers(

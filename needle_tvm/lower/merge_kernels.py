@@ -12,7 +12,9 @@ once and synchronise only if a nest needs a result written since the last barrie
 
 Waking the thread pool and waiting for it costs about a microsecond per kernel, and a call of the
 virtual machine 0.2, which is as long as a small kernel runs. A barrier costs a fraction of that.
-Large kernels gain nothing and would be compiled twice: they end a run.
+Large kernels gain nothing and would be compiled twice: they end a run. Elementwise ones belong to
+it at any size, since loops over the same elements are joined: an optimizer reads and writes a
+parameter and its averages once.
 
 Rules parallelise a kernel whenever that may pay, since it costs little within a region. A run, or
 a kernel that stands alone, that one thread would finish sooner runs on one thread.
@@ -20,6 +22,7 @@ a kernel that stands alone, that one thread would finish sooner runs on one thre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +35,7 @@ from needle_tvm.lower.region import Kernel, Plan, Region
 from needle_tvm.target.info import target_info
 from needle_tvm.tir import regions
 from needle_tvm.tir.extents import KERNEL_CALLS, bounds_of, calls_in, shape_of, symbols_of
+from needle_tvm.tir.functions import static_shape
 
 BY_KERNEL = "main_by_kernel"
 
@@ -150,7 +154,11 @@ class _Merger:
         if over is not None and _viewed(self._bound.get(over)) is not None:
             return None  # its memory is seen in two shapes
         if variable not in self._lowered:
-            small = isinstance(function, PrimFunc) and least_work(function) <= _LARGE
+            shape = static_shape(value)
+            elements = 0 if shape is None else math.prod(shape)  # the work of an elementwise kernel
+            small = isinstance(function, PrimFunc) and (
+                least_work(function) <= max(_LARGE, elements)
+            )
             self._lowered[variable] = regions.lowered(function, self._target) if small else None
         lowered = self._lowered[variable]
         return None if lowered is None else Kernel.of(function, lowered, value, self._lanes)

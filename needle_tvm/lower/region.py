@@ -2,7 +2,9 @@
 
 A step is one loop nest of a kernel. Steps are assigned to phases in order. A new phase begins if a
 step accesses what another step wrote in the current phase, or writes what another one accessed
-there. Two steps on one thread need no barrier between them.
+there. Two steps on one thread need no barrier between them. Two parallel loops are joined into one
+if each iteration accesses the same part of what they share (`regions.joined`): memory that does not
+fit into a cache is then read once for both.
 
 A buffer that nothing outside reads is a slot of a workspace, one workspace per dtype. Slots are
 placed largest first at the lowest offset that is free during their lifetime (Pisarchyk and Lee,
@@ -123,6 +125,28 @@ class _Value:
     written: bool = False
 
 
+@dataclass(frozen=True)
+class _Step:
+    """What a nest accesses: the keys of values."""
+
+    touched: set[Any]
+    written: set[Any]
+    serial: bool
+
+    def waits_for(self, other: _Step) -> bool:
+        """Whether this step accesses what the other writes, or the other way round, unless one
+        thread runs both in order."""
+        return bool(self.conflicts(other)) and not (self.serial and other.serial)
+
+    def conflicts(self, other: _Step) -> set[Any]:
+        """What one of both steps writes and the other accesses."""
+        return (self.touched & other.written) | (self.written & other.touched)
+
+    def with_(self, other: _Step) -> _Step:
+        """Both steps as one."""
+        return _Step(self.touched | other.touched, self.written | other.written, False)
+
+
 @dataclass
 class Plan:
     """A merged function. It takes `inputs` and `symbols`, then the requested results, then the
@@ -143,9 +167,9 @@ class Region:
     _symbols: dict[Any, Any] = field(default_factory=dict)  # of all kernels
     _values: dict[Any, _Value] = field(default_factory=dict)
     _places: list[tuple[Any, Any]] = field(default_factory=list)  # (buffer, key of its value)
+    _keys: dict[Any, Any] = field(default_factory=dict)  # by buffer, of all kernels
     _phases: list[list[Any]] = field(default_factory=lambda: [[]])
-    _touched: dict[Any, bool] = field(default_factory=dict)  # in this phase: by serial nests alone?
-    _written: dict[Any, bool] = field(default_factory=dict)
+    _steps: list[_Step] = field(default_factory=list)  # of the last phase
 
     def add(self, kernel: Kernel, operands: Sequence[Any]) -> None:
         """Add a kernel; `operands` are the values of its parameters, its results last.
@@ -159,6 +183,7 @@ class Region:
             shape = [substituted(extent, kernel.symbols) for extent in buffer.shape]
             self._values.setdefault(key, _Value(key, shape, str(buffer.dtype), first=-1))
         keys = owners | {view: owners[owner] for view, owner in kernel.views.items()}
+        self._keys |= keys
         direct: set[Any] = set()
         for nest in kernel.nests:
             touched, written = regions.buffers_in(nest) or (set(), set())
@@ -174,24 +199,42 @@ class Region:
         self._places += [(buffer, key) for buffer, key in keys.items() if buffer in direct]
 
     def _step(self, nest: Any, touched: set[Any], written: set[Any]) -> None:
-        serial = not regions.is_parallel(nest)
-        waits = any(
-            key in before and not (serial and before[key])
-            for keys, before in ((touched, self._written), (written, self._touched))
-            for key in keys
-        )
-        if waits:
-            self._phases.append([])
-            self._touched, self._written = {}, {}
-        for keys, before in ((touched, self._touched), (written, self._written)):
-            for key in keys:
-                before[key] = serial and before.get(key, True)
-        self._phases[-1].append(nest)
+        step = _Step(touched, written, not regions.is_parallel(nest))
+        before = [n for n, each in enumerate(self._steps) if step.waits_for(each)]
+        places = before or self._alike(step)
+        joined = self._joined(places[0], nest, step) if len(places) == 1 else None
+        if joined is not None:
+            self._phases[-1][places[0]] = joined
+            self._steps[places[0]] = self._steps[places[0]].with_(step)
+        else:
+            if before:
+                self._phases.append([])
+                self._steps = []
+            self._phases[-1].append(nest)
+            self._steps.append(step)
         for key in touched:
             value = self._values[key]
             value.last = len(self._phases) - 1
             value.first = value.last if value.first < 0 else value.first
             value.written |= key in written
+
+    def _alike(self, step: _Step) -> list[int]:
+        """The place of the phase's last parallel step, if both read a value."""
+        shared = [n for n, each in enumerate(self._steps) if not each.serial][-1:]
+        if step.serial or not any(self._steps[n].touched & step.touched for n in shared):
+            return []
+        return shared
+
+    def _joined(self, place: int, nest: Any, step: _Step) -> Any:
+        """The nest at a place of the phase, joined with another one; None if they cannot be."""
+        other = self._steps[place]
+        shared = other.conflicts(step)
+
+        def key_of(buffer: Any) -> Any:
+            key = self._keys.get(buffer)
+            return key if key in shared else None
+
+        return regions.joined(self._phases[-1][place], nest, key_of)
 
     def symbols(self) -> Mapping[Any, Any]:
         """The variables of kernels' extents, and what they are in the caller's variables."""

@@ -12,8 +12,13 @@ from typing import Any
 
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
 from needle_tvm.tir import nests, tasks
-from needle_tvm.tir.extents import substituted
-from needle_tvm.tir.functions import lowered_loops, module_of, variables_of
+from needle_tvm.tir.extents import analyzer_of, substituted
+from needle_tvm.tir.functions import (
+    linear_in,
+    lowered_loops,
+    module_of,
+    variables_of,
+)
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
@@ -158,6 +163,57 @@ def all_serial(statement: Any) -> Any:
         return tirx.For(node.loop_var, node.min, node.extent, tirx.ForKind.SERIAL, node.body)
 
     return nests.map_nodes(statement, tirx.For, serial_loop)
+
+
+def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
+    """One parallel loop whose iterations do those of `first` and then of `second`; None if an
+    iteration of one may access what another iteration of the other does.
+
+    `key_of` gives the key of the value that a buffer is memory of, for values that one of the nests
+    writes and the other accesses. All accesses to such a value must lie, in iteration i of both
+    loops, in [i * n, (i + 1) * n) for one n.
+    """
+    if not all(isinstance(nest, tirx.For) and is_parallel(nest) for nest in (first, second)):
+        return None
+    if not (nests.same(first.extent, second.extent) and nests.same(first.min, second.min)):
+        return None
+    parts: dict[Any, int] = {}
+    for nest in (first, second):
+        bounds = {
+            loop.loop_var: (int(loop.min), int(loop.min) + int(loop.extent) - 1)
+            for loop in _found(nest, tirx.For)
+            if isinstance(loop.min, tirx.IntImm) and isinstance(loop.extent, tirx.IntImm)
+        }
+        accesses = [(each.source, each.indices) for each in _found(nest, tvm.ir.expr.TensorLoad)]
+        accesses += [(each.buffer, each.indices) for each in _found(nest, tirx.BufferStore)]
+        for buffer, indices in accesses:
+            key = key_of(buffer)
+            if key is None:
+                continue
+            size = _part(indices, nest.loop_var, bounds)
+            if size is None or parts.setdefault(key, size) != size:
+                return None
+    body = nests.substitute(second.body, {second.loop_var: first.loop_var})
+    return tirx.For(
+        first.loop_var, first.min, first.extent, first.kind, tirx.SeqStmt([first.body, body])
+    )
+
+
+def _part(
+    indices: Sequence[Any], variable: Any, bounds: Mapping[Any, tuple[int, int]]
+) -> int | None:
+    """The n for which an index lies in [variable * n, (variable + 1) * n), if it is known."""
+    if len(indices) != 1:
+        return None
+    used = variables_of(indices[0])
+    if not used <= set(bounds):
+        return None
+    terms = linear_in(indices[0], [variable])
+    if terms is None:
+        return None
+    size, rest = terms
+    found = analyzer_of({each: bounds[each] for each in used}).const_int_bound(rest)
+    return size if found.min_value >= 0 and found.max_value < size else None
 
 
 def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:

@@ -106,7 +106,7 @@ class _ConvPacker(Packer):
             return False
         if self.is_parameter_work(x):
             return False
-        pixels = math.prod(map(self.least, shape_of(call)[:-1]))
+        pixels = math.prod(self.least(extent) for extent in (shape_of(call) or ())[:-1])
         return self.is_parameter_work(w) or pixels >= _FEWEST_PIXELS
 
     def _planes(self, x: Any) -> Any:

@@ -44,10 +44,9 @@ class _Rewriter(Rewriter):
         if geometry is None:
             return call
         x, g = call.args[1].fields
-        shapes = [static_shape(each) for each in (x, g, call)]
-        if any(shape is None or 0 in shape for shape in shapes):
+        images, gradient, result = map(static_shape, (x, g, call))
+        if images is None or gradient is None or result is None or 0 in (*images, *gradient):
             return call
-        images, gradient, result = shapes
         stride, padding, dilation = geometry[:2], geometry[2:4], geometry[4:]
         emit, op = self.builder_.emit, relax.op
         sides, behind = [], []
@@ -65,7 +64,7 @@ class _Rewriter(Rewriter):
         parts = _parts(images[0], gradient[1] * gradient[2])
         weights = emit(op.permute_dims(g, [1, 2, 0, 3]))
         if parts > 1:
-            y, z, batch, n = static_shape(weights)
+            batch, y, z, n = gradient
             weights = emit(op.reshape(weights, (y, z, parts, batch // parts, n)))
             weights = emit(op.permute_dims(weights, [0, 1, 3, 2, 4]))
             weights = emit(op.reshape(weights, (y, z, batch // parts, parts * n)))
@@ -82,7 +81,8 @@ class _Rewriter(Rewriter):
             )
         )
         if parts > 1:
-            found = emit(op.reshape(found, (*static_shape(found)[:3], parts, result[3])))
+            kept = [side.end - side.first for side in sides]
+            found = emit(op.reshape(found, (images[3], *kept, parts, result[3])))
             found = emit(op.sum(found, axis=3))
         found = op.permute_dims(found, [1, 2, 0, 3])
         widths = [

@@ -154,6 +154,63 @@ def test_a_large_kernel_ends_a_run(target):
     assert sorted(n.rstrip("12") for n in calls_of(merged, "main"))[1:] == ["region", "region"]
 
 
+def turned(source=-1):
+    """A kernel that transposes a square."""
+
+    def kernel(x):
+        return te.compute([int(n) for n in x.shape], lambda i, j: x[j, i], name="turned")
+
+    return lambda builder, values: builder.emit_te(kernel, values[source])
+
+
+def shifted(source=-1):
+    """A kernel that reads each element's neighbour, across the ends of rows."""
+
+    def kernel(x):
+        rows, columns = (int(n) for n in x.shape)
+        last = rows * columns - 1
+
+        def element(i, j):
+            place = tvm.te.min(i * columns + j + 1, last)
+            return x[place // columns, place % columns]
+
+        return te.compute((rows, columns), element, name="shifted")
+
+    return lambda builder, values: builder.emit_te(kernel, values[source])
+
+
+@pytest.mark.parametrize(
+    ("steps", "loops", "barriers"),
+    [
+        ([scale(2.0), scale(0.5), joined(1, 2)], 1, 0),
+        ([scale(2.0, 0), scale(0.5, 0), joined(1, 2)], 1, 0),
+        ([scale(2.0), turned()], 2, 1),
+        ([scale(2.0), shifted()], 2, 1),
+        ([scale(2.0), turned(), scale(0.5, 1), joined(3, 2)], 4, 2),
+    ],
+    ids=["a chain", "one source", "transposed", "neighbours", "around a transposition"],
+)
+def test_loops_over_the_same_parts_are_joined(target, rng, steps, loops, barriers):
+    x = rng.standard_normal((512, 512)).astype(np.float32)
+    merged, before, after = run(chain(steps, x.shape), target, x)
+    np.testing.assert_array_equal(after, before)
+    body = merged[calls_of(merged, "main")[0]].body
+    kinds = [loop.kind for loop in nodes_in(body, NODES.loop)]
+    assert kinds.count(tvm.tirx.ForKind.PARALLEL) == loops
+    found = [each.attr_key for each in nodes_in(body, tvm.tirx.AttrStmt)]
+    assert found.count("pragma_parallel_barrier_when_finish") == barriers
+
+
+def test_large_elementwise_kernels_are_joined(target):
+    steps = [scale(2.0), scale(0.5), total(), scale(2.0)]
+    module = chain(steps, (1 << 13, 1 << 12))
+    merged = merge_kernels(cpu.schedule(module, target), target)
+    first, *others = calls_of(merged, "main")
+    assert first == "region" and len(others) == 2
+    loops = nodes_in(merged[first].body, NODES.loop)
+    assert sum(loop.kind == tvm.tirx.ForKind.PARALLEL for loop in loops) == 1
+
+
 def test_symbolic_shapes_are_merged(target):
     rows = tvm.tirx.Var("rows", "int64")
     x = relax.Var("x", relax.TensorType((rows, 8), "float32"))

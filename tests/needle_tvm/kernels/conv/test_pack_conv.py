@@ -30,6 +30,10 @@ def packed(w, tile):
     )
 
 
+def packed_in_calls(w, tile):
+    return kernel(lambda w: pack(w, tile.channels), w, name="pack", op_pattern=OP_PATTERN.injective)
+
+
 def on_panels(x, panels, n, geometry, channels, tile):
     return kernel(
         lambda a, p: packed_conv(a, p, n, geometry, channels, tile),
@@ -56,6 +60,17 @@ def test_weights_are_packed(dtype):
         conv,
         lambda x, w: on_panels(x, packed(w, tile), 24, PLAIN, Channels(16, 24, False, False), tile),
         *specs,
+    )
+
+
+def test_weights_that_are_an_input_are_packed_for_many_pixels():
+    tile = conv_tile(OUTPUT, 9 * 16, "float32", AVX512)
+    channels = Channels(16, 24, False, False)
+    becomes(
+        conv,
+        lambda x, w: on_panels(x, packed_in_calls(w, tile), 24, PLAIN, channels, tile),
+        *(X, W),
+        params=0,
     )
 
 
@@ -164,7 +179,7 @@ def test_other_permutations_are_read_as_they_are(shape, order, groups):
 
 HALF = [Spec(*each.shape, dtype="float16") for each in (X, W)]
 STAYS = {
-    "weights that are an input": (conv, (X, W), 0),
+    "weights that are an input, and few pixels": (conv, (Spec(1, 3, 5, 16), W), 0),
     "images that are parameters": (conv, (X, W), 2),
     "halves": (conv, HALF, 1),
     "two dtypes": (lambda x, w: conv(x, w, out_dtype="float32"), (X, HALF[1]), 1),

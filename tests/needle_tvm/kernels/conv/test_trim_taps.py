@@ -53,7 +53,7 @@ def test_trimming_keeps_the_taps_that_meet_an_input():
         assert kept == seen(0, taps, before)
 
 
-def becomes(before, begin, end, after, *specs):
+def becomes(before, begin, end, after, *specs, params=1):
     """Rows and columns [begin, end) of the weights are left; options before and after."""
 
     def expected(x, w):
@@ -61,15 +61,16 @@ def becomes(before, begin, end, after, *specs):
 
     check_becomes(
         trim_taps,
-        relax_module(lambda x, w: conv(x, w, **before), *specs, params=1),
-        relax_module(expected, *specs, params=1),
+        relax_module(lambda x, w: conv(x, w, **before), *specs, params=params),
+        relax_module(expected, *specs, params=params),
     )
 
 
 def test_rows_and_columns_that_meet_padding_alone_are_cut():
     pixel, row, column = Spec(2, 1, 1, 4), Spec(2, 1, 5, 4), Spec(2, 5, 1, 4)
     w = Spec(3, 3, 4, 6)
-    becomes({}, [1, 1], [2, 2], {"padding": 0}, pixel, w)
+    for params in (0, 1):
+        becomes({}, [1, 1], [2, 2], {"padding": 0}, pixel, w, params=params)
     becomes({}, [1, 0], [2, 3], {"padding": (0, 1)}, row, w)
     becomes({}, [0, 1], [3, 2], {"padding": (1, 0)}, column, w)
 
@@ -95,9 +96,13 @@ def test_padding_on_one_side():
     )
 
 
+def tall(x, w):
+    return conv(x, w, strides=(2, 1), padding=(1, 0))
+
+
 STAYS = {
     "taps that all meet something": (conv, Spec(2, 3, 3, 4), Spec(3, 3, 4, 6), 1),
-    "weights that are an input": (conv, Spec(2, 1, 1, 4), Spec(3, 3, 4, 6), 0),
+    "more weights of an input than products": (tall, Spec(1, 2, 1, 4), Spec(3, 1, 4, 6), 0),
     "no images": (conv, Spec(0, 1, 1, 4), Spec(3, 3, 4, 6), 1),
     "sizes that are not static": (conv, Spec(2, N, N, 4), Spec(3, 3, 4, 6), 1),
     "other layouts": (planes_first, Spec(2, 4, 1, 1), Spec(6, 4, 3, 3), 1),
