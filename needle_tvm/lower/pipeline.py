@@ -31,6 +31,7 @@ from needle_tvm.graph.passes.keep_arithmetic import keep_arithmetic
 from needle_tvm.graph.passes.merge_branches import merge_branches
 from needle_tvm.graph.passes.merge_products import merge_products
 from needle_tvm.graph.passes.own_outputs import own_outputs
+from needle_tvm.graph.passes.recompute import recompute
 from needle_tvm.graph.passes.reduce_as_stored import reduce_as_stored
 from needle_tvm.graph.passes.round_bfloat16 import round_bfloat16
 from needle_tvm.graph.passes.share_norms import share_norms
@@ -114,6 +115,7 @@ _FUSE = (
     _legalize_ops,
     _plain(transform.AnnotateTIROpPattern),
     fuse_planes,
+    recompute,
     fuse_into_sums,
     _plain(transform.FoldConstant),
     separate_tuple_fields,

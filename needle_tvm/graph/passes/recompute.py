@@ -1,0 +1,89 @@
+"""Computes cheap values again for each reader, where they would be written to memory and read back.
+
+Before: `y = call_tir(f, x, ...)`, in a dataflow block, where
+- `f` has the pattern "elementwise" or "broadcast" and only does arithmetic, without functions,
+- `x` alone has as many elements as `y`, and is in memory anyway: it is an argument, or has other
+  readers,
+- `y` is no result, and has several readers, all kernels of the pattern "injective" or below.
+
+After: each reader has a `y` of its own, so that `FuseOps` fuses it into all of them: a clipped
+gradient, which the averages of an optimizer read, is never written. An array is read as often as
+before, and one less is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
+from needle_tvm.graph.dependence import is_op, readers_of
+from needle_tvm.graph.rewrite import rebind
+from needle_tvm.tir.functions import NODES, nodes_in, static_shape
+
+
+def recompute(module: IRModule, target: Target) -> IRModule:
+    """Rewrite every binding that meets the preconditions, in every Relax function."""
+    return rebind(module, lambda function, bindings: _Block(module, function).changed(bindings))
+
+
+class _Block:
+    def __init__(self, module: IRModule, function: relax.Function) -> None:
+        self._module = module
+        self._arguments = set(function.params)
+        self._readers = readers_of(function)
+
+    def changed(self, bindings: Sequence[Any]) -> list[Any]:
+        """The bindings of a block with those that are computed again in front of their readers."""
+        cheap = {each.var: each.value for each in bindings if self._is_cheap(each)}
+        if not cheap:
+            return list(bindings)
+        found: list[Any] = []
+        for binding in bindings:
+            value = binding.value
+            again = {each: cheap[each] for each in self._inputs(value) if each in cheap}
+            for variable, call in again.items():
+                own = relax.DataflowVar(variable.name, variable.ty)
+                found.append(relax.VarBinding(own, call))
+                value = _with_input(value, {variable: own})
+            changed = value is not binding.value
+            found.append(relax.VarBinding(binding.var, value) if changed else binding)
+        return found
+
+    def _is_cheap(self, binding: Any) -> bool:
+        variable, call = binding.var, binding.value
+        if not isinstance(variable, relax.DataflowVar) or len(self._readers[variable]) < 2:
+            return False
+        function, pattern = self._kernel(call)
+        if function is None or pattern > OP_PATTERN.broadcast or nodes_in(function, NODES.call):
+            return False
+        if any(
+            self._kernel(reader)[1] > OP_PATTERN.injective for reader in self._readers[variable]
+        ):
+            return False
+        size = _size(call)
+        large = [each for each in self._inputs(call) if _size(each) == size]
+        if size is None or size < 2 or len(large) != 1:
+            return False
+        return large[0] in self._arguments or len(self._readers[large[0]]) > 1
+
+    def _kernel(self, call: Any) -> tuple[PrimFunc | None, int]:
+        """The function that a call calls, with tensors alone, and its pattern; None otherwise."""
+        if not is_op(call, "relax.call_tir") or len(call.args) != 2:
+            return None, OP_PATTERN.opaque
+        function = self._module[call.args[0]]
+        return function, int((function.attrs or {}).get("op_pattern", OP_PATTERN.opaque))
+
+    def _inputs(self, value: Any) -> list[Any]:
+        return list(value.args[1].fields) if self._kernel(value)[0] is not None else []
+
+
+def _with_input(call: Any, values: Mapping[Any, Any]) -> Any:
+    fields = [values.get(each, each) for each in call.args[1].fields]
+    return relax.call_tir(call.args[0], fields, out_ty=call.ty)
+
+
+def _size(value: Any) -> int | None:
+    shape = static_shape(value)
+    return None if shape is None else math.prod(shape)
