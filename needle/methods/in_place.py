@@ -33,18 +33,23 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
         owner = state.trace.owner(x)
         if owner is not None:
             if owner._data is None and result.shape == x.shape:  # a gradient
-                owner._node = ops.cast(result, x.dtype)._node
+                result = ops.cast(result, x.dtype).clone()
+                state.trace.overwritten(owner.node, "a gradient")
+                owner._node = result._node
             else:
                 write(owner, name, result)
             if owner is not x:
                 x._node = owner.detach()._node
             return x
+    if state.trace is not None and not is_recorded and (x.op is None or x.op.may_share):
+        state.trace.refuse_write(x)
     if x.op is None or isinstance(x.op, (Movement, ops.TupleGetItem)):
-        if not is_recorded and state.trace is not None:
-            state.trace.refuse_write(x)
         raise recorded(x, name)
     if result.shape != x.shape:
         write(x, name, result)  # which says so
+    if not is_recorded and state.trace is not None:
+        result = result.clone()
+        state.trace.overwritten(x.node, f"the result of {x.op.name}")
     result = result if result.dtype == x.dtype else ops.cast(result, x.dtype)
     x._data, x._node = result._data, result._node
     return x

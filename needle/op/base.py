@@ -57,6 +57,8 @@ class Op:
     # True if the kernels accept inputs that `infer` refuses: eager calls then infer first. Other
     # ops compute at once, and call `infer` only to explain a kernel's error.
     infer_first: ClassVar[bool] = False
+    # True if the result may lie in the memory of an input, so that writes to one change the other.
+    may_share: ClassVar[bool] = False
     # True if the op only regroups values (make_tuple, tuple_get_item): nothing to compute.
     structural: ClassVar[bool] = False
     # True if the op moves or repeats elements and computes none: halves need not be widened for it.

@@ -34,6 +34,8 @@ class Clip(Elementwise):
     `min`, y is `max`. The gradient is 0 where x is outside of the bounds, and unless they are
     `inclusive`, where x is one of them."""
 
+    may_share = True
+
     min: float | None = None
     max: float | None = None
     inclusive: bool = True

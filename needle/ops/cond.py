@@ -39,6 +39,8 @@ class Cond(Op):
     Only the body that is chosen runs.
     """
 
+    may_share = True
+
     true: Body
     false: Body
 

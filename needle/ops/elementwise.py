@@ -275,6 +275,8 @@ class Cast(Elementwise):
 class Detach(Elementwise):
     """y = x without a gradient. Tracing records it; eager code only drops the history."""
 
+    may_share = True
+
     samples = unary(shapes=((), (3, 4)), gradient=False)
     error_samples = (_TWO_INPUTS,)
 

@@ -32,6 +32,8 @@ from .slicing import slice as get_slice
 class Flip(Movement):
     """y = x with its elements reversed along `axes` (None: all)."""
 
+    may_share = True
+
     axes: int | Shape | None = None
 
     samples = (
@@ -143,6 +145,8 @@ class Dilate(_Spread):
 @register
 class Undilate(_Spread):
     """y = every (dilation + 1)-th element of x along `axes`, beginning with the first."""
+
+    may_share = True
 
     axes: int | Shape | None
     dilation: int
@@ -266,6 +270,8 @@ class Pad(Movement):
 class Squeeze(Movement):
     """y = x without `axes`, which have extent 1 (None: all axes of extent 1)."""
 
+    may_share = True
+
     axes: int | Shape | None = None
 
     samples = (
@@ -323,6 +329,8 @@ class Squeeze(Movement):
 @register
 class Unsqueeze(Movement):
     """y = x with new axes of extent 1 at `axes` of y."""
+
+    may_share = True
 
     axes: int | Shape
 

@@ -25,6 +25,8 @@ from ..sizes.extents import same
 class Permute(Movement):
     """y = x with its axes in the order `axes`."""
 
+    may_share = True
+
     axes: tuple[int, ...]
 
     samples = (
@@ -69,6 +71,8 @@ class Permute(Movement):
 @register
 class Transpose(Movement):
     """y = x with two axes exchanged (None: the last two)."""
+
+    may_share = True
 
     axes: tuple[int, ...] | None = None
 
@@ -116,6 +120,8 @@ class Transpose(Movement):
 @register
 class Reshape(Movement):
     """y = x's elements in the same order under another shape."""
+
+    may_share = True
 
     shape: tuple[int, ...]
 
@@ -190,6 +196,8 @@ class Reshape(Movement):
 @register
 class BroadcastTo(Movement):
     """y = x's elements repeated along new axes and axes of extent 1."""
+
+    may_share = True
 
     shape: tuple[int, ...]
 

@@ -38,6 +38,8 @@ _CASES: tuple[tuple[Shape, BasicKey], ...] = (
 class Slice(Movement):
     """y = x[key], where key holds ints, Ranges, None and Ellipsis."""
 
+    may_share = True
+
     key: Key
 
     infer_first = True

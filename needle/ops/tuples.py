@@ -33,6 +33,8 @@ _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 class MakeTuple(Op):
     """A TensorTuple of the inputs."""
 
+    may_share = True
+
     structural = True
     samples = (sample((2, 3)), sample((2, 3), (4,), ()))
     error_samples = (error(TypeError, "not a Tensor", 1.5),)
@@ -59,6 +61,8 @@ class MakeTuple(Op):
 @register
 class TupleGetItem(Op):
     """One part of a TensorTuple."""
+
+    may_share = True
 
     index: int
 
@@ -178,6 +182,8 @@ class Stack(Op):
 @register
 class Split(Op):
     """A TensorTuple of the slices of x along `axis`, without that axis."""
+
+    may_share = True
 
     axis: int
 

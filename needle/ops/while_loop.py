@@ -53,6 +53,8 @@ class WhileLoop(Op):
     the test gives one bool, and the body the next states.
     """
 
+    may_share = True
+
     test: Body
     body: Body
     states: int

@@ -97,6 +97,7 @@ class Trace(Writing):
         if (op.arity not in (None, len(inputs))) or not all(isinstance(x, Value) for x in inputs):
             explain(op, inputs)
         nodes = tuple([x.node for x in inputs])
+        self.check_current(nodes)
         specs = [n.spec for n in nodes]
         try:
             if self.has_dims:

@@ -8,7 +8,7 @@ read before each call and given to the code as an array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from ..autograd.node import Node
@@ -55,13 +55,14 @@ class Variable(Node):
 
 class Rewritten(Node):
     """A tensor after a write: a leaf for gradients, with the gradient of the tensor's first node,
-    that stands for the node of the written `value`."""
+    that stands for the node of the written `value`, whose memory it may share."""
 
-    __slots__ = ("first", "value")
+    __slots__ = ("first", "shares", "value")
 
-    def __init__(self, first: Node, value: Node) -> None:
+    def __init__(self, first: Node, value: Node, shares: bool = False) -> None:
         # Not by Node's constructor, which would set the gradient of `first`.
         self.first, self.value, self.op, self.input_nodes = first, value, None, ()
+        self.shares = shares
         self.saved = self.output = None
         self.spec, self.scope, self.requires_grad = first.spec, first.scope, first.requires_grad
         self.made, self.freed, self.attached = 0, False, first.attached
@@ -180,6 +181,7 @@ class Writing:
         self.records_writes = writes
         self._now: dict[int, Node] = {}  # of tensors that were written, by id
         self._replaced: set[int] = set()  # those of them that get other memory
+        self._stale: dict[int, tuple[Node, str]] = {}  # nodes whose memory was written, by id
         self._assigned: dict[tuple[int, str], tuple[Module, str, Tensor]] = {}
         self._undo: list[Callable[[], object]] = []
         # Names of tensors that were written, and had no gradient left when the call began.
@@ -200,10 +202,35 @@ class Writing:
             return False
         if is_local and id(tensor) not in self._leaves and value._data is not None:
             return False
-        self._now[id(tensor)] = Rewritten(self._first(tensor).node, value.node)
+        self.check_current([value.node])
+        first = self._first(tensor).node
         if replaces:
             self._replaced.add(id(tensor))
+        else:
+            self.overwritten(self._now.get(id(tensor), first), self._name(tensor) or "a constant")
+        self._now[id(tensor)] = Rewritten(first, value.node, replaces)
         return True
+
+    def overwritten(self, node: Node, name: str) -> None:
+        """Note that the memory in which a node's value lies has other values from now on."""
+        self._stale[id(node)] = node, name
+
+    def check_current(self, nodes: Iterable[Node]) -> None:
+        """TraceError for a node whose value may lie in memory that was written since: eager code
+        would read what was written, and compiled code what was there before."""
+        pending = list(nodes) if self._stale else []
+        while pending:
+            node = pending.pop()
+            if id(node) in self._stale:
+                raise TraceError(
+                    f"tracing: {self.here} reads a tensor made before a write to "
+                    f"{self._stale[id(node)][1]}, whose memory it may share: take it after the "
+                    f"write, or a clone() before{user_line()}"
+                )
+            if isinstance(node, Rewritten) and node.shares:
+                pending.append(node.value)
+            elif node.op is not None and node.op.may_share:
+                pending += node.input_nodes
 
     @property
     def here(self) -> str:
@@ -219,7 +246,7 @@ class Writing:
             raise TraceError(
                 f"tracing: {self.here} changes whether a tensor requires a gradient{user_line()}"
             )
-        tensor._node = Rewritten(Variable(node.spec, True), node)
+        tensor._node = Rewritten(Variable(node.spec, True), node, shares=True)
 
     def refuse_write(self, tensor: Value) -> None:
         """TraceError unless `tensor` is a constant that no op has used."""
@@ -330,6 +357,7 @@ class Writing:
     def end(self, inputs: list[Leaf], outputs: list[Node]) -> tuple[list[Leaf], list[Node]]:
         """The leaves and results of the whole graph: those of the function, what `effects` feeds
         it, and what it keeps. To be called before the assignments to modules are undone."""
+        self.check_current(outputs)
         kept: list[tuple[Slot, Leaf, Node]] = []
         for key, node in self._now.items():
             tensor = self._tensors[key]
@@ -340,6 +368,7 @@ class Writing:
             value = vars(module)[name]
             if value is not before:
                 kept.append((_attribute(module, name), self._first(before), value.node))
+        self.check_current([node for *_, node in kept])
         assigned = {id(before) for _, _, before in self._assigned.values()}
         written = {id(leaf) for _, leaf, _ in kept}
         fed = [
