@@ -114,10 +114,17 @@ def examples() -> list[Example]:
         ),
         Example(
             "training step",
-            "a step of gradient descent, whose result replaces the weight",
-            lambda weight, gradient: (weight - gradient * 0.1, (gradient * gradient).sum()),
-            (_x(8, 16), _x(8, 16)),
-            updates=((0, 0),),
+            "a step of gradient descent with momentum, whose results replace weight and average, "
+            "and the norm of the gradient",
+            _descent,
+            (_x(64, 64), _x(64, 64), _x(64, 64)),
+            updates=((0, 0), (1, 1)),
+        ),
+        Example(
+            "weight gradient",
+            "the gradient to the weights of a 3x3 convolution",
+            ops.ConvWeight((3, 3), padding=(1, 1)),
+            (_x(2, 8, 8, 16), _x(2, 8, 8, 16)),
         ),
         Example(
             "any size",
@@ -131,6 +138,12 @@ def examples() -> list[Example]:
 
 def _x(*shape: int) -> ndl.Tensor:
     return ndl.Tensor(np.random.default_rng(0).standard_normal(shape).astype("float32"))
+
+
+def _descent(weight: ndl.Tensor, average: ndl.Tensor, gradient: ndl.Tensor) -> Any:
+    scaled = gradient * 0.5
+    norm = (gradient * gradient).sum()
+    return weight - scaled * 0.1, average * 0.9 + scaled, norm
 
 
 def _mlp() -> nn.Module:
