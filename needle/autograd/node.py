@@ -80,7 +80,7 @@ class Node:
     scope: str | None  # module path; known only in a trace
     requires_grad: bool
     grad: Any  # a Tensor, or None
-    made: int  # the device's count of writes in place when the op had run
+    made: int  # the device's count of writes when the op had run; in a trace, the number of the op
     attached: Any  # hooks.Attached: what users have attached to its gradient, or None
     freed: bool  # a backward pass has freed the saved values
 

@@ -111,6 +111,7 @@ class Trace(Writing):
             for each in node.specs:
                 self._check_extents(op, each)
         node.op = op
+        node.made = self.recorded
         node.input_nodes = nodes
         node.requires_grad = (
             state.grad
@@ -345,6 +346,10 @@ def trace_flat(
         flat = {"args": [tree.LEAF] * count, "kwargs": {}}
     graph = Graph(leaves, run.leaves(True), run.leaves(False), nodes, flat, output_tree, None)
     graph.effects = run.effects
+    if run.effects.kept:
+        # As the function has computed them: a gradient to weights beside that to their input. In
+        # the order of the results, what the forward pass keeps would be alive for longer.
+        graph.nodes.sort(key=lambda node: node.made)
     if follow_all:
         _check_gradients(gradients, graph, run.stepped)
     written = changed_links(surroundings) if follow_all else {}

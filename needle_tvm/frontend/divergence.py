@@ -10,6 +10,7 @@ import numpy as np
 
 from needle.autograd import Node
 from needle.trace import Graph
+from needle.trace.writes import Effects
 from needle_tvm import runtime
 from needle_tvm.artifact import Artifact, trees
 from needle_tvm.artifact.manifest import write_manifest
@@ -42,6 +43,9 @@ def first_divergence(
     probe = copy.copy(graph)
     probe.outputs = nodes
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
+    if graph.effects.kept:  # what a step keeps is an argument here, and nothing is written
+        probe.effects = Effects()
+        probe.input_tree = {"args": [trees.LEAF] * len(graph.inputs), "kwargs": {}}
     compiled = program.artifact
     precision = compiled.precision if compiled.manifest["stage"] == stage else FLOAT32
     sized, spec = Sized(graph), _target_of(program)

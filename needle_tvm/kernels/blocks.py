@@ -217,7 +217,7 @@ def _converts_a_number(sch: Schedule, block: Any) -> bool:
     """Whether a block is a conversion of a tensor of no axes, which loops do once if inlined."""
     found = sch.get(block)
     value = getattr(found.body, "value", None)
-    if found.writes[0].source.shape or not isinstance(value, NODES.cast):
+    if not found.writes or found.writes[0].source.shape or not isinstance(value, NODES.cast):
         return False
     return isinstance(value.value, NODES.load)
 

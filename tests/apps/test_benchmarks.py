@@ -79,49 +79,17 @@ def test_a_bad_argument_ends_the_command(cache_dir):
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize(
-    ("optimizer", "models"),
-    [("sgd", ("mlp", "conv", "transformer", "lstm-128")), ("adam", ("mlp", "transformer"))],
-)
-def test_training_steps_agree_with_pytorchs(cache_dir, tmp_path, optimizer, models):
-    """The contest itself compares losses, gradients and weights before it times anything. The
-    gradients do not depend on the optimizer."""
-    pytest.importorskip("torch")
-    done = run(
-        *(cache_dir, *models, "--modes", "step", "--optimizer", optimizer),
-        *("--batch", 4, "--rounds", 1, "--block-seconds", 0.01, "--out", tmp_path),
-        name="training",
-    )
-    assert done.returncode == 0, done.stderr
-    cases = json.loads((tmp_path / "training.json").read_text())["cases"]
-    assert [case["case"].partition(",")[0] for case in cases] == list(models)
-    for case in cases:
-        names = [entry["name"] for entry in case["contestants"]]
-        assert names[:2] == ["needle eager", "PyTorch eager"]
-        assert ("PyTorch eager, channels last" in names) == case["case"].startswith("conv")
-    assert (tmp_path / "training.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_matrix_product_is_timed_beside_numpys(cache_dir, tmp_path):
-    done = run(
-        *(cache_dir, "gemm", "--size", 32, "--rounds", 1, "--block-seconds", 0.01),
-        *("--out", tmp_path),
-        name="training",
-    )
-    assert done.returncode == 0, done.stderr
-    (case,) = json.loads((tmp_path / "training.json").read_text())["cases"]
-    assert case["case"] == "gemm 32" and "NumPy" in case["ratios"]["needle eager"]
-
-
-@pytest.mark.slow
-@pytest.mark.peer
 def test_a_step_takes_no_more_memory_than_it_should(cache_dir, tmp_path):
     """At most 1.3 times PyTorch's peak. Peaks are counted, so the test does not depend on time."""
     pytest.importorskip("torch")
-    models = ("mlp", "transformer", "lstm-128")
-    done = run(cache_dir, "--memory", *models, "--out", tmp_path, name="training")
+    models, contestants = ("vae", "lstm", "gpt"), ("needle eager", "PyTorch eager")
+    done = run(
+        *(cache_dir, *models, "--memory", "--contestants", *contestants, "--out", tmp_path),
+        name="training_steps",
+    )
     assert done.returncode == 0, done.stderr
-    cases = json.loads((tmp_path / "memory.json").read_text())["memory"]
-    assert len(cases) == 2 * len(models)
+    cases = json.loads((tmp_path / "training_memory.json").read_text())["memory"]
+    assert [case["case"] for case in cases] == list(models)
     for case in cases:
-        assert case["ours_over"]["PyTorch eager"] <= 1.3, case
+        peaks = case["bytes"]
+        assert peaks["needle eager"] <= 1.3 * peaks["PyTorch eager"], case

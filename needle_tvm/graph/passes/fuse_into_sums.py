@@ -33,7 +33,7 @@ class _Rewriter(Rewriter):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
         self._module = module
-        self._sums: dict[Any, Any] = {}
+        self._sums: dict[Any, Any] = {}  # with the pattern, by the variable without
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
@@ -45,18 +45,18 @@ class _Rewriter(Rewriter):
         name = call.args[0]
         if name not in self._sums:
             function = self._module[name]
-            self._sums[name] = name
-            if _is_long_sum(function):
-                function = function.with_attr(_PATTERN, OP_PATTERN.reduction)
-                self._sums[name] = self.builder_.add_func(function, name.name_hint)
-        if self._sums[name] is name:
-            return call
+            if not _is_long_sum(function):
+                return call
+            function = function.with_attr(_PATTERN, OP_PATTERN.reduction)
+            self._sums[name] = self.builder_.add_func(function, name.name_hint)
         return relax.call_tir(self._sums[name], call.args[1], out_ty=call.ty)
 
     def _pattern(self, call: Any) -> int | None:
         """The pattern of the kernel that `call` calls, or None."""
         if not is_op(call, "relax.call_tir"):
             return None
+        if call.args[0] in self._sums.values():
+            return OP_PATTERN.reduction
         pattern = (self._module[call.args[0]].attrs or {}).get(_PATTERN)
         return None if pattern is None else int(pattern)
 

@@ -14,7 +14,7 @@ before, and one less is written.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from needle_tvm._tvm.names import OP_PATTERN, IRModule, PrimFunc, Target, relax
@@ -43,12 +43,13 @@ class _Block:
         for binding in bindings:
             value = binding.value
             again = {each: cheap[each] for each in self._inputs(value) if each in cheap}
-            for variable, call in again.items():
-                own = relax.DataflowVar(variable.name, variable.ty)
-                found.append(relax.VarBinding(own, call))
-                value = _with_input(value, {variable: own})
-            changed = value is not binding.value
-            found.append(relax.VarBinding(binding.var, value) if changed else binding)
+            own = {each: relax.DataflowVar(each.name, each.ty) for each in again}
+            found += [relax.VarBinding(own[each], call) for each, call in again.items()]
+            if own:
+                fields = [own.get(each, each) for each in value.args[1].fields]
+                value = relax.call_tir(value.args[0], fields, out_ty=binding.var.ty)
+                binding = relax.VarBinding(binding.var, value)
+            found.append(binding)
         return found
 
     def _is_cheap(self, binding: Any) -> bool:
@@ -77,11 +78,6 @@ class _Block:
 
     def _inputs(self, value: Any) -> list[Any]:
         return list(value.args[1].fields) if self._kernel(value)[0] is not None else []
-
-
-def _with_input(call: Any, values: Mapping[Any, Any]) -> Any:
-    fields = [values.get(each, each) for each in call.args[1].fields]
-    return relax.call_tir(call.args[0], fields, out_ty=call.ty)
 
 
 def _size(value: Any) -> int | None:

@@ -1,6 +1,7 @@
 """Whole training steps under `jit`: what they write is what eager steps write."""
 
 import copy
+import math
 import threading
 
 import numpy as np
@@ -9,8 +10,11 @@ import pytest
 import needle as ndl
 import needle_tvm
 from needle import nn, optim
+from needle.autograd import topological_order
 from needle.errors import TraceError
 from needle_tvm.errors import InputError, UsageError
+from needle_tvm.frontend.divergence import first_divergence
+from needle_tvm.frontend.float64_values import evaluate
 from tests.needle_tvm.compiler.jitted import compilations
 
 F = nn.functional
@@ -584,6 +588,56 @@ def test_what_a_step_cannot_do():
     assert not hasattr(model, "seen")
     for name, value in model.state_dict().items():
         np.testing.assert_array_equal(value.numpy(), before[name])
+
+
+def test_the_first_wrong_op_of_a_step_is_named():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+    optimizer = optim.Adam(model.parameters())
+
+    @needle_tvm.jit(stage="noopt")
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    step(np_tensor(np.ones((2, 4))))
+    (entry,) = step._all()
+    graph = entry.traced.graph
+    arrays = [np.ones(leaf.spec.shape, leaf.spec.dtype) for leaf in graph.inputs]
+    expected = evaluate(graph, arrays)
+    assert first_divergence(graph, arrays, expected, "noopt", entry._program) is None
+    wrong = next(node for node in graph.nodes if node.op is not None and node.op.name == "tanh")
+    expected[wrong] = expected[wrong] + 1.0
+    found = first_divergence(graph, arrays, expected, "noopt", entry._program)
+    assert found.startswith("tanh")
+
+
+def test_activations_are_dropped_as_the_backward_pass_goes():
+    def most_alive(nodes):
+        last = {source: n for n, node in enumerate(nodes) for source in node.input_nodes}
+        alive, most = 0, 0
+        for n, node in enumerate(nodes):
+            if node.op is not None:
+                alive += math.prod(node.spec.shape)
+            most = max(most, alive)
+            done = {s for s in node.input_nodes if last[s] == n and s.op is not None}
+            alive -= sum(math.prod(source.spec.shape) for source in done)
+        return most
+
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(12)])
+    optimizer = optim.SGD(model.parameters(), 0.1)
+
+    @needle_tvm.jit(stage="noopt")
+    def step(x):
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optim.clip_grad_norm(model.parameters(), 1.0)
+        optimizer.step()
+
+    step(np_tensor(np.ones((256, 8))))
+    graph = step._all()[0].traced.graph
+    assert sorted(map(id, topological_order(graph.outputs))) == sorted(map(id, graph.nodes))
+    assert most_alive(graph.nodes) < 0.7 * most_alive(topological_order(graph.outputs))
 
 
 VIEWS = {

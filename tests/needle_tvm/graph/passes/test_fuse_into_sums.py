@@ -31,6 +31,10 @@ def test_what_is_added_up_has_no_kernel_of_its_own(function):
     assert len(kernels(function, LONG)) == 1
 
 
+def test_sums_of_sums():
+    assert len(kernels(lambda x: ((x * x).mean(1) * 2.0).mean(), Spec(1024, 1024))) == 2
+
+
 @pytest.mark.parametrize(
     ("function", "count"),
     [

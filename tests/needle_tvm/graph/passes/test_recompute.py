@@ -36,6 +36,14 @@ def test_a_clipped_gradient_is_not_written(function, specs):
     assert len(kernels(function, *specs)) == 2
 
 
+def test_a_kernel_that_reads_two_cheap_values():
+    def function(g, h, m):
+        one, other = g * 0.5, h * 0.25
+        return one + other * m, one - m, other * 3.0 - m
+
+    assert len(kernels(function, X, X, X)) == 3
+
+
 def test_a_product_with_other_readers():
     def function(a, b, m, v):
         product = a @ b
