@@ -241,8 +241,9 @@ class ConvWeight(_conv.ConvOp):
     dilation: Pair = (1, 1)
     groups: int = 1
 
+    # Whether padding meets an infinite gradient (0 * inf) depends on the algorithm.
     samples = tuple(
-        sample(x, _output(x, w, attributes), kernel=w[:2], **attributes)
+        sample(x, Arg(_output(x, w, attributes), special=False), kernel=w[:2], **attributes)
         for x, w, attributes in _conv.GEOMETRIES
     )
     error_samples = (

@@ -6,7 +6,8 @@ extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and the g
 
 After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
 (Y, Z, B, N). An output pixel of this convolution is a tap of the original, so strides and dilation
-change places. Taps that meet only padding are zeros that are not computed.
+change places. Taps that meet only padding are zeros that are not computed, and an infinite gradient
+that meets only padding makes no NaN.
 
 A sum over many pixels is taken in parts, as groups of the batch, which are added up afterwards:
 the error of adding n float32 products one after the other grows with n.
