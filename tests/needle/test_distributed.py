@@ -14,6 +14,7 @@ from needle import rng
 from tests.needle import distributed_training as training
 
 SCRIPT = training.__file__
+SHARED = Path("/dev/shm")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or not MPIEXEC.exists(),
@@ -37,7 +38,10 @@ def launch(ranks, what, folder):
     command = [str(MPIEXEC), "-n", str(ranks), *python] if ranks > 1 else python
     # mpiexec would read the input of pytest's own process.
     how = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": 120}
+    before = set(SHARED.glob("mpich_shm_*"))
     done = subprocess.run(command, **how)
+    for left in set(SHARED.glob("mpich_shm_*")) - before:  # by ranks that were killed
+        left.unlink(missing_ok=True)
     return done.returncode, done.stdout, done.stderr
 
 
