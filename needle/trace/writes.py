@@ -218,9 +218,12 @@ class Writing:
     def check_current(self, nodes: Iterable[Node]) -> None:
         """TraceError for a node whose value may lie in memory that was written since: eager code
         would read what was written, and compiled code what was there before."""
-        pending = list(nodes) if self._stale else []
+        pending, seen = list(nodes) if self._stale else [], set()
         while pending:
             node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
             if id(node) in self._stale:
                 raise TraceError(
                     f"tracing: {self.here} reads a tensor made before a write to "

@@ -97,6 +97,7 @@ class Rewriter(expr_functor.PyExprMutator):
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
+        self.module = module
         self.target = target
         self.on_gpu = target_info(target).is_gpu
         self.readers = readers_of(function)

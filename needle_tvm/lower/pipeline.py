@@ -110,13 +110,8 @@ _CLEAN = _plain(transform.CanonicalizeBindings)
 # Dead bindings that a pass left behind would count as readers for the next one.
 _DROP_DEAD = _plain(transform.DeadCodeElimination)
 
-_FUSE = (
-    _CLEAN,
-    _legalize_ops,
-    _plain(transform.AnnotateTIROpPattern),
-    fuse_planes,
-    recompute,
-    fuse_into_sums,
+_PATTERNS = (_CLEAN, _legalize_ops, _plain(transform.AnnotateTIROpPattern), fuse_planes)
+_JOIN = (
     _plain(transform.FoldConstant),
     separate_tuple_fields,
     _fuse_ops,
@@ -126,6 +121,8 @@ _FUSE = (
     _DROP_DEAD,
     _CLEAN,
 )
+
+_FUSE = {CPU: (*_PATTERNS, recompute, fuse_into_sums, *_JOIN), GPU: (*_PATTERNS, *_JOIN)}
 
 
 @dataclass(frozen=True)
@@ -151,17 +148,20 @@ _SHARE = (
     _DROP_DEAD,
 )
 _FOLD = (fold_scale, fold_shift, _DROP_DEAD, trim_taps)
-_LOWER = (
-    sink_reshapes,
-    _CLEAN,
-    _DROP_DEAD,
-    _lift_parameter_work,
-    *_FUSE,
-    view_reshapes,
-    _DROP_DEAD,
-    own_outputs,
-    empty_constants,
-)
+_LOWER = {
+    kind: (
+        sink_reshapes,
+        _CLEAN,
+        _DROP_DEAD,
+        _lift_parameter_work,
+        *fuse,
+        view_reshapes,
+        _DROP_DEAD,
+        own_outputs,
+        empty_constants,
+    )
+    for kind, fuse in _FUSE.items()
+}
 
 # By kind of TVM target (its code generator), then by stage.
 PIPELINES: dict[str, dict[str, Pipeline]] = {
@@ -173,7 +173,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         ),
         "fused": Pipeline(
             prefer_emit=True,
-            graph=(*_FUSE, own_outputs, empty_constants),
+            graph=(*_FUSE[CPU], own_outputs, empty_constants),
             schedule=(wrap_integers, keep_arithmetic, round_bfloat16, share_memory),
         ),
         "tuned": Pipeline(
@@ -205,7 +205,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 write_planes,
                 pack_pairs,
                 pack_weights,
-                *_LOWER,
+                *_LOWER[CPU],
             ),
             schedule=(
                 cpu.schedule,
@@ -225,7 +225,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
         ),
         "fused": Pipeline(
             prefer_emit=True,
-            graph=(*_FUSE, own_outputs, empty_constants),
+            graph=(*_FUSE[GPU], own_outputs, empty_constants),
             schedule=(gpu.by_default, keep_arithmetic, cuda_graph),
         ),
         "tuned": Pipeline(
@@ -240,7 +240,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
                 *_FOLD,
                 narrow_products,
                 _DROP_DEAD,
-                *_LOWER,
+                *_LOWER[GPU],
             ),
             schedule=(gpu.schedule, keep_arithmetic, cuda_graph),
         ),

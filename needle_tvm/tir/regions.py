@@ -13,12 +13,7 @@ from typing import Any
 from needle_tvm._tvm.names import PrimFunc, Target, s_tir, tirx, tvm, tvm_ffi
 from needle_tvm.tir import nests, tasks
 from needle_tvm.tir.extents import analyzer_of, substituted
-from needle_tvm.tir.functions import (
-    linear_in,
-    lowered_loops,
-    module_of,
-    variables_of,
-)
+from needle_tvm.tir.functions import linear_in, lowered_loops, module_of, variables_of
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)

@@ -32,7 +32,6 @@ def fuse_into_sums(module: IRModule, target: Target) -> IRModule:
 class _Rewriter(Rewriter):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
-        self._module = module
         self._sums: dict[Any, Any] = {}  # with the pattern, by the variable without
 
     def visit_call_(self, call: Any) -> Any:
@@ -44,7 +43,7 @@ class _Rewriter(Rewriter):
             return call
         name = call.args[0]
         if name not in self._sums:
-            function = self._module[name]
+            function = self.module[name]
             if not _is_long_sum(function):
                 return call
             function = function.with_attr(_PATTERN, OP_PATTERN.reduction)
@@ -57,7 +56,7 @@ class _Rewriter(Rewriter):
             return None
         if call.args[0] in self._sums.values():
             return OP_PATTERN.reduction
-        pattern = (self._module[call.args[0]].attrs or {}).get(_PATTERN)
+        pattern = (self.module[call.args[0]].attrs or {}).get(_PATTERN)
         return None if pattern is None else int(pattern)
 
 

@@ -36,7 +36,6 @@ def weight_gradients(module: IRModule, target: Target) -> IRModule:
 class _Rewriter(Rewriter):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
-        self._module = module
         self._geometries: dict[Any, list[int] | None] = {}
 
     def visit_call_(self, call: Any) -> Any:
@@ -99,7 +98,7 @@ class _Rewriter(Rewriter):
             return None
         function = call.args[0]
         if function not in self._geometries:
-            body = self._module[function].body
+            body = self.module[function].body
             found = [
                 block.annotations[WEIGHT_GRADIENT]
                 for block in nodes_in(body, NODES.sblock)
@@ -111,5 +110,5 @@ class _Rewriter(Rewriter):
 
 def _parts(batch: int, pixels: int) -> int:
     """The most groups of a batch of images of which each has _TERMS pixels."""
-    parts = (count for count in range(1, batch + 1) if batch % count == 0)
-    return max((n for n in parts if n == 1 or batch // n * pixels >= _TERMS), default=1)
+    parts = range(max(1, min(batch, batch * pixels // _TERMS)), 0, -1)
+    return next(count for count in parts if batch % count == 0)
