@@ -1,7 +1,7 @@
 """Replaces the gradient to a convolution's weights with a convolution, whose kernels are fast.
 
-Before: a call of the op `conv_weight` (x, g) without groups, where all shapes are static and no
-extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and the gradient `g`
+Before: a call of the op `conv_weight` (x, g) without groups, in float32 or float64, where all
+shapes are static and no extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and the gradient `g`
 (B, Y, Z, N) to the convolution's output.
 
 After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
@@ -24,6 +24,7 @@ from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.conv.trim_taps import trimmed
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
+_DTYPES = ("float32", "float64")  # a convolution of halves would round every partial sum
 _TERMS = 512  # of a sum that is taken in one part
 
 
@@ -45,6 +46,8 @@ class _Rewriter(Rewriter):
             return call
         x, g = call.args[1].fields
         images, gradient, result = map(static_shape, (x, g, call))
+        if not all(each.ty.dtype in _DTYPES for each in (x, g)):
+            return call
         if images is None or gradient is None or result is None or 0 in (*images, *gradient):
             return call
         stride, padding, dilation = geometry[:2], geometry[2:4], geometry[4:]

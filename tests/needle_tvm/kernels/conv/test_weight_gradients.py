@@ -94,9 +94,13 @@ def test_long_sums_are_taken_in_parts():
     [
         (gradient((3, 3), padding=(1, 1), groups=2), (Spec(2, 4, 4, 4), Spec(2, 4, 4, 6))),
         (gradient((3, 3), padding=(1, 1)), (Spec(0, 4, 4, 4), Spec(0, 4, 4, 6))),
+        *[
+            (gradient((1, 1)), (Spec(16, 9, 9, 2, dtype=dtype), Spec(16, 9, 9, 3, dtype=dtype)))
+            for dtype in ("float16", "bfloat16")
+        ],
         (lambda x, y: x * y, (Spec(2, 3), Spec(2, 3))),
     ],
-    ids=["groups", "no images", "another op"],
+    ids=["groups", "no images", "float16", "bfloat16", "another op"],
 )
 def test_what_stays(function, specs):
     check_stays(weight_gradients, needle_module(function, *specs), AVX512)
