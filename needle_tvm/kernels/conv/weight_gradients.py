@@ -1,8 +1,8 @@
 """Replaces the gradient to a convolution's weights with a convolution, whose kernels are fast.
 
 Before: a call of the op `conv_weight` (x, g) without groups, in float32 or float64, where all
-shapes are static and no extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and the gradient `g`
-(B, Y, Z, N) to the convolution's output.
+shapes are static and no extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and
+the gradient `g` (B, Y, Z, N) to the convolution's output.
 
 After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
 (Y, Z, B, N). An output pixel of this convolution is a tap of the original, so strides and dilation
