@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -30,9 +30,12 @@ from needle_tvm.tir.functions import nothing, tensors_of
 
 if TYPE_CHECKING:
     from needle.autograd import Node
+    from needle.backend_ndarray import NDArray
     from needle.op import Op
     from needle.trace import Graph, Leaf
     from needle_tvm.frontend.loops import Loops
+
+_FOLDED = 4096  # elements of a constant that may replace smaller ones
 
 
 def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) -> IRModule:
@@ -53,29 +56,66 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
         leaf.node: variable
         for leaf, variable in zip((*graph.inputs, *graph.params), arguments, strict=True)
     }
-    for leaf in graph.constants:
-        # Without a dtype, TVM would convert float64 to float32, and int64 to int32.
-        array = leaf.value.numpy()
-        values[leaf.node] = relax.const(array, array.dtype.name)
+    known = {leaf.node: leaf.value for leaf in graph.constants}
+
+    def value_of(node: Node) -> Any:
+        if node not in values:
+            # Without a dtype, TVM would convert float64 to float32, and int64 to int32.
+            array = known[node].numpy()
+            values[node] = relax.const(array, array.dtype.name)
+        return values[node]
+
     try:
         attributes = {"num_input": len(graph.inputs), **extents.attributes}
         with builder.function(MAIN, arguments, attrs=attributes):
             with builder.dataflow():
                 for node in graph.nodes:
-                    if node.op is not None:
-                        operands = [values[operand] for operand in node.input_nodes]
-                        if loops is not None and node.op.has_bodies:
-                            used, fixed = parts_read(graph, node), _fixed(graph)
-                            made = loops.emit(builder, node, operands, used, fixed, extents)
-                        else:
-                            made = _emit(builder, node, operands, prefer_emit, extents)
-                        values[node] = made
-                results = [builder.emit_output(values[node]) for node in graph.outputs]
+                    if node.op is None:
+                        continue
+                    if prefer_emit and _is_foldable(node, known, extents):
+                        known[node] = _folded(node, known)
+                        continue
+                    operands = [value_of(operand) for operand in node.input_nodes]
+                    if loops is not None and node.op.has_bodies:
+                        used, fixed = parts_read(graph, node), _fixed(graph)
+                        made = loops.emit(builder, node, operands, used, fixed, extents)
+                    else:
+                        made = _emit(builder, node, operands, prefer_emit, extents)
+                    values[node] = made
+                results = [builder.emit_output(value_of(node)) for node in graph.outputs]
             builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     except BaseException:
         builder._end_block()  # TVM warns on the terminal of a block that is left open
         raise
     return builder.get()
+
+
+def _is_foldable(node: Node, known: Collection[Node], extents: Extents) -> bool:
+    """Whether the node is one of needle's own ops on constants, of one result that is not much
+    larger than they are."""
+    op = node.op
+    if (
+        op is None
+        or not node.input_nodes
+        or not all(source in known for source in node.input_nodes)
+    ):
+        return False
+    if not type(op).__module__.startswith("needle.") or op.structural or op.has_bodies:
+        return False
+    if type(node.spec) is tuple or extents.used_by(node):
+        return False
+    operands = [prod(source.spec.shape) for source in node.input_nodes]
+    return prod(node.spec.shape) <= max(_FOLDED, *operands)
+
+
+def _folded(node: Node, known: Mapping[Node, NDArray]) -> Any:
+    """The result of an op on constants, by its eager kernel. TVM's FoldConstant compiles a function
+    for each such call, which takes 30 ms."""
+    try:
+        op: Any = node.op
+        return op.compute(*[known[source] for source in node.input_nodes])
+    except Exception as error:  # the error of any rule must name its op
+        raise _refused(node, sentence(error)) from error
 
 
 def _fixed(graph: Graph) -> set[Node]:

@@ -152,6 +152,16 @@ def divide(builder: relax.BlockBuilder, call: Any) -> Any:
     )
 
 
+def reshape(builder: relax.BlockBuilder, call: Any) -> Any:
+    """Reshape a constant at once: TVM's FoldConstant would compile a function for it."""
+    source, shape = call.args[0], static_shape(call)
+    if isinstance(source, relax.Var):
+        source = builder.lookup_binding(source)
+    if not isinstance(source, Constant) or shape is None or str(call.ty.dtype) == "bfloat16":
+        return call.op.get_attr("FLegalize")(builder, call)
+    return relax.const(source.value.numpy().reshape(shape), str(call.ty.dtype))
+
+
 # Relax operators that equal ops of needle's are legalised by these.
 _ELEMENTWISE: list[Any] = [
     op
@@ -167,5 +177,6 @@ RULES: dict[str, Callable[[relax.BlockBuilder, Any], Any]] = {
     "relax.multiply": multiply,
     "relax.divide": divide,
     "relax.mean": mean,
+    "relax.reshape": reshape,
     **{f"relax.{op.relax}": _as_emit_te(op()) for op in _ELEMENTWISE},
 }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, wraps
 from typing import Any
 
 from needle.backend_ndarray.dtypes import is_half
@@ -90,17 +90,14 @@ def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
 
 
 class Rewriter(expr_functor.PyExprMutator):
-    """The base of mutators of one function; derived classes are decorated with `mutator`.
-
-    `readers` are those of the original function, without what the mutator itself has bound.
-    """
+    """The base of mutators of one function; derived classes are decorated with `mutator`."""
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
         self.module = module
         self.target = target
         self.on_gpu = target_info(target).is_gpu
-        self.readers = readers_of(function)
+        self._function = function
         self._origins = Origins(parameters_of(function), self.lookup_binding)
         self._bounds = bounds_of(function)
 
@@ -108,6 +105,11 @@ class Rewriter(expr_functor.PyExprMutator):
         super().__init_subclass__(**options)
         if "visit_call_" in vars(cls):
             cls.visit_call_ = _of_the_same_type(cls.visit_call_)
+
+    @cached_property
+    def readers(self) -> Mapping[Any, list[Any]]:
+        """The readers of each variable of the original function, without what the mutator binds."""
+        return readers_of(self._function)
 
     def is_parameter_work(self, expr: Any) -> bool:
         """Whether `expr` depends on parameters alone."""

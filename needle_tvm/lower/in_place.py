@@ -360,7 +360,8 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
     if not wanted:
         return module, []
     main = relax.utils.copy_with_new_vars(module[MAIN])
-    results, memory = memory_of_results(main, bindings_of(main))
+    bound = bindings_of(main)
+    results, memory = memory_of_results(main, bound)
     bindings = [each for block in main.body.blocks for each in block.bindings]
     copied = {
         each.value.args[1]: each.value.args[0] for each in bindings if _copies(module, each.value)
@@ -372,7 +373,7 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
         written, parameter = memory[result], main.params[number]
         if written not in copied or memory.count(written) > 1:
             continue
-        if not _views(copied[written], bindings_of(main)).same_as(parameter):
+        if not _views(copied[written], bound).same_as(parameter):
             continue
         shape = written.ty.shape
         is_view = not nests.same(shape, parameter.ty.shape)
