@@ -12,7 +12,7 @@ from needle_tvm.tir.functions import static_shape
 
 
 def is_conv(expr: Any) -> TypeGuard[relax.Call]:
-    """Whether `expr` is a `conv2d` of NHWC images with HWIO weights and an NHWC result."""
+    """Return whether `expr` is a `conv2d` of NHWC images with HWIO weights and an NHWC result."""
     if not is_op(expr, "relax.nn.conv2d"):
         return False
     layouts = expr.attrs.data_layout, expr.attrs.kernel_layout, expr.attrs.out_layout
@@ -20,7 +20,7 @@ def is_conv(expr: Any) -> TypeGuard[relax.Call]:
 
 
 def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """The shapes of a convolution's input, weights and result; None if one is not static or empty,
+    """Return the shapes of a convolution's input, weights and result; None if one is not static or empty,
     or if `expr` is not such a convolution."""
     if not is_conv(expr):
         return None
@@ -50,7 +50,7 @@ def with_weights(
     dilation: Sequence[int] | None = None,
     groups: int | None = None,
 ) -> Any:
-    """The convolution `call` with other weights, and what else goes with them."""
+    """Return the convolution `call` with other weights, and what else goes with them."""
     attrs = call.attrs
     return relax.op.nn.conv2d(
         call.args[0] if images is None else images,

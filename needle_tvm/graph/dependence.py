@@ -10,12 +10,12 @@ from needle_tvm._tvm.names import relax, tvm
 
 
 def is_op(expr: Any, name: str) -> TypeGuard[relax.Call]:
-    """Whether `expr` calls the Relax operator `name`."""
+    """Return whether `expr` calls the Relax operator `name`."""
     return isinstance(expr, relax.Call) and expr.op == tvm.ir.Op.get(name)
 
 
 def operands(expr: Any) -> Sequence[Any]:
-    """The operands of an expression: a call's arguments, a tuple's fields."""
+    """Return the operands of an expression: a call's arguments, a tuple's fields."""
     if isinstance(expr, relax.Call):
         return expr.args
     if isinstance(expr, relax.Tuple):
@@ -24,14 +24,14 @@ def operands(expr: Any) -> Sequence[Any]:
 
 
 def bindings_of(function: relax.Function) -> dict[Any, Any]:
-    """The value bound to each variable of a function, in order."""
+    """Return the value bound to each variable of a function, in order."""
     return {
         binding.var: binding.value for block in function.body.blocks for binding in block.bindings
     }
 
 
 def readers_of(function: relax.Function) -> defaultdict[Any, list[Any]]:
-    """The expressions that read each variable, once per read; the function's result counts."""
+    """Return the expressions that read each variable, once per read; the function's result counts."""
     readers: defaultdict[Any, list[Any]] = defaultdict(list)
     for value in [*bindings_of(function).values(), function.body.body]:
         pending = [value]
@@ -44,7 +44,7 @@ def readers_of(function: relax.Function) -> defaultdict[Any, list[Any]]:
 
 
 def parameters_of(function: relax.Function) -> set[Any]:
-    """The arguments of a function that are parameters: those after its `num_input` inputs.
+    """Return the arguments of a function that are parameters: those after its `num_input` inputs.
 
     Empty if the function has no `num_input`.
     """
@@ -54,7 +54,7 @@ def parameters_of(function: relax.Function) -> set[Any]:
 
 
 def input_work_of(function: relax.Function) -> set[Any]:
-    """The inputs of a function, and the variables that depend on them."""
+    """Return the inputs of a function, and the variables that depend on them."""
     found = set(function.params[: int(function.attrs["num_input"])])
     for block in function.body.blocks:
         for binding in block.bindings:
@@ -76,11 +76,11 @@ class Origins:
         self._known: dict[Any, tuple[bool, bool]] = {}  # of a variable: (inputs, parameters)
 
     def is_parameter_work(self, expr: Any) -> bool:
-        """Whether `expr` depends on parameters and constants alone, on one parameter at least."""
+        """Return whether `expr` depends on parameters and constants alone, on one parameter at least."""
         return self._of(expr) == (False, True)
 
     def is_known(self, expr: Any) -> bool:
-        """Whether `expr` depends on parameters and constants alone."""
+        """Return whether `expr` depends on parameters and constants alone."""
         return not self._of(expr)[0]
 
     def _of(self, expr: Any) -> tuple[bool, bool]:
@@ -107,7 +107,7 @@ class Origins:
 
     @staticmethod
     def _read(expr: Any) -> list[Any]:
-        """The variables in an expression."""
+        """Return the variables in an expression."""
         found, pending = [], [expr]
         while pending:
             item = pending.pop()

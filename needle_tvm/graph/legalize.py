@@ -80,7 +80,7 @@ def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 def _extremum(
     op: Op, choose: Callable[[Any, Any], Any]
 ) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """The maximum or minimum of two tensors, or of a tensor and a number. A number is not put in a
+    """Return the maximum or minimum of two tensors, or of a tensor and a number. A number is not put in a
     buffer: schedules recognise epilogues of matmuls by this form."""
     of_two = _of_two(op)
 
@@ -100,7 +100,7 @@ def _extremum(
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a Relax value is a constant scalar, of a dtype that NumPy has."""
+    """Return whether a Relax value is a constant scalar, of a dtype that NumPy has."""
     constant = isinstance(value, Constant) and static_shape(value) == ()
     return constant and str(value.ty.dtype) != "bfloat16"
 
@@ -111,7 +111,7 @@ def _number(constant: Any) -> te.Tensor:
 
 
 def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """A rule that legalises an operator by `op.emit_te`."""
+    """Return a rule that legalises an operator by `op.emit_te`."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         return builder.call_te(lambda x: _emitted(op, x), *call.args, primfunc_name_hint=op.name)
@@ -120,7 +120,7 @@ def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 
 
 def _emitted(op: Op, *tensors: te.Tensor) -> te.Tensor:
-    """The result of `op.emit_te`; halves are computed in float32 and rounded once."""
+    """Return the result of `op.emit_te`; halves are computed in float32 and rounded once."""
     halves = {str(x.dtype) for x in tensors} & {*HALVES}
     out: te.Tensor = op.emit_te(TE_NAMESPACE, *map(_wide, tensors))
     return _te.cast(TE_NAMESPACE, out, *halves) if halves and is_floating(str(out.dtype)) else out

@@ -112,40 +112,40 @@ class Rewriter(expr_functor.PyExprMutator):
         return readers_of(self._function)
 
     def is_parameter_work(self, expr: Any) -> bool:
-        """Whether `expr` depends on parameters alone."""
+        """Return whether `expr` depends on parameters alone."""
         return self._origins.is_parameter_work(expr)
 
     def is_known(self, expr: Any) -> bool:
-        """Whether `expr` depends on parameters and constants alone."""
+        """Return whether `expr` depends on parameters and constants alone."""
         return self._origins.is_known(expr)
 
     def least(self, extent: Size) -> int:
-        """The least that an extent may be."""
+        """Return the least that an extent may be."""
         return extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[0]
 
     def most(self, extent: Size) -> int:
-        """The most that an extent may be; UNBOUNDED if it has no upper bound."""
+        """Return the most that an extent may be; UNBOUNDED if it has no upper bound."""
         high = extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[1]
         return UNBOUNDED if high is None else high
 
     def middle(self, extent: Size) -> int:
-        """An extent, or the geometric mean of its bounds if it is symbolic."""
+        """Return an extent, or the geometric mean of its bounds if it is symbolic."""
         if isinstance(extent, int):
             return extent
         return round(math.sqrt(max(1, self.least(extent)) * self.most(extent)))
 
     def large(self, extent: Size, size: int) -> int:
-        """An extent, or if it is symbolic `size`, or the most that it may be if that is less."""
+        """Return an extent, or if it is symbolic `size`, or the most that it may be if that is less."""
         return extent if isinstance(extent, int) else min(self.most(extent), size)
 
     def only_use(self, expr: Any) -> Any:
-        """The value of the variable `expr`, or None unless it is read in exactly one place."""
+        """Return the value of the variable `expr`, or None unless it is read in exactly one place."""
         if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
             return None
         return self.lookup_binding(expr)
 
     def half_of(self, operand: Any) -> Any:
-        """The tensor of halves that `operand` casts to float32; None if it is not such a cast."""
+        """Return the tensor of halves that `operand` casts to float32; None if it is not such a cast."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if not is_op(value, "relax.astype") or not is_half(str(value.args[0].ty.dtype)):
             return None

@@ -46,7 +46,7 @@ def view_of(expr: Any, lookup: Lookup) -> View:
 
 
 def order_of(call: Any) -> list[int]:
-    """The axes of a permutation's source in the order of its result."""
+    """Return the axes of a permutation's source in the order of its result."""
     count, axes = len(shape_of(call.args[0]) or ()), call.attrs.axes
     return [int(a) % count for a in (reversed(range(count)) if axes is None else axes)]
 
@@ -90,7 +90,7 @@ def _numbers(items: Any) -> list[int]:
 
 
 def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -> list[Any]:
-    """The index after a reshape to `other` of element `index` of an array of `shape`.
+    """Return the index after a reshape to `other` of element `index` of an array of `shape`.
 
     Neighbouring axes are fused only as far as the extents require, and splitting an axis needs no
     division. From symbolic extents on of which neither is known to divide the other, all are fused.
@@ -131,7 +131,7 @@ def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -
 
 
 def _is_less(left: Size, right: Size) -> bool | None:
-    """Whether one extent is less than another that it does not equal; None if neither is known to
+    """Return whether one extent is less than another that it does not equal; None if neither is known to
     divide the other."""
     if isinstance(left, int) and isinstance(right, int):
         return left < right

@@ -50,7 +50,7 @@ _MOST_LOADS = 32
 
 
 def most_beside(step: int) -> int:
-    """The most cache lines, each `step` bytes after the one before, that an L1 cache keeps at once.
+    """Return the most cache lines, each `step` bytes after the one before, that an L1 cache keeps at once.
 
     With 1024 float32 channels on a Zen 4, tiles of 14 rows or pixels are a fifth to a quarter
     slower than tiles of 8 or 7.
@@ -59,7 +59,7 @@ def most_beside(step: int) -> int:
 
 
 def blocks_of(sch: Schedule) -> list[Any]:
-    """The blocks to schedule; empty for a statement that an op wrote itself."""
+    """Return the blocks to schedule; empty for a statement that an op wrote itself."""
     try:
         root = sch.get_sblock("root")
     except SCHEDULE_ERROR:
@@ -68,24 +68,24 @@ def blocks_of(sch: Schedule) -> list[Any]:
 
 
 def extent(sch: Schedule, loop: Any) -> int:
-    """The iterations of a loop; the most that there may be if they are symbolic."""
+    """Return the iterations of a loop; the most that there may be if they are symbolic."""
     count = sch.get(loop).extent
     return int(count) if isinstance(count, tirx.IntImm) else extents.most(sch.mod["main"], count)
 
 
 def least_extent(sch: Schedule, loop: Any) -> int:
-    """The fewest iterations that a loop may have."""
+    """Return the fewest iterations that a loop may have."""
     count = sch.get(loop).extent
     return int(count) if isinstance(count, tirx.IntImm) else extents.least(sch.mod["main"], count)
 
 
 def is_symbolic(sch: Schedule, loop: Any) -> bool:
-    """Whether a loop's number of iterations is known only at the call."""
+    """Return whether a loop's number of iterations is known only at the call."""
     return not isinstance(sch.get(loop).extent, tirx.IntImm)
 
 
 def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
-    """Whether TVM 0.27 can fuse loops: from the fused one it must derive the indices again, by
+    """Return whether TVM 0.27 can fuse loops: from the fused one it must derive the indices again, by
     divisions by all extents but the first one. It does if those that are symbolic are different
     variables."""
     symbolic = [loop for loop in loops if is_symbolic(sch, loop)]
@@ -97,23 +97,23 @@ def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
 
 
 def divides(sch: Schedule, loop: Any, factor: int) -> bool:
-    """Whether a loop's number of iterations is always a multiple of `factor`."""
+    """Return whether a loop's number of iterations is always a multiple of `factor`."""
     return extents.is_multiple(sch.get(loop).extent, factor)
 
 
 def block_work(sch: Schedule, block: Any) -> int:
-    """The number of scalar operations of a block: the product of its loops' extents."""
+    """Return the number of scalar operations of a block: the product of its loops' extents."""
     work = int(sch.get(block).annotations.get(WRITTEN, 1))
     return work * math.prod(extent(sch, loop) for loop in sch.get_loops(block))
 
 
 def calls_functions(sch: Schedule, block: Any) -> bool:
-    """Whether a block computes exponentials or the like, which are long when unrolled."""
+    """Return whether a block computes exponentials or the like, which are long when unrolled."""
     return has_functions(sch.get(block).body)
 
 
 def has_functions(root: Any) -> bool:
-    """Whether an expression or a statement computes exponentials or the like."""
+    """Return whether an expression or a statement computes exponentials or the like."""
     return any(getattr(call.op, "name", "") in _FUNCTIONS for call in nodes_in(root, NODES.call))
 
 
@@ -133,7 +133,7 @@ def annotated(sch: Schedule, key: str) -> Any:
 
 
 def is_written(sch: Schedule, block: Any) -> bool:
-    """Whether a block holds its vectors already (`WRITTEN`).
+    """Return whether a block holds its vectors already (`WRITTEN`).
 
     Nothing may be inlined into such a block: TVM would recompute the regions that it reads and
     writes, and count its registers among them.
@@ -142,7 +142,7 @@ def is_written(sch: Schedule, block: Any) -> bool:
 
 
 def is_partial(sch: Schedule, block: Any) -> bool:
-    """Whether `kernels.reduce.cpu_partial` made a block."""
+    """Return whether `kernels.reduce.cpu_partial` made a block."""
     return PARTIAL in sch.get(block).annotations
 
 
@@ -165,13 +165,13 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
 
 
 def work(function: PrimFunc) -> int:
-    """The number of scalar operations of a function's largest block, at most."""
+    """Return the number of scalar operations of a function's largest block, at most."""
     sch = Schedule(function)
     return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
 
 
 def least_work(function: PrimFunc) -> int:
-    """The number of scalar operations of a function's largest block, at the least of its symbolic
+    """Return the number of scalar operations of a function's largest block, at the least of its symbolic
     extents, one at least."""
     sch = Schedule(function)
 
@@ -214,7 +214,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
 
 
 def _converts_a_number(sch: Schedule, block: Any) -> bool:
-    """Whether a block is a conversion of a tensor of no axes, which loops do once if inlined."""
+    """Return whether a block is a conversion of a tensor of no axes, which loops do once if inlined."""
     found = sch.get(block)
     value = getattr(found.body, "value", None)
     if not found.writes or found.writes[0].source.shape or not isinstance(value, NODES.cast):
@@ -302,17 +302,17 @@ def in_registers(sch: Schedule, block: Any, at: Any, axes: int) -> None:
 
 
 def lanes_of(sch: Schedule, block: Any, target: Target) -> int:
-    """The number of elements that a block writes per vector register."""
+    """Return the number of elements that a block writes per vector register."""
     return target_info(target).lanes(written_dtype(sch.get(block)))
 
 
 def item_bytes(dtype: str) -> int:
-    """The size of a dtype's elements in memory."""
+    """Return the size of a dtype's elements in memory."""
     return int(tvm_ffi.dtype(dtype).itemsize)
 
 
 def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:
-    """The side of a square tile along an axis: a divisor of its length if that exceeds half a
+    """Return the side of a square tile along an axis: a divisor of its length if that exceeds half a
     vector, so that no tile has to check where the axis ends."""
     if extent(sch, loop) <= lanes:
         return extent(sch, loop)
@@ -321,7 +321,7 @@ def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:
 
 
 def sums_along_rows(sch: Schedule, block: Any) -> bool:
-    """Whether a reduction reads its terms along rows: every operand that differs between terms has
+    """Return whether a reduction reads its terms along rows: every operand that differs between terms has
     a reduction axis in its last index."""
     details = sch.get(block)
     result = details.writes[0].source

@@ -26,7 +26,7 @@ REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites
 
 
 def names() -> tuple[str, ...]:
-    """The names that `without` accepts: rules, and steps for functions that no rule fits."""
+    """Return the names that `without` accepts: rules, and steps for functions that no rule fits."""
     others = (*REDUCTIONS, split_loops, whole_vectors)
     return (*(each.name for each in rules(CPU)), *(each.__name__ for each in others))
 
@@ -86,7 +86,7 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """The `knob_candidates.choices` of a function of symbolic extents, for which TVM's search makes
+    """Return the `knob_candidates.choices` of a function of symbolic extents, for which TVM's search makes
     nothing. Other functions have `variants`."""
     if not symbols_of(function):
         return iter(())
@@ -99,7 +99,7 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """The module to compile for a choice, as `knob_candidates.realised`."""
+    """Return the module to compile for a choice, as `knob_candidates.realised`."""
     return knob_candidates.realised(module, target, rules(CPU), whole_vectors)
 
 

@@ -46,7 +46,7 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
 
 
 def _is_well_typed(function: PrimFunc) -> bool:
-    """Whether the operands of each node have one type. TVM merges a reduction's initialisation and
+    """Return whether the operands of each node have one type. TVM merges a reduction's initialisation and
     the cast of its result into one statement if there is one term, which then mixes both types."""
     pairs = [
         *((node.true_value, node.false_value) for node in nodes_in(function, NODES.select)),

@@ -19,7 +19,7 @@ _THREADS = 256  # per block: whole warps, and several blocks per multiprocessor
 
 
 def names() -> tuple[str, ...]:
-    """The names that `without` accepts: those of our rules."""
+    """Return the names that `without` accepts: those of our rules."""
     return tuple(each.name for each in rules(GPU))
 
 
@@ -89,7 +89,7 @@ def _particular(function: PrimFunc) -> PrimFunc:
 
 
 def _written(function: PrimFunc) -> list[Any]:
-    """The parameters of a function that it writes to."""
+    """Return the parameters of a function that it writes to."""
     given = list(function.params)
     stores = nodes_in(function.body, NODES.store)
     return [each for each in given if any(store.buffer.same_as(each) for store in stores)]
@@ -114,7 +114,7 @@ def _on_threads(function: PrimFunc) -> PrimFunc:
 
 
 def _over_grid(loop: Any) -> Any:
-    """The loop with a block of one thread for each iteration."""
+    """Return the loop with a block of one thread for each iteration."""
     index = tirx.Var("blockIdx.x", str(loop.loop_var.ty))
     thread = tirx.IterVar(None, index, tirx.IterVar.ThreadIndex, "blockIdx.x")
     kind = tirx.ForKind.THREAD_BINDING

@@ -35,7 +35,7 @@ _TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda *_: DLIGHT, 1, "TVM")
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """The `knob_candidates.choices` of a function of `gpu.prepared`."""
+    """Return the `knob_candidates.choices` of a function of `gpu.prepared`."""
     with target:
         default = gpu.schedule_function(function, target)
         rows = _candidates(function, target)
@@ -43,5 +43,5 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """The module to compile for a choice, as `knob_candidates.realised`."""
+    """Return the module to compile for a choice, as `knob_candidates.realised`."""
     return knob_candidates.realised(module, target, [*rules(GPU), _TVMS])

@@ -72,7 +72,7 @@ def realised(
 
 
 def is_noted(trace: str) -> bool:
-    """Whether the text of a trace holds a note of `choices`: it schedules nothing by itself."""
+    """Return whether the text of a trace holds a note of `choices`: it schedules nothing by itself."""
     return f'"{NOTE}"' in trace
 
 
@@ -86,7 +86,7 @@ def _text(rule: Rule, knobs: Any) -> str:
 
 
 def _digest(scheduled: PrimFunc) -> str:
-    """A hash of a function without its attributes."""
+    """Return a hash of a function without its attributes."""
     for name in dict(scheduled.attrs or {}):
         scheduled = scheduled.without_attr(name)
     return structural_hash(module_of(scheduled))

@@ -52,5 +52,5 @@ def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
 
 
 def is_scheduled(function: PrimFunc) -> bool:
-    """Whether a function is marked as scheduled."""
+    """Return whether a function is marked as scheduled."""
     return SCHEDULED in (function.attrs or {})

@@ -48,5 +48,5 @@ _RULES = {
 
 
 def rules_of(target: Target) -> Rules:
-    """The rules for a target."""
+    """Return the rules for a target."""
     return _RULES[target_info(target).kind]

@@ -11,7 +11,7 @@ from needle_tvm.tir.extents import symbols_of
 
 
 def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> PrimFunc:
-    """The function that runs the first of `variants` whose condition holds, or the last one.
+    """Return the function that runs the first of `variants` whose condition holds, or the last one.
 
     Variants are schedules of `function`, whose parameters and variables may have other names. A
     condition is an expression of the variables in the shapes of `function`'s parameters.
@@ -27,7 +27,7 @@ def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> Prim
 
 
 def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
-    """Whether tiles of `rows` rows are best for m rows, given that no smaller ones are:
+    """Return whether tiles of `rows` rows are best for m rows, given that no smaller ones are:
     one of them holds all rows, or there are more than the largest tile has and these cover them
     with the fewest to spare of the tiles `among`, if it has any."""
     fits = m <= tirx.const(rows, "int64")
@@ -41,12 +41,12 @@ def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
 
 
 def _covered(m: Any, rows: int) -> Any:
-    """The rows of all tiles."""
+    """Return the rows of all tiles."""
     return tirx.floordiv(m + (rows - 1), tirx.const(rows, "int64")) * rows
 
 
 def _renamed(function: PrimFunc, scheduled: PrimFunc, number: int) -> Any:
-    """A variant's body: of the parameters and symbolic extents of `function`, with other variables
+    """Return a variant's body: of the parameters and symbolic extents of `function`, with other variables
     of its own, and with a name of its own for its root block."""
     own = s_tir.renew_defs(scheduled)
     values = dict(zip(own.params, function.params, strict=True))

@@ -1,14 +1,14 @@
 """Lets a function's arrays lie at any address that is a multiple of their element's size.
 
-TVM takes for granted that arrays begin at multiples of 64 bytes, and its code kills the process
-otherwise. NumPy's arrays mostly begin elsewhere; a copy of an input takes longer than vector loads
-that cross cache lines.
+TVM assumes that arrays begin at multiples of 64 bytes, and its code kills the process if one does
+not. Most NumPy arrays begin elsewhere, and copying an input takes longer than vector loads that
+cross cache lines.
 
-Before: the buffers that are a function's parameters are aligned to 64 bytes.
+Before: the buffers that are a function's parameters have an alignment of 64 bytes.
 
-After: they are aligned to their elements, and so are the buffers by which tensor intrinsics name
-parts of them, which may not be better aligned. Buffers that the function allocates stay as they
-are.
+After: they have the alignment of their elements. So have the buffers by which tensor intrinsics
+name parts of them, since a part may be aligned no better. Buffers that the function allocates stay
+as they are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The kernels of a body, taken from its scheduled module."""
+"""Takes the kernels of a loop's or choice's body from its scheduled module."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from needle_tvm.tir.functions import NODES
 
 @dataclass
 class Body:
-    """The calls of a lowered body's `main`, with the values that they read and write by key."""
+    """The calls of a lowered body's `main`. Keys name the values that the calls read and write."""
 
     parameters: list[Any]
     region: Region
-    results: list[Any] = field(default_factory=list)  # keys
+    results: list[Any] = field(default_factory=list)  # keys of the body's results
     operands: list[Any] = field(default_factory=list)  # keys that kernels read or write
-    made: set[Any] = field(default_factory=set)  # keys of what kernels write
+    made: set[Any] = field(default_factory=set)  # keys that kernels write
 
     def constants(self, known: Collection[Any], ends: Iterable[Any]) -> list[Any]:
-        """The keys that kernels read or that are among `ends`, but for those that kernels write and
-        those that are `known`."""
+        """Return the keys that kernels read and the keys in `ends`, without those that kernels
+        write and those in `known`."""
         used = dict.fromkeys([*self.operands, *ends])
         return [key for key in used if key not in known and key not in self.made]
 
 
 def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) -> Body:
     """Take the scheduled module of a body apart. `add` enters functions that kernels call into the
-    caller's module. Raises TranslationError for what is no plain list of kernels."""
+    caller's module. Raises TranslationError if the body is not a plain list of kernels."""
     main = module["main"]
     body = Body(list(main.params), Region(bounds_of(main)))
     source: dict[Any, Any] = {}  # a variable -> the key of the value that it names or views
@@ -67,7 +67,7 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
                     if regions.may_fail(lowered[value.args[0]].body):
                         raise TranslationError(
                             f"{value.args[0].name_hint} calls packed functions or asserts, and "
-                            "nothing in a loop or choice can pass its error on"
+                            "code in a loop or choice cannot report its error"
                         )
                     kernel = Kernel.called(function, lowered[value.args[0]], value)
                 results = [var]
@@ -88,7 +88,8 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
 
 
 def with_tasks(function: PrimFunc, module: IRModule, add: Callable[[PrimFunc], Any]) -> PrimFunc:
-    """A function that calls those of a module, as one that calls them in the caller's module."""
+    """Return a function whose calls of functions of `module` call them in the caller's module.
+    `add` enters these functions there."""
     named = {variable.name_hint: variable for variable in module.get_global_vars()}
 
     def called(call: Any) -> Any:

@@ -41,16 +41,17 @@ from needle_tvm.target.spec import TargetSpec
 from needle_tvm.tir.extents import bounds_of
 
 Progress = Callable[[str], None]
-MAIN = "main"  # the function that is the model
-TRANSFORM = f"{MAIN}_transform_params"  # and the one that prepares its parameters, once
+MAIN = "main"  # the function that computes the model
+TRANSFORM = f"{MAIN}_transform_params"  # the function that prepares its parameters, once
 
 
 @in_turn
 def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule:
-    """Run the variant's graph passes on a Relax module, whatever frontend made it.
+    """Run the variant's graph passes on a Relax module from any frontend.
 
-    Its function `main` takes `num_input` inputs (an attribute) and then the parameters. Their
-    extents may be symbolic, for a CPU. Raises TargetError for symbolic ones for a GPU.
+    The function `main` of `module` takes its inputs (the attribute `num_input` gives their number)
+    and then the parameters. For a CPU, their extents may be symbolic. Raises TargetError for
+    symbolic extents if `target` is a GPU.
     """
     check_well_formed(module)
     symbols = list(bounds_of(module[MAIN]))
@@ -69,8 +70,8 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
 
 
 def digest(module: IRModule, signature: dict[str, Any]) -> str | None:
-    """SHA-256 of a module, with its constants, and of its signature; None if they hold what has no
-    text, such as a function."""
+    """Return the SHA-256 of a module, with its constants, and of its signature; None if they hold
+    something that has no text, such as a function."""
     try:
         text = f"{tvm.ir.save_json(module)}\n{json.dumps(signature, sort_keys=True)}"
     except TypeError:
@@ -79,11 +80,11 @@ def digest(module: IRModule, signature: dict[str, Any]) -> str | None:
 
 
 def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, Any]:
-    """Compile a scheduled module into `folder`: the library and the script it was made from.
+    """Compile a scheduled module into `folder`: its library, and the script of the module.
 
-    Returns the manifest's entries about it: `kernels`, the resources of each GPU kernel as reported
-    by ptxas, `libraries`, which must be found where the library is loaded, and `in_place`, the
-    pairs (result, input) that `main_in_place` serves.
+    Returns the manifest's entries about the library: `kernels` lists the resources of each GPU
+    kernel as ptxas reports them, `libraries` names the libraries that the loading machine needs,
+    and `in_place` holds the pairs (result, input) that `main_in_place` serves.
     """
     with compiling:
         if target_info(target).is_cpu:
@@ -103,7 +104,7 @@ def write_library(module: IRModule, target: Target, folder: Path) -> dict[str, A
         in_place.extend(served)
         return module
 
-    # Linked elsewhere first: a full disk then fails in our own checked copy, not in the linker.
+    # Link in a temporary folder: if a disk is full, our checked copy fails, not the linker.
     temporary = Path(tempfile.gettempdir())
     try:
         with scratch_folder("needle-build-") as temporary:
@@ -166,7 +167,8 @@ def describe(
     target: Target,
     notes: dict[str, Any],
 ) -> dict[str, Any]:
-    """The manifest of a compiled module, except for what is known only after writing its files."""
+    """Return the manifest of a compiled module, without the entries known only once its files are
+    written."""
     names = {variable.name_hint for variable in module.get_global_vars()}
     transform = TRANSFORM if TRANSFORM in names else None
     by_kernel = BY_KERNEL if BY_KERNEL in names else None

@@ -1,10 +1,11 @@
-"""Adds `main_into`: `main` with its results in memory that the caller gives.
+"""Adds `main_into`: `main`, but with results written to memory that the caller passes in.
 
-Before: each result of `main`, after memory planning, lies in an allocation of its own, perhaps as a
-view of another shape.
+Before: after memory planning, each result of `main` lies in an allocation of its own; the result
+may be a view of it in another shape.
 
-After: `main_into` takes the results as arguments between inputs and parameters, of the results'
-types, and writes them. It returns them. A module without that precondition stays as it is.
+After: `main_into` takes arrays of the results' types as arguments between inputs and parameters,
+writes the results to them, and returns them. If a result has no allocation of its own, the module
+stays as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _ALLOCATION, VIEW = "relax.builtin.alloc_tensor", "relax.reshape"
 
 
 def add_into(module: IRModule) -> IRModule:
-    """Add the function to a module after `StaticPlanBlockMemory`."""
+    """Add `main_into` to a module after `StaticPlanBlockMemory`."""
     main = relax.utils.copy_with_new_vars(module[MAIN])
     bound = bindings_of(main)
     results, memory = memory_of_results(main, bound)
@@ -57,14 +58,15 @@ def add_into(module: IRModule) -> IRModule:
 def memory_of_results(
     main: relax.Function, bound: Mapping[Any, Any]
 ) -> tuple[list[Any], list[Any]]:
-    """The results of `main`, and for each the variable of its allocation; None if it has none."""
+    """Return the results of `main`, and the variable of each one's allocation (None if it has
+    none)."""
     result = _renamed(main.body.body, bound)
     results = list(result.fields) if isinstance(result, relax.Tuple) else [result]
     return results, [_allocation(each, bound) for each in results]
 
 
 def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """What stands behind a variable, its other names and fields of tuples looked through."""
+    """Return the value behind a variable, past other names and fields of tuples."""
     while isinstance(value, relax.Var) and value in bound:
         behind = bound[value]
         if isinstance(behind, relax.TupleGetItem):
@@ -79,8 +81,8 @@ def _renamed(value: Any, bound: Mapping[Any, Any]) -> Any:
 
 
 def _allocation(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """The variable whose allocation, seen as another shape or not, a result is; None if it is not
-    one."""
+    """Return the variable whose allocation holds a result, perhaps seen in another shape; None if
+    no allocation does."""
     value = _renamed(value, bound)
     while isinstance(value, relax.Var) and is_op(bound.get(value), VIEW):
         value = _renamed(bound[value].args[0], bound)

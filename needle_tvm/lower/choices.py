@@ -1,7 +1,7 @@
-"""A choice as one function: the kernels of two branches, of which one runs.
+"""Makes one function of a choice: it holds the kernels of two branches, and runs one of them.
 
 if predicate: the kernels of the true branch, in a parallel region if threads pay
-else: those of the false branch
+else: the kernels of the false branch
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def choice_function(
     add: Callable[[PrimFunc], Any],
     alone: bool,
 ) -> Plan:
-    """The function of a choice, which takes a predicate, `inputs` and constants. A branch is given
-    with the keys of the inputs that it reads, and of its results. `add` enters functions that it
-    calls into the module. With `alone`, it runs on one thread."""
+    """Return the function of a choice. It takes a predicate, `inputs` and constants. Each branch
+    comes with the keys of the inputs that it reads and the keys of its results. `add` enters
+    functions that it calls into the module. With `alone`, it runs on one thread."""
     constants = [key for body, known, ends in branches for key in body.constants(known, ends)]
     constants = list(dict.fromkeys(constants))
     shapes = [shape for shape, _ in (*inputs, *results, *map(spec_of, constants))]

@@ -1,21 +1,21 @@
-"""Marks models that may be captured as one CUDA graph, and adds the functions that this needs.
+"""Marks models that the runtime may capture as one CUDA graph, and adds the functions for it.
 
-A graph is replayed with the addresses that it was captured with: those of inputs, outputs, weights
-and all intermediates. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or
-writes an output, and assumes that weights never move. Here the runtime has buffers of its own for
-inputs (`needle_tvm/runtime/replay.py`), and captures again for other weights.
+A graph is replayed with the addresses at its capture: those of inputs, outputs, weights and all
+intermediates. TVM's own `RewriteCUDAGraph` leaves out every kernel that reads an input or writes an
+output, and assumes that weights never move. Here the runtime keeps its own buffers for inputs
+(`needle_tvm/runtime/replay.py`), and captures the graph again if the weights move.
 
 `cuda_graph` marks the `main` of a scheduled module if
 - all shapes are constant, and its body is a sequence of calls of PrimFuncs or external functions,
-  views and tuples, so that the host has nothing to decide at run time;
-- none of the PrimFuncs allocates global memory: TVM's host code would take that from a pool of its
-  own, which may hand it to others or free it;
+- none of the PrimFuncs allocates global memory: TVM's host code would take it from a pool of its
+  own, which may free it or lend it to other code;
+- the graph pays, by the estimate of `_pays`.
 - it pays, by the estimate of `_pays`.
 
-`add_graph_functions` runs after `main` is lowered to calls with explicit memory, and adds
-- `main_for_graph`, which is `main` but returns, after its outputs, all memory that it allocated: a
+`add_graph_functions` runs after `main` is lowered to calls with explicit memory. It adds
+- `main_for_graph`: `main`, but it also returns, after its outputs, all memory that it allocated. A
   graph may be replayed as long as that memory is kept;
-- `main_results`, which returns new tensors like the outputs, uninitialised.
+- `main_results`: returns new, uninitialised tensors like the outputs.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _KERNELS = ("relax.call_tir", "relax.call_dps_packed")
 _VIEW = "relax.reshape"
 _ALLOCATIONS = ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor")
 
-# The estimate of whether a graph pays, designed by arithmetic and not measured. For each kernel,
-# the host takes about 3 us: 2 to 2.5 for CUDA's launch, the rest for the virtual machine's call and
-# for packing arguments. A graph takes about as long as two kernels, however many it holds. Each
-# input and output is copied once more on the device: one call of the driver, and its bytes are read
-# and written at 1 TB/s or more on an A100 or newer.
+# Estimates whether a graph pays. The numbers come from arithmetic, not from measurements. For each
+# kernel, the host takes about 3 us: 2 to 2.5 for CUDA's launch, the rest for the virtual machine's
+# call and for packing arguments. A graph takes about as long as two kernels, however many it holds.
+# Each input and output is copied once more on the device: one call of the driver, and its bytes are
+# read and written at 1 TB/s or more on an A100 or newer.
 _KERNEL_US, _GRAPH_US, _COPY_US = 3.0, 6.0, 2.0
 _COPIED_BYTES_PER_US = 0.5e6
 
 
 def cuda_graph(module: IRModule, target: Target) -> IRModule:
-    """Mark the module's `main` if it may be captured and that pays."""
+    """Mark the module's `main` if it may be captured and the graph pays."""
     main = module[MAIN]
     return mark(module) if _has_static_shapes(main) and _pays(main) else module
 
 
 def mark(module: IRModule) -> IRModule:
-    """Mark the module's `main` if it may be captured, whether or not that pays."""
+    """Mark the module's `main` if it may be captured, whether or not the graph pays."""
     main = module[MAIN]
     functions = prim_funcs(module)
     called = {functions[name] for name in calls_of(module, MAIN)}
@@ -64,12 +64,12 @@ def mark(module: IRModule) -> IRModule:
 
 
 def is_marked(module: IRModule) -> bool:
-    """Whether `cuda_graph` has marked the module's `main`."""
+    """Return whether `cuda_graph` has marked the module's `main`."""
     return _MARK in (module[MAIN].attrs or {})
 
 
 def add_graph_functions(module: IRModule) -> IRModule:
-    """Add the two functions to a marked module; return any other module unchanged.
+    """Add `main_for_graph` and `main_results` to a marked module; return others unchanged.
 
     Takes a module after `StaticPlanBlockMemory`.
     """
@@ -83,7 +83,7 @@ def add_graph_functions(module: IRModule) -> IRModule:
 
 
 def _results(main: relax.Function) -> relax.Function:
-    """A function without parameters that allocates tensors like the results of `main`."""
+    """Return a function without parameters that allocates tensors like the results of `main`."""
     builder = relax.BlockBuilder()
     with builder.function(RESULTS, [], pure=False):
         found = [
@@ -95,7 +95,8 @@ def _results(main: relax.Function) -> relax.Function:
 
 
 def _keeping_memory(function: relax.Function) -> relax.Function:
-    """The lowered function, returning everything that it allocates after its results."""
+    """Return the lowered function, changed to return all memory that it allocates after its
+    results."""
     body = function.body
     bound = bindings_of(function)
     result = body.body
@@ -134,8 +135,8 @@ def _is_static(ty: Any) -> bool:
 
 
 def _allocates(function: PrimFunc) -> bool:
-    """Whether a function accesses a buffer of its own in global memory. A rule that keeps such a
-    buffer's values in registers leaves the unused buffer behind, and TVM drops it."""
+    """Return whether a function accesses a buffer of its own in global memory. An unused buffer
+    does not count: a rule that keeps its values in registers leaves it behind, and TVM drops it."""
     accessed = [
         *(load.source for load in nodes_in(function.body, NODES.load)),
         *(store.buffer for store in nodes_in(function.body, NODES.store)),
@@ -148,7 +149,8 @@ def _allocates(function: PrimFunc) -> bool:
 
 
 def _pays(main: relax.Function) -> bool:
-    """Whether one launch of all kernels saves more time than copying inputs and outputs costs."""
+    """Return whether one launch of all kernels saves more time than copying inputs and outputs
+    costs."""
     kernels = sum(
         any(is_op(value, name) for name in _KERNELS) for value in bindings_of(main).values()
     )

@@ -1,4 +1,4 @@
-"""A function that holds the kernels of bodies: its parameters, and where each value lies."""
+"""Builds a function that holds the kernels of bodies: its parameters, and each value's place."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from needle_tvm.lower.region import place_values
 from needle_tvm.tir import nests, regions, tasks
 from needle_tvm.tir.functions import simplified, variables_of
 
-Place = tuple[Any, Any]  # a flat buffer, and the first element there
+Place = tuple[Any, Any]  # a flat buffer, and the index of the value's first element in it
 Shaped = tuple[Sequence[Any], str]  # the shape of a value, in the caller's variables, and its dtype
 ZERO = tirx.const(0, "int64")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The function of a loop or a choice. It takes values, `constants` of bodies and `numbers`;
-    it returns its results and `workspaces` (dtype and number of elements)."""
+    """The function of a loop or a choice. It takes values, the `constants` of its bodies and
+    `numbers`; it returns its results and `workspaces` (dtype and number of elements of each)."""
 
     function: PrimFunc
     constants: list[Any]
-    numbers: list[Any]  # variables, which have the names of the caller's
+    numbers: list[Any]  # variables, named as the caller's are
     workspaces: list[tuple[str, Any]]
 
 
 class Frame:
-    """Builds such a function. `shapes` are those of all its values; `add` enters functions that it
-    calls into the module."""
+    """Builds the function of a loop or a choice. `shapes` are the shapes of all its values; `add`
+    enters functions that it calls into the module."""
 
     def __init__(
         self, bodies: Sequence[Body], shapes: Iterable[Any], add: Callable[[PrimFunc], Any]
     ) -> None:
         self._bodies, self._add = bodies, add
-        self._own: dict[Any, Any] = {}  # variables of callers -> the function's
+        self._own: dict[Any, Any] = {}  # a caller's variable -> the function's variable
         by_name: dict[str, Any] = {}
         variables = [v for body in bodies for v in body.region.callers()]
         extents = [extent for shape in shapes for extent in shape if not isinstance(extent, int)]
@@ -52,13 +52,13 @@ class Frame:
         self._workspaces: list[tuple[str, Any]] = []
 
     def put(self, expr: Any) -> Any:
-        """An extent in the function's own variables."""
+        """Return an extent in the function's own variables."""
         if isinstance(expr, int):
             return tirx.const(expr, "int64")
         return simplified(nests.substitute(expr, self._own)) if self._own else expr
 
     def size(self, shape: Sequence[Any]) -> Any:
-        """The number of elements."""
+        """Return the number of elements."""
         total = tirx.const(1, "int64")
         for extent in shape:
             total = total * self.put(extent)
@@ -69,7 +69,7 @@ class Frame:
         return regions.new_buffer(name, [self.put(n) for n in shape], dtype)
 
     def flat(self, parameter: Any) -> Any:
-        """A view of a parameter's memory with one axis."""
+        """Return a view of a parameter's memory with one axis."""
         view = regions.new_buffer(
             f"{parameter.name}_flat", [self.size(parameter.shape)], parameter.dtype
         )
@@ -77,14 +77,15 @@ class Frame:
         return view
 
     def workspace(self, name: str, dtype: str, elements: Any) -> Any:
-        """Memory that the caller gives, of a number of elements in the function's variables."""
+        """Return memory that the caller provides, for a number of elements in the function's
+        variables."""
         self._workspaces.append((dtype, elements))
         self.memories.append(regions.new_buffer(name, [elements], dtype))
         return self.memories[-1]
 
     def place_others(self) -> None:
-        """Give the values of bodies that have no place yet one in a workspace: values of different
-        bodies may share it."""
+        """Give each value of the bodies that has no place yet a place in a workspace. Values of
+        different bodies may share it."""
         parts: dict[str, list[Any]] = {}
         for body in self._bodies:
             values = [v for v in body.region.values() if v.key not in self.places]
@@ -103,8 +104,8 @@ class Frame:
     def phases(
         self, body: Body, target: Target, alone: bool, repeated: bool = True
     ) -> tuple[list[list[Any]], bool]:
-        """The phases of a body's kernels, and whether several threads run them: not if `alone`.
-        `repeated` is as in `Region.phases`."""
+        """Return the phases of a body's kernels, and whether several threads run them (with
+        `alone`, one thread does). `repeated` is as in `Region.phases`."""
         region = body.region
         phases, several = region.on_one_thread(), False
         if not alone:
@@ -119,7 +120,7 @@ class Frame:
     def function(
         self, before: Sequence[Any], results: Sequence[Any], statements: Sequence[Any]
     ) -> PrimFunc:
-        """The function of these parameters, results and statements."""
+        """Return the function of these parameters, results and statements."""
         parameters = [*before, *self.numbers, *results, *self.memories]
         made = regions.function_of(parameters, [*self._declared, *statements])
         values: dict[Any, Any] = {}
@@ -132,14 +133,14 @@ class Frame:
 
 
 def copied(source: Place, to: Place, elements: Any) -> Any:
-    """A loop that copies elements."""
+    """Return a loop that copies elements."""
     i = tirx.Var("i", "int64")
     store = tirx.BufferStore(to[0], source[0][source[1] + i], [to[1] + i])
     return tirx.For(i, ZERO, elements, tirx.ForKind.SERIAL, store)
 
 
 def spec_of(key: Any) -> Shaped:
-    """Shape and dtype of a value of Relax."""
+    """Return the shape and dtype of a Relax value."""
     return list(key.ty.shape.values), str(key.ty.dtype)
 
 

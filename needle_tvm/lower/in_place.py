@@ -1,24 +1,25 @@
 """Code that writes new values over the inputs that they replace.
 
-The attribute `updates` of `main` has pairs (result, input) of one type: the result is what the
-input will be after the call, such as a cache of keys with a row more, or a weight after a step.
+The attribute `updates` of `main` holds pairs (result, input), both of one type. The result is the
+input's value after the call: a cache of keys with one more row, or a weight after a step.
 
 `share_memory` runs on scheduled kernels. Before: no kernel or view reads the input after the kernel
-that makes the result, and that one
+that computes the result, and that kernel
 
 - does not read the input; or
 - copies it first, in loops with the annotation COPIED, and reads it nowhere else; or
 - reads only the elements that it is about to write, each in the block that writes it, and writes
   each once.
 
-After: `main` begins with a copy of the input, by a kernel of its own. All kernels read the copy,
-and that one writes its result to the copy's memory.
+After: `main` begins with a copy of the input, made by a kernel of its own. All kernels read the
+copy, and the result's kernel writes its result to the copy's memory.
 
 `add_in_place` runs after memory planning. Before: `main` begins with such copies, in allocations of
-results. After: `main_in_place` is `main` without the copies: it takes the inputs' own memory in
-their place, writes those results there, and returns the others in a tuple.
+results. After: `main_in_place` is `main` without the copies: it uses the inputs' own memory,
+writes the results of these pairs there, and returns the other results in a tuple.
 
-Pairs without the preconditions are results as before; without any, the module stays as it is.
+A pair that does not meet the preconditions stays a plain result. If none does, the module stays as
+it is.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ Pairs = list[tuple[int, int]]
 
 
 def updating(module: IRModule, pairs: Iterable[tuple[int, int]]) -> IRModule:
-    """A module whose `main` has the attribute: its results that replace inputs."""
+    """Return a module whose `main` has the attribute `updates`: these pairs (result, input)."""
     pairs = list(pairs)
     if not pairs:
         return module
@@ -57,7 +58,7 @@ def _wanted(main: relax.Function) -> Pairs:
 
 
 def share_memory(module: IRModule, target: Target) -> IRModule:
-    """Let kernels write results in the memory of copies of the inputs that they replace."""
+    """Let kernels write results to copies of the inputs that the results replace."""
     main = module[MAIN]
     blocks = list(main.body.blocks)
     if not _wanted(main) or not blocks or not isinstance(blocks[0], relax.DataflowBlock):
@@ -84,8 +85,8 @@ def share_memory(module: IRModule, target: Target) -> IRModule:
 
 
 def _originals(main: relax.Function, results: list[Any], behind: Sequence[Any]) -> list[Any]:
-    """The results, where a copy of another result that would replace an input has changed places
-    with it: the two are equal, and a kernel could write the other one over the input."""
+    """Return the results, with two exchanged where a result that replaces an input is a copy of
+    another result. The two are equal, and a kernel can write the other one over the input."""
     results = list(results)
     replacing = {result for result, _ in _wanted(main)}
     bound = bindings_of(main)
@@ -101,25 +102,25 @@ def _originals(main: relax.Function, results: list[Any], behind: Sequence[Any]) 
 
 
 class _Sharing:
-    """The bindings of `main`, and the calls among them that write to memory of inputs."""
+    """The bindings of `main`, and the calls among them that write to the memory of inputs."""
 
     def __init__(
         self, module: IRModule, builder: Any, bindings: Sequence[Any], later: Collection[Any]
     ) -> None:
         self._module, self._builder, self._bindings = module, builder, bindings
-        self._later = later  # what is read behind them
+        self._later = later  # variables read after these bindings
         self._at = {binding.var: i for i, binding in enumerate(bindings)}
         self._readers: dict[Any, list[int]] = {}
         for i, binding in enumerate(bindings):
             for variable in relax.analysis.free_vars(binding.value):
                 self._readers.setdefault(variable, []).append(i)
-        self._calls: dict[int, Any] = {}  # by binding: the function of the call now,
-        self._over: dict[int, dict[int, Any]] = {}  # and the copies that its results lie in
+        self._calls: dict[int, Any] = {}  # by binding: the function that its call now calls,
+        self._over: dict[int, dict[int, Any]] = {}  # and the copies that hold its results
         self._copied: dict[Any, Any] = {}
         self.copies: list[Any] = []
 
     def try_pair(self, parameter: Any, result: Any) -> None:
-        """Let the kernel that makes the result write it to a copy of the parameter, if it may."""
+        """If possible, let the kernel that computes `result` write it to a copy of `parameter`."""
         made = self._made(result)
         if made is None or parameter in self._copied:
             return
@@ -145,8 +146,8 @@ class _Sharing:
         self._over.setdefault(at, {})[which] = self._copy(parameter, _types(call)[which])
 
     def _made(self, result: Any) -> tuple[int, int, Any] | None:
-        """The binding of the kernel's call that makes a result, perhaps in another shape, and which
-        of its results it is."""
+        """Return the binding of the kernel call that computes a result (perhaps in another shape),
+        the result's number among the call's results, and the call."""
         which, at = 0, self._at.get(result)
         while at is not None:
             value = self._bindings[at].value
@@ -163,7 +164,7 @@ class _Sharing:
         return None
 
     def _root(self, variable: Any) -> Any:
-        """What a variable names, or views in another shape."""
+        """Return the variable behind other names of it and views in another shape."""
         while variable in self._at:
             value = self._bindings[self._at[variable]].value
             value = value.args[0] if is_op(value, VIEW) else value
@@ -173,7 +174,8 @@ class _Sharing:
         return variable
 
     def _uses(self, parameter: Any) -> set[int] | None:
-        """The bindings that use a parameter or views of it; None if it is a result itself."""
+        """Return the bindings that use a parameter or views of it; None if the parameter is
+        itself a result."""
         found: set[int] = set()
         pending = [parameter]
         while pending:
@@ -190,7 +192,7 @@ class _Sharing:
         return found
 
     def _copy(self, parameter: Any, like: Any) -> Any:
-        """A copy of a parameter, in the shape of the type `like`."""
+        """Return a copy of a parameter, in the shape of the type `like`."""
         variable = copy_function(self._builder, parameter, COPY)
         copy = self._bound(
             f"{parameter.name}_now", relax.call_tir(variable, [parameter], out_ty=parameter.ty)
@@ -207,7 +209,7 @@ class _Sharing:
         return variable
 
     def changed(self) -> list[Any]:
-        """The bindings, with the copies in the place of the inputs."""
+        """Return the bindings, with the copies in place of the inputs."""
         found = []
         for i, binding in enumerate(self._bindings):
             value = self._in_place(i, binding.value) if i in self._over else binding.value
@@ -221,7 +223,7 @@ class _Sharing:
         return found
 
     def _in_place(self, at: int, call: Any) -> Any:
-        """The call at a binding, with results in copies of inputs."""
+        """Return the call at a binding, with results in copies of inputs."""
         function, over = self._calls[at], self._over[at]
         tensors, buffers, types = _tensors(call), _buffers(function), _types(call)
         outputs = dict(enumerate(buffers[len(tensors) :]))
@@ -262,7 +264,8 @@ def _buffers(function: PrimFunc) -> list[Any]:
 
 
 def _without_copies(function: PrimFunc, taken: Any) -> PrimFunc | None:
-    """A kernel without the loops that copy a parameter; None if it reads that elsewhere."""
+    """Return a kernel without the loops that copy the parameter `taken`; None if other code reads
+    the parameter."""
 
     def dropped(loop: Any) -> Any:
         return tirx.Evaluate(0) if COPIED in loop.annotations else loop
@@ -274,8 +277,8 @@ def _without_copies(function: PrimFunc, taken: Any) -> PrimFunc | None:
 
 
 def _elementwise(function: PrimFunc, taken: Any, output: Any) -> PrimFunc | None:
-    """A kernel that reads `output` in the place of the parameter `taken`; None if it may read an
-    element that it has written."""
+    """Return a kernel that reads `output` in place of the parameter `taken`; None if it may read an
+    element that it has already written."""
     body = nests.map_nodes(function.body, NODES.loop, _without_overlap)
     realizes: list[tuple[Any, dict[Any, int]]] = []
     if not _blocks_of(body, {}, realizes):
@@ -298,8 +301,8 @@ def _elementwise(function: PrimFunc, taken: Any, output: Any) -> PrimFunc | None
 
 
 def _without_overlap(loop: Any) -> Any:
-    """A loop over vectors, the last of which begins earlier so that it ends with the axis, as one
-    over whole vectors and a loop over the rest; any other loop as it is."""
+    """Return a loop over whole vectors and a loop over the rest, for a loop over vectors whose last
+    vector begins earlier so that it ends with the axis. Return any other loop as it is."""
     variable = loop.loop_var
     minima = [each for each in nodes_in(loop.body, tirx.Min) if variable in variables_of(each)]
     if not minima or not all(nests.same(each, minima[0]) for each in minima):
@@ -337,7 +340,7 @@ def _without_overlap(loop: Any) -> Any:
 
 def _blocks_of(statement: Any, loops: dict[Any, int], found: list[tuple[Any, Any]]) -> bool:
     """Collect the innermost blocks under a statement, each with the extents of the loops around it.
-    False for a statement of another kind."""
+    Return False if a statement is of another kind."""
     if isinstance(statement, NODES.realize):
         block = statement.block
         if not nodes_in(block.body, NODES.realize):
@@ -355,7 +358,7 @@ def _blocks_of(statement: Any, loops: dict[Any, int], found: list[tuple[Any, Any
 
 
 def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
-    """Add the function to a module after `StaticPlanBlockMemory`; also the pairs that it serves."""
+    """Add `main_in_place` after `StaticPlanBlockMemory`; also return the pairs that it serves."""
     wanted = _wanted(module[MAIN])
     if not wanted:
         return module, []
@@ -368,7 +371,7 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
     }
     builder = relax.BlockBuilder(module)
     served: Pairs = []
-    given: dict[Any, Any] = {}  # the inputs, in the shape of the memory that they replace
+    given: dict[Any, Any] = {}  # the inputs, in the shapes of the memory that they replace
     for result, number in wanted:
         written, parameter = memory[result], main.params[number]
         if written not in copied or memory.count(written) > 1:
@@ -401,14 +404,14 @@ def add_in_place(module: IRModule) -> tuple[IRModule, Pairs]:
 
 
 def _copies(module: IRModule, value: Any) -> bool:
-    """Whether an expression calls a kernel that copies an input."""
+    """Return whether an expression calls a kernel that copies an input."""
     if not isinstance(value, relax.Call) or not isinstance(value.op, relax.GlobalVar):
         return False
     return COPY in (module[value.op].attrs or {})
 
 
 def _views(value: Any, bound: Mapping[Any, Any]) -> Any:
-    """What a variable names, or views in another shape."""
+    """Return the variable behind other names of it and views in another shape."""
     while isinstance(value, relax.Var) and value in bound:
         behind = bound[value]
         behind = behind.args[0] if is_op(behind, VIEW) else behind

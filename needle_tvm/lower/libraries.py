@@ -37,9 +37,9 @@ from needle_tvm.tir.extents import UPPER
 from needle_tvm.tir.functions import NODES, nodes_in
 
 # LLVM keeps a loop's accumulators in registers only if the loop has few memory accesses, by default
-# 250: four steps of a tile of 28 sums have 340. In a function of one kernel, an earlier pass
-# removes most of them, but it gives up after a number of them per function. A tile whose sums stay
-# in memory takes more than twice as long.
+# 250; four steps of a tile of 28 sums have 340. In a function of one kernel, an earlier pass
+# removes most of the accesses, but it gives up after a number of them per function. A tile whose
+# sums stay in memory takes more than twice as long.
 _LLVM_OPTIONS = ("-licm-mssa-max-acc-promotion=4000",)
 
 
@@ -52,7 +52,7 @@ _optimizes = ContextVar("_optimizes", default=True)
 def unoptimized() -> Iterator[None]:
     """Let LLVM generate code without optimising it, which takes half the time of a compile.
 
-    For programs that run once to see whether our own passes are right.
+    For programs that run only once, to check our own passes.
     """
     token = _optimizes.set(False)
     try:
@@ -62,28 +62,28 @@ def unoptimized() -> Iterator[None]:
 
 
 def for_llvm(target: Target) -> Target:
-    """Give LLVM the options that our loops need, if it generates the target's code; return the
-    target with its level of optimisation."""
+    """Give LLVM the options that our loops need, if it generates the target's code. Return the
+    target with its optimisation level."""
     if not target_info(target).is_cpu:
         return target
     _set_llvm_options()
-    # TVM's own default is 3. Kernels run as fast at 2, which takes LLVM a tenth less time; at 1
-    # some networks take a quarter longer (docs/performance.md).
+    # TVM's own default is 3. Kernels run as fast at level 2, which takes LLVM a tenth less time; at
+    # level 1 some networks take a quarter longer (docs/performance.md).
     return _at_level(target, 2) if _optimizes.get() else _at_level(target, 0)
 
 
 def _at_level(target: Target, level: int) -> Target:
-    """The target with a level of LLVM's optimisation."""
+    """Return the target with a level of LLVM's optimisation."""
     return make_target({**target_fields(target), "opt-level": level})
 
 
 @functools.cache
 def _set_llvm_options() -> None:
-    """Set LLVM's options, which are the process's.
+    """Set LLVM's options, which hold for the whole process.
 
-    TVM sets a target's `cl-opt` for the time of one build and then resets it, also for another
-    thread that generates code at that time. It hands Hexagon's `llvm-options` to LLVM for good. The
-    function for Hexagon is refused next, before a file is written: an entry must have a name.
+    TVM sets a target's `cl-opt` for the time of one build and then resets it, also for any other
+    thread that is generating code. But it hands Hexagon's `llvm-options` to LLVM for good. TVM then
+    rejects the Hexagon function before it writes a file: an entry function must have a name.
     """
     fields = {"kind": "hexagon", "mtriple": "hexagon", "llvm-options": list(_LLVM_OPTIONS)}
     unnamed = PrimFunc([], tirx.Evaluate(0)).with_attr("tirx.is_entry_func", True)
@@ -96,8 +96,8 @@ def _set_llvm_options() -> None:
 def pass_options(module: IRModule) -> dict[str, Any]:
     """Return the options of TVM's passes for compiling these functions.
 
-    When sharing storage, TVM 0.27 may place a tensor core's float32 results in its float16
-    operands' buffer, and then rejects the pointer to them as one of another type.
+    TVM 0.27 shares storage between buffers. It may place a tensor core's float32 results in its
+    float16 operands' buffer, and then rejects the pointer to the results for its type.
     """
     functions = [f for f in module.functions.values() if isinstance(f, PrimFunc)]
     calls = [call for function in functions for call in nodes_in(function, NODES.call)]
@@ -106,7 +106,7 @@ def pass_options(module: IRModule) -> dict[str, Any]:
 
 
 def _asserts(module: IRModule) -> bool:
-    """Whether a function has an assertion of its own."""
+    """Return whether a function has an assertion of its own."""
     functions = (f for f in module.functions.values() if isinstance(f, PrimFunc))
     return any(nodes_in(function, tirx.AssertStmt) for function in functions)
 
@@ -116,10 +116,10 @@ def build_executable(
 ) -> Any:
     """Build a virtual machine's executable of a module whose operators are all calls of PrimFuncs.
 
-    Only views (`reshape`) are left as operators: TVM's own pipeline begins with its legalisation
-    and fusion, which would turn them into kernels again. `planned` gets the module after memory
-    planning, with every allocation a call, and returns the module to continue with. Threads take
-    turns, except where LLVM generates code.
+    Only views (`reshape`) remain as operators: TVM's own pipeline begins with its legalisation and
+    fusion, which would turn them into kernels again. `planned` receives the module after memory
+    planning, when every allocation is a call, and returns the module to continue with. Threads take
+    turns, except while LLVM generates code.
     """
     if target_info(target).is_cpu:
         linked, libraries = _built(module, target, planned, lambda library: library)
@@ -136,9 +136,10 @@ def build_objects(
     emit: Callable[[Any], T],
     once: str,
 ) -> tuple[Any, list[T]]:
-    """Like `build_executable` for a CPU, but the code is not in the executable: `emit` writes the
-    machine code of each module that LLVM has built, on several cores at once. They are to be linked
-    into one library. LLVM does not optimise small kernels that only the function `once` calls."""
+    """Build like `build_executable` for a CPU, but leave the code out of the executable: `emit`
+    writes the machine code of each module that LLVM has built, on several cores at once. Link all
+    of it into one library. LLVM does not optimise small kernels that only the function `once`
+    calls."""
     linked, objects = _built(module, target, planned, emit, once)
     return linked(), objects
 
@@ -150,7 +151,8 @@ def _built(
     emit: Callable[[Any], T],
     once: str | None = None,
 ) -> tuple[Callable[..., Any], list[T]]:
-    """How to link LLVM's modules with the program, and what `emit` makes of each of them."""
+    """Return a function that links LLVM's modules with the program, and `emit`'s result for each
+    module."""
     with compiling:
         target, context = for_llvm(target), _context(module)
         run_once = called_by_one(module, once) if once else set()
@@ -168,7 +170,7 @@ def _built(
             return _host_code(part.module, chosen), chosen
 
     def generated(part: tuple[IRModule, Target]) -> T:
-        with loading, target, context:  # a fork would find LLVM's locks taken
+        with loading, target, context:  # a forked process would find LLVM's locks held
             return emit(tvm.get_global_func("target.build.llvm")(*part))
 
     def linked(library: Any = None, *others: Any) -> Any:
@@ -181,19 +183,19 @@ def _built(
 
 
 def _context(module: IRModule) -> Any:
-    """The options of TVM's passes for a module.
+    """Return the options of TVM's passes for a module.
 
-    TVM has each function check its arguments again (types, sizes, strides, devices) at each call.
-    The virtual machine has checked the inputs, and has made every other buffer by the same sizes.
-    Of a small function the checks are most of the code, and those of hundreds of arguments take
-    LLVM minutes.
+    TVM makes each function check its arguments again (types, sizes, strides, devices) at each call.
+    The virtual machine has already checked the inputs, and allocates every other buffer with the
+    same sizes. In a small function the checks are most of the code, and LLVM needs minutes for the
+    checks of hundreds of arguments.
     """
     options = {**pass_options(module), "tirx.disable_assert": not _asserts(module)}
     return tvm.transform.PassContext(config=options)
 
 
 def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> list[Any]:
-    """The passes of `build_executable` on the graph."""
+    """Return the passes of `build_executable` on the graph."""
     from tvm.relax.backend import cpu_generic, cuda
 
     backend = cuda if target_info(target).is_gpu else cpu_generic
@@ -217,7 +219,7 @@ def _steps(target: Target, planned: Callable[[IRModule], IRModule] | None) -> li
 
 
 def _host_code(loops: IRModule, target: Target) -> IRModule:
-    """The module from which LLVM generates code: what `tirx.build` does to one before that."""
+    """Return the module from which LLVM generates code, lowered as `tirx.build` would lower it."""
     pipeline, finalize, _ = tirx.get_tir_pipeline("default")
     module = tirx.transform.BindTarget(target.with_host(target))(loops)
     module = finalize()(pipeline(module))
@@ -226,8 +228,9 @@ def _host_code(loops: IRModule, target: Target) -> IRModule:
 
 
 def _without_bounds(module: IRModule) -> IRModule:
-    """Drop the bounds of symbolic sizes, for which memory planning would allocate the most that a
-    buffer may ever take, in every call. Without them a buffer is as large as the call needs it."""
+    """Drop the upper bounds of symbolic sizes. With them, memory planning would allocate the most
+    that a buffer may ever take, in every call; without them, a buffer is as large as the call needs
+    it."""
     for name, function in list(module.functions_items()):
         if isinstance(function, relax.Function) and UPPER in (function.attrs or {}):
             module.update_func(name, function.without_attr(UPPER))
@@ -235,10 +238,10 @@ def _without_bounds(module: IRModule) -> IRModule:
 
 
 def _shape_functions_restricted(module: IRModule) -> IRModule:
-    """Mark the functions that compute symbolic extents, whose only parameter has no alias.
+    """Mark functions that compute symbolic extents: their only parameter has no alias.
 
     If one function of a library may have aliases, TVM 0.27 generates code for all of them as if
-    theirs did, and their accumulators are written to memory in each step.
+    they had aliases too, and writes their accumulators to memory in each step.
     """
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and "tirx.noalias" not in (function.attrs or {}):
@@ -248,8 +251,8 @@ def _shape_functions_restricted(module: IRModule) -> IRModule:
 
 
 def _without_scopes(module: IRModule) -> IRModule:
-    """Drop the marks that TVM's own scatters and sorts put around their statements: its code
-    generator warns of each that it does not know them."""
+    """Drop the marks that TVM's own scatters and sorts put around their statements: TVM's code
+    generator warns that it does not know them."""
 
     def inner(mark: Any) -> Any:
         return mark.body if mark.attr_key == "pragma_scope" else mark
@@ -266,8 +269,8 @@ def _without_scopes(module: IRModule) -> IRModule:
 def compiled_function(source: Path) -> bytes:
     """Compile C++ that exports functions by tvm-ffi's headers; return the object file's bytes.
 
-    It refers to tvm-ffi's library, which the process that loads it has loaded already. Raises
-    ToolchainError if there is no compiler or it fails.
+    The object refers to tvm-ffi's library, which every process that loads the object has already
+    loaded. Raises ToolchainError if there is no compiler or it fails.
     """
     compiler = cxx_compiler()
     if compiler is None:
@@ -283,10 +286,11 @@ def compiled_function(source: Path) -> bytes:
 
 
 def generated_source(library: Any, form: str) -> str:
-    """The code LLVM generated for a built module: its IR ("ll") or the assembly ("asm")."""
+    """Return the code that LLVM generated for a module: its IR ("ll") or assembly ("asm")."""
     return str(module_of_library(library).inspect_source(form))
 
 
 def prefix_view(tensor: Any, shape: Sequence[int], dtype: str) -> Any:
-    """A tensor over the start of another's memory; compiled functions accept no other part."""
+    """Return a tensor over the start of another tensor's memory; compiled functions accept no
+    other part."""
     return tensor._create_view(tuple(shape), dtype)

@@ -1,7 +1,7 @@
-"""From built modules to object files and shared libraries.
+"""Turns built modules into object files and shared libraries.
 
-LLVM ends the process if it cannot write a file. So it writes to memory, and the files are written
-here, where a full disk is an exception.
+LLVM ends the process if it cannot write a file. So it writes to memory, and this module writes the
+files: here a full disk raises an exception.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 from needle_tvm.errors import ToolchainError
 
-_SLACK = 64 << 10  # bytes of a file that LLVM writes beside those of its code
+_SLACK = 64 << 10  # bytes of an object file besides its code
 
 
 def cxx_compiler() -> str | None:
-    """The command of the C++ compiler that libraries are linked with; None if there is none."""
+    """Return the command of the C++ compiler that links libraries; None if there is none."""
     from tvm.support import cc
 
     command: str | None = cc.get_cc()
@@ -28,10 +28,10 @@ def cxx_compiler() -> str | None:
 
 
 def object_code(module: Any, scratch: Path) -> bytes:
-    """The object file of a module that LLVM has built.
+    """Return the object file of a module that LLVM has built.
 
-    `scratch` is a file to use where files in memory have no names, for want of /proc. Raises
-    ToolchainError that names it if there is no room.
+    `scratch` is a file to use where files in memory have no names, for lack of /proc. Raises
+    ToolchainError, naming the file, if there is no room.
     """
     descriptor = os.memfd_create("needle-object")
     try:
@@ -46,7 +46,7 @@ def object_code(module: Any, scratch: Path) -> bytes:
 
 
 def _most_bytes(module: Any) -> int:
-    """A bound of the size of a module's object file: its assembly is longer."""
+    """Return an upper bound of the size of a module's object file: its assembly is longer."""
     return len(str(module.inspect_source("asm"))) + _SLACK
 
 
@@ -57,13 +57,13 @@ def _check_limit(module: Any) -> None:
     bound = _most_bytes(module)
     if bound > limit:
         raise ToolchainError(
-            f"code generation: object files of up to {bound} bytes are to be written, and this "
-            f"process may write files of {limit} bytes (ulimit -f)"
+            f"code generation: object files of up to {bound} bytes are needed, and this process "
+            f"may write files of only {limit} bytes: raise the limit (ulimit -f)"
         )
 
 
 def _by_file(module: Any, path: Path) -> bytes:
-    """The object file, by way of a file for which room is made sure of first."""
+    """Return the object file, written to a file for which space is reserved first."""
     _check_limit(module)
     try:
         with path.open("wb") as file:
@@ -77,8 +77,8 @@ def _by_file(module: Any, path: Path) -> bytes:
 
 
 def compiled_parts(module: Any) -> list[Any]:
-    """The modules of a built module whose machine code its library has. For a program that has no
-    code of its own, as if all of it is cuBLAS's, TVM makes a module of empty C source."""
+    """Return the modules whose machine code the library of a built module holds. If a program has
+    no code of its own, because cuBLAS computes all of it, TVM makes a module of empty C source."""
     return [part for part in module._collect_dso_modules() if part.kind == "llvm"]
 
 
@@ -87,7 +87,7 @@ def link(
 ) -> None:
     """Link object files (or assembly) into the shared library `output`; `code` describes them.
 
-    Raises ToolchainError that names the tool, its command and its words.
+    Raises ToolchainError that gives the tool, its command and its output.
     """
     compiler = cxx_compiler()
     if compiler is None:
@@ -95,7 +95,7 @@ def link(
             "linking needs a C++ compiler, and there is none: install one (on Debian and Ubuntu: "
             "apt install g++), or set CXX to its command"
         )
-    # A library's functions call its own, whatever else the process has loaded.
+    # With -Bsymbolic, a library's functions call its own, whatever else the process has loaded.
     command = [*shlex.split(compiler), "-shared", "-fPIC", "-Wl,-Bsymbolic", "-o", str(output)]
     command += [*map(str, objects), *options]
     run(command, f"link code{f' for {code}' if code else ''}")
@@ -104,9 +104,9 @@ def link(
 
 
 def run(command: Sequence[str], purpose: str) -> None:
-    """Run a compiler's command, which is to do `purpose`.
+    """Run a compiler's command; `purpose` says what it is to do.
 
-    Raises ToolchainError that names the tool, its command and its words.
+    Raises ToolchainError that gives the tool, its command and its output.
     """
     try:
         done = subprocess.run(

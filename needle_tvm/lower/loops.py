@@ -1,12 +1,12 @@
-"""A scan as one function: the kernels of its body, step after step.
+"""Makes one function of a scan: it runs the kernels of the scan's body, step after step.
 
-The body of a `needle.scan` is lowered and scheduled like a model of its own, so that its products
-read packed weights and its elementwise work is fused. What its passes compute from constants alone
-(packed weights) runs before the loop. The kernels become one function:
+The body of a `needle.scan` is lowered and scheduled like a separate model, so that its products
+read packed weights and its elementwise work is fused. Values that its passes compute from constants
+alone (packed weights) are computed before the loop. The kernels become one function:
 
     copy the first states
     for t in range(length):  # in one parallel region, with barriers between phases, if threads pay
-        the kernels of a step: states in two slots each, in turns; slices and outputs at t
+        the kernels of a step: states use two slots each, in turns; slices and outputs at t
     copy the last states
 
 A loop on one thread has no region and no barriers. A loop inside a loop's body is on one thread.
@@ -28,10 +28,10 @@ TWO = tirx.const(2, "int64")
 
 @dataclass(frozen=True)
 class Layout:
-    """What a loop's function takes and returns, by the keys of its body's values: the states before
-    and after a step, the numbers of those whose `last` values are returned, the slices of
-    sequences, and what is stacked. `specs` has the shape and dtype of each of them, in TVM's
-    expressions."""
+    """The values that a loop's function takes and returns, by their keys in its body: the states
+    before and after a step (`states`), the numbers of the states whose last values are returned
+    (`last`), the slices of sequences, and the values to stack. `specs` has the shape and dtype of
+    each of them, in TVM's expressions."""
 
     states: Sequence[tuple[Any, Any]]
     last: Sequence[int]
@@ -43,7 +43,7 @@ class Layout:
 
 
 class Slots:
-    """The memory of states: two slots each, which steps read and write in turns."""
+    """The memory of states: two slots each, which steps read and write by turns."""
 
     def __init__(self, frame: Frame, specs: Sequence[Shaped], t: Any) -> None:
         self._t = t
@@ -54,7 +54,7 @@ class Slots:
         ]
 
     def at(self, number: int, step: Any) -> Place:
-        """Where a state is before a step."""
+        """Return the place of a state before a step."""
         return self.memories[number], tirx.floormod(step, TWO) * self.sizes[number]
 
     def before(self, number: int) -> Place:
@@ -65,14 +65,14 @@ class Slots:
         return self.memories[number], (1 - parity) * self.sizes[number]
 
     def filled(self, sources: Sequence[Any]) -> list[Any]:
-        """Copies of the first states to where the first step reads them."""
+        """Return copies of the first states to the places where the first step reads them."""
         return [
             copied((source, ZERO), (memory, ZERO), size)
             for source, memory, size in zip(sources, self.memories, self.sizes, strict=True)
         ]
 
     def emptied(self, to: Mapping[int, Any], steps: Any) -> list[Any]:
-        """Copies of states, by number, after so many steps."""
+        """Return copies of states, by number, as they are after `steps` steps."""
         return [
             copied(self.at(n, steps), (buffer, ZERO), self.sizes[n]) for n, buffer in to.items()
         ]
@@ -81,8 +81,8 @@ class Slots:
 def place_next(
     frame: Frame, slots: Slots, befores: Sequence[Any], afters: Sequence[Any], made: set[Any]
 ) -> tuple[dict[Any, int], list[Any]]:
-    """Give the next states that kernels write (`made`) their places. Returns these, with their
-    numbers, and the numbers of the other states: each of these is copied at the end of a step."""
+    """Give places to the next states that kernels write (`made`). Return these states with their
+    numbers, and the numbers of the other states, which must be copied at the end of each step."""
     direct: dict[Any, int] = {}
     others = []
     for number, after in enumerate(afters):
@@ -97,8 +97,8 @@ def place_next(
 def scan_function(
     body: Body, layout: Layout, target: Target, add: Callable[[PrimFunc], Any], alone: bool
 ) -> Plan:
-    """The function of a loop. `add` enters functions that it calls into the module. With `alone`,
-    it runs on one thread."""
+    """Return the function of a loop. `add` enters functions that it calls into the module. With
+    `alone`, it runs on one thread."""
     befores = [before for before, _ in layout.states]
     afters = [after for _, after in layout.states]
     constants = body.constants({*befores, *layout.slices}, [*afters, *layout.stacked])
@@ -133,7 +133,7 @@ def scan_function(
         places.setdefault(key, (buffer, slice_of(key)))
     frame.place_others()
 
-    # Copies at the beginning of a step, of what was there before; at its end; and behind the loop.
+    # Copies at the beginning of a step (of values before it), at its end, and after the loop.
     early: list[Any] = []
     late = [copied(places[afters[n]], slots.after(n), slots.sizes[n]) for n in moved]
     behind: list[Any] = []

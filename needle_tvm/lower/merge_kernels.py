@@ -1,23 +1,23 @@
 """Merges runs of small kernels into one kernel with one parallel region.
 
-Before: consecutive bindings of `main` in a dataflow block, each
-- a `call_tir` of a scheduled PrimFunc of one result that is not large, whose body is a list of loop
-  nests or of choices between nests by size, each parallel as a whole or not at all, takes no
-  buffer's address and cannot fail; or
+Before: consecutive bindings of `main` in a dataflow block. Each binding is
+- a `call_tir` of a scheduled PrimFunc that has one result, is not large, takes no buffer's address
+  and cannot fail; its body is a list of loop nests, or of choices between nests by size, each
+  parallel as a whole or not at all; or
 - a reshape or another name of such a result.
 
-After: one `call_tir` for the run. Its function has all nests in order, on threads that are woken
-once and synchronise only if a nest needs a result written since the last barrier (`region.py`).
-`main_by_kernel` stays as `main` was, for inspection.
+After: one `call_tir` for the run. Its function has all nests in order, on threads that wake once
+and synchronise only if a nest needs a result written since the last barrier (`region.py`).
+`main_by_kernel` keeps the former `main`, for inspection.
 
 Waking the thread pool and waiting for it costs about a microsecond per kernel, and a call of the
 virtual machine 0.2, which is as long as a small kernel runs. A barrier costs a fraction of that.
-Large kernels gain nothing and would be compiled twice: they end a run. Elementwise ones belong to
-it at any size, since loops over the same elements are joined: an optimizer reads and writes a
-parameter and its averages once.
+Large kernels gain nothing and would be compiled twice, so they end a run. Elementwise kernels join
+a run at any size, since loops over the same elements are joined: an optimizer then reads and writes
+a parameter and its averages once.
 
-Rules parallelise a kernel whenever that may pay, since it costs little within a region. A run, or
-a kernel that stands alone, that one thread would finish sooner runs on one thread.
+Rules parallelise a kernel whenever that may pay, since it costs little within a region. If one
+thread would finish a run, or a kernel that stands alone, sooner, it runs on one thread.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ def merge_kernels(module: IRModule, target: Target) -> IRModule:
 
 @dataclass
 class _Run:
-    """Bindings that may become one call: kernels, and names and views of their results.
+    """Bindings that may become one call: kernels, and other names and views of their results.
 
-    A result is known by its variable, or by that of the argument in whose memory it lies.
+    The key of a result is its variable, or the variable of the argument in whose memory it lies.
     """
 
     bindings: list[Any]
     kernels: list[
         tuple[Any, Any, Kernel]
-    ]  # with the variable of the result, and what it is known by
-    source: dict[Any, Any]  # variable -> what the result that it names or views is known by
+    ]  # the result's variable, the result's key, the kernel
+    source: dict[Any, Any]  # variable -> the key of the result that it names or views
 
 
 class _Merger:
@@ -91,11 +91,11 @@ class _Merger:
         self._lowered: dict[Any, PrimFunc | None] = {}  # by global variable; None: large
         self._bound = bindings_of(module["main"])
         self._written = {_written(call) for call in calls_in(module["main"])} - {None}
-        self._viewed: dict[Any, Any] = {}  # what variables view of these, outside of runs
+        self._viewed: dict[Any, Any] = {}  # outside of runs: variable -> the written value it views
         self.merged = 0
 
     def bindings(self, bindings: Sequence[Any]) -> list[Any]:
-        """The bindings of a block with its runs merged."""
+        """Return the bindings of a block with its runs merged."""
         done: list[Any] = []
         run = _Run([], [], {})
         for binding in bindings:
@@ -123,8 +123,8 @@ class _Merger:
         return done + self._merge(run)
 
     def sharing_tasks(self, module: IRModule) -> IRModule:
-        """The module in which kernels that `main` no longer calls itself call the functions that
-        its regions call, so that no nest is compiled twice."""
+        """Return the module, but let kernels that `main` no longer calls itself call the functions
+        that its regions call, so that no nest is compiled twice."""
         builder = relax.BlockBuilder(module)
         called = {call.args[0] for call in calls_in(module["main"])}
         for variable, lowered in self._lowered.items():
@@ -141,7 +141,8 @@ class _Merger:
         return builder.get()
 
     def _kernel(self, value: Any) -> Kernel | None:
-        """The kernel a binding's value calls; None if it does not meet the preconditions."""
+        """Return the kernel that a binding's value calls; None if it does not meet the
+        preconditions."""
         if not isinstance(value, relax.Call) or value.op not in KERNEL_CALLS:
             return None
         if len(value.args) != 2 or shape_of(value) is None:
@@ -164,7 +165,7 @@ class _Merger:
         return None if lowered is None else Kernel.of(function, lowered, value, self._lanes)
 
     def _merge(self, run: _Run) -> list[Any]:
-        """The bindings that replace a run's."""
+        """Return the bindings that replace a run's bindings."""
         if not run.kernels:
             return run.bindings
         # A variable that only names another one is not an expression of its own: other runs may
@@ -213,7 +214,7 @@ class _Merger:
         return bindings + _views_for(wanted, run)
 
     def _call(self, function: Any, plan: Plan, over: int, types: Sequence[Any]) -> Any:
-        """The call of a region whose first results lie in the memory of its last tensors."""
+        """Return the call of a region whose first results lie in the memory of its last tensors."""
         arguments = relax.Tuple([*plan.inputs, *plan.symbols])
         if not over:
             out = list(types) if len(types) > 1 else types[0]
@@ -226,7 +227,8 @@ class _Merger:
 
 
 def _written(value: Any) -> Any:
-    """The argument in whose memory the only result of a kernel's call lies; None if it is new."""
+    """Return the argument whose memory holds the only result of a kernel's call; None if the result
+    has memory of its own."""
     if not isinstance(value, relax.Call) or value.op != KERNEL_CALLS[1]:
         return None
     places = list(map(int, value.attrs.inplace_indices))
@@ -234,14 +236,14 @@ def _written(value: Any) -> Any:
 
 
 def _viewed(value: Any) -> Any:
-    """The variable that a binding's value names or reshapes; None for any other value."""
+    """Return the variable that a binding's value names or reshapes; None for any other value."""
     if is_op(value, "relax.reshape"):
         value = value.args[0]
     return value if isinstance(value, relax.Var) else None
 
 
 def _views_for(wanted: Sequence[Any], run: _Run) -> list[Any]:
-    """The bindings of the views among `wanted`, and of the views that these view."""
+    """Return the bindings of the views among `wanted`, and of the views behind them."""
     found: list[Any] = []
     needed, results = set(wanted), {variable for variable, *_ in run.kernels}
     for binding in reversed(run.bindings):

@@ -1,4 +1,4 @@
-"""The stages a model is compiled through, as named lists of passes.
+"""The stages through which a model is compiled, as named lists of passes.
 
 | stage  | translated by | passes |
 |--------|---------------|--------|
@@ -6,8 +6,8 @@
 | fused  | emit          | TVM's legalisation and operator fusion; unscheduled |
 | tuned  | emit          | scales folded, weights packed and lifted, fused, scheduled, merged |
 
-A GPU cannot run unscheduled code: there `noopt` gives each result one thread, the simplest
-possible schedule, and `fused` has the default schedules of TVM's dlight.
+A GPU cannot run unscheduled code. There, `noopt` computes each result with one thread, the simplest
+possible schedule, and `fused` uses the default schedules of TVM's dlight.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Pass = Callable[[IRModule, Target], IRModule]
 
 
 def _plain(tvm_pass: Callable[[], Callable[[IRModule], IRModule]]) -> Pass:
-    """One of TVM's passes that does not look at the target, under its own name."""
+    """Return one of TVM's passes that does not look at the target, under its own name."""
 
     def apply(module: IRModule, target: Target) -> IRModule:
         return tvm_pass()(module)
@@ -87,12 +87,12 @@ def _lift_parameter_work(module: IRModule, target: Target) -> IRModule:
 
 
 def _legalize_ops(module: IRModule, target: Target) -> IRModule:
-    """Lower TVM's operators to loops by TVM's own rules, except where we have rules."""
+    """Lower TVM's operators to loops by TVM's own rules, except for operators with our rules."""
     return transform.LegalizeOps(legalize.RULES)(module)
 
 
-# More operators in one kernel than any layer has. TVM's default is 256, and the time to schedule a
-# kernel grows with the square of their number.
+# No layer fuses more operators than this into one kernel. TVM's default is 256, and the time to
+# schedule a kernel grows with the square of their number.
 _MOST_FUSED = 64
 
 
@@ -107,7 +107,7 @@ _fuse_ops.__name__ = "FuseOps"
 # view of that input.
 _CLEAN = _plain(transform.CanonicalizeBindings)
 
-# Dead bindings that a pass left behind would count as readers for the next one.
+# The next pass would count the dead bindings that a pass leaves behind as readers.
 _DROP_DEAD = _plain(transform.DeadCodeElimination)
 
 _PATTERNS = (_CLEAN, _legalize_ops, _plain(transform.AnnotateTIROpPattern), fuse_planes)
@@ -129,7 +129,7 @@ _FUSE = {CPU: (*_PATTERNS, recompute, fuse_into_sums, *_JOIN), GPU: (*_PATTERNS,
 class Pipeline:
     """The passes of one stage: how ops are translated, and the passes over the graph and its loops.
 
-    `schedule` is separate from `graph` because tuning extracts its tasks between the two.
+    Tuning extracts its tasks after `graph` and before `schedule`, so the two are separate.
     """
 
     prefer_emit: bool
@@ -249,7 +249,7 @@ PIPELINES: dict[str, dict[str, Pipeline]] = {
 
 
 def of(target: Target, stage: str) -> Pipeline:
-    """The pipeline of a stage for the target's kind."""
+    """Return the pipeline of a stage for the target's kind."""
     return PIPELINES[target_info(target).kind][stage]
 
 
@@ -263,7 +263,7 @@ def run(passes: tuple[Pass, ...], module: IRModule, target: Target) -> IRModule:
 
 
 def switches(stage: str, kind: str = CPU) -> tuple[str, ...]:
-    """The names that `without` accepts for a stage: its passes and its schedule rules."""
+    """Return the names that `without` accepts for a stage: its passes and its schedule rules."""
     pipeline = PIPELINES[kind][stage]
     passes = [_name(apply) for apply in (*pipeline.graph, *pipeline.schedule)]
     rules = [names() for apply, names in _RULES.items() if apply in pipeline.schedule]
@@ -273,10 +273,10 @@ def switches(stage: str, kind: str = CPU) -> tuple[str, ...]:
 def by_library(
     pipeline: Pipeline, chosen: Callable[[Product], bool] | None, precision: str = FLOAT32
 ) -> Pipeline:
-    """Add cuBLAS to a GPU's tuned pipeline for the matmuls that `chosen` selects; None: for none.
+    """Add cuBLAS to a GPU's tuned pipeline for the matmuls that `chosen` selects (None: for none).
 
-    The choice comes once the graph has its final form, before our own rules take matmuls. Operands
-    are rounded to `precision`.
+    The choice happens once the graph has its final form, before our own rules take matmuls.
+    Operands are rounded to `precision`.
     """
     if chosen is None:
         return pipeline
@@ -289,7 +289,8 @@ def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
     """Round the operands of a pipeline's matmuls to `precision` (`needle_tvm.target.precision`).
 
     On a CPU, attention is then not fused into one kernel, since its matmuls could not be narrowed.
-    On a GPU it is, in float32: keeping the scores on the chip is worth more than fast matmuls.
+    On a GPU it is fused, in float32: keeping the scores on the chip is worth more than fast
+    matmuls.
     """
     if precision == FLOAT32:
         return pipeline
@@ -308,12 +309,12 @@ def in_precision(pipeline: Pipeline, precision: str) -> Pipeline:
 
 
 def without(target: Target, stage: str, names: Collection[str]) -> Pipeline:
-    """The stage's pipeline without some of `switches`, to measure the gain of each.
+    """Return the stage's pipeline without some of `switches`, to measure the gain of each.
 
     A pass is removed wherever it occurs. A function that a removed rule would have scheduled goes
     to the next rule that fits, or to the default; without `schedule`, loops stay as written. Some
-    passes are indispensable: without them the module fails to compile or computes something else.
-    Only the existence of `names` is checked. Raises StageError for an unknown one.
+    passes are indispensable: without them the module fails to compile or computes wrong results.
+    Only the existence of `names` is checked. Raises StageError for an unknown name.
     """
     pipeline = of(target, stage)
     if not names:

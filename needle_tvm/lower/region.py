@@ -1,18 +1,18 @@
-"""Several kernels as the steps of one function: phases between barriers, and a workspace.
+"""Makes several kernels the steps of one function: phases between barriers, and a workspace.
 
 A step is one loop nest of a kernel. Steps are assigned to phases in order. A new phase begins if a
-step accesses what another step wrote in the current phase, or writes what another one accessed
-there. Two steps on one thread need no barrier between them. Two parallel loops are joined into one
-if each iteration accesses the same part of what they share (`regions.joined`): memory that does not
-fit into a cache is then read once for both.
+step accesses a value that another step wrote in the current phase, or writes a value that another
+step accessed there. Two steps on one thread need no barrier between them. Two parallel loops are
+joined into one if each iteration accesses the same part of the values that they share
+(`regions.joined`): memory that does not fit into a cache is then read once for both.
 
-A buffer that nothing outside reads is a slot of a workspace, one workspace per dtype. Slots are
-placed largest first at the lowest offset that is free during their lifetime (Pisarchyk and Lee,
-"Efficient memory management for deep neural net inference", 2020, greedy by size). Lifetimes are
-counted in phases: within one phase, a thread may be ahead of another.
+A buffer that nothing outside reads becomes a slot of a workspace; there is one workspace per dtype.
+Slots are placed largest first, each at the lowest offset that is free during its lifetime
+(Pisarchyk and Lee, "Efficient memory management for deep neural net inference", 2020, greedy by
+size). Lifetimes are counted in phases: within one phase, a thread may be ahead of another.
 
-Sizes may be symbolic. Then a slot is placed after others so that they do not overlap at any size,
-and if threads pay at some sizes only, the function holds the steps twice and picks by size.
+Sizes may be symbolic. Then a slot is placed after others such that they do not overlap at any size.
+If threads pay at some sizes only, the function holds the steps twice and picks by size.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from needle_tvm.tir.functions import simplified, variables_of
 _CACHE_LINE = 64  # bytes: no two slots share one
 
 # In instructions, at about four a nanosecond: the measured costs of waking the pool, of one barrier
-# (1 us and 0.5 us on two cores of a Zen 4), and of that at the end of a loop's step, which also
-# waits for the slower thread.
+# (1 us and 0.5 us on two cores of a Zen 4), and of the barrier at the end of a loop's step, which
+# also waits for the slower thread.
 _WAKING, _WAITING, _STEP = 4000, 2000, 3000
 
-_PRECISION = 1 / 64  # of the search for the size from which threads pay, on a log scale
+_PRECISION = 1 / 64  # of the search for the size above which threads pay, on a log scale
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A call of a scheduled function, taken apart. Buffers are the lowered function's own."""
+    """A call of a scheduled function, taken apart. Its buffers are the lowered function's own."""
 
     arguments: tuple[Any, ...]  # tensors of the call, without the result
     parameters: tuple[Any, ...]  # a buffer for each argument, and one for the result
     scratch: tuple[Any, ...]  # buffers that one nest writes and another reads
     views: dict[Any, Any]  # buffer -> the parameter or scratch buffer whose memory it is
     nests: tuple[Any, ...]
-    symbols: dict[Any, Any]  # variable of a symbolic extent -> its value, of the caller's variables
-    whole: bool = False  # its only nest is all of the function, which may use buffers in any way
+    symbols: dict[Any, Any]  # a symbolic extent's variable -> its value in the caller's variables
+    whole: bool = False  # its only nest is the whole function, which may use buffers in any way
 
     @classmethod
     def called(cls, function: PrimFunc, lowered: PrimFunc, call: Any) -> Kernel:
-        """A call of a function that is no plain list of loop nests: one step, a function of its
-        own in the generated code, which one thread runs."""
+        """Return a call of a function that is not a plain list of loop nests. It is one step: a
+        function of its own in the generated code, run by one thread."""
         values = extents.arguments_for(function, call)
         lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
@@ -68,9 +68,10 @@ class Kernel:
     def of(
         cls, function: PrimFunc, lowered: PrimFunc, call: Any, lanes: int | None = None
     ) -> Kernel | None:
-        """Take a call of a function, which is given as `regions.lowered` as well, apart; None if it
-        is not a plain list of loop nests over buffers of known shape. With `lanes`,
-        those of float32 in the target's vectors, bodies of known sizes become functions too."""
+        """Take a call of a function apart; `lowered` is the function after `regions.lowered`.
+        Return None if it is not a plain list of loop nests over buffers of known shape. With
+        `lanes`, the float32 lanes of the target's vectors, bodies of known sizes become functions
+        too."""
         values = extents.arguments_for(function, call)
         lowered, statements = regions.copied(lowered)
         symbols = dict(zip(extents.symbols_of(lowered), values.values(), strict=True))
@@ -81,7 +82,7 @@ class Kernel:
         nests: list[Any] = []
         owners = set(parameters)
         statements = regions.bodies_apart(statements, bool(symbols), lanes)
-        if all(regions.is_serial(each) for each in statements):  # one step, its scratch its own
+        if all(regions.is_serial(each) for each in statements):  # one step with its own scratch
             body = [each for each in statements if not regions.is_view(each)]
             statements = [each for each in statements if regions.is_view(each)]
             nests = [regions.in_sequence(body)] if body else []
@@ -118,32 +119,32 @@ class _Value:
     """A value in memory: an argument, a result, or scratch of one kernel."""
 
     key: Hashable
-    shape: list[Any]  # extents of the caller's variables
+    shape: list[Any]  # extents in the caller's variables
     dtype: str
-    first: int = 0  # phases in which it is alive
-    last: int = 0
+    first: int = 0  # the first phase in which it is alive
+    last: int = 0  # the last one
     written: bool = False
 
 
 @dataclass(frozen=True)
 class _Step:
-    """What a nest accesses: the keys of values."""
+    """The values that a nest accesses, by their keys."""
 
     touched: set[Any]
     written: set[Any]
     serial: bool
 
     def waits_for(self, other: _Step) -> bool:
-        """Whether this step accesses what the other writes, or the other way round, unless one
-        thread runs both in order."""
+        """Return whether this step accesses a value that the other writes, or the reverse, unless
+        one thread runs both in order."""
         return bool(self.conflicts(other)) and not (self.serial and other.serial)
 
     def conflicts(self, other: _Step) -> set[Any]:
-        """What one of both steps writes and the other accesses."""
+        """Return the values that one of the two steps writes and the other accesses."""
         return (self.touched & other.written) | (self.written & other.touched)
 
     def with_(self, other: _Step) -> _Step:
-        """Both steps as one."""
+        """Return both steps as one."""
         return _Step(self.touched | other.touched, self.written | other.written, False)
 
 
@@ -160,8 +161,8 @@ class Plan:
 
 @dataclass
 class Region:
-    """Collects the kernels of one region. `bounds` are those of the caller's variables of symbolic
-    extents."""
+    """Collects the kernels of one region. `bounds` holds the bounds of the caller's variables of
+    symbolic extents."""
 
     bounds: extents.Bounds = field(default_factory=dict)
     _symbols: dict[Any, Any] = field(default_factory=dict)  # of all kernels
@@ -219,14 +220,15 @@ class Region:
             value.written |= key in written
 
     def _alike(self, step: _Step) -> list[int]:
-        """The place of the phase's last parallel step, if both read a value."""
+        """Return the index of the phase's last parallel step, if both steps read a common value."""
         shared = [n for n, each in enumerate(self._steps) if not each.serial][-1:]
         if step.serial or not any(self._steps[n].touched & step.touched for n in shared):
             return []
         return shared
 
     def _joined(self, place: int, nest: Any, step: _Step) -> Any:
-        """The nest at a place of the phase, joined with another one; None if they cannot be."""
+        """Return the nest at a place of the phase, joined with `nest`; None if they cannot be
+        joined."""
         other = self._steps[place]
         shared = other.conflicts(step)
 
@@ -237,22 +239,23 @@ class Region:
         return regions.joined(self._phases[-1][place], nest, key_of)
 
     def symbols(self) -> Mapping[Any, Any]:
-        """The variables of kernels' extents, and what they are in the caller's variables."""
+        """Return the variables of kernels' extents, with their values in the caller's variables."""
         return self._symbols
 
     def values(self) -> list[_Value]:
-        """All values, each of which lives in some phase."""
+        """Return all values; each of them lives in some phase."""
         for value in self._values.values():
             value.first = max(value.first, 0)
         return list(self._values.values())
 
     def buffers(self) -> list[tuple[Any, Hashable]]:
-        """The buffers of kernels, each with the key of its value."""
+        """Return the buffers of kernels, each with the key of its value."""
         return self._places
 
     def store_twice(self, key: Any) -> list[Any]:
         """Let the nests that write a value write it to other buffers as well, one for each buffer
-        of the value: returns these, each of which is a key of its own. None if a nest cannot."""
+        of the value. Return the new buffers, each of which is its own key; none if a nest cannot
+        do this."""
         buffers = [buffer for buffer, owner in self._places if owner == key]
         phases, added = [list(phase) for phase in self._phases], []
         for phase in phases:
@@ -272,21 +275,23 @@ class Region:
         return added
 
     def phases(self, target: Target, repeated: bool = False) -> tuple[list[list[Any]], bool]:
-        """The steps by phase, or all of them on one thread if that is never slower, and whether
-        several threads run them. With `repeated`, the region is a step of a loop in which threads
-        stay awake."""
+        """Return the steps by phase, and whether several threads run them. If one thread is never
+        slower, all steps form one phase. With `repeated`, the region is a step of a loop in which
+        threads stay awake."""
         several = self.threads_from(target, repeated) is not None
         return self._phases if several else self.on_one_thread(), several
 
     def takes_threads_back(self, target: Target) -> bool:
-        """Whether steps run on one thread, at some sizes or all, that a rule has parallelised."""
+        """Return whether one thread runs steps, at some sizes or all, that a rule has
+        parallelised."""
         if self.threads_from(target) == {}:
             return False
         return any(regions.is_parallel(nest) for phase in self._phases for nest in phase)
 
     def threads_from(self, target: Target, repeated: bool = False) -> dict[Any, int] | None:
-        """The sizes, by variable, from whose product on several threads are faster: none in
-        particular if they always are, None if they never are. `repeated` is as in `phases`."""
+        """Return the sizes, by variable; several threads are faster if the product of sizes is at
+        least theirs. Empty if threads are always faster, None if never. `repeated` is as in
+        `phases`."""
         if self._pays(self._sizes(0.0), target, repeated):
             return {}
         if not self._pays(self._sizes(1.0), target, repeated):
@@ -299,8 +304,8 @@ class Region:
         return self._sizes(high)
 
     def _sizes(self, place: float) -> dict[Any, int]:
-        """Sizes of the caller's variables in use, between their least (0) and most (1), by
-        ratios."""
+        """Return sizes of the caller's variables in use. `place` lies between 0, their least, and
+        1, their most, on a log scale."""
         found = {}
         for variable in self.callers():
             low, high = self.bounds[variable]
@@ -309,11 +314,11 @@ class Region:
         return found
 
     def callers(self) -> list[Any]:
-        """The caller's variables that a kernel's sizes depend on."""
+        """Return the caller's variables that a kernel's sizes depend on."""
         return list(dict.fromkeys(v for e in self._symbols.values() for v in variables_of(e)))
 
     def _pays(self, sizes: dict[Any, int], target: Target, repeated: bool) -> bool:
-        """Whether several threads are faster at these sizes of the caller's variables."""
+        """Return whether several threads are faster at these sizes of the caller's variables."""
         threads = target_info(target).cores
         lanes = target_info(target).lanes("float32")
         own = {var: int(substituted(value, sizes)) for var, value in self._symbols.items()}
@@ -323,7 +328,7 @@ class Region:
         return work * (threads - 1) // threads > cost + _WAITING * (len(self._phases) - 1)
 
     def on_one_thread(self) -> list[list[Any]]:
-        """All steps as one phase of serial nests."""
+        """Return all steps as one phase of serial nests."""
         return [[regions.serial(nest) for phase in self._phases for nest in phase]]
 
     def plan(
@@ -333,11 +338,11 @@ class Region:
         add: Callable[[PrimFunc], Any],
         over: Mapping[Any, Sequence[Any]] | None = None,
     ) -> Plan:
-        """The merged function, whose results are those of these keys. `add` enters the functions
-        that it calls into the module (`tasks.shared`). `over` are the keys of values, with their
-        shapes, that the function reads and then writes: further inputs."""
+        """Return the merged function that returns the values with the keys `results`. `add` enters
+        the functions that it calls into the module (`tasks.shared`). `over` has the keys and shapes
+        of values that the function reads and then writes: they are further inputs."""
         over = over or {}
-        # A step may write back what it has read, which is then no write: see `over`.
+        # A step may write back a value that it has read; this is no write: see `over`.
         inputs = [v for v in self._values.values() if not v.written and v.key not in over]
         for key, shape in over.items():
             self._values[key].shape = list(shape)
@@ -369,7 +374,7 @@ class Region:
                 for phase in phases
             ]
             made = regions.function_of(parameters, [*declared, *regions.region(steps)])
-            # TVM allocates buffers before the first statement, which thus cannot give their sizes.
+            # TVM allocates buffers before the first statement, so that cannot set their sizes.
             return made.with_body(nests.substitute(made.body, sizes))
 
         merged = function(self.phases(target)[0])
@@ -383,7 +388,8 @@ class Region:
         return Plan(merged, [value.key for value in inputs], callers, workspaces)
 
     def _chosen(self, nest: Any, least: int, most: int | None) -> Any:
-        """A nest without the choices for sizes beyond these of the caller's only variable."""
+        """Return a nest without the choices for sizes outside these of the caller's only
+        variable."""
         if len(self.bounds) != 1:
             return nest
         ((variable, (low, high)),) = self.bounds.items()
@@ -405,7 +411,8 @@ def _like(value: _Value, name: str, own: Mapping[Any, Any]) -> Any:
 
 
 def _size(value: _Value) -> Any:
-    """The number of elements of a value: an int, or an expression of the caller's variables."""
+    """Return the number of elements of a value: an int, or an expression of the caller's
+    variables."""
     if extents.is_static(value.shape):
         return math.prod(map(int, value.shape))
     return simplified(math.prod(value.shape))
@@ -414,7 +421,7 @@ def _size(value: _Value) -> Any:
 def place_values(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
-    """The offset of each value in a workspace, in elements, and the workspace's size."""
+    """Return the offset of each value in a workspace, in elements, and the workspace's size."""
     if not all(isinstance(_size(value), int) for value in values):
         return _place_symbolic(values, itemsize, bounds)
     unit = max(1, _CACHE_LINE // itemsize)
@@ -435,8 +442,8 @@ def place_values(
 class _Placed:
     """A value between two offsets in a workspace of symbolic sizes.
 
-    `high` and `length` are its end and size at the most that sizes may be; `below` are the
-    positions of values that are known to end at or before its end, its own among them.
+    `high` and `length` are its end and size when all sizes are at their most. `below` has the
+    positions of values that are known to end at or before its end, its own included.
     """
 
     value: _Value
@@ -450,10 +457,10 @@ class _Placed:
 def _place_symbolic(
     values: Sequence[_Value], itemsize: int, bounds: extents.Bounds
 ) -> tuple[dict[Any, Any], Any]:
-    """Like `place_values`, of symbolic sizes: a value lies at the beginning or behind another one,
-    at the first place where nothing that lives at the same time is known to overlap it.
+    """Place values like `place_values`, for symbolic sizes: a value lies at the beginning or behind
+    another one, at the first place where no value that lives at the same time may overlap it.
 
-    Which place is first, and which value is largest, is decided at the most that sizes may be.
+    The order of places and of values by size is that of sizes at their most.
     """
     unit = max(1, _CACHE_LINE // itemsize)
     most = {v: extents.UNBOUNDED if high is None else high for v, (_, high) in bounds.items()}
@@ -480,7 +487,7 @@ def _place_symbolic(
         start = _Placed(value, zero, zero, 0, frozenset())
         for at in sorted([start, *placed], key=lambda each: each.high):
             begin, end = at.end, simplified(at.end + extent)
-            # Proofs take long: most are settled by the numbers, or by what was proved before.
+            # Proofs take long: most cases are settled by numbers, or by earlier proofs.
             if all(
                 i in at.below
                 or (each.high <= at.high and precedes(each.end, begin))

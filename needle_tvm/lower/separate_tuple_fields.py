@@ -1,14 +1,14 @@
 """Keeps FuseOps from taking fields of tuples into its groups.
 
-If a group reads fields of a tuple from outside, FuseOps replaces the group's tuple parameter by
-them, at an index that it noted before it replaced others, in the order of addresses in memory
-(`FunctionCreator::CreateFunction`, src/relax/transform/fuse_ops.cc). A group that reads two tuples
-may therefore get its arguments in the wrong places.
+If a group reads fields of a tuple from outside, FuseOps replaces the group's tuple parameter with
+the fields. It does so at an index that it noted before it replaced other parameters, in the order
+of addresses in memory (`FunctionCreator::CreateFunction`, src/relax/transform/fuse_ops.cc). A group
+that reads two tuples may therefore get its arguments in the wrong places.
 
 Before: a dataflow block may bind a field of a tuple.
 
-After: each field is bound by a match_cast to its own type, which FuseOps puts into no group.
-Canonicalising bindings afterwards makes it a field again.
+After: each field is bound by a match_cast to its own type, which FuseOps puts into no group. When
+bindings are canonicalised later, it becomes a field again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Passes the sizes that a group of operators takes as numbers in the shape that it also takes.
+"""Moves the sizes that a group of operators takes as numbers into a shape that it also takes.
 
-FuseOps makes a size that an operator of the group reads, and no tensor of the group has, a
-parameter of the group's function. If it also takes a shape, with sizes that its tensors have in
-expressions alone, FuseTIR maps a variable twice, which ends TVM 0.27 with an internal error.
+If an operator of a group reads a size that no tensor of the group has, FuseOps makes the size a
+parameter of the group's function. If the group also takes a shape whose sizes occur in its tensors
+only within expressions, FuseTIR maps a variable twice, and TVM 0.27 stops with an internal error.
 
 Before: FuseOps has made the groups.
 
@@ -18,7 +18,7 @@ from needle_tvm._tvm.names import IRModule, Target, expr_functor, relax, tvm
 
 
 def sizes_in_shapes(module: IRModule, target: Target) -> IRModule:
-    """Change every group that takes both, and its calls."""
+    """Change every group that takes both sizes and a shape, and its calls."""
     functions = dict(module.functions_items())
     taken = {name: _sizes(function) for name, function in functions.items()}
     builder = relax.BlockBuilder(IRModule({n: f for n, f in functions.items() if not taken[n]}))
@@ -40,7 +40,7 @@ def sizes_in_shapes(module: IRModule, target: Target) -> IRModule:
 
 
 def _sizes(function: Any) -> list[int]:
-    """The places of a group's parameters that are sizes, if it also takes a shape."""
+    """Return the places of a group's parameters that are sizes, if it also takes a shape."""
     if not isinstance(function, relax.Function) or "Primitive" not in (function.attrs or {}):
         return []
     if not function.params or not isinstance(function.params[-1].ty, relax.ShapeType):
@@ -49,7 +49,7 @@ def _sizes(function: Any) -> list[int]:
 
 
 def _together(parameters: Sequence[Any], places: Sequence[int]) -> list[Any]:
-    """Parameters with the sizes at these places in the shape at the end."""
+    """Return the parameters, with the sizes at these places moved into the shape at the end."""
     *others, shape = (each for i, each in enumerate(parameters) if i not in places)
     sizes = [*shape.ty.values, *(parameters[i] for i in places)]
     return [*others, relax.Var(shape.name, relax.ShapeType(sizes))]

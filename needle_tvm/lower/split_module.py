@@ -1,10 +1,10 @@
 """Splits a module of kernels so that LLVM generates its code on several cores at once.
 
-Each part is lowered by itself, so that LLVM works on the first while the next are lowered.
+Each part is lowered by itself, so that LLVM works on one part while the next ones are lowered.
 
-Functions that call each other by their variables stay together; those that call by symbols
-(`tasks.external`) may be apart. The split depends on the module alone, so that the same model has
-the same code on every machine.
+Functions that call each other by their variables stay together; functions that call by symbols
+(`tasks.external`) may be split up. The split depends on the module alone, so that the same model
+has the same code on every machine.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 U = TypeVar("U")
 
-_PARTS = 12  # at most: each repeats what LLVM does once for a module, 15 ms
-_LEAST = 200  # stores in a part's loops: less is not worth what a module costs by itself
+_PARTS = 12  # at most: each repeats the work that LLVM does once per module, 15 ms
+_LEAST = 200  # stores in a part's loops: a smaller part is not worth the cost of a module
 _SMALL = 1 << 14  # stores of a kernel that runs once: 83 of them take 0.2 ms more, unoptimised
 _FEW = 4  # such kernels: fewer are not worth a module
 
 
 class Part(NamedTuple):
-    """A module that calls no other, and whether LLVM optimises it."""
+    """A module that calls no other part, and whether LLVM optimises it."""
 
     module: IRModule
     optimized: bool
 
 
 def split(module: IRModule, once: Collection[str]) -> list[Part]:
-    """A scheduled module in parts. The first has the function that takes LLVM longest, and the next
-    ones are about equal. Small functions among those named by `once` are the last part: it is not
-    optimised, which takes LLVM a fifth of the time."""
+    """Split a scheduled module into parts. The first part has the function that takes LLVM longest,
+    and the next ones are about equal. Small functions named in `once` form the last part, which
+    LLVM does not optimise: that takes it a fifth of the time."""
     functions = dict(module.functions_items())
     small = [
         variable
@@ -56,7 +56,8 @@ def split(module: IRModule, once: Collection[str]) -> list[Part]:
 
 
 def _equal_parts(functions: dict[Any, Any]) -> list[list[Any]]:
-    """The functions in parts, those that call each other in the same one."""
+    """Split functions into parts of about equal size; functions that call each other stay in one
+    part."""
     groups = _connected(functions)
     stores = [sum(1 + _stores(functions[each].body) for each in group) for group in groups]
     parts: list[list[Any]] = [[] for _ in range(max(1, min(_PARTS, int(sum(stores)) // _LEAST)))]
@@ -69,7 +70,7 @@ def _equal_parts(functions: dict[Any, Any]) -> list[list[Any]]:
 
 
 def called_by_one(module: IRModule, name: str) -> set[str]:
-    """The names of the kernels that only the Relax function `name` of a module calls."""
+    """Return the names of the kernels that only the Relax function `name` of a module calls."""
     called = {
         variable.name_hint: set(calls_of(module, variable.name_hint))
         for variable, function in module.functions_items()
@@ -79,13 +80,14 @@ def called_by_one(module: IRModule, name: str) -> set[str]:
 
 
 def on_cores(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results of a function that leaves the GIL to others, for items on all cores."""
+    """Return a function's results for all items, computed on all cores. The function releases the
+    GIL."""
     return pipelined(lambda item: item, function, items)
 
 
 def pipelined(first: Callable[[T], U], then: Callable[[U], R], items: Iterable[T]) -> list[R]:
-    """`then(first(item))` for each item: `first` in this thread, for one after the other, while the
-    cores do `then` for those before. `then` leaves the GIL to others."""
+    """Return `then(first(item))` for each item. `first` runs in this thread, one item after the
+    other, while the cores run `then` for earlier items. `then` releases the GIL."""
     items = list(items)
     if len(items) < 2:
         return [then(first(item)) for item in items]
@@ -95,8 +97,8 @@ def pipelined(first: Callable[[T], U], then: Callable[[U], R], items: Iterable[T
 
 
 def _stores(body: Any, *, executed: bool = False) -> float:
-    """The number of stores of a statement once its loops are unrolled, or of those that it executes
-    (infinite if a loop's extent is symbolic)."""
+    """Return the number of stores in a statement once its loops are unrolled, or if `executed` the
+    number of stores that it executes (infinite if a loop's extent is symbolic)."""
 
     def inner(statement: Any) -> float:
         return _stores(statement, executed=executed)
@@ -116,7 +118,7 @@ def _stores(body: Any, *, executed: bool = False) -> float:
 
 
 def _connected(functions: dict[Any, Any]) -> list[list[Any]]:
-    """The groups of functions that call each other, in the module's order."""
+    """Return the groups of functions that call each other, in the module's order."""
     group_of = {variable: [variable] for variable in functions}
     for variable, function in functions.items():
         for call in nodes_in(function.body, NODES.call):

@@ -1,10 +1,10 @@
-"""A loop with a condition as one function: the kernels of its test and of its body.
+"""Makes one function of a loop with a condition: the kernels of its test and of its body.
 
 copy the first states
 for t in range(forever):  # in one parallel region, if threads pay
     the kernels of the test
     if not the test's result: break
-    the kernels of a step: states in two slots each, in turns
+    the kernels of a step: states use two slots each, in turns
 copy the last states
 """
 
@@ -30,9 +30,9 @@ def while_function(
     add: Callable[[PrimFunc], Any],
     alone: bool,
 ) -> Plan:
-    """The function of a loop whose states have these `specs`. A body is given with the keys of the
-    states that it reads, and of its results. `add` enters functions that it calls into the module.
-    With `alone`, it runs on one thread."""
+    """Return the function of a loop whose states have these `specs`. Each body comes with the keys
+    of the states that it reads and the keys of its results. `add` enters functions that it calls
+    into the module. With `alone`, it runs on one thread."""
     of_test, tested, keep = test
     of_step, befores, afters = step
     constants = list(

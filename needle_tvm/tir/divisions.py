@@ -35,7 +35,7 @@ def plain_divisions(module: IRModule) -> IRModule:
 
 
 def _plain(division: Any) -> Any:
-    """The rewritten division, or the division itself if it has another form."""
+    """Return the rewritten division, or the division itself if it has another form."""
     divisor = division.b
     if isinstance(divisor, tirx.Add | tirx.Sub | tirx.Mul | tirx.FloorDiv):
         return type(division)(opaque(division.a), opaque(divisor, 1))

@@ -66,32 +66,32 @@ Bounds = Mapping[Any, tuple[int, int | None]]  # least and most of variables; No
 
 
 def extent_of(expr: Any) -> Size:
-    """An extent as an int if it is a number, else as an Extent."""
+    """Return an extent as an int if it is a number, else as an Extent."""
     if not isinstance(expr, int):
         expr = expr if isinstance(expr, tirx.IntImm) else simplified(expr)
     return int(expr) if isinstance(expr, int | tirx.IntImm) else Extent(expr)
 
 
 def expr_of(extent: Any) -> Any:
-    """An extent as TVM takes it: an int64 number or an expression."""
+    """Return an extent as TVM takes it: an int64 number or an expression."""
     if isinstance(extent, Extent):
         return extent.expr
     return tirx.const(extent, "int64") if isinstance(extent, int) else extent
 
 
 def exprs_of(shape: Iterable[Any]) -> list[Any]:
-    """A shape as TVM takes it."""
+    """Return a shape as TVM takes it."""
     return [each.expr if isinstance(each, Extent) else each for each in shape]
 
 
 def shape_of(expr: Any) -> tuple[Size, ...] | None:
-    """The shape of a Relax tensor expression; None if it has no known rank."""
+    """Return the shape of a Relax tensor expression; None if it has no known rank."""
     extents = getattr(getattr(expr.ty, "shape", None), "values", None)
     return None if extents is None else tuple(map(extent_of, extents))
 
 
 def own_variables(shape: Sequence[Any]) -> list[Any]:
-    """A shape for a new PrimFunc's parameter: a symbolic extent is a variable of its own, which the
+    """Return a shape for a new PrimFunc's parameter: a symbolic extent is a variable of its own, which the
     function reads from its argument."""
     found: dict[Size, Any] = {}
     result: list[Any] = []
@@ -104,12 +104,12 @@ def own_variables(shape: Sequence[Any]) -> list[Any]:
 
 
 def is_static(extents: Sequence[Any]) -> bool:
-    """Whether all extents are numbers."""
+    """Return whether all extents are numbers."""
     return all(isinstance(extent, int | tirx.IntImm) for extent in extents)
 
 
 def substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """An extent or a condition with ints or expressions in place of variables; a number stays as it
+    """Return an extent or a condition with ints or expressions in place of variables; a number stays as it
     is."""
     if not values or isinstance(expr, int | tirx.IntImm):
         return expr
@@ -118,7 +118,7 @@ def substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def symbols_of(function: PrimFunc) -> list[Any]:
-    """The variables in the shapes of a PrimFunc's parameters, and those that are parameters."""
+    """Return the variables in the shapes of a PrimFunc's parameters, and those that are parameters."""
     found: dict[Any, None] = {}
     for parameter in function.params:
         if tirx.is_buffer_var(parameter):
@@ -134,7 +134,7 @@ def _in_order(expr: Any) -> list[Any]:
 
 
 def bounds_of(function: Any) -> dict[Any, tuple[int, int | None]]:
-    """The least and most of each symbolic variable of a function; most is None for no bound."""
+    """Return the least and most of each symbolic variable of a function; most is None for no bound."""
     if isinstance(function, PrimFunc):
         symbols = symbols_of(function)
         noted = (function.attrs or {}).get(BOUNDS)
@@ -161,7 +161,7 @@ def _relax_symbols(function: relax.Function) -> list[Any]:
 
 
 def analyzer_of(bounds: Bounds) -> Any:
-    """An analyzer that knows these bounds."""
+    """Return an analyzer that knows these bounds."""
     analyzer = tvm.sym.Analyzer()
     for variable, (low, high) in bounds.items():
         dtype = str(variable.ty)
@@ -171,7 +171,7 @@ def analyzer_of(bounds: Bounds) -> Any:
 
 
 def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
-    """The least and most that an expression may be; most is None if a variable in it has no upper
+    """Return the least and most that an expression may be; most is None if a variable in it has no upper
     bound."""
     if isinstance(expr, int | tirx.IntImm):
         return int(expr), int(expr)
@@ -181,14 +181,14 @@ def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
 
 
 def least(function: PrimFunc, extent: Any) -> int:
-    """The least that an extent in a PrimFunc may be."""
+    """Return the least that an extent in a PrimFunc may be."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     return interval(extent, bounds_of(function))[0]
 
 
 def most(function: PrimFunc, extent: Any) -> int:
-    """The most that an extent in a PrimFunc may be; UNBOUNDED if it has no bound."""
+    """Return the most that an extent in a PrimFunc may be; UNBOUNDED if it has no bound."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent)
     high = interval(extent, bounds_of(function))[1]
@@ -196,14 +196,14 @@ def most(function: PrimFunc, extent: Any) -> int:
 
 
 def is_multiple(extent: Any, factor: int) -> bool:
-    """Whether an extent is known to be a multiple of a number."""
+    """Return whether an extent is known to be a multiple of a number."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent) % factor == 0
     return bool(tvm.sym.Analyzer().can_prove_equal(tirx.floormod(extent, factor), 0))
 
 
 def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
-    """The variables in the shapes of a function's inputs and result that are no input's extent for
+    """Return the variables in the shapes of a function's inputs and result that are no input's extent for
     an axis, so that the function must be told their values."""
     bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
     used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
@@ -211,7 +211,7 @@ def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]
 
 
 def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
-    """The number of tiles that cover an axis, and whether the last one is known to be whole."""
+    """Return the number of tiles that cover an axis, and whether the last one is known to be whole."""
     if isinstance(extent, int):
         return -(-extent // tile), extent % tile == 0
     # In these forms, TVM's schedules see that the tiles cover the axis: those of n + 2 not in the
@@ -256,7 +256,7 @@ def _around(one: tuple[int, int | None], other: tuple[int, int | None]) -> tuple
 
 
 def calls_in(function: relax.Function) -> list[Any]:
-    """All calls of kernels in a Relax function."""
+    """Return all calls of kernels in a Relax function."""
     found: list[Any] = []
 
     def visit(expr: Any) -> None:
@@ -268,7 +268,7 @@ def calls_in(function: relax.Function) -> list[Any]:
 
 
 def new_results(call: Any) -> list[Any]:
-    """The types of a kernel call's results, without those in the memory of arguments."""
+    """Return the types of a kernel call's results, without those in the memory of arguments."""
     types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
     if call.op == KERNEL_CALLS[0]:
         return types
@@ -277,7 +277,7 @@ def new_results(call: Any) -> list[Any]:
 
 
 def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
-    """The value of each of `symbols_of(function)` in a call of that kernel: an expression of the
+    """Return the value of each of `symbols_of(function)` in a call of that kernel: an expression of the
     caller's variables.
 
     A variable is the whole extent of some parameter, or a parameter itself.

@@ -28,7 +28,7 @@ NARROW_FLOATS = ("float16", "bfloat16", "float32")
 
 
 def trace_fields(trace: Any) -> Any:
-    """A schedule's trace as plain JSON values, as TVM's databases write it."""
+    """Return a schedule's trace as plain JSON values, as TVM's databases write it."""
     return _without_immediates(trace.as_json(remove_postproc=False))
 
 
@@ -43,7 +43,7 @@ def _without_immediates(value: Any) -> Any:
 
 
 def static_shape(expr: Any) -> tuple[int, ...] | None:
-    """The shape of a Relax tensor expression; None if an extent is not a constant."""
+    """Return the shape of a Relax tensor expression; None if an extent is not a constant."""
     extents = getattr(getattr(expr.ty, "shape", None), "values", None)
     if extents is None or not all(isinstance(extent, tirx.IntImm) for extent in extents):
         return None
@@ -51,7 +51,7 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
 
 
 def tensors_of(value: Any) -> list[tuple[tuple[Any, ...], str]]:
-    """The shape and dtype of each tensor of a Relax value, or of a list of tensor expressions.
+    """Return the shape and dtype of each tensor of a Relax value, or of a list of tensor expressions.
     Symbolic extents stay expressions."""
     if isinstance(value, list):
         types = [(part.shape, part.dtype) for part in value]
@@ -67,26 +67,26 @@ def _number(extent: Any) -> Any:
 
 
 def written_dtype(block: Any) -> str:
-    """The element type of the buffer that a schedulable block writes."""
+    """Return the element type of the buffer that a schedulable block writes."""
     return str(block.writes[0].source.dtype)
 
 
 def loads_in(block: Any) -> list[Any]:
-    """The loads in a block's body, each with its `source` and `indices`."""
+    """Return the loads in a block's body, each with its `source` and `indices`."""
     found: list[Any] = []
     tvm_ffi.structural_walk(block.body, (tvm.ir.expr.TensorLoad, found.append), order="post")
     return found
 
 
 def variables_of(expr: Any) -> set[Any]:
-    """The variables an index expression depends on."""
+    """Return the variables an index expression depends on."""
     found: set[Any] = set()
     tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.add), order="post")
     return found
 
 
 def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
-    """The constant factors of `variables` in an index, then the rest that is added to them; None if
+    """Return the constant factors of `variables` in an index, then the rest that is added to them; None if
     the index is not linear in them."""
     *factors, added = detect_linear_equation(expr, list(variables)) or [None]
     if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
@@ -112,14 +112,14 @@ def inverse_of(
 
 
 def nothing(shape: Sequence[Any], dtype: str) -> te.Tensor:
-    """A tensor expression without elements; an extent of `shape` is 0."""
+    """Return a tensor expression without elements; an extent of `shape` is 0."""
     zero = tirx.const(0, dtype)
     extents = [tirx.const(n, "int64") if isinstance(n, int) else n for n in shape]
     return te.compute(extents, lambda *_: zero, name="nothing")
 
 
 def simplified(expr: Any) -> Any:
-    """An expression simplified by TVM's rules."""
+    """Return an expression simplified by TVM's rules."""
     return tvm.sym.Analyzer().simplify(expr)
 
 
@@ -139,7 +139,7 @@ NODES = SimpleNamespace(
 
 
 def nodes_in(root: Any, kind: type) -> list[Any]:
-    """All nodes of one of the kinds in NODES under a function, statement or expression."""
+    """Return all nodes of one of the kinds in NODES under a function, statement or expression."""
     found: list[Any] = []
     tvm_ffi.structural_walk(root, (kind, found.append), order="post")
     return found
@@ -170,7 +170,7 @@ _KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "c
 
 
 def calls_of(module: IRModule, name: str) -> list[str]:
-    """The names of the PrimFuncs that Relax function `name` calls, one entry per call."""
+    """Return the names of the PrimFuncs that Relax function `name` calls, one entry per call."""
     called: list[str] = []
 
     def visit(expr: Any) -> None:
@@ -182,7 +182,7 @@ def calls_of(module: IRModule, name: str) -> list[str]:
 
 
 def estimate_flops(function: PrimFunc) -> int:
-    """The number of arithmetic operations of a PrimFunc by TVM's estimate, including comparisons
+    """Return the number of arithmetic operations of a PrimFunc by TVM's estimate, including comparisons
     and padding.
 
     Raises TuningError if TVM cannot estimate its body.
@@ -195,7 +195,7 @@ def estimate_flops(function: PrimFunc) -> int:
 
 
 def parameter_bytes(function: PrimFunc) -> list[int]:
-    """The size of each parameter of a PrimFunc. Raises TuningError if an extent is not a number."""
+    """Return the size of each parameter of a PrimFunc. Raises TuningError if an extent is not a number."""
     sizes = []
     for number, buffer in enumerate(function.params):
         bits = int(tvm.DataType(str(buffer.dtype)).bits)
@@ -211,7 +211,7 @@ def parameter_bytes(function: PrimFunc) -> list[int]:
 
 
 def element_bytes(dtype: Any) -> int:
-    """The size of an element of a dtype in memory, also for booleans."""
+    """Return the size of an element of a dtype in memory, also for booleans."""
     return max(1, int(tvm.DataType(str(dtype)).bits) // 8)
 
 
@@ -257,7 +257,7 @@ def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
 
 
 def prim_funcs(module: IRModule) -> dict[str, PrimFunc]:
-    """The module's PrimFuncs by name."""
+    """Return the module's PrimFuncs by name."""
     return {
         variable.name_hint: function
         for variable, function in module.functions.items()
@@ -266,5 +266,5 @@ def prim_funcs(module: IRModule) -> dict[str, PrimFunc]:
 
 
 def module_of(function: PrimFunc) -> IRModule:
-    """A module of one PrimFunc, called `main`."""
+    """Return a module of one PrimFunc, called `main`."""
     return IRModule({"main": function})

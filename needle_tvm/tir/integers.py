@@ -70,7 +70,7 @@ def of_data(module: IRModule, target: Target | None = None) -> IRModule:
 
 
 def _replaced(node: Any) -> Any:
-    """The replaced operation; the operation itself if it is on indices or floats."""
+    """Return the replaced operation; the operation itself if it is on indices or floats."""
     dtype = str(node.ty)
     if not dtype.startswith(("int", "uint")) or not (_reads(node.a) or _reads(node.b)):
         return node
@@ -80,7 +80,7 @@ def _replaced(node: Any) -> Any:
 
 
 def _reads(root: Any) -> bool:
-    """Whether an expression reads integers or converts floats to integers."""
+    """Return whether an expression reads integers or converts floats to integers."""
     return any(
         str(node.ty).startswith(("int", "uint"))
         for kind in (NODES.load, NODES.cast)
@@ -95,7 +95,7 @@ def with_definitions(module: IRModule) -> IRModule:
 
 
 def _definition(function: re.Match[str]) -> str:
-    """The IR of a function of vectors, or of scalars if there is one lane."""
+    """Return the IR of a function of vectors, or of scalars if there is one lane."""
     kind, unsigned, size, lanes = function.groups()
     many = int(lanes) > 1
     of, bits = (f"<{lanes} x {each}>" if many else each for each in (f"i{size}", "i1"))

@@ -21,7 +21,7 @@ define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
 
 
 def importing(text: str, body: Any) -> Any:
-    """A statement that may call the functions defined by `text`, which is LLVM IR."""
+    """Return a statement that may call the functions defined by `text`, which is LLVM IR."""
     source = tvm.ir.StringImm(text)
     return tirx.AttrStmt(tirx.IntImm("int32", 0), "pragma_import_llvm", source, body)
 

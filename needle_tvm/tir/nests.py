@@ -13,19 +13,19 @@ SPATIAL, REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
 
 
 def axis(name: str, extent: Any, kind: int, dtype: str = "int64") -> Any:
-    """An axis of a block, over [0, extent): a number or a symbolic extent."""
+    """Return an axis of a block, over [0, extent): a number or a symbolic extent."""
     end = tirx.const(extent, dtype) if isinstance(extent, int) else extent
     domain = tvm.ir.Range(tirx.const(0, dtype), end)
     return tirx.IterVar(domain, tirx.Var(name, dtype), kind)
 
 
 def substitute(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """An expression or statement with other expressions in place of some variables."""
+    """Return an expression or statement with other expressions in place of some variables."""
     return tvm_ffi.structural_map(expr, (tvm.ir.Var, lambda var: values.get(var, var)))
 
 
 def map_nodes(root: Any, kind: Any, change: Callable[[Any], Any]) -> Any:
-    """A tree in which `change` has replaced every node of a kind, innermost first."""
+    """Return a tree in which `change` has replaced every node of a kind, innermost first."""
     return tvm_ffi.structural_map(root, (kind, change))
 
 
@@ -41,7 +41,7 @@ def nest(
     annotations: Mapping[str, Any] | None = None,
     where: Any = None,
 ) -> Any:
-    """A block of one store in one loop per axis; in a reduction, `start` initialises it.
+    """Return a block of one store in one loop per axis; in a reduction, `start` initialises it.
 
     The store is executed only if `where` holds.
     """
@@ -56,7 +56,7 @@ def block_of(
     annotations: Mapping[str, Any] | None = None,
     where: Any = None,
 ) -> Any:
-    """A block of one store, as `nest` puts it in loops."""
+    """Return a block of one store, as `nest` puts it in loops."""
     body = store if where is None else tirx.IfThenElse(where, store, None)
     block = s_tir.SBlock(list(axes), [], [], name, body, start)
     buffers = [load.source for load in nodes_in(store, tvm.ir.expr.TensorLoad)]
@@ -81,7 +81,7 @@ def _in_loops(axes: Sequence[Any], block: Any) -> Any:
 def with_root(
     function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any], dropped: Sequence[Any] = ()
 ) -> PrimFunc:
-    """The function with other nests in its root block, and `buffers` besides its own, without those
+    """Return the function with other nests in its root block, and `buffers` besides its own, without those
     `dropped`."""
     realize = function.body
     root = realize.block
@@ -103,12 +103,12 @@ def with_root(
 
 
 def realize(values: Sequence[Any], block: Any, condition: Any = True) -> Any:
-    """A block at these values of its axes, under a condition."""
+    """Return a block at these values of its axes, under a condition."""
     return s_tir.SBlockRealize(list(values), condition, block)
 
 
 def renewed(block: Any) -> Any:
-    """A copy of a block, or of loops, with variables of its own for all loops, axes, definitions
+    """Return a copy of a block, or of loops, with variables of its own for all loops, axes, definitions
     and buffers within it."""
     blocks = nodes_in(block, NODES.sblock)
     own = [axis.var for each in blocks for axis in each.iter_vars]
@@ -120,7 +120,7 @@ def renewed(block: Any) -> Any:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two expressions are equal, with the same variables."""
+    """Return whether two expressions are equal, with the same variables."""
     return bool(tvm_ffi.structural_equal(one, other))
 
 
@@ -166,7 +166,7 @@ def _vector(lanes: Any, where: Sequence[Any], count: int) -> Any:
 def loop(
     extent: int, body: Callable[[Any], Any], kind: str = "serial", dtype: str = "int64"
 ) -> Any:
-    """A loop around the statement that `body` returns for its variable, of a kind of TVM's
+    """Return a loop around the statement that `body` returns for its variable, of a kind of TVM's
     `ForKind` in lower case; the statement alone if it would run once."""
     start, count = tirx.const(0, dtype), tirx.const(extent, dtype)
     if extent == 1:
@@ -176,7 +176,7 @@ def loop(
 
 
 def region(buffer: Any, start: Sequence[Any], extents: Sequence[int]) -> Any:
-    """The region of a buffer from `start`, with so many elements along each axis."""
+    """Return the region of a buffer from `start`, with so many elements along each axis."""
     parts = zip(start, extents, strict=True)
     return buffer[tuple(slice(first, first + count) for first, count in parts)]
 
@@ -189,7 +189,7 @@ def written(
     kept: Sequence[Any],
     annotations: Mapping[str, Any],
 ) -> Any:
-    """A block of any statement in one loop per axis. It writes one region, and keeps temporaries in
+    """Return a block of any statement in one loop per axis. It writes one region, and keeps temporaries in
     the buffers `kept`."""
     known = {
         load.source: load.source

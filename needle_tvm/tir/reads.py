@@ -46,7 +46,7 @@ def flat(operands: Sequence[Any]) -> list[Any]:
 
 
 def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """A read outside of a tensor that an operation certainly makes; None if none is seen."""
+    """Return a read outside of a tensor that an operation certainly makes; None if none is seen."""
     ranges: dict[Any, tuple[int, int]] = {}
     analyzer = tvm.sym.Analyzer()
     for axis in (*operation.axis, *operation.reduce_axis):
@@ -77,7 +77,7 @@ def _named(tensor: Any, inputs: Mapping[Any, int]) -> str:
 
 
 def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """A read under a Select at an index that the Select's condition may simplify."""
+    """Return a read under a Select at an index that the Select's condition may simplify."""
     for body in operation.body:
         for choice in nodes_in(body, NODES.select):
             asked = _asked(choice.condition)
@@ -94,7 +94,7 @@ def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
 
 
 def _asked(condition: Any) -> set[Any]:
-    """The loop variables that a condition says something of; what it reads is of none."""
+    """Return the loop variables that a condition says something of; what it reads is of none."""
 
     def unread(call: Any) -> Any:
         return tirx.const(0, str(call.ty)) if call.op == _LOAD else call
@@ -110,7 +110,7 @@ def _is_clamped(index: Any) -> bool:
 
 
 def _bounds(index: Any, ranges: dict[Any, tuple[int, int]], analyzer: Any) -> tuple[int, int, bool]:
-    """The least and largest value of an index, and whether it takes both."""
+    """Return the least and largest value of an index, and whether it takes both."""
     linear = linear_in(index, list(ranges))
     if linear is None or not isinstance(linear[-1], tirx.IntImm):
         bound = analyzer.const_int_bound(analyzer.simplify(index))
@@ -135,7 +135,7 @@ def _loads(root: Any) -> list[Any]:
 
 
 def _unconditional(body: Any) -> list[Sequence[Any]]:
-    """The tensor and the indices of each load of a body that is under no condition."""
+    """Return the tensor and the indices of each load of a body that is under no condition."""
     conditions = [
         *nodes_in(body, NODES.select),
         *nodes_in(body, tirx.And),
@@ -148,6 +148,6 @@ def _unconditional(body: Any) -> list[Sequence[Any]]:
 
 
 def _always(reduction: Any) -> bool:
-    """Whether a reduction includes all of its elements."""
+    """Return whether a reduction includes all of its elements."""
     condition = reduction.condition
     return isinstance(condition, tirx.IntImm) and bool(int(condition))

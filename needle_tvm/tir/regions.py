@@ -24,14 +24,14 @@ _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", 
 
 
 def lowered(function: PrimFunc, target: Target) -> PrimFunc:
-    """A scheduled function lowered to loops over flat buffers."""
+    """Return a scheduled function lowered to loops over flat buffers."""
     with target:
         module = module_of(function.with_attr("global_symbol", "main"))
         return lowered_loops(module, select_branches=False)["main"]
 
 
 def from_the_start(function: PrimFunc) -> PrimFunc:
-    """A lowered function whose arguments begin where their memory does, in one that places them
+    """Return a lowered function whose arguments begin where their memory does, in one that places them
     itself: those of statements that an op wrote may begin anywhere."""
     values: dict[Any, Any] = {}
     for buffer in filter(tirx.is_buffer_var, function.params):
@@ -46,7 +46,7 @@ def from_the_start(function: PrimFunc) -> PrimFunc:
 
 
 def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
-    """A copy of a lowered function, and its body's statements.
+    """Return a copy of a lowered function, and its body's statements.
 
     All its variables are new, so that another copy can be in the same function.
     """
@@ -62,7 +62,7 @@ def calling_tasks(
     lanes: int,
     add: Callable[[PrimFunc], Any],
 ) -> PrimFunc:
-    """A scheduled function, given as `lowered` as well, whose nests call the functions that a
+    """Return a scheduled function, given as `lowered` as well, whose nests call the functions that a
     region of it calls (`tasks.shared`)."""
     copy, statements = copied(lowered)
     steps = [tasks.shared(each, {}, add) for each in bodies_apart(statements, symbolic, lanes)]
@@ -71,17 +71,17 @@ def calling_tasks(
 
 
 def is_view(statement: Any) -> bool:
-    """Whether a statement declares a buffer over existing memory."""
+    """Return whether a statement declares a buffer over existing memory."""
     return isinstance(statement, tirx.DeclBuffer)
 
 
 def is_shared_allocation(statement: Any) -> bool:
-    """Whether a statement allocates a buffer that is not meant for registers."""
+    """Return whether a statement allocates a buffer that is not meant for registers."""
     return isinstance(statement, tirx.AllocBuffer) and statement.buffer.scope() != "local"
 
 
 def is_parallel(statement: Any) -> bool:
-    """Whether a statement is a parallel loop with no parallel loop inside, or a choice between such
+    """Return whether a statement is a parallel loop with no parallel loop inside, or a choice between such
     loops."""
     if isinstance(statement, tirx.IfThenElse):
         return all(map(is_parallel, _branches(statement)))
@@ -95,7 +95,7 @@ def _branches(choice: Any) -> list[Any]:
 
 
 def is_serial(statement: Any) -> bool:
-    """Whether a statement has no parallel loop."""
+    """Return whether a statement has no parallel loop."""
     loops = _found(statement, tirx.For)
     return all(loop.kind != tirx.ForKind.PARALLEL for loop in loops)
 
@@ -105,7 +105,7 @@ def is_serial_loop(statement: Any) -> bool:
 
 
 def choice_of_nests(statement: Any) -> Any:
-    """A choice by size between loop nests, some of them parallel, as a choice between parallel ones
+    """Return a choice by size between loop nests, some of them parallel, as a choice between parallel ones
     alone, their bodies `tasks.apart`; None for any other statement."""
     if isinstance(statement, tirx.IfThenElse):
         branches = [choice_of_nests(each) for each in _branches(statement)]
@@ -127,7 +127,7 @@ def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int | None) -
 
 
 def _body_apart(statement: Any, lanes: int) -> Any:
-    """A loop of known extent with its body `tasks.apart`; any other statement as it is."""
+    """Return a loop of known extent with its body `tasks.apart`; any other statement as it is."""
     if not isinstance(statement, tirx.For) or statement.kind not in _LOOPS:
         return statement
     if buffers_in(statement) is None or instructions(statement.body, lanes) < _TASK:
@@ -141,7 +141,7 @@ def in_sequence(statements: Sequence[Any]) -> Any:
 
 
 def serial(nest: Any) -> Any:
-    """A nest as one thread runs it."""
+    """Return a nest as one thread runs it."""
     if not is_parallel(nest):
         return nest
     if isinstance(nest, tirx.IfThenElse):
@@ -150,7 +150,7 @@ def serial(nest: Any) -> Any:
 
 
 def all_serial(statement: Any) -> Any:
-    """A statement as one thread runs it, whatever it holds."""
+    """Return a statement as one thread runs it, whatever it holds."""
 
     def serial_loop(node: Any) -> Any:
         if node.kind != tirx.ForKind.PARALLEL:
@@ -161,7 +161,7 @@ def all_serial(statement: Any) -> Any:
 
 
 def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
-    """One parallel loop whose iterations do those of `first` and then of `second`; None if an
+    """Return one parallel loop whose iterations do those of `first` and then of `second`; None if an
     iteration of one may access what another iteration of the other does.
 
     `key_of` gives the key of the value that a buffer is memory of, for values that one of the nests
@@ -197,7 +197,7 @@ def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
 def _part(
     indices: Sequence[Any], variable: Any, bounds: Mapping[Any, tuple[int, int]]
 ) -> int | None:
-    """The n for which an index lies in [variable * n, (variable + 1) * n), if it is known."""
+    """Return the n for which an index lies in [variable * n, (variable + 1) * n), if it is known."""
     if len(indices) != 1:
         return None
     used = variables_of(indices[0])
@@ -212,7 +212,7 @@ def _part(
 
 
 def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
-    """A nest without the branches that `decide(condition)` rules out; it returns None if a
+    """Return a nest without the branches that `decide(condition)` rules out; it returns None if a
     condition may hold or not."""
     if not isinstance(nest, tirx.IfThenElse):
         return nest
@@ -223,13 +223,13 @@ def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
 
 
 def _choice(condition: Any, branches: Sequence[Any]) -> Any:
-    """The inverse of `_branches`."""
+    """Return the inverse of `_branches`."""
     first, *others = branches
     return tirx.IfThenElse(condition, first, others[0] if others else None)
 
 
 def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = None) -> int:
-    """An estimate of a statement's instructions: its loads, stores and function calls.
+    """Return an estimate of a statement's instructions: its loads, stores and function calls.
 
     A vectorised loop takes one for every `lanes` iterations, a function such as exp takes a dozen.
     `sizes` are those of symbolic extents; it selects the branch of a choice by size. A loop of
@@ -261,7 +261,7 @@ def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = N
 
 
 def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
-    """The buffers that a statement accesses, and those among them that it writes.
+    """Return the buffers that a statement accesses, and those among them that it writes.
 
     None if it also uses buffers' addresses, so that this is unknown, or if it may end with an
     error: the other threads would wait for it for ever.
@@ -275,13 +275,13 @@ def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
 
 
 def may_fail(statement: Any) -> bool:
-    """Whether a statement may end with an error."""
+    """Return whether a statement may end with an error."""
     calls = _found(statement, tvm.ir.expr.Call)
     return any(call.op in _FALLIBLE for call in calls) or bool(_found(statement, tirx.AssertStmt))
 
 
 def memory_of(view: Any) -> Any:
-    """The buffer whose memory a declared view lies over; None for any other statement."""
+    """Return the buffer whose memory a declared view lies over; None for any other statement."""
     data = view.data
     if isinstance(data, tvm.ir.expr.Call) and data.op == _POINTERS[0]:
         return data.args[0]
@@ -289,13 +289,13 @@ def memory_of(view: Any) -> Any:
 
 
 def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
-    """The value of an extent or a condition of symbolic extents; None if it is unknown."""
+    """Return the value of an extent or a condition of symbolic extents; None if it is unknown."""
     value = substituted(expr, sizes or {})
     return int(value) if isinstance(value, tirx.IntImm) else None
 
 
 def is_sized(buffer: Any, symbols: Collection[Any]) -> bool:
-    """Whether the shape of a buffer is known but for `symbols`, and its first element is where its
+    """Return whether the shape of a buffer is known but for `symbols`, and its first element is where its
     memory begins: not so in buffers of statements that an op wrote itself."""
     if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
         return False
@@ -308,12 +308,12 @@ def new_buffer(name: str, shape: Sequence[Any], dtype: str) -> Any:
 
 
 def declared_over(buffer: Any, memory: Any) -> Any:
-    """A statement that makes `buffer` a view of all of `memory`, which has its dtype."""
+    """Return a statement that makes `buffer` a view of all of `memory`, which has its dtype."""
     return tirx.DeclBuffer(buffer, data=tirx.buffer_data(memory))
 
 
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
-    """A nest in which some one-dimensional buffers are parts of others: (other, first element).
+    """Return a nest in which some one-dimensional buffers are parts of others: (other, first element).
 
     Loads and stores name the other buffer itself. TVM's code generator would take a view declared
     over an address inside it for separate memory, and LLVM could then reorder accesses to parts
@@ -339,7 +339,7 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
-    """A nest that stores all that it stores to `buffer` to `other` as well; None if it reads
+    """Return a nest that stores all that it stores to `buffer` to `other` as well; None if it reads
     `buffer`, as a sum does that is kept there."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
@@ -354,7 +354,7 @@ def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
 
 
 def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFunc:
-    """A function of statements, as TVM's scheduled functions are."""
+    """Return a function of statements, as TVM's scheduled functions are."""
     # TVM's graph passes look into functions, and expect the root block that all begin with.
     body = in_sequence(statements) if statements else tirx.Evaluate(0)
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
@@ -363,7 +363,7 @@ def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFun
 
 
 def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
-    """The statements of one parallel region, with a barrier between phases.
+    """Return the statements of one parallel region, with a barrier between phases.
 
     A phase is a list of nests. A nest that is not parallel runs on one thread. Leading and trailing
     phases of only such nests run before the other threads are woken, and after they are done.
@@ -386,13 +386,13 @@ def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def steps_of(phases: Sequence[Sequence[Any]], several: bool) -> list[Any]:
-    """The statements of a step of a loop. With `several` threads, they wait for each other after
+    """Return the statements of a step of a loop. With `several` threads, they wait for each other after
     each phase."""
     return [_phase(p, True) if several else in_sequence(list(p)) for p in phases]
 
 
 def loop(variable: Any, length: Any, steps: Sequence[Any], several: bool) -> list[Any]:
-    """A loop over steps, those of `steps_of`: with `several` threads, one parallel region."""
+    """Return a loop over steps, those of `steps_of`: with `several` threads, one parallel region."""
     if not steps:
         return []
     zero = tirx.const(0, "int64")

@@ -36,7 +36,7 @@ def shuffled_reads(module: IRModule) -> IRModule:
 
 
 def _is_gathered(load: Any) -> bool:
-    """Whether a read is of a vector whose elements are not neighbours."""
+    """Return whether a read is of a vector whose elements are not neighbours."""
     if not load.indices:
         return False
     index = load.indices[-1]
@@ -58,7 +58,7 @@ def _shuffled(body: Any) -> Any:
 
 
 def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
-    """The read by as few vectors as cover its elements; itself if it takes too many."""
+    """Return the read by as few vectors as cover its elements; itself if it takes too many."""
     lanes, first, last = len(added), min(added), max(added)
     width = min(lanes, last - first + 1)
     begins = [*range(first, last + 2 - width, width)]

@@ -58,7 +58,7 @@ def _marked(function: PrimFunc) -> Any:
 
 
 def size_of(buffer: Any) -> float:
-    """The bytes of a buffer, of vectors too; infinity if an extent is not a number."""
+    """Return the bytes of a buffer, of vectors too; infinity if an extent is not a number."""
     extents = [getattr(each, "value", each) for each in buffer.shape]
     if not all(isinstance(each, int) for each in extents):
         return math.inf

@@ -36,7 +36,7 @@ _CPU = 1  # DLPack's number of the device
 
 
 def apart(statement: Any) -> Any:
-    """A statement that is a function of its own in the generated code."""
+    """Return a statement that is a function of its own in the generated code."""
     marked = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, statement)
     # A statement after it: what TVM 0.27 generates next would count as part of the function.
     nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
@@ -44,7 +44,7 @@ def apart(statement: Any) -> Any:
 
 
 def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
-    """A nest that calls functions in place of the bodies that are `apart`.
+    """Return a nest that calls functions in place of the bodies that are `apart`.
 
     `add` enters a function into the module, unless an equal one is there, and returns its global
     variable. Buffers in `places` are parts of others.
@@ -61,7 +61,7 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
 
 
 def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
-    """A module whose functions call, in place of those that `shared` entered into it, the ones that
+    """Return a module whose functions call, in place of those that `shared` entered into it, the ones that
     `add` enters into another module."""
     own = {
         variable: function
@@ -87,7 +87,7 @@ def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
 
 
 def _used(body: Any) -> list[Any]:
-    """The variables and buffers of a statement that it does not define itself, and the variables
+    """Return the variables and buffers of a statement that it does not define itself, and the variables
     in these buffers' shapes."""
     found = list(tirx.analysis.undefined_vars(body))
     extents = [extent for each in found if tirx.is_buffer_var(each) for extent in each.shape]
@@ -105,7 +105,7 @@ def _given(used: Any, places: Places) -> Any:
 
 
 def _function(mark: Any, used: list[Any]) -> PrimFunc:
-    """A function of one marked statement; its parameters stand for `used`, numbers first."""
+    """Return a function of one marked statement; its parameters stand for `used`, numbers first."""
     numbers = [each for each in used if not tirx.is_buffer_var(each)]
     values = {each: tirx.Var(each.name, str(each.ty)) for each in numbers}
     parameters, declared = [], []

@@ -17,7 +17,7 @@ def cosine(v: Text, x: Value) -> Value:
 
 
 def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
-    """The sine of x + turn * pi / 2: a polynomial of what is left of x beside a
+    """Return the sine of x + turn * pi / 2: a polynomial of what is left of x beside a
     multiple of pi / 2."""
     if not v.has_fma:
         return v.lane_by_lane(function, x)
@@ -102,7 +102,7 @@ def _log2(v: Text, x: Value) -> Value:
 
 
 def _polynomial(v: Text, x: Value, coefficients: Sequence[float]) -> Value:
-    """A polynomial of float64, by Horner's scheme."""
+    """Return a polynomial of float64, by Horner's scheme."""
     p = v.wide(coefficients[0])
     for coefficient in coefficients[1:]:
         p = v.fma(p, x, v.wide(coefficient))

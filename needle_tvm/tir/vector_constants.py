@@ -13,7 +13,7 @@ def _read(text: str) -> dict[str, tuple[float, ...]]:
 
 
 def _number(text: str) -> float:
-    """The value of a literal of C++, or of a quotient of two."""
+    """Return the value of a literal of C++, or of a quotient of two."""
     digits = text.strip(" {}\n")
     if digits.startswith("0x"):
         return int(digits.rstrip("u"), 16)
@@ -25,11 +25,11 @@ _TABLE = _read(Path(__file__).with_suffix(".h").read_text())
 
 
 def table(name: str) -> tuple[float, ...]:
-    """The row `k` + name, such as the coefficients of "Exp"."""
+    """Return the row `k` + name, such as the coefficients of "Exp"."""
     return _TABLE[name]
 
 
 def constant(name: str) -> float:
-    """The only value of a row."""
+    """Return the only value of a row."""
     (value,) = _TABLE[name]
     return value

@@ -74,7 +74,7 @@ def _by_table(v: Text, x: Value) -> Value:
 
 
 def _by_exp(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
-    """One polynomial near 0, one in the exponent elsewhere."""
+    """Return one polynomial near 0, one in the exponent elsewhere."""
     t, s = v.magnitude(x), x * x
     r, u = (v.polynomial(t, *table(name)) for name in ("ErfFirst", "ErfSecond"))
     r = r * s + u

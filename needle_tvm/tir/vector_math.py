@@ -63,7 +63,7 @@ def _exp(v: Text, x: Value) -> Value:
 
 
 def _tanh(v: Text, x: Value) -> Value:
-    """An odd polynomial near 0, else 1 - 2 / (e^(2|x|) + 1)."""
+    """Return an odd polynomial near 0, else 1 - 2 / (e^(2|x|) + 1)."""
     a, one = v.magnitude(x), v.constant(1.0)
     far = v.with_sign_of(x, one - v.constant(2.0) / (_exp(v, a + a) + one))
     z = x * x
@@ -82,7 +82,7 @@ def _erf(v: Text, x: Value) -> Value:
 
 
 def _erf_float64(v: Text, x: Value) -> Value:
-    """The C library's erf, lane by lane: LLVM has no erf of vectors to take apart itself."""
+    """Return the C library's erf, lane by lane: LLVM has no erf of vectors to take apart itself."""
     return v.lane_by_lane("@erf", x)
 
 

@@ -68,7 +68,7 @@ class Value:
         return self._text.instruction(f"{compare} {self}, {other.name}", "i1")
 
     def __str__(self) -> str:
-        """The value with its type, as an operand."""
+        """Return the value with its type, as an operand."""
         return f"{self._text.type_of(self.element)} {self.name}"
 
 
@@ -95,19 +95,19 @@ class Text:
         return Value(self, text, element)
 
     def constant(self, value: float) -> Value:
-        """The nearest float32."""
+        """Return the nearest float32."""
         return self._literal(_hexadecimal(value), "float")
 
     def named(self, name: str) -> Value:
-        """A float32 of the table of constants."""
+        """Return a float32 of the table of constants."""
         return self.constant(constant(name))
 
     def wide(self, value: float) -> Value:
-        """A float64."""
+        """Return a float64."""
         return self._literal("0x" + struct.pack(">d", value).hex().upper(), "double")
 
     def like(self, x: Value, value: float) -> Value:
-        """A float of x's type."""
+        """Return a float of x's type."""
         return self.wide(value) if x.element == "double" else self.constant(value)
 
     def integer(self, value: int, element: str = "i32") -> Value:
@@ -118,7 +118,7 @@ class Text:
         return self.instruction(f"{kind} {x} to {self.type_of(element)}", element)
 
     def intrinsic(self, name: str, *values: Value) -> Value:
-        """One of LLVM's functions of floats: fma, trunc, fabs, copysign and the like."""
+        """Return one of LLVM's functions of floats: fma, trunc, fabs, copysign and the like."""
         element = values[0].element
         bits = {"float": "f32", "double": "f64"}[element]
         suffix = bits if self._lanes == 1 else f"v{self._lanes}{bits}"
@@ -133,7 +133,7 @@ class Text:
         return self.intrinsic("fma", a, b, c)
 
     def unless(self, condition: Value, result: Value, function: str, *values: Value) -> Value:
-        """The result, or, in lanes where the condition holds, a C function."""
+        """Return the result, or, in lanes where the condition holds, a C function."""
         kind, any_lane = self.type_of(result.element), condition.name
         if self._lanes > 1:
             of = self.type_of("i1")
@@ -155,7 +155,7 @@ class Text:
         return self.instruction(f"bitcast {bits} to {self.type_of('float')}", "float")
 
     def signed(self, bits: Value) -> Value:
-        """The float that equals these bits as a signed integer."""
+        """Return the float that equals these bits as a signed integer."""
         return self.instruction(f"sitofp {bits} to {self.type_of('float')}", "float")
 
     def as_integer(self, condition: Value) -> Value:
@@ -175,7 +175,7 @@ class Text:
         return self.float_of(self.bits(magnitude) | (self.bits(x) & self.integer(_SIGN)))
 
     def polynomial(self, x: Value, *coefficients: float) -> Value:
-        """A polynomial by Horner's scheme, the highest power first."""
+        """Return a polynomial by Horner's scheme, the highest power first."""
         value = self.constant(coefficients[0])
         for coefficient in coefficients[1:]:
             value = value * x + self.constant(coefficient)
@@ -203,7 +203,7 @@ class Text:
         return self._by_parts(lambda at: f"@{_LOOK_UP}({part} <{numbers}>, {at})", place)
 
     def _by_parts(self, call: Callable[..., str], *values: Value) -> Value:
-        """A vector of the results of an instruction for 16 floats at a time."""
+        """Return a vector of the results of an instruction for 16 floats at a time."""
         parts = []
         for first in range(0, self._lanes, _PART):
             lanes = range(first, first + _PART)
@@ -235,7 +235,7 @@ class Text:
         return self.instruction(f"call {kind} {name}({x})", "float")
 
     def lane_by_lane(self, function: str, *values: Value) -> Value:
-        """A vector of a C function's results for each element of its arguments."""
+        """Return a vector of a C function's results for each element of its arguments."""
         kind = values[0].element
         self.declared.add(f"declare {kind} {function}({', '.join([kind] * len(values))})")
         if self._lanes == 1:
@@ -260,7 +260,7 @@ class Text:
 
 
 def _hexadecimal(value: float) -> str:
-    """The nearest float32, which LLVM reads as the bits of a double."""
+    """Return the nearest float32, which LLVM reads as the bits of a double."""
     nearest = struct.unpack("f", struct.pack("f", value))[0]
     return "0x" + struct.pack(">d", nearest).hex().upper()
 

@@ -55,7 +55,7 @@ class _Dropper(Rewriter):
 
 
 def _broadcast(*shapes: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """The shape of both together; None if it is not known to exist."""
+    """Return the shape of both together; None if it is not known to exist."""
     try:
         return broadcast_shapes("broadcast", *shapes)
     except ShapeError:

@@ -76,20 +76,20 @@ class _Folder(Rewriter):
         return relax.op.add(self.builder_.emit(result), shift)
 
     def _is_product(self, expr: Any) -> bool:
-        """Whether `expr` multiplies by weights whose last axis is that of its output channels."""
+        """Return whether `expr` multiplies by weights whose last axis is that of its output channels."""
         if not (is_conv(expr) or is_op(expr, "relax.matmul")):
             return False
         shape = static_shape(expr.args[1])
         return shape is not None and len(shape) >= 2 and self.is_parameter_work(expr.args[1])
 
     def _is_channelwise(self, expr: Any) -> bool:
-        """Whether `expr` depends on no input and varies along its last axis only."""
+        """Return whether `expr` depends on no input and varies along its last axis only."""
         shape = static_shape(expr)
         return shape is not None and math.prod(shape[:-1]) == 1 and self.is_known(expr)
 
 
 def _is_moderate(scale: Any) -> bool:
-    """Whether a scale is a parameter's, or within a factor of a million of 1."""
+    """Return whether a scale is a parameter's, or within a factor of a million of 1."""
     if not isinstance(scale, Constant):
         return True
     sizes = np.abs(scale.value.numpy().astype("float64"))

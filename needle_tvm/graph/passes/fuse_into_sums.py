@@ -51,7 +51,7 @@ class _Rewriter(Rewriter):
         return relax.call_tir(self._sums[name], call.args[1], out_ty=call.ty)
 
     def _pattern(self, call: Any) -> int | None:
-        """The pattern of the kernel that `call` calls, or None."""
+        """Return the pattern of the kernel that `call` calls, or None."""
         if not is_op(call, "relax.call_tir"):
             return None
         if call.args[0] in self._sums.values():

@@ -101,7 +101,7 @@ def merged(
     factors: Sequence[te.Tensor],
     terms: Sequence[tuple[int, bool, tuple[int, int]]],
 ) -> te.Tensor:
-    """The weights of `shape` (kh, kw, C, N) of a sum of branches: of each its sign, whether it is a
+    """Return the weights of `shape` (kh, kw, C, N) of a sum of branches: of each its sign, whether it is a
     convolution, and the row and column of these weights where its window begins."""
     _, _, inputs, _ = shape
 
@@ -127,12 +127,12 @@ def merged(
 
 
 def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
-    """The last additions of sums with branches to merge, and these sums."""
+    """Return the last additions of sums with branches to merge, and these sums."""
     values, readers = bindings_of(function), readers_of(function)
     origins = Origins(parameters_of(function), values.get)
 
     def inner(tensor: Any, call: Any) -> Any:
-        """The value of an operand that nothing else reads, and that does not grow."""
+        """Return the value of an operand that nothing else reads, and that does not grow."""
         value = values.get(tensor) if isinstance(tensor, relax.Var) else None
         alone = value is not None and len(readers[tensor]) == 1
         return value if alone and shape_of(value) == shape_of(call) else None
@@ -169,12 +169,12 @@ def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
 
 
 def _sign_of(value: Any) -> int | None:
-    """The sign of the second operand of an addition or subtraction; None of anything else."""
+    """Return the sign of the second operand of an addition or subtraction; None of anything else."""
     return next((sign for name, sign in _SIGNS.items() if is_op(value, name)), None)
 
 
 def _merged_sum(terms: list[_Term], origins: Origins, same: Callable[[Any], Any]) -> _Sum | None:
-    """The sum of terms with as many of them as can be merged; None if there are no two. What `same`
+    """Return the sum of terms with as many of them as can be merged; None if there are no two. What `same`
     gives of their inputs is equal for equal inputs."""
     by_input = defaultdict(list)
     for term in terms:
@@ -197,13 +197,13 @@ def _merged_sum(terms: list[_Term], origins: Origins, same: Callable[[Any], Any]
 
 
 def _around(base: _Term, terms: list[_Term]) -> tuple[_Term, list[tuple[_Term, Any]]]:
-    """A convolution and the branches that its window covers, with their places in it."""
+    """Return a convolution and the branches that its window covers, with their places in it."""
     places = [(term, _place(base.call, term)) for term in terms]
     return base, [(term, place) for term, place in places if place is not None]
 
 
 def _place(base: Any, term: _Term) -> tuple[int, int] | None:
-    """The row and column of `base`'s window where a branch's window begins; None if that is outside
+    """Return the row and column of `base`'s window where a branch's window begins; None if that is outside
     or between two of its pixels, or if the two differ in other ways."""
     attrs, shape = base.attrs, static_shape(base.args[1]) or ()
     strides, dilation = list(map(int, attrs.strides)), list(map(int, attrs.dilation))

@@ -98,7 +98,7 @@ def _columns(weights: Any) -> int:
 
 
 def _groups(function: relax.Function) -> list[list[_Product]]:
-    """The groups of matmuls that meet the preconditions."""
+    """Return the groups of matmuls that meet the preconditions."""
     bindings, readers = bindings_of(function), readers_of(function)
     origins, late = Origins(parameters_of(function), bindings.get), input_work_of(function)
 

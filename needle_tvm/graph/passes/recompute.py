@@ -35,7 +35,7 @@ class _Block:
         self._readers = readers_of(function)
 
     def changed(self, bindings: Sequence[Any]) -> list[Any]:
-        """The bindings of a block with those that are computed again in front of their readers."""
+        """Return the bindings of a block with those that are computed again in front of their readers."""
         cheap = {each.var: each.value for each in bindings if self._is_cheap(each)}
         if not cheap:
             return list(bindings)
@@ -70,7 +70,7 @@ class _Block:
         return large[0] in self._arguments or len(self._readers[large[0]]) > 1
 
     def _kernel(self, call: Any) -> tuple[PrimFunc | None, int]:
-        """The function that a call calls, with tensors alone, and its pattern; None otherwise."""
+        """Return the function that a call calls, with tensors alone, and its pattern; None otherwise."""
         if not is_op(call, "relax.call_tir") or len(call.args) != 2:
             return None, OP_PATTERN.opaque
         function = self._module[call.args[0]]

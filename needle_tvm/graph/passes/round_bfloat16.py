@@ -29,7 +29,7 @@ def round_bfloat16(module: IRModule, target: Target) -> IRModule:
 
 
 def _rounding(body: Any, parameters: Collection[Any]) -> Any:
-    """The body with rounding casts; None if it has no cast that rounds."""
+    """Return the body with rounding casts; None if it has no cast that rounds."""
     if not any(map(_rounds, nodes_in(body, NODES.cast))):
         return None
     return nests.map_nodes(body, NODES.store, lambda store: _store(store, parameters))

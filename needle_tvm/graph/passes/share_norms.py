@@ -69,7 +69,7 @@ class _Sharer(Rewriter):
 
 
 def _norms_to_share(function: relax.Function) -> dict[Any, Any]:
-    """The variables of norms that meet the preconditions, each with its norm."""
+    """Return the variables of norms that meet the preconditions, each with its norm."""
     bindings, readers = bindings_of(function), readers_of(function)
     origins = Origins(parameters_of(function), bindings.get)
 

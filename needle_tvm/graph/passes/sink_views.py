@@ -51,13 +51,13 @@ class _View(Protocol):
         """Forget everything noted."""
 
     def is_view(self, call: Any) -> bool:
-        """Whether a call is a view of this kind that is worth sinking."""
+        """Return whether a call is a view of this kind that is worth sinking."""
 
     def again(self, view: Any, x: Any) -> Any:
-        """The view `view` of another tensor `x` of its source's shape."""
+        """Return the view `view` of another tensor `x` of its source's shape."""
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        """The operand for `view`'s source in place of `other` (bound to `value`), or None."""
+        """Return the operand for `view`'s source in place of `other` (bound to `value`), or None."""
 
 
 class _Permutation:
@@ -144,14 +144,14 @@ class _Images(_Rows):
 
 
 def _moves_units_alone(source: Any, order: list[int]) -> bool:
-    """Whether a permutation leaves every element where it is in memory."""
+    """Return whether a permutation leaves every element where it is in memory."""
     shape = shape_of(source)
     moved = [] if shape is None else [axis for axis in order if shape[axis] != 1]
     return shape is not None and moved == sorted(moved)
 
 
 def _permuted_once(outer: Any, inner: Any) -> Any:
-    """One expression for `outer`, a permutation of the permutation `inner`."""
+    """Return one expression for `outer`, a permutation of the permutation `inner`."""
     first = order_of(inner)
     order = [first[axis] for axis in order_of(outer)]
     source = inner.args[0]
@@ -252,7 +252,7 @@ class _Sinker(expr_functor.PyExprMutator):
         return call
 
     def _concat(self, call: Any) -> Any:
-        """A concatenation of permutations in one order, as a permutation of one."""
+        """Return a concatenation of permutations in one order, as a permutation of one."""
         parts = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
         views = [self._viewed(part) for part in parts]
         if not views or any(view is None or view.op != _PERMUTE for view in views):
@@ -283,7 +283,7 @@ class _Sinker(expr_functor.PyExprMutator):
         return self._view.again(view, result)
 
     def _viewed(self, expr: Any) -> Any:
-        """The view that `expr` is bound to; None if it is not a view."""
+        """Return the view that `expr` is bound to; None if it is not a view."""
         value = self._value(expr)
         return value if value is not None and self._view.is_view(value) else None
 

@@ -43,7 +43,7 @@ def _rewritten(module: IRModule, function: relax.Function) -> relax.Function:
 
 
 def _bindings(module: IRModule, block: Any) -> list[Any]:
-    """The bindings of a block, with views where they are allowed."""
+    """Return the bindings of a block, with views where they are allowed."""
     leaving = _leaving(block)
     # The variable that owns each variable's memory, and the memory that leaves the block.
     owner: dict[Any, Any] = {each: each for each in leaving}
@@ -76,7 +76,7 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
 
 
 def _part(value: Any) -> Any:
-    """The tuple's variable and the number of the part that a binding's value takes; None for any
+    """Return the tuple's variable and the number of the part that a binding's value takes; None for any
     other value."""
     if not isinstance(value, relax.TupleGetItem):
         return None
@@ -84,7 +84,7 @@ def _part(value: Any) -> Any:
 
 
 def _leaving(block: Any) -> set[Any]:
-    """The variables whose values are read outside of a block, including fields of tuples."""
+    """Return the variables whose values are read outside of a block, including fields of tuples."""
     leaving: set[Any] = set()
     for binding in reversed(block.bindings):
         if not isinstance(binding.var, relax.DataflowVar):
@@ -97,7 +97,7 @@ def _leaving(block: Any) -> set[Any]:
 
 
 def _source(module: IRModule, value: Any) -> Any:
-    """The operand that a binding's value only reshapes; None for any other value."""
+    """Return the operand that a binding's value only reshapes; None for any other value."""
     if not isinstance(value, relax.Call) or value.op != _CALL_TIR or len(value.args) != 2:
         return None
     (function, operands), shape = value.args, shape_of(value)
@@ -123,7 +123,7 @@ def _only_reshapes(function: PrimFunc) -> bool:
 
 
 def _viewed(value: Any) -> Any:
-    """The variable that a binding's value names or reshapes; None for any other value."""
+    """Return the variable that a binding's value names or reshapes; None for any other value."""
     if isinstance(value, relax.Call) and value.op == _RESHAPE:
         value = value.args[0]
     return value if isinstance(value, relax.Var) else None

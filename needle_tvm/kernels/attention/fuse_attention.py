@@ -99,12 +99,12 @@ def _on_gpu(
 
 
 def _symbolic_extents(shape: AttentionShape) -> tuple[Size, ...]:
-    """The extents that may be symbolic."""
+    """Return the extents that may be symbolic."""
     return shape.batch, shape.queries, shape.keys
 
 
 def _of_symbolic(inputs: Sequence[Any], result: Any) -> PrimFunc:
-    """The kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents that no
+    """Return the kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents that no
     input has for an axis are parameters, after the inputs."""
     scalars = unbound([tensor.shape for tensor in inputs], result.shape)
     function = te.create_prim_func([*inputs, *scalars, result])
@@ -191,7 +191,7 @@ class _Fuser(Rewriter):
         return expr, 1.0
 
     def _is_scores(self, expr: Any) -> bool:
-        """Whether `expr` is a matmul, scaled or not."""
+        """Return whether `expr` is a matmul, scaled or not."""
         inner, _ = self._unscaled(expr, self.only_use(expr))
         return self._only_use(inner, "relax.matmul") is not None
 
@@ -288,6 +288,6 @@ class _Fuser(Rewriter):
         return self.builder_.emit(relax.op.permute_dims(mask, axes))
 
     def _only_use(self, expr: Any, name: str) -> Any:
-        """The call of operator `name` that `expr` is bound to; None if it has other readers too."""
+        """Return the call of operator `name` that `expr` is bound to; None if it has other readers too."""
         value = self.only_use(expr)
         return value if is_op(value, name) else None

@@ -96,7 +96,7 @@ class Tile:
 
 
 def tile_of(shape: AttentionShape) -> Tile | None:
-    """The largest tile that fits into shared memory and registers, is not mostly empty and leaves
+    """Return the largest tile that fits into shared memory and registers, is not mostly empty and leaves
     enough blocks. If there is none, the smallest tile that fits, or None if none fits."""
     found = None
     for queries, keys in _TILES:
@@ -218,15 +218,15 @@ class _Writer:
         self.of_values = buffer("local", tile.columns)
 
     def _row(self, i: Any) -> Any:
-        """The index in the tile of the thread's query i."""
+        """Return the index in the tile of the thread's query i."""
         return self.group * self.tile.rows + i
 
     def _key(self, n: Any) -> Any:
-        """The index in the tile of the thread's key n."""
+        """Return the index in the tile of the thread's key n."""
         return n * _LANES + self.lane
 
     def _column(self, c: Any) -> Any:
-        """The index of the thread's feature c of a value: in whole vectors if it has any."""
+        """Return the index of the thread's feature c of a value: in whole vectors if it has any."""
         if self.tile.columns % _VECTOR:
             return c * _LANES + self.lane
         return c // _VECTOR * (_LANES * _VECTOR) + self.lane * _VECTOR + c % _VECTOR
@@ -369,7 +369,7 @@ class _Writer:
 
 
 def _below(query: Any, shape: AttentionShape, tile: Tile) -> Any:
-    """The condition that a query exists; None if it always does."""
+    """Return the condition that a query exists; None if it always does."""
     return query < shape.queries if shape.queries % tile.queries else None
 
 

@@ -229,7 +229,7 @@ def _inlined(sch: Schedule, copy: Any) -> bool:
 
 
 def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
-    """The number of weights, and the bytes of each."""
+    """Return the number of weights, and the bytes of each."""
     panels = sch.get(tiles).reads[-1].source
     return math.prod(int(extent) for extent in panels.shape), item_bytes(str(panels.dtype))
 
@@ -237,7 +237,7 @@ def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
 def _copied(
     sch: Schedule, tiles: Any, copy: Any, images: int, rows: int, *, shared: bool
 ) -> Copied:
-    """The input that tasks copy for `images` tiles of images with `rows` rows of output."""
+    """Return the input that tasks copy for `images` tiles of images with `rows` rows of output."""
     step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
     all_images, *of_image = sch.get_loops(copy)
     count = images if is_symbolic(sch, all_images) else extent(sch, all_images)
@@ -247,7 +247,7 @@ def _copied(
 
 
 def _loops_of(sch: Schedule, tiles: Any) -> tuple[list[Any], Any, list[Any]]:
-    """A tile's loops over pixels (images, rows, columns), the loop over its channels, and its
+    """Return a tile's loops over pixels (images, rows, columns), the loop over its channels, and its
     reduction loops."""
     count = sum(a.iter_type == tirx.IterVar.CommReduce for a in sch.get(tiles).iter_vars)
     *pixel, vector = sch.get_loops(tiles)[-4 - count : -count]

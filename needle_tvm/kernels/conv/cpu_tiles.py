@@ -67,7 +67,7 @@ def conv_tile(
     step: int = 1,
     overlapping: bool = False,
 ) -> ConvTile:
-    """The register tile for an output (B, rows, columns, N) of sums over `terms` products.
+    """Return the register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
     It is the tile with the least estimated time of all that fit the registers: a partly filled last
     tile costs as much as a full one, and few accumulators wait for each other. If `group` is given,
@@ -88,7 +88,7 @@ def conv_cycles(
     group: int | None,
     step: int = 1,
 ) -> float:
-    """The estimated time of a convolution in the tiles of `conv_tile`, in multiply-adds."""
+    """Return the estimated time of a convolution in the tiles of `conv_tile`, in multiply-adds."""
     return _best_tile(output, terms, dtype, target, group, step, False)[0]
 
 
@@ -127,7 +127,7 @@ def _best_tile(
 
 
 def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
-    """The numbers of channels that a tile may have: whole vectors, or one short vector if all
+    """Return the numbers of channels that a tile may have: whole vectors, or one short vector if all
     channels fit it. A tile of a group may also be part of a vector, since LLVM handles vectors of
     any length up to a register's whole."""
     *short, lanes = group_lanes(dtype, target)
@@ -141,7 +141,7 @@ def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[i
 
 
 def group_lanes(dtype: str, target: Target) -> tuple[int, ...]:
-    """The numbers of channels that fill a vector of some length, in ascending order."""
+    """Return the numbers of channels that fill a vector of some length, in ascending order."""
     lanes = target_info(target).lanes(dtype)
     least = _SHORT // item_bytes(dtype)
     return tuple(lanes // part for part in (4, 2, 1) if lanes // part >= least)
@@ -154,7 +154,7 @@ def depthwise_tile(
     dtype: str,
     target: Target,
 ) -> ConvTile:
-    """The register tile of a depthwise convolution: one vector of channels, and as many pixels as
+    """Return the register tile of a depthwise convolution: one vector of channels, and as many pixels as
     leave half of the registers to the weights and inputs."""
     batch, rows, columns, _ = output
     width, registers = target_info(target).vectors
@@ -187,7 +187,7 @@ def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[i
 
 
 def fetching(weights: float, item: int) -> float:
-    """The cost, in multiply-adds, of fetching so many weights of `item` bytes: 0 if they stay in a
+    """Return the cost, in multiply-adds, of fetching so many weights of `item` bytes: 0 if they stay in a
     core's cache."""
     return weights * _FETCH if weights * item > _KEPT else 0
 

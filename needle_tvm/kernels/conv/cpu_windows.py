@@ -105,7 +105,7 @@ def windows(block: Any, target: Target) -> Nests | None:
 
 
 def _gains(seen: _Windows) -> bool:
-    """Whether the rewritten nest is faster than computing each window by itself.
+    """Return whether the rewritten nest is faster than computing each window by itself.
 
     Without padding, compilers vectorise those well, and a row that is stored and then read at other
     positions stalls the processor.
@@ -201,7 +201,7 @@ class _Written:
 
 
 def _windows(found: Reduction, tap: Any) -> _Windows | None:
-    """The windows along a row in which `tap` slides; None if `tap` does not form any."""
+    """Return the windows along a row in which `tap` slides; None if `tap` does not form any."""
     column = found.spatial[-1]
     condition, term = condition_of(found)
     pair = [column.var, tap.var]

@@ -56,7 +56,7 @@ class _Merger(Rewriter):
 def merged_at_best(
     groups: int, output: tuple[int, ...], terms: int, dtype: str, target: Target, step: int = 1
 ) -> int:
-    """The number of groups to merge for the least estimated time, 1 to merge none.
+    """Return the number of groups to merge for the least estimated time, 1 to merge none.
 
     Each element of `output` (B, rows, columns, N) sums `terms` products before merging, of pixels
     that are `step` bytes apart.

@@ -110,7 +110,7 @@ class _ConvPacker(Packer):
         return self.is_parameter_work(w) or pixels >= _FEWEST_PIXELS
 
     def _planes(self, x: Any) -> Any:
-        """The (B, C, H, W) tensor of few channels that `x` is a permutation of, or None."""
+        """Return the (B, C, H, W) tensor of few channels that `x` is a permutation of, or None."""
         value = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if not is_op(value, "relax.permute_dims"):
             return None
@@ -126,5 +126,5 @@ class _ConvPacker(Packer):
 
 
 def _pair(values: Any) -> tuple[int, int]:
-    """The first two numbers of an operator's attribute: (rows, columns), or (top, left)."""
+    """Return the first two numbers of an operator's attribute: (rows, columns), or (top, left)."""
     return int(values[0]), int(values[1])

@@ -106,7 +106,7 @@ class _Splitter(Rewriter):
         return split < _WORTH_IT * whole
 
     def _product(self, call: Any, rows: Part, columns: Part) -> Any:
-        """The convolution of one tap with what it meets."""
+        """Return the convolution of one tap with what it meets."""
         x, w = call.args
         emit, slice_ = self.builder_.emit, relax.op.strided_slice
         begins, ends, steps = [], [], [int(each) for each in call.attrs.strides]
@@ -123,7 +123,7 @@ class _Splitter(Rewriter):
         )
 
     def _around(self, result: Any, rows: Part, columns: Part, output: tuple[int, ...]) -> Any:
-        """A tap's results with zeros where it meets padding."""
+        """Return a tap's results with zeros where it meets padding."""
         widths = [0, 0]
         for part, outputs in zip((rows, columns), output[1:3], strict=True):
             widths += [part.first, outputs - part.end]

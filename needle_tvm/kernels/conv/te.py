@@ -79,7 +79,7 @@ def conv(
     grouped = not channels.depthwise and channels.outputs < n
 
     def source(panel: Any, lane: Any) -> tuple[Any, Any]:
-        """The group, and the channel in it, that a tile's channel reads."""
+        """Return the group, and the channel in it, that a tile's channel reads."""
         if channels.depthwise:
             return 0, panel * tile.channels + lane
         return panel * tile.channels // channels.outputs if grouped else 0, c
@@ -112,7 +112,7 @@ def conv(
 
 
 def _counts(geometry: Geometry, sizes: tuple[Size, Size], taps: tuple[Any, Any]) -> list[Size]:
-    """The rows and columns of the output for an input of `sizes`."""
+    """Return the rows and columns of the output for an input of `sizes`."""
 
     def count(axis: int) -> Size:
         reach = (int(taps[axis].dom.extent) - 1) * geometry.dilation[axis] + 1
@@ -148,7 +148,7 @@ def _padded(
         return seen
 
     def position(b: Any, y: Any, z: Any, g: Any, c: Any) -> tuple[Any, ...]:
-        """The index in the copy."""
+        """Return the index in the copy."""
         if channels.planar:
             return b, c, y, z
         return (b, y, z, c) if each == count else (b, g, y, z, c)

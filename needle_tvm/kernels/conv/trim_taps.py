@@ -41,7 +41,7 @@ class Axis(NamedTuple):
 def trimmed(
     size: Size, taps: int, outputs: Size, stride: int, dilation: int, padding: tuple[int, int]
 ) -> Axis:
-    """The taps that meet an input of `size` somewhere, and the padding that keeps `outputs`.
+    """Return the taps that meet an input of `size` somewhere, and the padding that keeps `outputs`.
 
     All taps if that would cut off some of the input, or if its size is symbolic.
     """

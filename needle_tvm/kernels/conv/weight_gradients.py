@@ -112,6 +112,6 @@ class _Rewriter(Rewriter):
 
 
 def _parts(batch: int, pixels: int) -> int:
-    """The most groups of a batch of images of which each has _TERMS pixels."""
+    """Return the most groups of a batch of images of which each has _TERMS pixels."""
     parts = range(max(1, min(batch, batch * pixels // _TERMS)), 0, -1)
     return next(count for count in parts if batch % count == 0)

@@ -56,12 +56,12 @@ def winograd(module: IRModule, target: Target) -> IRModule:
 
 
 def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> int | None:
-    """The m of m x m results per tile for a (B, rows, columns, N) output of sums over `channels`,
+    """Return the m of m x m results per tile for a (B, rows, columns, N) output of sums over `channels`,
     with elements of `item` bytes; None if the direct convolution is faster."""
     batch, rows, columns, n = output
 
     def cost(places: int, numbers: int) -> float:
-        """The cost of `numbers` matmuls of `places` rows each."""
+        """Return the cost of `numbers` matmuls of `places` rows each."""
         weights = numbers * channels * n
         return places * weights + fetching(weights, item)
 
@@ -79,7 +79,7 @@ def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> in
 
 
 def transformed_bytes(m: int, output: tuple[int, int, int, int], channels: int, item: int) -> int:
-    """The bytes of the transformed image or of its products, whichever are more."""
+    """Return the bytes of the transformed image or of its products, whichever are more."""
     batch, rows, columns, n = output
     tiles = Tiling(m, batch, (rows, columns), (0, 0)).tiles
     return tiles * _numbers(m) * max(channels, n) * item

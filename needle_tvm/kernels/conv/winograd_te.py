@@ -40,7 +40,7 @@ class Matrices(NamedTuple):
 
 @functools.cache
 def matrices(m: int) -> Matrices:
-    """The exact transforms for m x m results: the Toom-Cook algorithm, transposed."""
+    """Return the exact transforms for m x m results: the Toom-Cook algorithm, transposed."""
     points = [Fraction(point) for point in _POINTS[m]]
     output = [[point**row for point in points] + [Fraction(row == m - 1)] for row in range(m)]
     weight, inputs = [], []
@@ -55,7 +55,7 @@ def matrices(m: int) -> Matrices:
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
-    """The coefficients, lowest first, of the product of (x - root)."""
+    """Return the coefficients, lowest first, of the product of (x - root)."""
     product = [Fraction(1)]
     for root in roots:
         raised, lowered = [Fraction(0), *product], [*product, Fraction(0)]
@@ -77,7 +77,7 @@ class Tiling(NamedTuple):
         return exprs_of((self.batch, *self.results))
 
     def of(self, sizes: Sequence[Any]) -> Tiling:
-        """The tiling whose `sizes` are variables of another function."""
+        """Return the tiling whose `sizes` are variables of another function."""
         batch, rows, columns = map(extent_of, sizes)
         return self._replace(batch=batch, results=(rows, columns))
 
@@ -156,12 +156,12 @@ def transformed_output(products: te.Tensor, tiling: Tiling) -> te.Tensor:
 
 
 def _alike(shape: Sequence[Any]) -> list[Any]:
-    """A shape whose extents are of one type, so that indices are: int64 if one is symbolic."""
+    """Return a shape whose extents are of one type, so that indices are: int64 if one is symbolic."""
     return list(shape) if is_static(shape) else [expr_of(extent) for extent in shape]
 
 
 def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str) -> Any:
-    """A row of `matrix` times the vector of `value`; unrolling the loops makes the row constant."""
+    """Return a row of `matrix` times the vector of `value`; unrolling the loops makes the row constant."""
     *others, last = (_sum(coefficients, value, dtype) for coefficients in matrix)
     for number, each in reversed(list(enumerate(others))):
         last = tirx.if_then_else(row == number, each, last)

@@ -65,7 +65,7 @@ DENSE_VARIANTS = tuple(  # the first is used if nothing is measured
 
 
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
-    """The register tile of an (m, k) @ (k, n) matmul: the one whose slowest core finishes first.
+    """Return the register tile of an (m, k) @ (k, n) matmul: the one whose slowest core finishes first.
 
     A tile reads its rows side by side, and has no more of them than the L1 cache keeps. Ties go to
     the tile whose weights are read by the fewest cores, then read least often, then to the most
@@ -93,20 +93,20 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
 
 
 def most_rows(k: int, vectors: int, dtype: str, target: Target) -> int:
-    """The most rows of a tile of so many vectors, of sums over k terms."""
+    """Return the most rows of a tile of so many vectors, of sums over k terms."""
     registers = target_info(target).vectors.number
     fit = (registers - vectors - 2) // vectors
     return max(1, min(most_beside(k * item_bytes(dtype)), fit))
 
 
 def symbolic_tile(k: int, n: int, dtype: str, target: Target) -> Tile:
-    """The register tile for a symbolic number of rows: that of many. Its columns are the width of
+    """Return the register tile for a symbolic number of rows: that of many. Its columns are the width of
     the panels; `dense_by_rows` adds tiles for other numbers of rows."""
     return dense_tile(_MANY_ROWS, k, n, dtype, target)
 
 
 def row_parts(panels: int, blocks: int, cores: int) -> int:
-    """The number of parts to cut `blocks` of rows into: the fewest that, times `panels`, make tasks
+    """Return the number of parts to cut `blocks` of rows into: the fewest that, times `panels`, make tasks
     that leave the cores idle for at most a twentieth of their time."""
 
     def idle(parts: int) -> float:
@@ -164,7 +164,7 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
 
 
 def _is_cut_short(sch: Schedule, between: list[Any], last: Any, tile: Tile) -> bool:
-    """Whether a tile computed next to its reader would end within a vector. This happens if the
+    """Return whether a tile computed next to its reader would end within a vector. This happens if the
     only panel is wider than the result and blocks of the result's shape precede the last one.
 
     `dots.BF16_PAIRS` is an instruction for whole vectors.

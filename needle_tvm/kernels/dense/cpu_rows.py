@@ -85,7 +85,7 @@ def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int
 
 
 def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]:
-    """The rows of the tiles that a kernel holds for panels of `columns` columns, in order.
+    """Return the rows of the tiles that a kernel holds for panels of `columns` columns, in order.
 
     A tile of fewer accumulators than hide a multiply-add's latency takes as long as one of a row
     more, so that few of those are held.
@@ -97,7 +97,7 @@ def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]
 
 
 def exact(function: PrimFunc) -> PrimFunc:
-    """A matmul of a symbolic number of rows with tiles of one row, which compute nothing else; any
+    """Return a matmul of a symbolic number of rows with tiles of one row, which compute nothing else; any
     other function as it is."""
     tiles = _tiles(function)
     symbolic = tiles is not None and not extents.is_static([_rows_of(function, tiles)])
@@ -110,7 +110,7 @@ def _tiles(function: PrimFunc) -> Any:
 
 
 def _rows_of(function: PrimFunc, tiles: Any) -> Any:
-    """The number of rows of the matmul: that of the block that reads the tiles."""
+    """Return the number of rows of the matmul: that of the block that reads the tiles."""
     buffer = tiles.writes[0].source
     reader = next(b for b in nodes_in(function, NODES.sblock) if _reads(b, buffer))
     return reader.iter_vars[-2].dom.extent
@@ -121,7 +121,7 @@ def _reads(block: Any, buffer: Any) -> bool:
 
 
 def retiled(function: PrimFunc, rows: int) -> PrimFunc:
-    """A matmul of `dense.pack_weights`, unscheduled, with tiles of another number of rows."""
+    """Return a matmul of `dense.pack_weights`, unscheduled, with tiles of another number of rows."""
     tiles = _tiles(function)
     m, old = _rows_of(function, tiles), int(tiles.annotations[DENSE][0])
     buffer = tiles.writes[0].source

@@ -51,7 +51,7 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
 
 
 def is_product(call: Any, dtypes: Collection[str] = ("float32",)) -> bool:
-    """Whether `call` is a matmul or convolution that the pass handles, apart from the dtypes of its
+    """Return whether `call` is a matmul or convolution that the pass handles, apart from the dtypes of its
     operands; `dtypes` are those allowed for its result."""
     if str(getattr(call.ty, "dtype", "")) not in dtypes:
         return False
@@ -76,7 +76,7 @@ class _Narrower(Rewriter):
         return self.narrowed(call, products_alone)
 
     def narrowed(self, call: Any, products_alone: Sequence[bool]) -> Any:
-        """The call with narrow operands; `products_alone` says for each operand whether all its
+        """Return the call with narrow operands; `products_alone` says for each operand whether all its
         readers are matmuls or convolutions."""
         raise NotImplementedError
 
@@ -131,7 +131,7 @@ class _OnGpu(_Narrower):
         return self._product(call, operands, self.precision)
 
     def _is_made(self, operand: Any) -> bool:
-        """Whether a kernel computes `operand`, and so can round it as well: it is not an argument,
+        """Return whether a kernel computes `operand`, and so can round it as well: it is not an argument,
         nor a reshape of one."""
         while isinstance(operand, relax.Var):
             value = self.lookup_binding(operand)
@@ -204,7 +204,7 @@ def matmul(a: te.Tensor, b: te.Tensor, note: dict[str, Any]) -> te.Tensor:
 
 
 def conv(x: te.Tensor, w: te.Tensor, call: Any, note: dict[str, Any]) -> te.Tensor:
-    """The convolution `call` of x (B, H, W, C) and w (kh, kw, C / groups, O) in float32."""
+    """Return the convolution `call` of x (B, H, W, C) and w (kh, kw, C / groups, O) in float32."""
     attrs, shape = call.attrs, static_shape(call)
     (s, t), (d, e) = ([int(i) for i in each] for each in (attrs.strides, attrs.dilation))
     above, before, below, after = (int(i) for i in attrs.padding)

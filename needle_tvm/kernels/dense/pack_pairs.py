@@ -71,7 +71,7 @@ class _PairPacker(Packer):
         return y if len(x_shape) == 2 else relax.op.reshape(y, (*outer, n))
 
     def _widened(self, operand: Any) -> Any:
-        """The bfloat16 tensor that `operand` casts to float32; None if it is not such a cast."""
+        """Return the bfloat16 tensor that `operand` casts to float32; None if it is not such a cast."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if not is_op(value, "relax.astype") or str(value.args[0].ty.dtype) != "bfloat16":
             return None

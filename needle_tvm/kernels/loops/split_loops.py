@@ -36,7 +36,7 @@ def split_loops(function: PrimFunc) -> PrimFunc:
 
 
 def cuts(block: Any, lanes: int) -> list[int]:
-    """The places along the last axis of a block where the form of its element changes, if it is to
+    """Return the places along the last axis of a block where the form of its element changes, if it is to
     be vectorised by so many lanes: in ascending order, none of them at an end."""
     if not isinstance(block.body, NODES.store) or not block.iter_vars:
         return []
@@ -66,7 +66,7 @@ def _is_choice(node: Any) -> bool:
 
 
 def _parts(choice: Any) -> tuple[Any, Any, Any]:
-    """The condition of a choice, and the values if it holds and if not."""
+    """Return the condition of a choice, and the values if it holds and if not."""
     if isinstance(choice, NODES.select):
         return choice.condition, choice.true_value, choice.false_value
     condition, one, other = choice.args
@@ -74,7 +74,7 @@ def _parts(choice: Any) -> tuple[Any, Any, Any]:
 
 
 def _comparisons(condition: Any, position: Any) -> list[Any] | None:
-    """The comparisons in a condition that depends on `position` alone; None if any of them may hold
+    """Return the comparisons in a condition that depends on `position` alone; None if any of them may hold
     in more than one place, with a gap between."""
     if variables_of(condition) != {position} or nodes_in(condition, NODES.load):
         return None
@@ -85,13 +85,13 @@ def _comparisons(condition: Any, position: Any) -> list[Any] | None:
 
 
 def _at(expr: Any, position: Any, place: int) -> int:
-    """The value of an expression of `position` alone."""
+    """Return the value of an expression of `position` alone."""
     value = tirx.const(place, str(position.ty))
     return int(simplified(nests.substitute(expr, {position: value})))
 
 
 def _changes(comparison: Any, position: Any, end: int) -> set[int]:
-    """The place from which a linear comparison has another outcome than at 0, if there is one."""
+    """Return the place from which a linear comparison has another outcome than at 0, if there is one."""
     low, high = 0, end - 1
     first = _at(comparison, position, low)
     if _at(comparison, position, high) == first:
@@ -104,7 +104,7 @@ def _changes(comparison: Any, position: Any, end: int) -> set[int]:
 
 
 def _divisions(root: Any, position: Any) -> list[Any]:
-    """The quotients and rests of `position` plus a constant by a constant."""
+    """Return the quotients and rests of `position` plus a constant by a constant."""
 
     def fits(division: Any) -> bool:
         if not isinstance(division.b, tirx.IntImm) or variables_of(division.a) != {position}:
@@ -117,13 +117,13 @@ def _divisions(root: Any, position: Any) -> list[Any]:
 
 
 def _multiples(division: Any, position: Any, end: int) -> set[int]:
-    """The places where a quotient grows by one."""
+    """Return the places where a quotient grows by one."""
     first = -_at(division.a, position, 0) % int(division.b)
     return set(range(first or int(division.b), end, int(division.b)))
 
 
 def _changed(loop: Any) -> Any:
-    """The pieces of a loop over vectors; the loop itself if it has another form."""
+    """Return the pieces of a loop over vectors; the loop itself if it has another form."""
     inner = loop.body
     if not isinstance(inner, NODES.loop) or inner.kind != tirx.ForKind.VECTORIZED:
         return loop
@@ -152,7 +152,7 @@ def _changed(loop: Any) -> Any:
 
 
 def _piece(loop: Any, realize: Any, where: Any, begin: int, end: int) -> Any:
-    """The loop over the elements from `begin` to `end` along the last axis."""
+    """Return the loop over the elements from `begin` to `end` along the last axis."""
     width, count = int(loop.body.extent), end - begin
     block = nests.renewed(realize.block)
     *axes, last = block.iter_vars
@@ -175,7 +175,7 @@ def _piece(loop: Any, realize: Any, where: Any, begin: int, end: int) -> Any:
 
 
 def _decided(store: Any, position: Any, begin: int, end: int) -> Any:
-    """A store for elements from `begin` to `end` alone, with each choice and division made that is
+    """Return a store for elements from `begin` to `end` alone, with each choice and division made that is
     the same for all of them."""
 
     def is_alike(expr: Any) -> bool:

@@ -58,7 +58,7 @@ def whole_vectors(function: PrimFunc) -> PrimFunc:
 
 
 def _changed(loop: Any, parameters: Collection[Any]) -> Any:
-    """The rewritten loop, or the loop itself if it has another form."""
+    """Return the rewritten loop, or the loop itself if it has another form."""
     realize, lane = loop.body, loop.loop_var
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(realize, NODES.realize):
         return loop
@@ -98,7 +98,7 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
 
 
 def _moved_back(loop: Any) -> Any:
-    """A loop over tiles with `ENDS_AT`, such that the last one ends there; any other loop as it
+    """Return a loop over tiles with `ENDS_AT`, such that the last one ends there; any other loop as it
     is."""
     if ENDS_AT not in loop.annotations:
         return loop
@@ -122,13 +122,13 @@ def _moved_back(loop: Any) -> Any:
 
 
 def _ends_at(condition: Any, end: int) -> bool:
-    """Whether a condition is `position < end`."""
+    """Return whether a condition is `position < end`."""
     bounded = isinstance(condition, tirx.LT) and isinstance(condition.b, tirx.IntImm)
     return bounded and int(condition.b) == end
 
 
 def conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
-    """The parts of a conjunction that differ between lanes, and the conjunction of the others."""
+    """Return the parts of a conjunction that differ between lanes, and the conjunction of the others."""
     if isinstance(predicate, tirx.And):
         left, right = (conditions(part, lane) for part in (predicate.a, predicate.b))
         return left[0] + right[0], tirx.all(left[1], right[1])
@@ -138,7 +138,7 @@ def conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
 
 
 def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
-    """Whether elements along an axis of a block may be computed twice (see the module text)."""
+    """Return whether elements along an axis of a block may be computed twice (see the module text)."""
     written = {region.source for region in block.writes}
     loads = loads_in(block)
     if any(load.source in written for load in loads):
@@ -151,7 +151,7 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
 
 
 def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[Any]) -> bool:
-    """Whether a block reads a buffer of the function's own at quotients or rests that change within
+    """Return whether a block reads a buffer of the function's own at quotients or rests that change within
     a vector. TVM 0.27 would find no bounds for them under a condition, and keep the loops'
     variables in the buffer's extents."""
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
@@ -164,7 +164,7 @@ def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[An
 
 
 def _lanes(loop: Any, width: int, condition: Any) -> Any:
-    """A copy of the loop over `width` lanes, under `condition` alone; it shares no variable."""
+    """Return a copy of the loop over `width` lanes, under `condition` alone; it shares no variable."""
     realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
     values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
     body = nests.realize(values, nests.renewed(realize.block), condition)
@@ -172,7 +172,7 @@ def _lanes(loop: Any, width: int, condition: Any) -> Any:
 
 
 def _one_by_one(loop: Any, count: Any, condition: Any) -> Any:
-    """The first `count` lanes of the loop in a plain loop."""
+    """Return the first `count` lanes of the loop in a plain loop."""
     plain = _lanes(loop, 1, condition)
     return tirx.For(plain.loop_var, plain.min, count, tirx.ForKind.SERIAL, plain.body)
 

@@ -50,7 +50,7 @@ class GatesTile:
 
 
 def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
-    """One vector of units for some rows of a batch of at least one.
+    """Return one vector of units for some rows of a batch of at least one.
 
     The sums of all rows stay in registers, beside the weights of the gates and a broadcast value.
     Between half of the most rows that fit and all of them, the number is chosen that wastes the
@@ -71,7 +71,7 @@ def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) 
 def gates_tiles(
     least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
 ) -> list[GatesTile]:
-    """The tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
+    """Return the tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
     of their own number, and more the one that covers them with the fewest to spare."""
     largest = _most_rows(target, gates)
     rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
@@ -191,11 +191,11 @@ class _Cell:
         ]
 
     def _of(self, tensor: Any) -> range:
-        """The gates of which an output has elements."""
+        """Return the gates of which an output has elements."""
         return range(int(tensor.shape[1]) // self._hidden)
 
     def _value(self, tensor: Any, indices: Sequence[Any]) -> Any:
-        """An element of a value."""
+        """Return an element of a value."""
         key = _key(tensor)
         if key in self._known:
             return self._known[key]
@@ -226,7 +226,7 @@ class _Cell:
     def write(
         self, s: Any, tiles: Sequence[GatesTile], ins: Sequence[Any], outs: Sequence[Any]
     ) -> None:
-        """The kernel; the code picks among `tiles`, fewest rows first, by the batch."""
+        """Return the kernel; the code picks among `tiles`, fewest rows first, by the batch."""
         tile, *rest = tiles
         if not rest:
             self._tiles(s, tile, ins, outs)
@@ -389,7 +389,7 @@ def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
 
 
 def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
-    """The body with a GatedProduct for each product that fits: of a value that is no constant,
+    """Return the body with a GatedProduct for each product that fits: of a value that is no constant,
     with a constant input (from number `constant` on) of as many columns as a whole number of
     gates, two or more, has; and of pointwise steps, whose values have its dtype (others would have
     to be widened and rounded as `translate` does), that lead from it to values of one gate's shape.
@@ -406,7 +406,7 @@ def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
 
 
 def _cluster(body: Body, product: int, constant: int) -> tuple[set[int], int] | None:
-    """The steps that a product is fused with, and the number of gates."""
+    """Return the steps that a product is fused with, and the number of gates."""
     steps, specs = dict(body.numbered()), body.specs()
     step = steps[product]
     if not isinstance(step.op, Matmul):
@@ -456,7 +456,7 @@ def _is_matrix(spec: Any, h: Spec) -> bool:
 
 
 def _leaving(body: Body, inside: set[int]) -> list[int]:
-    """The values of a set of steps that others read."""
+    """Return the values of a set of steps that others read."""
     read = set(body.outputs)
     for number, step in body.numbered():
         if number not in inside:
@@ -467,7 +467,7 @@ def _leaving(body: Body, inside: set[int]) -> list[int]:
 def _fused(
     body: Body, product: int, inside: set[int], gates: int, target: Target
 ) -> tuple[Body, int] | None:
-    """The body with the cluster as one step, and the number from which to look on."""
+    """Return the body with the cluster as one step, and the number from which to look on."""
     steps, specs = dict(body.numbered()), body.specs()
     outputs = _leaving(body, inside)
     h, w = steps[product].inputs
@@ -507,7 +507,7 @@ def _fused(
 
 
 def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
-    """Whether all outputs of a cell can be computed unit by unit."""
+    """Return whether all outputs of a cell can be computed unit by unit."""
     cell = replaced(cell, lambda extent: _SOME)  # a batch that is a number
     inner, gates, units = sizes
     h = te.placeholder((cell.inputs[0].shape[0], inner), dtype)
@@ -517,6 +517,6 @@ def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two extents are equal; a symbolic one has one spelling."""
+    """Return whether two extents are equal; a symbolic one has one spelling."""
     one, other = extent_of(one), extent_of(other)
     return str(one) == str(other)

@@ -122,7 +122,7 @@ class Tiles:
         self.vectors = -(-vectors // self.count)
 
     def start(self, tile: Any, vector: Any) -> Any:
-        """The first element of a tile's vector."""
+        """Return the first element of a tile's vector."""
         last = tirx.const(self.length - self.width, str(tile.ty))
         return tirx.min((tile * self.vectors + vector) * self.width, last)
 
@@ -230,7 +230,7 @@ def condition_of(found: Reduction) -> tuple[Any, Any]:
 
 
 def _side_by_side(found: Reduction, variable: Any) -> bool:
-    """Whether the terms of neighbouring results are neighbours in memory, or the same."""
+    """Return whether the terms of neighbouring results are neighbours in memory, or the same."""
     condition, term = condition_of(found)
     if condition is not None and variable in variables_of(condition):
         return False

@@ -67,7 +67,7 @@ def _first(rewrites: Sequence[Rewrite], block: Any) -> Nests | None:
 
 
 def _only_block(statement: Any) -> Any:
-    """The block in a nest of one loop per axis, in order; None in any other nest."""
+    """Return the block in a nest of one loop per axis, in order; None in any other nest."""
     loops = []
     while isinstance(statement, NODES.loop):
         loops.append(statement.loop_var)
@@ -101,7 +101,7 @@ def reduction(block: Any) -> Reduction | None:
 
 
 def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | None:
-    """The term of a sum, maximum or minimum, the function that combines it, and `across`."""
+    """Return the term of a sum, maximum or minimum, the function that combines it, and `across`."""
     value = store.value
 
     def is_result(expr: Any) -> bool:
@@ -137,7 +137,7 @@ def _reads(expr: Any, buffer: Any) -> bool:
 
 
 def steps_by_one(index: Any, variable: Any, variables: set[Any]) -> bool:
-    """Whether an index is `variable` plus a value that depends on none of `variables`."""
+    """Return whether an index is `variable` plus a value that depends on none of `variables`."""
     if index.same_as(variable):
         return True
     if not isinstance(index, tirx.Add):

@@ -151,7 +151,7 @@ class _Writer:
         self._nests.append(nests.nest(axes, name, store, start, {PARTIAL: width}))
 
     def _along(self, position: Any) -> dict[Any, Any]:
-        """The values of the contiguous axes at a position in their stretch."""
+        """Return the values of the contiguous axes at a position in their stretch."""
         values = {}
         axes = self._found.reduced[-self._along_axes :]
         for axis in reversed(axes[1:]):
@@ -169,7 +169,7 @@ class _Writer:
 
 
 def _contiguous(term: Any, reduced: list[Any]) -> int:
-    """The number of innermost axes that are contiguous in every load they occur in."""
+    """Return the number of innermost axes that are contiguous in every load they occur in."""
     variables = {axis.var for axis in reduced}
     loads = [
         load
@@ -185,7 +185,7 @@ def _contiguous(term: Any, reduced: list[Any]) -> int:
 
 
 def _is_stretch(load: Any, axes: list[Any]) -> bool:
-    """Whether the last indices of a load are these axes, all of full extent but the first."""
+    """Return whether the last indices of a load are these axes, all of full extent but the first."""
     count, variables = len(axes), {axis.var for axis in axes}
     indices, shape = list(load.indices), list(load.source.shape)
     if len(indices) < count or any(variables_of(i) & variables for i in indices[:-count]):

@@ -77,7 +77,7 @@ def rows(sch: Schedule, target: Target) -> bool:
 
 
 def keeps_few_partial_results(sch: Schedule) -> bool:
-    """Whether the vectors of `kernels.reduce.cpu_partial` are kept for one row at a time."""
+    """Return whether the vectors of `kernels.reduce.cpu_partial` are kept for one row at a time."""
     trial = sch.copy()
     inline_producers(trial, keep=set())
     partial = [block for block in blocks_of(trial) if is_partial(trial, block)]
@@ -90,7 +90,7 @@ def _work(sch: Schedule) -> int:
 
 
 def _shared_loops(sch: Schedule) -> int:
-    """The number of the last block's loops that all blocks can share; 0 if none."""
+    """Return the number of the last block's loops that all blocks can share; 0 if none."""
     blocks = blocks_of(sch)
     if len(blocks) < 2 or not all(map(_is_plain, (sch.get(b) for b in blocks))):
         return 0
@@ -124,7 +124,7 @@ def _check_order_is_free(sch: Schedule) -> None:
 
 
 def _is_plain(block: Any) -> bool:
-    """Whether a block writes one value and no axis has extent 0."""
+    """Return whether a block writes one value and no axis has extent 0."""
     extents = [axis.dom.extent for axis in block.iter_vars]
     empty = any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in extents)
     return not empty and len(block.writes) == 1
@@ -176,7 +176,7 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
 
 
 def _divisor(sch: Schedule, term: Any, lanes: int) -> int:
-    """The width of the vector of partial results, 1 for none.
+    """Return the width of the vector of partial results, 1 for none.
 
     It must divide the terms, since a block's bounds are lost when it is computed at another (TVM
     0.27). Whole vectors are tried first, then other widths down to 4.

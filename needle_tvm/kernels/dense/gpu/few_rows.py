@@ -120,7 +120,7 @@ def _product(sch: Schedule) -> _Product | None:
 
 
 def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
-    """Whether an operand has neighbouring columns in a row for each term, and is shared by all
+    """Return whether an operand has neighbouring columns in a row for each term, and is shared by all
     rows."""
     *rows, column = spatial
     value = block.body.value

@@ -56,7 +56,7 @@ class Product:
     followed: bool
 
     def facts(self) -> dict[str, Any]:
-        """The fields as JSON values."""
+        """Return the fields as JSON values."""
         return {**asdict(self), "transposed": list(self.transposed)}
 
 
@@ -81,7 +81,7 @@ def library_products(
 
 
 def is_used(module: IRModule) -> bool:
-    """Whether a function of the module calls cuBLAS."""
+    """Return whether a function of the module calls cuBLAS."""
     return any(
         is_op(value, "relax.call_dps_packed")
         and str(getattr(value.args[0], "global_symbol", "")) == cublas.FUNCTION
@@ -180,7 +180,7 @@ class _Rewriter(Rewriter):
         return relax.TupleGetItem(both, 0)
 
     def _as_it_lies(self, operand: Any) -> tuple[Any, bool]:
-        """The tensor to read in place for an operand, and whether its last two axes are swapped."""
+        """Return the tensor to read in place for an operand, and whether its last two axes are swapped."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if is_op(value, "relax.permute_dims"):
             count = len(static_shape(value) or ())

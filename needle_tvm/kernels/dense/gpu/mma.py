@@ -59,11 +59,11 @@ class Registers:
         return (columns, terms) if self.right else (terms, columns)
 
     def memory(self, operand: str) -> str:
-        """The scope of fragments of "a", "b" or the sums "c"."""
+        """Return the scope of fragments of "a", "b" or the sums "c"."""
         return "warp"
 
     def at(self, operand: str, row: Any, column: Any) -> Place:
-        """The place in a fragment of "a", "b" or "c" of a row and column as they lie in memory.
+        """Return the place in a fragment of "a", "b" or "c" of a row and column as they lie in memory.
 
         A half-precision operand takes four 8 x 8 fragments in sequence: upper left, lower left,
         upper right, lower right. Each thread holds two neighbours of a row. ldmatrix transposes `b`
@@ -78,7 +78,7 @@ class Registers:
         return 4 * (column % 8) + row % 4, column // 8 * 2 + row // 4
 
     def tiles(self, operand: str, *at: Any) -> tuple[Any, ...]:
-        """The place of an element in an array of fragments: (fragment, thread, index)."""
+        """Return the place of an element in an array of fragments: (fragment, thread, index)."""
         *outer, row, column = at
         high, wide = self.edges(operand)
         place = self.at(operand, row % high, column % wide)
@@ -132,7 +132,7 @@ def _fill(kind: Registers) -> str:
 
 
 def _copied(kind: Registers, operand: str, elements: int) -> Any:
-    """A fragment's load as loops."""
+    """Return a fragment's load as loops."""
     rows, columns = kind.edges(operand)
     dtype, scope = kind.dtype, kind.scope
 
@@ -192,7 +192,7 @@ def _load_words(kind: Registers, operand: str) -> str:
     of_rows = operand == "a"
 
     def row(lane: Any, element: Any) -> Any:
-        """The row of a thread's element: rows of "a" 8 apart (and columns 4 apart), or terms of "b"
+        """Return the row of a thread's element: rows of "a" 8 apart (and columns 4 apart), or terms of "b"
         4 apart (and columns 8 apart)."""
         return lane // 4 + element % 2 * 8 if of_rows else lane % 4 + element % 2 * 4
 

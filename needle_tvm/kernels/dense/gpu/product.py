@@ -102,12 +102,12 @@ class Product:
         return None
 
     def written(self, tile: Tile) -> PrimFunc:
-        """The function as the four blocks, their extents whole tiles."""
+        """Return the function as the four blocks, their extents whole tiles."""
         return _written(self, tile)
 
 
 def find(function: PrimFunc) -> Product | None:
-    """The sum of products that a function computes, with its epilogue; None for anything else."""
+    """Return the sum of products that a function computes, with its epilogue; None for anything else."""
     sch = Schedule(function)
     sums = [block for block in blocks_of(sch) if sch.get(block).init is not None]
     if len(sums) != 1:
@@ -156,7 +156,7 @@ def _is_static(axis: Any) -> bool:
 
 
 def _factors(block: Any) -> tuple[Any, Any, str] | None:
-    """The operands of result = result + left * right, and the dtype they are multiplied in."""
+    """Return the operands of result = result + left * right, and the dtype they are multiplied in."""
     store = block.body
     if not (isinstance(store, NODES.store) and isinstance(store.value, tirx.Add)):
         return None
@@ -312,7 +312,7 @@ class _Writer:
         return self.buffers[-1]
 
     def _original(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> dict[Any, Any]:
-        """The values of the original axes of these kinds at an index of the new ones."""
+        """Return the values of the original axes of these kinds at an index of the new ones."""
         values: dict[Any, Any] = {}
         for kind in kinds:
             rest = axes[kind].var
@@ -326,7 +326,7 @@ class _Writer:
         return values
 
     def _inside(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> Any:
-        """The condition that an index exists in the original; None if all do."""
+        """Return the condition that an index exists in the original; None if all do."""
         found = self._found
         real = {
             "batch": found.batches,
@@ -343,12 +343,12 @@ class _Writer:
 
 
 def whole(extent: int, tile: int) -> int:
-    """The extent rounded up to whole tiles."""
+    """Return the extent rounded up to whole tiles."""
     return -(-extent // tile) * tile
 
 
 def _narrowed(value: Any, wide: str) -> tuple[Any, str]:
-    """An operand before it was cast to the dtype of the sums, and its dtype."""
+    """Return an operand before it was cast to the dtype of the sums, and its dtype."""
     if isinstance(value, NODES.cast) and str(value.value.ty) in NARROW_FLOATS:
         value = value.value
     return value, str(value.ty)

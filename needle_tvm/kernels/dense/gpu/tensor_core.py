@@ -120,13 +120,13 @@ def tensor_core(
 
 
 def warp_tiles(function: PrimFunc, target: Target) -> list[WarpTile]:
-    """The tiles that `tensor_core` accepts for a function; the first one is its default."""
+    """Return the tiles that `tensor_core` accepts for a function; the first one is its default."""
     taken = _taken(function, target)
     return [] if taken is None else list(dict.fromkeys([_tile(*taken), *_others(*taken)]))
 
 
 def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] | None:
-    """The product that a function computes and its instructions; None if the rule does not fit."""
+    """Return the product that a function computes and its instructions; None if the rule does not fit."""
     found = find(function)
     if found is None or found.wide != "float32":
         return None
@@ -144,7 +144,7 @@ def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] |
 
 
 def _dtype(factor: Any) -> str:
-    """The dtype of an operand before it is cast to that of the sums."""
+    """Return the dtype of an operand before it is cast to that of the sums."""
     return str((factor.value if isinstance(factor, NODES.cast) else factor).ty)
 
 
@@ -180,7 +180,7 @@ def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
 
 
 def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:
-    """The tile with no more slices than have terms: the others would only multiply zeros."""
+    """Return the tile with no more slices than have terms: the others would only multiply zeros."""
     slices, terms = tile.slices, instructions.shape[2]
     while slices > 1 and found.terms <= terms * (slices // 2):
         slices //= 2
@@ -286,7 +286,7 @@ def _last_two_exchanged(*at: Any) -> tuple[Any, ...]:
 
 
 def _neighbours(found: Product, factor: Any) -> int:
-    """The number of elements of an operand, a power of 2, that are contiguous in memory from every
+    """Return the number of elements of an operand, a power of 2, that are contiguous in memory from every
     multiple of it on."""
     axis = found.innermost(factor)
     return 1 if axis is None else math.gcd(_VECTOR, int(axis.dom.extent))

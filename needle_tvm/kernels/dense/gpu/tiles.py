@@ -126,7 +126,7 @@ def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Sched
 
 
 def tiles(function: PrimFunc, target: Target) -> list[Tile]:
-    """The tiles that `tiled` accepts for a function, the fastest by arithmetic first."""
+    """Return the tiles that `tiled` accepts for a function, the fastest by arithmetic first."""
     found = _worthwhile(function)
     if found is None:
         return []
@@ -184,7 +184,7 @@ def _fits(found: Product, tile: Tile) -> bool:
 
 
 def cycles(found: Product, tile: Tile) -> float:
-    """The estimated cycles of a product.
+    """Return the estimated cycles of a product.
 
     A multiprocessor runs several of its blocks at once. For each strip these share the
     multiply-adds and the bandwidth of the L2 cache. A strip takes that time, or the latency of the
@@ -298,7 +298,7 @@ def _bind(
 
 
 def _vector_of(sch: Schedule, loop: Any) -> Any:
-    """The innermost part of a loop that is one vector."""
+    """Return the innermost part of a loop that is one vector."""
     return sch.split(loop, [None, VECTOR])[1] if extent(sch, loop) > VECTOR else loop
 
 
@@ -329,7 +329,7 @@ def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) 
 
 
 def _steps(found: Product, factor: Any, kind: str) -> int | None:
-    """The stride in memory of an operand along the last axis of a kind, in all its loads: 1 if
+    """Return the stride in memory of an operand along the last axis of a kind, in all its loads: 1 if
     neighbours are contiguous; None if unknown."""
     if not found.kinds[kind]:
         return None

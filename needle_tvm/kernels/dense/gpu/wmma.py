@@ -38,7 +38,7 @@ class Fragments:
     scope: str = "shared"
 
     def memory(self, operand: str) -> str:
-        """The scope of fragments of "a", "b" or the sums "c"."""
+        """Return the scope of fragments of "a", "b" or the sums "c"."""
         return "wmma.accumulator" if operand == "c" else f"wmma.matrix_{operand}"
 
     def fill(self) -> str:
@@ -266,19 +266,19 @@ def matched(
     multiple: int,
     strides: list[Any] | None = None,
 ) -> Any:
-    """An instruction's buffer, whose offset is a multiple of `multiple` elements."""
+    """Return an instruction's buffer, whose offset is a multiple of `multiple` elements."""
     return T.match_buffer(
         handle, shape, dtype, align=64, offset_factor=multiple, scope=scope, strides=strides
     )
 
 
 def _pointer(buffer: Any, shared: bool) -> Any:
-    """The pointer to which results are stored: see `_store`."""
+    """Return the pointer to which results are stored: see `_store`."""
     return T.address_of(buffer[0, 0]) if shared else buffer.access_ptr("w", ptr_type="float32")
 
 
 def _wide(buffer: Any, row: Any, column: Any, transposed: bool) -> Any:
-    """An operand's element in float32."""
+    """Return an operand's element in float32."""
     return T.Cast("float32", buffer[column, row] if transposed else buffer[row, column])
 
 
@@ -288,6 +288,6 @@ def _registered(name: str, description: Any, implementation: Any) -> str:
 
 
 def _number(buffer: Any, stride: Any, rows: int, columns: int) -> Any:
-    """The index, row by row, of the fragment that begins at a buffer's offset."""
+    """Return the index, row by row, of the fragment that begins at a buffer's offset."""
     row = buffer.elem_offset // stride // rows
     return row * (stride // columns) + buffer.elem_offset % stride // columns

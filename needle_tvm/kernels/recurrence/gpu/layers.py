@@ -115,7 +115,7 @@ def is_layer(op: Scan) -> bool:
 
 
 def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any]:
-    """The results of a scan of which those that are read make it such a layer; None for others."""
+    """Return the results of a scan of which those that are read make it such a layer; None for others."""
     found = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
     after = op.body.outputs[: op.states]
     given, sequence = list(operands), op.states

@@ -49,7 +49,7 @@ State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
 def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[State, ...]:
-    """The states after the step `before`; None for the initial ones."""
+    """Return the states after the step `before`; None for the initial ones."""
 
     def state(initial: str, after: str) -> State:
         if before is None:
@@ -94,7 +94,7 @@ def extern_steps(
     threads: StepsThreads,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
-    """The results of all steps, which `writer(kind, s, threads, sizes, buffers)` writes."""
+    """Return the results of all steps, which `writer(kind, s, threads, sizes, buffers)` writes."""
     dtype, named = str(inputs[0].dtype), dict(zip(kind.inputs, inputs, strict=True))
     steps, (batch, hidden) = named["projected"].shape[0], named["h"].shape
     sizes = int(steps), int(batch), int(hidden)
@@ -189,7 +189,7 @@ class StepsWriter:
         self._weights, self._states = buffer("local", own.terms), buffer("local", own.terms)
 
     def _row(self, r: Any) -> Any:
-        """The index of the block's row r; past the end, the last row again."""
+        """Return the index of the block's row r; past the end, the last row again."""
         return tirx.min(self._first + r, self._batch - 1)
 
     def _multiply(self, h: State) -> None:

@@ -41,7 +41,7 @@ def keeping_nan(function: PrimFunc) -> PrimFunc:
 
 
 def _compared(store: Any) -> Any:
-    """A store with comparisons in place of maxima and minima, except a reduction's own."""
+    """Return a store with comparisons in place of maxima and minima, except a reduction's own."""
 
     def compared(node: Any) -> Any:
         loads = [each for each in (node.a, node.b) if isinstance(each, NODES.load)]

@@ -109,7 +109,7 @@ def _schedule(sch: Schedule) -> bool:
 
 
 def _is_plain(sch: Schedule, block: Any) -> bool:
-    """Whether a block has one loop per axis, each of a known extent other than 0."""
+    """Return whether a block has one loop per axis, each of a known extent other than 0."""
     axes = list(sch.get(block).iter_vars)
     known = all(isinstance(axis.dom.extent, tirx.IntImm) for axis in axes)
     kinds = {axis.iter_type for axis in axes} <= {nests.SPATIAL, nests.REDUCED}
@@ -127,7 +127,7 @@ def _size(sch: Schedule, block: Any, kind: int) -> int:
 
 
 def _reads_each_once(sch: Schedule, block: Any) -> bool:
-    """Whether some operand of a reduction has each element in one result's terms only: not a factor
+    """Return whether some operand of a reduction has each element in one result's terms only: not a factor
     that results share, not overlapping windows."""
     details = sch.get(block)
     axes = [axis for axis in details.iter_vars if int(axis.dom.extent) > 1]
@@ -142,7 +142,7 @@ def _reads_each_once(sch: Schedule, block: Any) -> bool:
 
 
 def _row_loops(sch: Schedule, end: Any, results: list[Any]) -> list[Any]:
-    """The loops of the last block that run over the rows."""
+    """Return the loops of the last block that run over the rows."""
     details, loops = sch.get(end), sch.get_loops(end)
     axes = list(details.iter_vars)
     if details.init is not None:
@@ -162,7 +162,7 @@ def _among(buffer: Any, buffers: list[Any]) -> bool:
 
 
 def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
-    """One warp per row, or more for long rows if there are too few rows for all multiprocessors.
+    """Return one warp per row, or more for long rows if there are too few rows for all multiprocessors.
 
     The rows of a block are contiguous along the rows' last axis.
     """
@@ -178,7 +178,7 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
 
 
 def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
-    """One thread per row, or more if there are too few rows. None if one is enough, or if rows do
+    """Return one thread per row, or more if there are too few rows. None if one is enough, or if rows do
     not fill whole warps: all threads of a block must reach the barriers."""
     slices = 1
     while slices < _THREADS // _WARP and rows * slices < _BLOCKS * _THREADS:
