@@ -20,8 +20,8 @@ def is_conv(expr: Any) -> TypeGuard[relax.Call]:
 
 
 def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
-    """Return the shapes of a convolution's input, weights and result; None if one is not static or empty,
-    or if `expr` is not such a convolution."""
+    """Return the shapes of a convolution's input, weights and result; None if one is empty or not
+    static, or if `expr` is not such a convolution."""
     if not is_conv(expr):
         return None
     x, w, y = (static_shape(each) for each in (*expr.args, expr))
@@ -31,7 +31,7 @@ def conv_shapes(expr: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int,
 
 
 def conv_extents(expr: Any) -> tuple[tuple[Any, ...], tuple[int, ...], tuple[Any, ...]] | None:
-    """As `conv_shapes`, of a convolution whose batch, rows and columns may be symbolic."""
+    """Return the shapes as `conv_shapes` does, but let batch, rows and columns be symbolic."""
     if not is_conv(expr):
         return None
     x, w, y = shape_of(expr.args[0]), static_shape(expr.args[1]), shape_of(expr)
@@ -50,7 +50,7 @@ def with_weights(
     dilation: Sequence[int] | None = None,
     groups: int | None = None,
 ) -> Any:
-    """Return the convolution `call` with other weights, and what else goes with them."""
+    """Return the convolution `call` with other weights `w`, and with the attributes given."""
     attrs = call.attrs
     return relax.op.nn.conv2d(
         call.args[0] if images is None else images,

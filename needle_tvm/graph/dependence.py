@@ -1,4 +1,4 @@
-"""Readers and dependences in a function, and its work on parameters alone, done at load time."""
+"""Finds readers and dependences in a function, and its work on parameters alone (done at load)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def is_op(expr: Any, name: str) -> TypeGuard[relax.Call]:
 
 
 def operands(expr: Any) -> Sequence[Any]:
-    """Return the operands of an expression: a call's arguments, a tuple's fields."""
+    """Return the operands of an expression: a call's arguments or a tuple's fields."""
     if isinstance(expr, relax.Call):
         return expr.args
     if isinstance(expr, relax.Tuple):
@@ -31,7 +31,8 @@ def bindings_of(function: relax.Function) -> dict[Any, Any]:
 
 
 def readers_of(function: relax.Function) -> defaultdict[Any, list[Any]]:
-    """Return the expressions that read each variable, once per read; the function's result counts."""
+    """Return the expressions that read each variable, once per read. The function's result counts
+    as a reader."""
     readers: defaultdict[Any, list[Any]] = defaultdict(list)
     for value in [*bindings_of(function).values(), function.body.body]:
         pending = [value]
@@ -44,7 +45,7 @@ def readers_of(function: relax.Function) -> defaultdict[Any, list[Any]]:
 
 
 def parameters_of(function: relax.Function) -> set[Any]:
-    """Return the arguments of a function that are parameters: those after its `num_input` inputs.
+    """Return the arguments of a function that are parameters: all after its `num_input` inputs.
 
     Empty if the function has no `num_input`.
     """
@@ -64,10 +65,10 @@ def input_work_of(function: relax.Function) -> set[Any]:
 
 
 class Origins:
-    """What expressions depend on: inputs, parameters, or constants alone.
+    """Answers what an expression depends on: inputs, parameters, or constants alone.
 
-    `lookup` returns the value that a variable is bound to, or None for an argument of the function.
-    Each variable is looked at once, and nothing recurses: chains may be of any length.
+    `lookup` returns the value bound to a variable, or None for an argument of the function. Each
+    variable is visited once, without recursion, so that chains may have any length.
     """
 
     def __init__(self, parameters: Collection[Any], lookup: Callable[[Any], Any | None]) -> None:
@@ -76,7 +77,8 @@ class Origins:
         self._known: dict[Any, tuple[bool, bool]] = {}  # of a variable: (inputs, parameters)
 
     def is_parameter_work(self, expr: Any) -> bool:
-        """Return whether `expr` depends on parameters and constants alone, on one parameter at least."""
+        """Return whether `expr` depends on parameters and constants alone, with one parameter at
+        least."""
         return self._of(expr) == (False, True)
 
     def is_known(self, expr: Any) -> bool:

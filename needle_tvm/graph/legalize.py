@@ -1,4 +1,4 @@
-"""Legalisation of Relax operators into loops, where TVM's own is wrong or slow."""
+"""Legalises Relax operators into loops, where TVM's own rules are wrong or slow."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from needle_tvm.tir.functions import static_shape
 
 
 def layer_norm(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Legalise in two passes: TVM subtracts the square of the mean from the mean of squares, which
-    cancels to nothing if the variance is small beside them."""
+    """Legalise in two passes. TVM subtracts the square of the mean from the mean of squares, and
+    the difference cancels to nothing if the variance is small beside them."""
     axes = [int(axis) for axis in call.attrs.axes]
     normalize = Normalize(tuple(axes), float(call.attrs.epsilon))
     centered, scaled = bool(call.attrs.center), bool(call.attrs.scale)
@@ -60,8 +60,8 @@ def mean(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """Legalise an operator of two operands, one of which may be a number, by `op`, which propagates
-    NaN; TVM drops it."""
+    """Return a rule that legalises an operator of two operands, one of which may be a number, by
+    `op`: `op` propagates NaN, and TVM drops it."""
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
         numbers = {i: _number(arg) for i, arg in enumerate(call.args) if _is_number(arg)}
@@ -80,8 +80,8 @@ def _of_two(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 def _extremum(
     op: Op, choose: Callable[[Any, Any], Any]
 ) -> Callable[[relax.BlockBuilder, Any], Any]:
-    """Return the maximum or minimum of two tensors, or of a tensor and a number. A number is not put in a
-    buffer: schedules recognise epilogues of matmuls by this form."""
+    """Return a rule for the maximum or minimum of two tensors, or of a tensor and a number. The
+    number is not put in a buffer: schedules recognise epilogues of matmuls by this form."""
     of_two = _of_two(op)
 
     def rule(builder: relax.BlockBuilder, call: Any) -> Any:
@@ -100,7 +100,7 @@ def _extremum(
 
 
 def _is_number(value: Any) -> bool:
-    """Return whether a Relax value is a constant scalar, of a dtype that NumPy has."""
+    """Return whether a Relax value is a constant scalar of a dtype that NumPy has."""
     constant = isinstance(value, Constant) and static_shape(value) == ()
     return constant and str(value.ty.dtype) != "bfloat16"
 
@@ -120,19 +120,20 @@ def _as_emit_te(op: Op) -> Callable[[relax.BlockBuilder, Any], Any]:
 
 
 def _emitted(op: Op, *tensors: te.Tensor) -> te.Tensor:
-    """Return the result of `op.emit_te`; halves are computed in float32 and rounded once."""
+    """Return the result of `op.emit_te`. Float16 and bfloat16 are computed in float32 and rounded
+    once."""
     halves = {str(x.dtype) for x in tensors} & {*HALVES}
     out: te.Tensor = op.emit_te(TE_NAMESPACE, *map(_wide, tensors))
     return _te.cast(TE_NAMESPACE, out, *halves) if halves and is_floating(str(out.dtype)) else out
 
 
 def _wide(x: te.Tensor) -> te.Tensor:
-    """Halves as float32: TVM does not have every operation for bfloat16."""
+    """Return a tensor of halves as float32: TVM does not have every operation for bfloat16."""
     return _te.cast(TE_NAMESPACE, x, "float32") if str(x.dtype) in HALVES else x
 
 
 def multiply(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Multiply by a constant 0 as IEEE 754 does: TVM returns 0 whatever the other operand is."""
+    """Multiply by a constant 0 as IEEE 754 does: TVM returns 0 for any other operand, even NaN."""
     zeros = [arg for arg in call.args if _is_number(arg) and arg.value.numpy().item() == 0]
     if not zeros or not is_floating(str(call.ty.dtype)):
         return call.op.get_attr("FLegalize")(builder, call)
@@ -143,7 +144,7 @@ def multiply(builder: relax.BlockBuilder, call: Any) -> Any:
 
 
 def divide(builder: relax.BlockBuilder, call: Any) -> Any:
-    """Divide by a constant 0 as well, which TVM rejects."""
+    """Legalise a division, also by a constant 0, which TVM rejects."""
     if not _is_number(call.args[1]) or call.args[1].value.numpy().item() != 0:
         return call.op.get_attr("FLegalize")(builder, call)
     zero = call.args[1].value.numpy().item()
@@ -162,7 +163,7 @@ def reshape(builder: relax.BlockBuilder, call: Any) -> Any:
     return relax.const(source.value.numpy().reshape(shape), str(call.ty.dtype))
 
 
-# Relax operators that equal ops of needle's are legalised by these.
+# Relax operators that equal an op of needle's are legalised by that op.
 _ELEMENTWISE: list[Any] = [
     op
     for op in REGISTRY.values()

@@ -1,4 +1,4 @@
-"""Runs a mutator over every Relax function of a module, and the base class of such mutators."""
+"""Runs a mutator over every Relax function of a module; has the base class of such mutators."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def rewrite(
     *,
     with_parameters: bool = False,
 ) -> IRModule:
-    """Visit each Relax function of a module by the mutator made for it; return the new module.
+    """Visit each Relax function with a mutator made for it; return the new module.
 
-    `with_parameters` skips functions that have no `num_input`, which says which of their arguments
-    are parameters.
+    `with_parameters` skips functions that have no attribute `num_input`, which says which of their
+    arguments are parameters.
     """
     for name, function in list(module.functions_items()):
         if not isinstance(function, relax.Function):
@@ -66,14 +66,14 @@ def rebind(
                 function.params, body, function.ret_ty, function.is_pure, function.attrs
             ),
         )
-    # An expression without a type gets one, in place, when it is first visited, and its earlier
-    # hash then no longer finds it.
+    # An expression gets its type, in place, when it is first visited. Its earlier hash then no
+    # longer finds it.
     return transform.Normalize()(module)
 
 
 def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Check that a rewritten call keeps its type: readers could mistake an axis number without an
-    error. The last of several results may be dropped: reading it raises an error."""
+    """Check that a rewritten call keeps its type: a reader could misread an axis number without an
+    error. The last of several results may be dropped, since reading it raises an error."""
 
     @wraps(visit)
     def visit_call_(self: Any, call: Any) -> Any:
@@ -83,14 +83,14 @@ def _of_the_same_type(visit: Callable[[Any, Any], Any]) -> Callable[[Any, Any], 
                 found = self.builder_.normalize(found)
             types, had = (getattr(each.ty, "fields", [each.ty]) for each in (found, call))
             if not all(map(structural_equal, types, had)) or len(types) > len(had):
-                raise ValueError(f"{call.op} of {call.ty} would become one of {found.ty}")
+                raise ValueError(f"{call.op} of type {call.ty} would change its type to {found.ty}")
         return found
 
     return visit_call_
 
 
 class Rewriter(expr_functor.PyExprMutator):
-    """The base of mutators of one function; derived classes are decorated with `mutator`."""
+    """The base class of mutators of one function; decorate derived classes with `mutator`."""
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module)
@@ -108,11 +108,12 @@ class Rewriter(expr_functor.PyExprMutator):
 
     @cached_property
     def readers(self) -> Mapping[Any, list[Any]]:
-        """The readers of each variable of the original function, without what the mutator binds."""
+        """The readers of each variable of the original function. Bindings that the mutator adds
+        do not count."""
         return readers_of(self._function)
 
     def is_parameter_work(self, expr: Any) -> bool:
-        """Return whether `expr` depends on parameters alone."""
+        """Return whether `expr` depends on parameters (and constants) alone."""
         return self._origins.is_parameter_work(expr)
 
     def is_known(self, expr: Any) -> bool:
@@ -120,11 +121,11 @@ class Rewriter(expr_functor.PyExprMutator):
         return self._origins.is_known(expr)
 
     def least(self, extent: Size) -> int:
-        """Return the least that an extent may be."""
+        """Return the least value of an extent."""
         return extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[0]
 
     def most(self, extent: Size) -> int:
-        """Return the most that an extent may be; UNBOUNDED if it has no upper bound."""
+        """Return the greatest value of an extent; UNBOUNDED if it has no upper bound."""
         high = extent if isinstance(extent, int) else interval(extent.expr, self._bounds)[1]
         return UNBOUNDED if high is None else high
 
@@ -135,17 +136,18 @@ class Rewriter(expr_functor.PyExprMutator):
         return round(math.sqrt(max(1, self.least(extent)) * self.most(extent)))
 
     def large(self, extent: Size, size: int) -> int:
-        """Return an extent, or if it is symbolic `size`, or the most that it may be if that is less."""
+        """Return an extent; for a symbolic one, `size` or its upper bound, whichever is less."""
         return extent if isinstance(extent, int) else min(self.most(extent), size)
 
     def only_use(self, expr: Any) -> Any:
-        """Return the value of the variable `expr`, or None unless it is read in exactly one place."""
+        """Return the value of the variable `expr`, or None unless it is read exactly once."""
         if not isinstance(expr, relax.Var) or len(self.readers[expr]) != 1:
             return None
         return self.lookup_binding(expr)
 
     def half_of(self, operand: Any) -> Any:
-        """Return the tensor of halves that `operand` casts to float32; None if it is not such a cast."""
+        """Return the half-precision tensor that `operand` casts to float32; None if it is not such
+        a cast."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if not is_op(value, "relax.astype") or not is_half(str(value.args[0].ty.dtype)):
             return None

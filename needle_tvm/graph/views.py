@@ -1,4 +1,4 @@
-"""Chains of reshapes, permutations and slices as index arithmetic, for reading in place."""
+"""Turns chains of reshapes, permutations and slices into index arithmetic, to read in place."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Lookup = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class View:
-    """A tensor as elements of another: `at(index)` is the index in `source` of element `index`."""
+    """A tensor as elements of another: element `index` is element `at(index)` of `source`."""
 
     source: Any
     at: Callable[[Index], list[Any]]
 
 
 def view_of(expr: Any, lookup: Lookup) -> View:
-    """`expr` as a view of the first tensor behind it that is not a view. All
-    ranks are static."""
+    """Return `expr` as a view of the first tensor behind it that is not itself a view. All ranks
+    are static."""
     steps: list[Callable[[Index], list[Any]]] = []
     while True:
         value = lookup(expr) if isinstance(expr, relax.Var) else None
@@ -46,13 +46,14 @@ def view_of(expr: Any, lookup: Lookup) -> View:
 
 
 def order_of(call: Any) -> list[int]:
-    """Return the axes of a permutation's source in the order of its result."""
+    """Return the axes of a permutation's source, in the order of its result."""
     count, axes = len(shape_of(call.args[0]) or ()), call.attrs.axes
     return [int(a) % count for a in (reversed(range(count)) if axes is None else axes)]
 
 
 def _step(call: Any) -> Callable[[Index], list[Any]] | None:
-    """Maps an index into a view to one into its source; None if `call` is not a view."""
+    """Return a function that maps an index into a view to an index into its source; None if `call`
+    is not a view."""
     before = shape_of(call.args[0]) if call.op in (_PERMUTE, _RESHAPE, _SLICE) else None
     after = shape_of(call)
     if before is None or after is None or 0 in before or 0 in after:
@@ -90,10 +91,12 @@ def _numbers(items: Any) -> list[int]:
 
 
 def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -> list[Any]:
-    """Return the index after a reshape to `other` of element `index` of an array of `shape`.
+    """Return the index, in an array of shape `other`, of element `index` of an array of `shape`
+    with the same elements in order.
 
     Neighbouring axes are fused only as far as the extents require, and splitting an axis needs no
-    division. From symbolic extents on of which neither is known to divide the other, all are fused.
+    division. If two symbolic extents are reached and neither is known to divide the other, all axes
+    from there on are fused.
     """
     result: list[Any] = []
     sizes, others = exprs_of(shape), exprs_of(other)
@@ -131,8 +134,8 @@ def reshaped_index(index: Index, shape: Sequence[Size], other: Sequence[Size]) -
 
 
 def _is_less(left: Size, right: Size) -> bool | None:
-    """Return whether one extent is less than another that it does not equal; None if neither is known to
-    divide the other."""
+    """Return whether one extent is less than another that it does not equal; None if neither is
+    known to divide the other."""
     if isinstance(left, int) and isinstance(right, int):
         return left < right
     if right // left * left == right:

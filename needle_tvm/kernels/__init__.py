@@ -1,7 +1,7 @@
-"""Kernels by subject: the passes that prepare each, and its schedules on CPUs and GPUs.
+"""Kernels by subject: for each, the passes that prepare it, and its schedules on CPUs and GPUs.
 
 `rule` is the protocol of schedule rules, which are imported from the kernels' folders. `cpu` and
-`gpu` schedule a function by the first rule that fits it. Files and folders named `cpu` and `gpu`
-are for one of the two; docs/gpu.md says which rules for GPUs were ever timed. `gpu_knobs` says what
-a search may change of them.
+`gpu` schedule a function by the first rule that fits it. A file or folder named `cpu` or `gpu` is
+for that kind of target; docs/gpu.md says which rules for GPUs were ever timed. `gpu_knobs` lists
+what a search may change in these rules.
 """

@@ -21,7 +21,7 @@ from needle_tvm.tir import extents
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of, written_dtype
 
 # Kernels of fewer scalar operations run on one core. Whether waking the thread pool pays is decided
-# later, over all kernels it would be woken for (`merge_kernels`).
+# later, over all kernels of one wake-up (`merge_kernels`).
 PARALLEL_WORK = 1 << 12
 
 TASKS = 16  # per core, so that all cores finish at about the same time
@@ -36,8 +36,8 @@ _SETS, _WAYS = 4096, 8
 # Annotation of blocks that compute vectors of partial results: they keep buffers of their own.
 PARTIAL = "needle.partial"
 
-# Annotation of blocks that hold their vectors and registers already, as `columns` and `windows`
-# write them. Its value is the scalar operations of one block; its loops are those to share out.
+# Annotation of blocks that already hold their vectors and registers, as `columns` and `windows`
+# write them. Its value is the scalar operations of one block; its loops are there to be shared out.
 WRITTEN = "needle.written"
 
 _FUNCTIONS = {
@@ -50,7 +50,7 @@ _MOST_LOADS = 32
 
 
 def most_beside(step: int) -> int:
-    """Return the most cache lines, each `step` bytes after the one before, that an L1 cache keeps at once.
+    """Return the most cache lines, `step` bytes apart, that an L1 cache keeps at once.
 
     With 1024 float32 channels on a Zen 4, tiles of 14 rows or pixels are a fifth to a quarter
     slower than tiles of 8 or 7.
@@ -68,7 +68,7 @@ def blocks_of(sch: Schedule) -> list[Any]:
 
 
 def extent(sch: Schedule, loop: Any) -> int:
-    """Return the iterations of a loop; the most that there may be if they are symbolic."""
+    """Return the number of a loop's iterations; the upper bound if it is symbolic."""
     count = sch.get(loop).extent
     return int(count) if isinstance(count, tirx.IntImm) else extents.most(sch.mod["main"], count)
 
@@ -85,9 +85,9 @@ def is_symbolic(sch: Schedule, loop: Any) -> bool:
 
 
 def can_fuse(sch: Schedule, loops: Sequence[Any]) -> bool:
-    """Return whether TVM 0.27 can fuse loops: from the fused one it must derive the indices again, by
-    divisions by all extents but the first one. It does if those that are symbolic are different
-    variables."""
+    """Return whether TVM 0.27 can fuse loops. From the fused loop's index it must derive the others
+    again, by divisions by all extents but the first one. It can if the symbolic extents are
+    different variables."""
     symbolic = [loop for loop in loops if is_symbolic(sch, loop)]
     if all(loop is loops[0] for loop in symbolic):
         return True
@@ -108,7 +108,7 @@ def block_work(sch: Schedule, block: Any) -> int:
 
 
 def calls_functions(sch: Schedule, block: Any) -> bool:
-    """Return whether a block computes exponentials or the like, which are long when unrolled."""
+    """Return whether a block computes exponentials or the like, whose code is long if unrolled."""
     return has_functions(sch.get(block).body)
 
 
@@ -118,7 +118,7 @@ def has_functions(root: Any) -> bool:
 
 
 def copied_before(sch: Schedule, reader: Any, block: Any) -> Any:
-    """Copy what `block` writes to a local buffer that `reader` reads; return the copying block."""
+    """Copy the result of `block` to a local buffer for `reader`; return the copying block."""
     written = sch.get(block).writes[0].source
     reads = [region.source.same_as(written) for region in sch.get(reader).reads]
     return sch.cache_read(reader, reads.index(True), "local")
@@ -133,7 +133,7 @@ def annotated(sch: Schedule, key: str) -> Any:
 
 
 def is_written(sch: Schedule, block: Any) -> bool:
-    """Return whether a block holds its vectors already (`WRITTEN`).
+    """Return whether a block already holds its vectors (`WRITTEN`).
 
     Nothing may be inlined into such a block: TVM would recompute the regions that it reads and
     writes, and count its registers among them.
@@ -165,14 +165,14 @@ def vectors_of_partial(sch: Schedule, block: Any, shared: int) -> None:
 
 
 def work(function: PrimFunc) -> int:
-    """Return the number of scalar operations of a function's largest block, at most."""
+    """Return an upper bound of the scalar operations of a function's largest block."""
     sch = Schedule(function)
     return max((block_work(sch, block) for block in blocks_of(sch)), default=0)
 
 
 def least_work(function: PrimFunc) -> int:
-    """Return the number of scalar operations of a function's largest block, at the least of its symbolic
-    extents, one at least."""
+    """Return the number of scalar operations of a function's largest block when its symbolic
+    extents are at their least (but at least one)."""
     sch = Schedule(function)
 
     def work(block: Any) -> int:
@@ -187,10 +187,10 @@ def least_work(function: PrimFunc) -> int:
 
 
 def inline_producers(sch: Schedule, keep: set[str]) -> None:
-    """Inline every block that has one reader, or converts one number, and is not a reduction.
+    """Inline every block that is not a reduction and has one reader, or converts one number.
 
     A consumer that reads a value twice gets its expression twice, so that a chain of such blocks
-    grows exponentially. Past a certain size, blocks keep loops of their own.
+    grows exponentially. Blocks beyond a certain size keep their own loops.
     """
     for block in blocks_of(sch):
         if sch.get(block).name_hint in keep or is_partial(sch, block) or is_written(sch, block):
@@ -214,7 +214,7 @@ def inline_producers(sch: Schedule, keep: set[str]) -> None:
 
 
 def _converts_a_number(sch: Schedule, block: Any) -> bool:
-    """Return whether a block is a conversion of a tensor of no axes, which loops do once if inlined."""
+    """Return whether a block converts a tensor without axes: a loop does that once if inlined."""
     found = sch.get(block)
     value = getattr(found.body, "value", None)
     if not found.writes or found.writes[0].source.shape or not isinstance(value, NODES.cast):
@@ -227,8 +227,8 @@ def sum_in_registers(
 ) -> None:
     """Keep a sum over `outer` in registers: its unrolled loops and its vector form the tile."""
     sch.reorder(outer, *unrolled, vector)
-    # Scope and vectors come before the reduction is decomposed: afterwards the initialisation
-    # would keep loops of its own.
+    # Set scope and vectors before decomposing the reduction: afterwards the initialisation would
+    # keep its own loops.
     sch.set_scope(block, 0, "local")
     for loop in unrolled:
         sch.unroll(loop)
@@ -237,10 +237,11 @@ def sum_in_registers(
 
 
 def in_tasks(sch: Schedule, loop: Any, cores: int) -> list[Any]:
-    """Split a long loop in two, of which the cores share out the outer one.
+    """Split a long loop in two; the cores share out the outer one.
 
     A buffer used within an iteration is allocated anew in each iteration of the parallel loop. A
-    symbolic number of iterations is not cut: each block inside would check where it ends.
+    loop with a symbolic number of iterations is not split: each block inside would check where the
+    loop ends.
     """
     if is_symbolic(sch, loop):
         return [loop]
@@ -257,8 +258,8 @@ def share_out(sch: Schedule, loop: Any, block: Any, target: Target) -> None:
 
 
 def after(sch: Schedule, kept: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Inline what can be inlined, and return the blocks besides `kept`: those that the last block
-    needs, and the last block."""
+    """Inline the blocks that can be inlined. Return the other blocks that the last block needs,
+    without `kept`, and the last block."""
     names = {sch.get(block).name_hint for block in kept}
     inline_producers(sch, keep=names)
     *between, last = [each for each in blocks_of(sch) if sch.get(each).name_hint not in names]
@@ -275,10 +276,10 @@ def write_back(
     axes: int | None = None,
 ) -> None:
     """Schedule the blocks that follow one tile of `tiles` (the epilogue). The last block's `loops`
-    over the tile's `axes`, by default one for each, lie in loop `at`.
+    over the tile's `axes` (by default, one loop for each) lie in loop `at`.
 
     An intermediate used more than once lives for one tile, in registers. The operands of functions
-    such as exp live for one tile as well, but on the stack: functions take the tile vector by
+    such as exp also live for one tile, but on the stack: functions process the tile vector by
     vector.
     """
     heavy = calls_functions(sch, last)
@@ -307,12 +308,12 @@ def lanes_of(sch: Schedule, block: Any, target: Target) -> int:
 
 
 def item_bytes(dtype: str) -> int:
-    """Return the size of a dtype's elements in memory."""
+    """Return the size of a dtype's elements in memory, in bytes."""
     return int(tvm_ffi.dtype(dtype).itemsize)
 
 
 def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:
-    """Return the side of a square tile along an axis: a divisor of its length if that exceeds half a
+    """Return the side of a square tile along an axis: a divisor of its length if one exceeds half a
     vector, so that no tile has to check where the axis ends."""
     if extent(sch, loop) <= lanes:
         return extent(sch, loop)
@@ -321,8 +322,8 @@ def vector_side(sch: Schedule, loop: Any, lanes: int) -> int:
 
 
 def sums_along_rows(sch: Schedule, block: Any) -> bool:
-    """Return whether a reduction reads its terms along rows: every operand that differs between terms has
-    a reduction axis in its last index."""
+    """Return whether a reduction reads its terms along rows: each operand that differs between
+    terms has a reduction axis in its last index."""
     details = sch.get(block)
     result = details.writes[0].source
     summed = {a.var for a in details.iter_vars if a.iter_type == tirx.IterVar.CommReduce}

@@ -1,4 +1,4 @@
-"""Schedules for CPUs: a function gets the first rule that fits it, or else `loops`."""
+"""Schedules functions for CPUs: by the first rule that fits, or else by `loops`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REDUCTIONS = (partial_results, windows, columns)  # the first that fits rewrites
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `without` accepts: rules, and steps for functions that no rule fits."""
+    """Return the names that `without` accepts: rules, and steps for functions that fit no rule."""
     others = (*REDUCTIONS, split_loops, whole_vectors)
     return (*(each.name for each in rules(CPU)), *(each.__name__ for each in others))
 
@@ -69,9 +69,9 @@ def _scheduled(function: PrimFunc, target: Target, without: Collection[str]) -> 
 def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
     """Yield every schedule of a function by our rules that a search can record.
 
-    The first one is that of the rule that fits, with its own knobs. If no rule fits, only `loops`
-    is applied. Neither is quite the schedule used without a search: the other steps of
-    `schedule_function`, `whole_vectors` among them, leave no trace that a record could hold.
+    The first schedule is by the rule that fits, with the rule's own knobs. If no rule fits, only
+    `loops` is applied. Without a search, the schedule differs slightly from both: the other steps
+    of `schedule_function`, `whole_vectors` among them, leave no trace for a record to hold.
     """
     for rule in rules(CPU):
         found = rule.apply(function, target, None)
@@ -86,8 +86,8 @@ def variants(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """Return the `knob_candidates.choices` of a function of symbolic extents, for which TVM's search makes
-    nothing. Other functions have `variants`."""
+    """Return the `knob_candidates.choices` of a function of symbolic extents, for which TVM's
+    search has no candidates. Return none for other functions: they have `variants`."""
     if not symbols_of(function):
         return iter(())
     fitting = (r for r in rules(CPU) if r.apply(function, target, None) is not None)
@@ -99,13 +99,13 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """Return the module to compile for a choice, as `knob_candidates.realised`."""
+    """Return the module to compile for a choice, as `knob_candidates.realised` does."""
     return knob_candidates.realised(module, target, rules(CPU), whole_vectors)
 
 
 def _with_reductions(function: PrimFunc, writes: list[partial[Nests | None]]) -> Schedule:
-    """Rewrite a function's reductions in vectors. Partial results are used only if they need not be
-    kept for all rows at once."""
+    """Rewrite a function's reductions in vectors. Use partial results only if they need not be kept
+    for all rows at once."""
     changed = Schedule(rewritten(function, writes))
     if keeps_few_partial_results(changed):
         return changed

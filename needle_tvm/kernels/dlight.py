@@ -22,8 +22,8 @@ DLIGHT = ("Matmul", "GEMV", "Reduction", "GeneralReduction", "Fallback")
 def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT) -> PrimFunc | None:
     """Schedule a function by the first of TVM's default rules `names` that fits; None if none does.
 
-    A rule that finds halfway that it does not fit raises one of many errors. Some misfits show only
-    when reductions across threads are lowered.
+    A rule that notices only halfway that it does not fit raises one of many errors. Some rules show
+    that they do not fit only when reductions across threads are lowered.
     """
     from tvm.s_tir.dlight import gpu
 
@@ -46,8 +46,9 @@ def by_dlight(function: PrimFunc, target: Target, names: Sequence[str] = DLIGHT)
 
 
 def _is_well_typed(function: PrimFunc) -> bool:
-    """Return whether the operands of each node have one type. TVM merges a reduction's initialisation and
-    the cast of its result into one statement if there is one term, which then mixes both types."""
+    """Return whether the operands of each node have one type. If a reduction has one term, TVM
+    merges its initialisation and the cast of its result into one statement that mixes both
+    types."""
     pairs = [
         *((node.true_value, node.false_value) for node in nodes_in(function, NODES.select)),
         *(

@@ -1,4 +1,4 @@
-"""Schedules for GPUs: one thread per element, TVM's default rules, and our own rules."""
+"""Schedules functions for GPUs: one thread per element, TVM's default rules, and our own rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _THREADS = 256  # per block: whole warps, and several blocks per multiprocessor
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `without` accepts: those of our rules."""
+    """Return the names that `without` accepts: the names of our rules."""
     return tuple(each.name for each in rules(GPU))
 
 
@@ -34,7 +34,7 @@ def one_thread_each(module: IRModule, target: Target) -> IRModule:
 def by_default(module: IRModule, target: Target) -> IRModule:
     """Schedule every function by the first of dlight's rules (TVM's default for GPUs) that fits.
 
-    Functions that none fits get `one_thread_each`.
+    Functions that no rule fits get `one_thread_each`.
     """
     return schedule_each(prepared(module), lambda function: _by_default(function, target))
 
@@ -66,7 +66,7 @@ def _by_default(function: PrimFunc, target: Target) -> PrimFunc:
 
 
 def prepared(module: IRModule) -> IRModule:
-    """Make every function of a module fit for GPU code, whatever schedules it afterwards."""
+    """Prepare every function of a module for any of the GPU schedules."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             module.update_func(name, _particular(keeping_nan(function)))
@@ -96,7 +96,8 @@ def _written(function: PrimFunc) -> list[Any]:
 
 
 def _on_threads(function: PrimFunc) -> PrimFunc:
-    """Put an opaque statement's parallel loops on the grid; without any, run it in one thread."""
+    """Put an opaque statement's parallel loops on the grid; run one without such loops in one
+    thread."""
 
     def over_grid(loop: Any) -> Any:
         return _over_grid(loop) if loop.kind == tirx.ForKind.PARALLEL else loop
@@ -130,7 +131,7 @@ def _one_thread_each(function: PrimFunc) -> PrimFunc:
             loop for loop, axis in zip(loops, axes, strict=False) if axis.iter_type == nests.SPATIAL
         ] or [sch.add_unit_loop(block)]
         if 0 in [extent(sch, loop) for loop in each]:
-            continue  # nothing is left of it
+            continue  # the block is empty
         others = [loop for loop in loops if loop not in each]
         sch.reorder(*each, *others)
         bind_threads(sch, sch.fuse(*each), _THREADS)

@@ -1,4 +1,4 @@
-"""The candidates of a search over our GPU rules: each rule's knobs, and the choice of a rule."""
+"""The candidates of a search over our GPU rules: the choice of a rule, and each rule's knobs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from needle_tvm.kernels.dlight import DLIGHT, by_dlight
 from needle_tvm.kernels.rule import Rule, rules
 from needle_tvm.target.kind import GPU
 
-_MOST = 32  # knobs tried per rule, in the order that the rule gives
+_MOST = 32  # knobs tried per rule, in the rule's order
 
 
 def _candidates(function: PrimFunc, target: Target) -> list[list[tuple[Rule, Any]]]:
-    """Rows of candidates: every rule by itself, each rule with its knobs, and TVM's rules. The
-    first row matters because, unmeasured, only the first of several rules that fit is taken."""
+    """Return rows of candidates: every rule by itself, each rule with its knobs, and TVM's rules.
+    The first row matters: without measurements, only the first of several fitting rules is used."""
     own = rules(GPU)
     rows: list[list[tuple[Rule, Any]]] = [[(each, None) for each in own]]
     rows += [
@@ -35,7 +35,7 @@ _TVMS = Rule("dlight", GPU, 0, _by_one_of_dlights, lambda *_: DLIGHT, 1, "TVM")
 
 
 def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
-    """Return the `knob_candidates.choices` of a function of `gpu.prepared`."""
+    """Return the `knob_candidates.choices` of a function of a module from `gpu.prepared`."""
     with target:
         default = gpu.schedule_function(function, target)
         rows = _candidates(function, target)
@@ -43,5 +43,5 @@ def choices(function: PrimFunc, target: Target) -> Iterator[Schedule]:
 
 
 def realised(module: IRModule, target: Target) -> IRModule:
-    """Return the module to compile for a choice, as `knob_candidates.realised`."""
+    """Return the module to compile for a choice, as `knob_candidates.realised` does."""
     return knob_candidates.realised(module, target, [*rules(GPU), _TVMS])

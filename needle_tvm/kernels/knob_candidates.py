@@ -1,8 +1,8 @@
-"""Candidates of a search that are notes: the choice of a rule, and its knobs.
+"""Candidates of a search in the form of notes: the choice of a rule, and its knobs.
 
-A rule may rewrite a function before it schedules it, in which case no trace leads from the function
-to the rule's result. A candidate is therefore the function with a note that names the rule and the
-knobs: it has a trace, which the record store keeps. `realised` turns it into the module to compile.
+A rule may rewrite a function before it schedules it. Then no trace leads from the function to the
+rule's result. A candidate is therefore the function with a note that names the rule and the knobs:
+it has a trace, which the record store keeps. `realised` turns it into the module to compile.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from needle_tvm.tir.functions import module_of
 
 NOTE = "needle.rule"  # annotation of a function's root block
 
-Finish = Callable[[PrimFunc], PrimFunc]  # what follows a rule before its result is compiled
+Finish = Callable[[PrimFunc], PrimFunc]  # the steps between a rule and compiling its result
 
 
 def choices(
@@ -29,8 +29,8 @@ def choices(
     default: PrimFunc,
     finish: Finish = lambda found: found,
 ) -> Iterator[Schedule]:
-    """Yield the function with a note for each rule and knobs (None: the rule's own choice) whose
-    result differs from `default` and from all earlier ones. The `rows` take turns."""
+    """Yield the function with a note for each rule and knobs (None: the rule's own choice), if the
+    result differs from `default` and from all earlier results. The `rows` take turns."""
     seen = {_digest(default)}
     for each, knobs in filter(None, chain.from_iterable(zip_longest(*rows))):
         found = each.apply(function, target, knobs)
@@ -72,7 +72,7 @@ def realised(
 
 
 def is_noted(trace: str) -> bool:
-    """Return whether the text of a trace holds a note of `choices`: it schedules nothing by itself."""
+    """Return whether a trace holds a note of `choices`, which schedules nothing by itself."""
     return f'"{NOTE}"' in trace
 
 

@@ -1,7 +1,7 @@
 """One protocol for all schedule rules: whether a rule fits, its schedule, and its knobs.
 
 A rule is a decorated function in a file of a kernel's folder (a package, with an `__init__.py`).
-It is found by living there:
+Such files are imported and searched, so a rule needs no other registration:
 
     @rule(GPU, order=30, knobs=tiles)
     def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None: ...
@@ -9,8 +9,8 @@ It is found by living there:
     @annotated(CONV, knobs=CONV_VARIANTS)
     def conv(sch: Schedule, block: Any, target: Target, knobs: ConvKnobs) -> None: ...
 
-The first form is tried on any function. The second is for functions with an annotated block: an op
-or a pass annotates the block to ask for the rule.
+Rules of the first form are tried on any function. Rules of the second form are for functions with
+an annotated block: an op or a pass annotates the block to ask for the rule.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Rule:
     """A schedule rule. `apply(function, target, knobs)` returns a schedule, or None if the rule
     does not fit.
 
-    Rules of a `kind` are tried in their `order`. `knobs` None means the rule's own choice;
+    Rules of a `kind` are tried in their `order`. If `knobs` is None, the rule chooses its own;
     `knobs(function, target)` lists the other values that a search may try, the most promising
-    first: JSON values, or dataclasses of them. Both are called for any function. Raise `revision`
-    when the same knobs come to mean another schedule: earlier measurements are of the old one.
+    first: JSON values, or dataclasses of them. Both may be called with any function. Raise
+    `revision` when the same knobs come to mean another schedule, since earlier measurements are of
+    the old schedule.
     """
 
     name: str
@@ -61,9 +62,10 @@ def rule(
     knobs: Callable[[PrimFunc, Target], Iterable[Any]] = lambda function, target: (),
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Register `write(function, target[, knobs])`, which returns a schedule, or None.
+    """Register `write(function, target[, knobs])`, which returns a schedule, or None if the rule
+    does not fit.
 
-    Raises ValueError if another rule of the kind has its name.
+    Raises ValueError if another rule of the same kind has the same name.
     """
 
     def enter(write: F) -> F:
@@ -85,10 +87,11 @@ def annotated(
     order: int = 10,
     revision: int = 1,
 ) -> Callable[[F], F]:
-    """Register `write(schedule, block, target, knobs)` for functions with a block annotated so.
+    """Register `write(schedule, block, target, knobs)` for functions with a block that has
+    `annotation`.
 
-    The first of `knobs` is the rule's own choice; its name is the annotation without the namespace.
-    Raises ValueError if another rule of the kind has that name.
+    The first of `knobs` is the rule's own choice. The rule's name is the annotation without its
+    namespace. Raises ValueError if another rule of the same kind has that name.
     """
     name = annotation.rpartition(".")[2]
 
@@ -119,7 +122,10 @@ def _home(write: Callable[..., Any]) -> str:
 def _enter(made: Rule) -> None:
     other = _RULES.get((made.kind, made.name))
     if other is not None and other.home != made.home:
-        raise ValueError(f"schedule rule {made.name!r} of {made.kind} is {other.home} already")
+        raise ValueError(
+            f"schedule rule {made.name!r} of {made.kind} is {other.home} already: "
+            "choose another name"
+        )
     _RULES[made.kind, made.name] = made
 
 

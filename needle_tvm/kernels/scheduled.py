@@ -1,4 +1,4 @@
-"""The mark of functions that have a schedule, and a loop that schedules those that do not."""
+"""The mark of functions that have a schedule, and a loop that schedules all other functions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SCHEDULED = "tirx.is_scheduled"  # TVM's attribute of functions
 def schedule_each(
     module: IRModule, schedule: Callable[[PrimFunc], PrimFunc], or_as_it_is: bool = False
 ) -> IRModule:
-    """Replace every PrimFunc of a module that has no schedule yet by `schedule` of it.
+    """Replace every PrimFunc of a module that has no schedule yet by `schedule(function)`.
 
     With `or_as_it_is`, a function whose schedule TVM rejects runs unscheduled, with a
-    ScheduleWarning: slow and correct is better than not at all. The campaign and the tests treat
+    ScheduleWarning: slow and correct is better than no result. The campaign and the tests treat
     the warning as a failure.
     """
     for name, function in list(module.functions_items()):
@@ -43,8 +43,8 @@ def schedule_each(
 def mark_scheduled(scheduled: PrimFunc, original: PrimFunc) -> PrimFunc:
     """Return `scheduled` with the attributes of `original`, marked so that no rule touches it.
 
-    A function that was scheduled alone is called "main"; the name is dropped, since the module may
-    have a "main" of its own.
+    A function that was scheduled alone has the name "main". The name is dropped, since the module
+    may have another "main".
     """
     if "global_symbol" not in (original.attrs or {}):
         scheduled = scheduled.without_attr("global_symbol")

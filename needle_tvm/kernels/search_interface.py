@@ -16,10 +16,10 @@ from needle_tvm.tir.extents import note_bounds
 class Rules:
     """The schedule rules of one kind of target, as a search uses them.
 
-    `prepared` is applied to a module before tasks are extracted. `schedule_function` gives the
-    schedule that a search competes with. A candidate of `variants` is a schedule, which TVM's
-    search may mutate further. A candidate of `choices` is a note that `realised` turns into the
-    module to compile; `realised` is applied to every candidate's module.
+    `prepared` is applied to a module before tasks are extracted. `schedule_function` returns the
+    schedule that a search competes with. A candidate of `variants` is a schedule that TVM's search
+    may mutate further. A candidate of `choices` is a note, which `realised` turns into the module
+    to compile; `realised` is applied to every candidate's module.
     """
 
     prepared: Callable[[IRModule], IRModule]

@@ -1,4 +1,4 @@
-"""Several schedules of a function in one, of which its code picks one by size."""
+"""Combines several schedules of a function; its code picks one of them by size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from needle_tvm.tir.extents import symbols_of
 
 
 def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> PrimFunc:
-    """Return the function that runs the first of `variants` whose condition holds, or the last one.
+    """Return a function that runs the first of `variants` whose condition holds, or the last one.
 
-    Variants are schedules of `function`, whose parameters and variables may have other names. A
+    Variants are schedules of `function`; their parameters and variables may have other names. A
     condition is an expression of the variables in the shapes of `function`'s parameters.
     """
     *first, (_, last) = variants
@@ -27,9 +27,10 @@ def either(function: PrimFunc, variants: Sequence[tuple[Any, PrimFunc]]) -> Prim
 
 
 def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
-    """Return whether tiles of `rows` rows are best for m rows, given that no smaller ones are:
-    one of them holds all rows, or there are more than the largest tile has and these cover them
-    with the fewest to spare of the tiles `among`, if it has any."""
+    """Return whether tiles of `rows` rows are best for `m` rows, if no smaller tiles are: either
+    one tile holds all rows; or there are more rows than `largest`, and these tiles cover them with
+    fewer spare rows than the other tiles of `among` (if it is empty, only the first case counts).
+    """
     fits = m <= tirx.const(rows, "int64")
     if not among:
         return fits
@@ -41,13 +42,13 @@ def covers_best(m: Any, rows: int, largest: int, among: Sequence[int]) -> Any:
 
 
 def _covered(m: Any, rows: int) -> Any:
-    """Return the rows of all tiles."""
+    """Return the number of rows of all tiles."""
     return tirx.floordiv(m + (rows - 1), tirx.const(rows, "int64")) * rows
 
 
 def _renamed(function: PrimFunc, scheduled: PrimFunc, number: int) -> Any:
-    """Return a variant's body: of the parameters and symbolic extents of `function`, with other variables
-    of its own, and with a name of its own for its root block."""
+    """Return the body of a variant in the parameters and symbolic extents of `function`, with its
+    own other variables and its own name for the root block."""
     own = s_tir.renew_defs(scheduled)
     values = dict(zip(own.params, function.params, strict=True))
     values |= dict(zip(symbols_of(own), symbols_of(function), strict=True))

@@ -1,11 +1,11 @@
-"""Drops broadcasts that the operator after them performs anyway.
+"""Drops broadcasts that the next operator performs anyway.
 
 Before: `op(x, broadcast_to(b))` or `op(broadcast_to(b), x)`, where
 - `op` is an elementwise operator of two operands that broadcasts them by NumPy's rule,
 - `op(x, b)` has the same shape as before; symbolic extents are those of both operands.
 
-After: `op(x, b)`. A bias is then read as the row it is, also by work on parameters done once at
-load, where the broadcast would store it once per row of the batch.
+After: `op(x, b)`. A bias is then read as one row. This also holds for work on parameters done once
+at load: with the broadcast, it would store the bias once per row of the batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Dropper(Rewriter):
 
 
 def _broadcast(*shapes: tuple[Size, ...]) -> tuple[Size, ...] | None:
-    """Return the shape of both together; None if it is not known to exist."""
+    """Return the shape of both operands together; None if it is not known to exist."""
     try:
         return broadcast_shapes("broadcast", *shapes)
     except ShapeError:

@@ -2,7 +2,7 @@
 
 Before: any expression of a Relax function may be a constant with an extent of 0.
 
-After: each is the result of a kernel that writes nothing. This runs after all constant folding.
+After: a kernel that writes nothing makes each of them. This pass runs after all constant folding.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@ Before: `multiply(y, s)`, where
 - `y` is `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)`, or `add` of such a result and `b`,
 - `w` depends on parameters of the function alone, `s` and `b` on parameters and constants,
 - `w`, `s` and `b` have static shapes, and `w` has two axes or more,
-- `s` and `b` vary along the last axis only, which is that of the output channels, and add no axes
-  to the result; `s` adds no columns either,
+- `s` and `b` vary along the last axis only, the axis of the output channels, and add no axes to the
+  result; `s` adds no columns either,
 - if `s` is a constant, none of its numbers is so large or small that weights may overflow or
-  underflow where results do not,
+  underflow although results would not,
 - nothing else reads `y` or the result of the matmul or convolution.
 
-After: the same matmul or convolution with `multiply(w, s)` for its weights, plus `multiply(b, s)`.
+After: the same matmul or convolution with `multiply(w, s)` as its weights, plus `multiply(b, s)`.
 The multiplications are work on parameters, which `LiftTransformParams` moves out of `main`. Batch
 norm in eval mode has this form; its shift stays an addition.
 """
@@ -49,7 +49,7 @@ class _Folder(Rewriter):
         return call
 
     def _fold(self, y: Any, scale: Any) -> Any:
-        """`y * scale` with the scale in the weights; None if the preconditions do not hold."""
+        """Return `y * scale` with the scale in the weights; None if the preconditions fail."""
         product, bias = self.only_use(y), None
         if is_op(product, "relax.add"):
             for inner, other in (product.args, reversed(product.args)):
@@ -76,7 +76,7 @@ class _Folder(Rewriter):
         return relax.op.add(self.builder_.emit(result), shift)
 
     def _is_product(self, expr: Any) -> bool:
-        """Return whether `expr` multiplies by weights whose last axis is that of its output channels."""
+        """Return whether `expr` multiplies by weights whose last axis is its output channels."""
         if not (is_conv(expr) or is_op(expr, "relax.matmul")):
             return False
         shape = static_shape(expr.args[1])
@@ -89,7 +89,7 @@ class _Folder(Rewriter):
 
 
 def _is_moderate(scale: Any) -> bool:
-    """Return whether a scale is a parameter's, or within a factor of a million of 1."""
+    """Return whether a scale is a parameter, or within a factor of a million of 1."""
     if not isinstance(scale, Constant):
         return True
     sizes = np.abs(scale.value.numpy().astype("float64"))

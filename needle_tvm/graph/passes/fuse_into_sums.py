@@ -1,14 +1,14 @@
 """Lets elementwise ops be fused into a long sum of their results.
 
 Before: `y = call_tir(f, x)`, where
-- `f` adds up elements in a wider dtype: blocks that convert them, one block that adds them up, and
-  blocks that convert the sum,
-- `x` is read here alone, and is the result of a kernel of the pattern "injective" or below.
+- `f` sums elements in a wider dtype: some blocks convert the elements, one block sums them, and
+  some blocks convert the sum,
+- only this call reads `x`, and `x` is the result of a kernel of the pattern "injective" or below.
 
 After: `y = call_tir(g, x)`, where `g` is `f` with the pattern "reduction". TVM takes a function of
-such blocks for a matmul with an epilogue, into which `FuseOps` fuses nothing that comes before: the
-squares of a norm would be written to memory and read again. What comes after `y` is then no longer
-fused into it, but a sum is smaller than what it adds up.
+such blocks for a matmul with an epilogue, and `FuseOps` fuses no earlier operators into a matmul:
+it would write the squares of a norm to memory and read them again. With the new pattern, operators
+after `y` are no longer fused into its kernel, but a sum is smaller than its operand.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def fuse_into_sums(module: IRModule, target: Target) -> IRModule:
 class _Rewriter(Rewriter):
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
-        self._sums: dict[Any, Any] = {}  # with the pattern, by the variable without
+        self._sums: dict[Any, Any] = {}  # variable of `f` -> variable of `g`
 
     def visit_call_(self, call: Any) -> Any:
         call = self.visit_expr_post_order(call)
@@ -69,7 +69,7 @@ def _is_long_sum(function: PrimFunc) -> bool:
     ]
     if len(sums) != 1 or not isinstance(sums[0].body, NODES.store):
         return False
-    # The sum so far, and one element: no product of two tensors.
+    # A sum reads the sum so far and one element; a product would read two tensors.
     loads = nodes_in(sums[0].body.value, NODES.load)
     calls = [len(nodes_in(block, NODES.load)) > 1 for block in blocks if block is not sums[0]]
     return len(loads) == 2 and not any(calls)

@@ -1,12 +1,12 @@
-"""Keeps floating-point arithmetic as it is written.
+"""Keeps floating-point arithmetic as written.
 
-Before: an expression of a PrimFunc that TVM's simplifier would change by the rules of integers, as
-happens once inlining brings values together: `(x + y) - y`, which it takes for `x` whatever was
-rounded off; `a - a` and `a == a`, which it takes for 0 and true even if `a` is NaN;
-`x < y or y <= x`; or a choice minus one of its alternatives.
+Before: an expression of a PrimFunc that TVM's simplifier would change by the rules of integers.
+This happens once inlining brings values together: the simplifier turns `(x + y) - y` into `x`,
+whatever was rounded off, and `a - a` and `a == a` into 0 and true, even if `a` is NaN. It also
+changes `x < y or y <= x`, and a choice minus one of its alternatives.
 
-After: the operands of these go through `opaque`, which returns its argument, and which the
-simplifier does not look into. Everything else is as before.
+After: the operands of such expressions go through `opaque`. It returns its argument, and the
+simplifier does not look into it. All other expressions are as before.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _LOGIC = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or, tirx.Not)
 _KINDS = (*_ARITHMETIC, tirx.Select, *_LOGIC)
 _OPERANDS = {tirx.Select: ("condition", "true_value", "false_value"), tirx.Not: ("a",)}
-_LEFT_ALONE = (tirx.Add, tirx.Mul, tirx.Div)  # if a tree has no others
-# As the simplifier writes comparisons, which is equivalent for NaN as well.
+_LEFT_ALONE = (tirx.Add, tirx.Mul, tirx.Div)  # if a tree has no other kinds of nodes
+# The simplifier writes comparisons in this direction, which is equivalent for NaN as well.
 _TURNED = {tirx.GT: tirx.LT, tirx.GE: tirx.LE}
 
 
 def keep_arithmetic(module: IRModule, target: Target) -> IRModule:
-    """Rewrite every PrimFunc."""
+    """Rewrite every PrimFunc as the module docstring says."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = nests.map_nodes(function.body, NODES.store, _kept_in)
@@ -66,10 +66,10 @@ def _trees(expr: Any) -> Iterator[_Tree]:
 
 
 class _Tree:
-    """A tree of arithmetic down to its `leaves`. `is_changed` says whether the simplifier changes
-    it or a node in it.
+    """A tree of arithmetic down to its `leaves`. `is_changed` says whether the simplifier would
+    change the tree.
 
-    Leaves are variables to the simplifier, one variable for equal leaves.
+    For the simplifier, leaves are variables; equal leaves are the same variable.
     """
 
     def __init__(self, root: Any) -> None:
@@ -103,8 +103,8 @@ class _Tree:
 
 
 def _may_be_same(one: Any, other: Any) -> bool:
-    """Whether two leaves are equal, or may become so: indices that differ now may be simplified to
-    the same later."""
+    """Return whether two leaves are equal or may become so: indices that differ now may later be
+    simplified to the same index."""
     if type(one) is not type(other):
         return False
     if isinstance(one, NODES.load):

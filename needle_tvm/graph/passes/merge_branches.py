@@ -1,18 +1,18 @@
-"""Merges convolutions of one tensor whose results are added up into one convolution.
+"""Merges convolutions of one tensor into one convolution if their results are summed.
 
-Before: sums and differences of tensors of one shape, among whose terms are several branches with
-the same `x`, or equal permutations of one tensor for it:
+Before: sums and differences of tensors of one shape. Several of their terms are branches with the
+same `x`, or with equal permutations of one tensor as `x`:
 - `conv2d(x, w)` in the layouts NHWC and HWIO, where the static weights depend on parameters of the
   function alone, and strides, groups and channels are the same. The largest window covers the
-  others: with the same dilation, unless a window is a single pixel, and the same pixels under it,
+  others: dilations are equal, unless a window is a single pixel, and its pixels include theirs,
 - `multiply(x, s)`, where `s` has one number for each channel, or one for all, and depends on
-  parameters and constants alone. The convolutions then keep the shape of `x`,
-- nothing else reads a branch, or a sum before the last one.
+  parameters and constants alone. The convolutions then keep the shape of `x`.
+Nothing else reads a branch, or a sum before the last one.
 
 After: one convolution with the sum of the weights, plus the other terms. The weights' sum is work
 on parameters, which `LiftTransformParams` moves out of `main`. Networks that are trained with
 parallel branches have this form, as in "RepVGG: Making VGG-style ConvNets Great Again" (Ding et
-al., 2021, section 3.3), whose authors merge them before they ship a model.
+al., 2021, section 3.3); its authors merge the branches before they ship a model.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class _Term:
 
 @dataclass(frozen=True)
 class _Sum:
-    """A sum with branches: the convolution with the largest window, all branches with the place of
+    """A sum with branches: the convolution with the largest window, all branches with the places of
     their windows in it, and the other terms."""
 
     base: Any
@@ -87,7 +87,7 @@ class _Merger(Rewriter):
         return total
 
     def _factor(self, term: _Term) -> Any:
-        """What a branch multiplies `x` by: weights, or one number for each channel."""
+        """Return the factor of `x` in a branch: weights, or one number for each channel."""
         if term.is_conv:
             return self.visit_expr(term.call.args[1])
         x, scale = _scaled(term.call)
@@ -101,8 +101,9 @@ def merged(
     factors: Sequence[te.Tensor],
     terms: Sequence[tuple[int, bool, tuple[int, int]]],
 ) -> te.Tensor:
-    """Return the weights of `shape` (kh, kw, C, N) of a sum of branches: of each its sign, whether it is a
-    convolution, and the row and column of these weights where its window begins."""
+    """Return the weights of `shape` (kh, kw, C, N) of a sum of branches. `terms` has, for each
+    branch, its sign, whether it is a convolution, and the row and column of these weights where its
+    window begins."""
     _, _, inputs, _ = shape
 
     def element(row: Any, column: Any, c: Any, n: Any) -> Any:
@@ -127,18 +128,18 @@ def merged(
 
 
 def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
-    """Return the last additions of sums with branches to merge, and these sums."""
+    """Yield the last addition of each sum with branches to merge, with the sum."""
     values, readers = bindings_of(function), readers_of(function)
     origins = Origins(parameters_of(function), values.get)
 
     def inner(tensor: Any, call: Any) -> Any:
-        """Return the value of an operand that nothing else reads, and that does not grow."""
+        """Return the value of an operand that nothing else reads and that is not broadcast."""
         value = values.get(tensor) if isinstance(tensor, relax.Var) else None
         alone = value is not None and len(readers[tensor]) == 1
         return value if alone and shape_of(value) == shape_of(call) else None
 
     def permuted(x: Any) -> Any:
-        """What is equal for equal permutations of a tensor."""
+        """Return a value that is equal for equal permutations of a tensor."""
         value = values.get(x)
         if not is_op(value, "relax.permute_dims"):
             return x
@@ -162,20 +163,21 @@ def _sums(function: relax.Function) -> Iterator[tuple[Any, _Sum]]:
             continue
         (reader, *more) = readers[tensor] or [None]
         if not more and _sign_of(reader) is not None and shape_of(reader) == shape_of(call):
-            continue  # not the last
+            continue  # another addition follows
         found = _merged_sum(terms_of(call), origins, permuted)
         if found is not None:
             yield call, found
 
 
 def _sign_of(value: Any) -> int | None:
-    """Return the sign of the second operand of an addition or subtraction; None of anything else."""
+    """Return the sign of the second operand of an addition or subtraction; None for any other
+    value."""
     return next((sign for name, sign in _SIGNS.items() if is_op(value, name)), None)
 
 
 def _merged_sum(terms: list[_Term], origins: Origins, same: Callable[[Any], Any]) -> _Sum | None:
-    """Return the sum of terms with as many of them as can be merged; None if there are no two. What `same`
-    gives of their inputs is equal for equal inputs."""
+    """Return the sum that merges as many of the terms as possible; None if no two can be merged.
+    `same` returns equal values for equal inputs."""
     by_input = defaultdict(list)
     for term in terms:
         if term.is_conv:
@@ -203,8 +205,8 @@ def _around(base: _Term, terms: list[_Term]) -> tuple[_Term, list[tuple[_Term, A
 
 
 def _place(base: Any, term: _Term) -> tuple[int, int] | None:
-    """Return the row and column of `base`'s window where a branch's window begins; None if that is outside
-    or between two of its pixels, or if the two differ in other ways."""
+    """Return the row and column of `base`'s window where a branch's window begins. Return None if
+    it begins outside or between two pixels, or if the two convolutions differ in other ways."""
     attrs, shape = base.attrs, static_shape(base.args[1]) or ()
     strides, dilation = list(map(int, attrs.strides)), list(map(int, attrs.dilation))
     padding = list(map(int, attrs.padding))
@@ -229,8 +231,8 @@ def _place(base: Any, term: _Term) -> tuple[int, int] | None:
 
 
 def _scaled(call: Any) -> tuple[Any, Any]:
-    """(x, s) of `multiply(x, s)` by one number for each channel, or one for all; s is None if it is
-    another product."""
+    """Return (x, s) of `multiply(x, s)`, where `s` has one number for each channel, or one for all;
+    (None, None) for another product."""
     for x, scale in (call.args, reversed(call.args)):
         shape, factors = shape_of(x), static_shape(scale)
         if factors is None or shape is None or shape != shape_of(call) or len(shape) != 4:

@@ -1,17 +1,17 @@
 """Merges matmuls of one tensor with several weights into one matmul.
 
-Before: `matmul(x, w)`, optionally plus a bias, in two places or more with the same `x`, where
-- `x` has two axes or more; weights and biases have static shapes, and no extent is known to be 0,
+Before: `matmul(x, w)`, optionally plus a bias, in two or more places with the same `x`, where
+- `x` has two or more axes; weights and biases have static shapes, and no extent is known to be 0,
 - `x` depends on an input, so that all weights can be computed before the first matmul,
 - each `w` has the shape (K, N), all with the same K and dtype, and depends on parameters of
   the function alone,
-- a bias depends on parameters alone, varies only along its last axis, that of the N columns, and
-  has no more axes than `x`; either all matmuls have one or none has,
+- a bias depends on parameters alone, varies only along its last axis (the axis of the N columns),
+  and has no more axes than `x`; either all matmuls have a bias or none has,
 - the only reader of the result is one reshape, as for the heads of attention: a kernel that reads
-  it in place can read its part of the merged result in place, too.
+  the result in place can also read its part of the merged result in place.
 
 After: one matmul with all weights side by side, plus all biases, and a slice of the last axis for
-each. It reads `x` once and has more columns to distribute over the cores.
+each former matmul. It reads `x` once and has more columns to distribute over the cores.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _parameter_work_first(function: relax.Function, bindings: Sequence[Any]) -> 
 
 @dataclass(frozen=True)
 class _Product:
-    """A matmul: its operands, its bias if it has one, and the call that gives the result."""
+    """A matmul: its operands, its bias if it has one, and the call that computes the result."""
 
     result: Any
     x: Any

@@ -1,13 +1,13 @@
-"""Copies results through which a caller could change the model, or another result.
+"""Copies results that share memory with the model or with another result.
 
 Before: `main` returns an argument, a constant, or a value that a dataflow block computes from
-parameters alone, by itself or in a tuple; or it returns a value twice.
+parameters alone, by itself or in a tuple; or it returns a value twice. A caller that changes such a
+result would change the model, or another result.
 
-After: it returns a fresh copy of each such value, made after the dataflow blocks. The pass runs
-first, since LiftTransformParams, which computes once what depends on parameters alone, drops values
-that nothing in `main` reads, and returns the same memory at each call for those it keeps. It runs
-again last, since folding and lifting treat the copy of a constant or a parameter as work to be done
-once.
+After: `main` returns a fresh copy of each such value, made after the dataflow blocks. The pass runs
+first: LiftTransformParams, which computes work on parameters alone once, drops values that nothing
+in `main` reads, and returns the same memory at each call for the values that it keeps. The pass
+runs again last: folding and lifting treat the copy of a constant or a parameter as work to do once.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
         again = source in returned_before
         returned_before.add(source)
         if isinstance(source, Constant) or source in set(main.params) or lifted or again:
-            # A block's inner variables are not seen behind it.
+            # A block's inner variables are not visible after the block.
             operand = result if isinstance(source, relax.DataflowVar) else source
             variable = copy_function(builder, operand)
             call = relax.call_tir(variable, [operand], out_ty=operand.ty)
@@ -69,8 +69,8 @@ def own_outputs(module: IRModule, target: Target) -> IRModule:
 
 
 def copy_function(builder: relax.BlockBuilder, source: Any, mark: str | None = None) -> Any:
-    """Add to a module a PrimFunc that copies a tensor like `source`, perhaps with an attribute;
-    return its variable."""
+    """Add a PrimFunc that copies a tensor like `source`, with the attribute `mark` if given, to a
+    module; return its variable."""
     shape, dtype = own_variables(source.ty.shape.values), str(source.ty.dtype)
     x = te.placeholder(shape, dtype, name="x")
     copied = te.compute(shape, lambda *i: x(*i), name="copy")

@@ -1,14 +1,14 @@
-"""Computes cheap values again for each reader, where they would be written to memory and read back.
+"""Computes cheap values again for each reader, instead of writing and reading them back.
 
 Before: `y = call_tir(f, x, ...)`, in a dataflow block, where
-- `f` has the pattern "elementwise" or "broadcast" and only does arithmetic, without functions,
-- `x` alone has as many elements as `y`, and is in memory anyway: it is an argument, or has other
+- `f` has the pattern "elementwise" or "broadcast" and only does arithmetic, without function calls,
+- only `x` has as many elements as `y`, and it is in memory anyway: it is an argument, or has other
   readers,
-- `y` is no result, and has several readers, all kernels of the pattern "injective" or below.
+- `y` is not a result, and has several readers, all kernels of the pattern "injective" or below.
 
-After: each reader has a `y` of its own, so that `FuseOps` fuses it into all of them: a clipped
-gradient, which the averages of an optimizer read, is never written. An array is read as often as
-before, and one less is written.
+After: each reader has its own `y`, so that `FuseOps` fuses `y` into all of them. A clipped
+gradient, which the averages of an optimizer read, is then never written. Arrays are read as often
+as before, and one array less is written.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Block:
         self._readers = readers_of(function)
 
     def changed(self, bindings: Sequence[Any]) -> list[Any]:
-        """Return the bindings of a block with those that are computed again in front of their readers."""
+        """Return the bindings of a block, with cheap values computed again before each reader."""
         cheap = {each.var: each.value for each in bindings if self._is_cheap(each)}
         if not cheap:
             return list(bindings)
@@ -70,7 +70,8 @@ class _Block:
         return large[0] in self._arguments or len(self._readers[large[0]]) > 1
 
     def _kernel(self, call: Any) -> tuple[PrimFunc | None, int]:
-        """Return the function that a call calls, with tensors alone, and its pattern; None otherwise."""
+        """Return the PrimFunc that a call with tensor arguments only calls, and its pattern; None
+        and "opaque" for any other value."""
         if not is_op(call, "relax.call_tir") or len(call.args) != 2:
             return None, OP_PATTERN.opaque
         function = self._module[call.args[0]]

@@ -1,10 +1,10 @@
 """Replaces reductions of a permuted tensor with reductions of the tensor as it is stored.
 
-Before: `sum`, `mean`, `max` or `min` of `permute_dims(x)`, of a static rank.
+Before: `sum`, `mean`, `max` or `min` of `permute_dims(x)`, whose rank is static.
 
 After: the same reduction of `x` along the corresponding axes. The remaining axes are permuted if
-their order has changed. The mean over the image after a channels-last convolution then needs no
-permuted copy of the image.
+their order has changed. For example, the mean over the image after a channels-last convolution then
+needs no permuted copy of the image.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Replaces several layer norms of one tensor with one, folding scales and shifts into matmuls.
 
-Before: `layer_norm(x, g, b)` over the last axis, in two places or more with the same `x` and
+Before: `layer_norm(x, g, b)` over the last axis, in two or more places with the same `x` and
 epsilon, where
-- `x` has two axes or more, the last one static, and no extent is known to be 0: a bias is a row,
+- `x` has two or more axes, the last one static, and no extent is known to be 0: a bias is a row,
 - `g` and `b` depend on parameters of the function alone,
 - every reader of the norm is `matmul(norm, w)` with a `w` of static shape (K, N) that depends on
   parameters alone.
 
-After: one norm without scale and shift, `n`, and `add(matmul(n, g * w), b @ w)` for each matmul.
-So queries, keys and values with norms of their own share one norm, and their matmuls can be merged.
+After: one norm `n` without scale and shift, and `add(matmul(n, g * w), b @ w)` for each matmul. So
+queries, keys and values with norms of their own share one norm, and their matmuls can be merged.
 """
 
 from __future__ import annotations

@@ -3,17 +3,18 @@
 Before: an elementwise operator reads `view(x)`, and its other operand, if it has one, is
 - a scalar constant, or
 - for a permutation: a permutation in the same order; a tensor whose permutation by the inverse
-  order exists already, for another reader; or a tensor of the same rank that varies along at most
+  order already exists, for another reader; or a tensor of the same rank that varies along at most
   one axis, which is reshaped;
-- for a reshape of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
-  (B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N): a tensor of no more axes that varies
-  along the last one only; for images, along those of the batch as well, if the view has the same;
-  or any tensor of the view's own shape, which is reshaped to the rows.
+- for a reshape: a tensor of no more axes that varies along the last axis only; or any tensor of the
+  view's own shape, which is reshaped to the rows. For images, the tensor may also vary along the
+  batch, if the view has the same batch.
+The reshapes are of rows (M, N) to (..., N), or of images (B, 1, W, N) to (B, W, N), (B, P, 1, N) to
+(B, H, W, N), or (B * D, H, W, N) to volumes (B, D, H, W, N).
 A concatenation may read several permutations in one order. All ranks are static.
 
-After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. So
-a chain of convolutions that each go to channels last and back stays in channels last, and the
-epilogue of a matmul works on the matmul's rows, including activations and residual sums. A
+After: the operator reads `x`, and its result is viewed. Two views in a row become one, or none. If
+convolutions in a chain each permute to channels last and back, the whole chain stays in channels
+last. The epilogue of a matmul, with activations and residual sums, works on the matmul's rows. A
 permutation that moves only axes of extent 1 becomes a reshape.
 """
 
@@ -54,10 +55,11 @@ class _View(Protocol):
         """Return whether a call is a view of this kind that is worth sinking."""
 
     def again(self, view: Any, x: Any) -> Any:
-        """Return the view `view` of another tensor `x` of its source's shape."""
+        """Return the same view as `view`, but of `x`, a tensor of its source's shape."""
 
     def beside(self, view: Any, other: Any, value: Any) -> Any:
-        """Return the operand for `view`'s source in place of `other` (bound to `value`), or None."""
+        """Return the operand to use beside `view`'s source in place of `other` (bound to `value`),
+        or None."""
 
 
 class _Permutation:
@@ -116,7 +118,7 @@ class _Rows:
                 return value.args[0]
             return relax.op.reshape(other, exprs_of(rows))
         along_last = shape and math.prod(shape[:-1]) == 1 and shape[-1] in (1, rows[-1])
-        if along_last and len(shape) <= len(viewed):  # further axes would become the result's
+        if along_last and len(shape) <= len(viewed):  # more axes would be added to the result
             return other if len(shape) <= 2 else relax.op.reshape(other, exprs_of(shape[-1:]))
         return None
 
@@ -178,15 +180,15 @@ def sink_reshapes(module: IRModule, target: Target) -> IRModule:
 
 
 def sink_images(module: IRModule, target: Target) -> IRModule:
-    """Sink every reshape of the images that a convolution makes: to volumes, to all pixels of an
-    image in rows again, or to sequences."""
+    """Sink every reshape of the images that a convolution makes: to volumes, to sequences, or from
+    a list of pixels back to an image."""
     return _sink(module, target, _Images)
 
 
 def reshape_permutes(module: IRModule, target: Target) -> IRModule:
     """Turn every permutation that moves only axes of extent 1 into a reshape, which is a view.
 
-    This runs after permutations have sunk: they sink past more operators than reshapes do.
+    Run this pass after permutations have sunk: they sink past more operators than reshapes do.
     """
     return rewrite(module, target, lambda module, *_: _Reshaper(module))
 
@@ -252,7 +254,7 @@ class _Sinker(expr_functor.PyExprMutator):
         return call
 
     def _concat(self, call: Any) -> Any:
-        """Return a concatenation of permutations in one order, as a permutation of one."""
+        """Return a concatenation of permutations in one order as one permutation."""
         parts = call.args[0].fields if isinstance(call.args[0], relax.Tuple) else []
         views = [self._viewed(part) for part in parts]
         if not views or any(view is None or view.op != _PERMUTE for view in views):

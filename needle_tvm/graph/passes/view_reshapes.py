@@ -3,13 +3,13 @@
 Before: a binding of a dataflow block calls a PrimFunc with one operand and one result that hold the
 same values in the same order, and
 - the operand is a variable;
-- if the result leaves the block, it is made from a kernel's result that does not leave the block
-  itself, nor through another such view: a model's results share no memory with each other or with
+- if the result leaves the block, it views a kernel's result that does not leave the block, neither
+  itself nor through another such view: a model's results share no memory with each other or with
   its arguments.
 
 After: the binding is a `reshape`, which the virtual machine executes without a copy. TVM's own
-`RewriteDataflowReshape` looks at functions only after they are scheduled, when it no longer
-recognises them, and copies every result that leaves the block.
+`RewriteDataflowReshape` looks at functions only after scheduling, when it no longer recognises
+them, and it copies every result that leaves the block.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _rewritten(module: IRModule, function: relax.Function) -> relax.Function:
 def _bindings(module: IRModule, block: Any) -> list[Any]:
     """Return the bindings of a block, with views where they are allowed."""
     leaving = _leaving(block)
-    # The variable that owns each variable's memory, and the memory that leaves the block.
+    # Each variable's owner of its memory, and the owners whose memory leaves the block.
     owner: dict[Any, Any] = {each: each for each in leaving}
     parts: dict[Any, Any] = {}  # the first variable of each part of a tuple
     shown = set(leaving)
@@ -58,7 +58,7 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
             shape = shape_of(binding.value)
             view = relax.op.reshape(source, exprs_of(shape or ()))
             binding = relax.VarBinding(binding.var, view)
-            if inside:  # of an argument's memory no result is a view, through this one either
+            if inside:  # no result may view an argument's memory, nor through this view
                 owner[binding.var] = root
             if binding.var in leaving:
                 shown.add(root)
@@ -76,15 +76,15 @@ def _bindings(module: IRModule, block: Any) -> list[Any]:
 
 
 def _part(value: Any) -> Any:
-    """Return the tuple's variable and the number of the part that a binding's value takes; None for any
-    other value."""
+    """Return the tuple's variable and the index of the field that a binding's value takes; None for
+    any other value."""
     if not isinstance(value, relax.TupleGetItem):
         return None
     return value.tuple_value, int(value.index)
 
 
 def _leaving(block: Any) -> set[Any]:
-    """Return the variables whose values are read outside of a block, including fields of tuples."""
+    """Return the variables whose values are read outside of a block, including tuple fields."""
     leaving: set[Any] = set()
     for binding in reversed(block.bindings):
         if not isinstance(binding.var, relax.DataflowVar):
@@ -101,7 +101,7 @@ def _source(module: IRModule, value: Any) -> Any:
     if not isinstance(value, relax.Call) or value.op != _CALL_TIR or len(value.args) != 2:
         return None
     (function, operands), shape = value.args, shape_of(value)
-    # A function may also take symbolic extents, which are no tensors.
+    # A function may also take symbolic extents, which are not tensors.
     tensors = [each for each in operands.fields if isinstance(each.ty, relax.TensorType)]
     if shape is None or len(tensors) != 1:
         return None
@@ -118,7 +118,7 @@ def _source(module: IRModule, value: Any) -> Any:
 def _only_reshapes(function: PrimFunc) -> bool:
     try:
         return bool(relax.analysis.has_reshape_pattern(function))
-    except INTERNAL_ERROR:  # over divisions by symbolic extents that TVM 0.27 does not resolve
+    except INTERNAL_ERROR:  # TVM 0.27 cannot resolve some divisions by symbolic extents
         return False
 
 

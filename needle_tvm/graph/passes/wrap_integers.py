@@ -1,9 +1,9 @@
 """Replaces arithmetic of integer data with calls that wrap around.
 
-Before: an expression of a PrimFunc adds, subtracts, multiplies or divides integers that are read.
+Before: an expression of a PrimFunc adds, subtracts, multiplies or divides integers read from data.
 
-After: calls of `tir.integers` do, which TVM's simplifier does not look into. Arithmetic left in
-functions that are built by another path is replaced there.
+After: calls of `tir.integers` do this, and TVM's simplifier does not look into them. For functions
+that are built by another path, the remaining arithmetic is replaced on that path.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A task is a block of queries of one head. Its scores lie transposed, keys by queries, in a buffer
 that stays in the core's cache, so that no online rescaling is needed (Dao et al.,
-"FlashAttention", 2022, need it for a GPU's registers). Queries lie side by side in vectors,
-so that maximum, exponential and sum need no operations across lanes. Both matmuls keep their
-accumulators in registers. Keys and values are read in place, whatever their layout; only queries
-are transposed, one block at a time. The division by the sum of the exponentials comes last.
+"FlashAttention", 2022, need it for a GPU's registers). Queries lie side by side in vectors, so that
+maximum, exponential and sum need no operations across lanes. Both matmuls keep their accumulators
+in registers. Keys and values are read in place in any layout; only queries are transposed, one
+block at a time. The division by the sum of the exponentials comes last.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ ATTENTION = "needle.attention"  # block annotation: AttentionTile's numbers
 
 _CACHE = 1 << 19  # bytes of scores and exponentials that a task may keep
 _ROWS = 8  # of a register tile at most two vectors wide: enough to hide a multiply-add's latency
-_ONE_VECTOR = 1.05  # time of a query in tasks of one vector of them, not of two (1.04 on Zen 4)
+_ONE_VECTOR = 1.05  # a query's time in tasks of one vector over tasks of two (1.04 on Zen 4)
 
-Element = Callable[..., Any]  # element at (batch, head, position, feature or key)
+Element = Callable[..., Any]  # the element at (batch, head, position, feature or key)
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def attention_tile(shape: AttentionShape, dtype: str, target: Target) -> Attenti
     lanes = target_info(target).lanes(dtype)
 
     def computed(queries: int) -> int:
-        """Queries that tasks of so many compute, those past the end included."""
+        """Return the queries that tasks of `queries` queries compute, past the end included."""
         return -(-shape.queries // queries) * queries
 
     queries = 2 * lanes
@@ -101,7 +101,7 @@ def attention(
     symbolic = not is_static([shape.batch, shape.queries, shape.keys])
     lengths = (shape.batch, shape.queries, shape.keys, blocks, tiles)
     extents = (*lengths, shape.heads, shape.features, shape.values, tile.queries)
-    # With symbolic ones, indices are of one type, without casts.
+    # If extents are symbolic, all become expressions, so that indices have one type without casts.
     batch, queries, keys, blocks, tiles, heads, features, values, side = (
         map(expr_of, extents) if symbolic else extents
     )
@@ -180,7 +180,7 @@ def schedule_attention(sch: Schedule, scores: Any, target: Target, knobs: None) 
     sch.reorder(b, h, n, i, c, row, column)
     if values % columns:
         sch.annotate(c, ENDS_AT, values)
-    if is_symbolic(sch, n):  # a symbolic divisor would hide from TVM which block is which
+    if is_symbolic(sch, n):  # with a symbolic divisor, TVM could not tell the blocks apart
         share_out(sch, sch.fuse(b, h), scores, target)
         task = n
     else:

@@ -1,20 +1,20 @@
-"""Replaces attention with one kernel that reads heads in the layout the projections wrote.
+"""Replaces attention with one kernel that reads heads in the layout that the projections wrote.
 
 Before: `matmul(softmax(s), v)`, where
 - `softmax` is over the last axis, and each intermediate has only one reader,
-- `s` is `matmul(q, kt)`, optionally times a scalar constant, optionally plus a mask; scalar
-  constants that q or kt is multiplied by, or that any of them is divided by, count as well,
+- `s` is `matmul(q, kt)`, optionally times a scalar constant, optionally plus a mask. A scalar
+  constant may also multiply q or kt, or divide any of the three,
 - q (B, H, T, D), kt (B, H, D, S) and v (B, H, S, E) have one dtype that the target's kernel
   supports, no extent is 0, and T is large enough to fill most of a vector,
-- H, D and E are static; B, T and S as well on a GPU,
+- H, D and E are static, and on a GPU also B, T and S,
 - a mask has that dtype and a shape that broadcasts to (B, H, T, S).
 
 After: a call of the kernel of `kernels.attention.cpu`, or on a GPU of `kernels.attention.gpu`. Its
-result has the rows that an output projection wants, (B * T, H * E), reshaped and permuted to
-(B, H, T, E). Views that give q, kt and v (reshapes, permutations, slices) are skipped, and their
+result has the rows that an output projection reads, (B * T, H * E), reshaped and permuted to
+(B, H, T, E). Views (reshapes, permutations, slices) before q, kt and v are skipped, and their
 sources are read in place. If an extent is symbolic, the result is (B, T, H, E) instead of rows,
-which is the same memory. On a CPU, a mask is transposed in a kernel of its own, which is done once
-for a constant or a parameter.
+which is the same memory. On a CPU, a separate kernel transposes the mask; for a constant or a
+parameter it runs only once.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tir.extents import Size, exprs_of, is_static, shape_of, unbound
 from needle_tvm.tir.functions import module_of, static_shape
 
-_TYPICAL = 512  # queries and keys for which the tiles of symbolic ones are chosen
+_TYPICAL = 512  # in place of symbolic queries and keys when tiles are chosen
 
 
 @dataclass(frozen=True)
 class _Kernel:
-    """The attention kernel of a kind of target: the dtypes it supports, the fewest queries worth
-    it, whether it wants the mask transposed, whether it fits a shape, and a function that makes it
-    from (shape, dtype, scale, inputs, elements, target)."""
+    """The attention kernel of a kind of target: the dtypes it supports, the fewest queries that are
+    worth it, whether it needs the mask transposed, whether it fits a shape, and a function that
+    makes it from (shape, dtype, scale, inputs, elements, target)."""
 
     dtypes: tuple[str, ...]
     queries: int
@@ -77,7 +77,7 @@ def _on_cpu(
         tile = attention_tile(typical, dtype, target)
         return _of_symbolic(inputs, attention(shape, tile, dtype, scale, *elements(inputs)))
     result = attention(shape, attention_tile(shape, dtype, target), dtype, scale, *elements(inputs))
-    # The rows that an output projection wants: the layout of the result, without another copy.
+    # The rows that an output projection reads: the layout of the result, without another copy.
     sch = Schedule(module_of(te.create_prim_func([*inputs, result])))
     sch.transform_layout(
         sch.get_sblock("attention"),
@@ -104,8 +104,8 @@ def _symbolic_extents(shape: AttentionShape) -> tuple[Size, ...]:
 
 
 def _of_symbolic(inputs: Sequence[Any], result: Any) -> PrimFunc:
-    """Return the kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents that no
-    input has for an axis are parameters, after the inputs."""
+    """Return the kernel of a result (B, T, H, E), which has the memory of rows. Symbolic extents
+    that are not an axis of an input become parameters, after the inputs."""
     scalars = unbound([tensor.shape for tensor in inputs], result.shape)
     function = te.create_prim_func([*inputs, *scalars, result])
     return s_tir.renew_defs(function).without_attr("global_symbol")
@@ -169,7 +169,7 @@ class _Fuser(Rewriter):
         return self._checked(q, kt, values, None if scale == 1 else scale, mask)
 
     def _operand(self, expr: Any) -> tuple[Any, float]:
-        """Like `_unscaled`, but also looks through a permutation."""
+        """Return (tensor, factor) like `_unscaled`, but look through a permutation as well."""
         value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         if is_op(value, "relax.permute_dims") and isinstance(value.args[0], relax.Var):
             (source,) = value.args
@@ -279,7 +279,7 @@ class _Fuser(Rewriter):
         return relax.op.permute_dims(apart, [0, 2, 1, 3])
 
     def _transposed(self, mask: Any) -> Any:
-        """(..., T, S) -> (..., S, T), so that queries lie side by side."""
+        """Return the mask (..., T, S) as (..., S, T), so that queries lie side by side."""
         count = len(shape_of(mask) or ())
         if count < 2:
             extents = exprs_of((1,) * (2 - count) + tuple(shape_of(mask) or ()))
@@ -288,6 +288,7 @@ class _Fuser(Rewriter):
         return self.builder_.emit(relax.op.permute_dims(mask, axes))
 
     def _only_use(self, expr: Any, name: str) -> Any:
-        """Return the call of operator `name` that `expr` is bound to; None if it has other readers too."""
+        """Return the call of operator `name` that `expr` is bound to; None if it is another
+        expression or has other readers."""
         value = self.only_use(expr)
         return value if is_op(value, name) else None

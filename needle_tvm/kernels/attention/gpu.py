@@ -2,15 +2,15 @@
 
 A block of threads has some queries of one head and iterates over tiles of keys. Its softmax state
 after each tile is the largest score so far, the sum of the exponentials, and the sum of the values
-weighted by them, both relative to that score; a larger score rescales them (M. Milakov and
-N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al., "FlashAttention",
-2022, algorithm 1). So shared memory holds one tile of scores, whatever their number. Keys, values
-and queries are read in place, whatever their layout.
+weighted by the exponentials, both relative to that score; a larger score rescales the sums
+(M. Milakov and N. Gimelshein, "Online normalizer calculation for softmax", 2018; T. Dao et al.,
+"FlashAttention", 2022, algorithm 1). So shared memory holds one tile of scores, however many there
+are. Keys, values and queries are read in place in any layout.
 
     for queries of a head (blockIdx.x): for row group (threadIdx.y): for lane (threadIdx.x):
         shared q = the queries
         for tile of keys:
-            shared k, v = the tile's
+            shared k, v = the tile's keys and values
             scores[query, key] = q k^T * scale + mask       each thread a few rows and columns
             top' = max(top, the row's largest score)        by shuffles among a row's lanes
             shared p = exp(scores - top')
@@ -44,18 +44,18 @@ _WHOLE_WARP = 0xFFFFFFFF
 # (queries, keys) of a tile, best first: each key read from memory serves all queries of the tile.
 _TILES = ((64, 32), (32, 32), (32, 16), (16, 16))
 
-# q(b, h, query, feature), k(b, h, key, feature), v(b, h, key, feature) and mask(b, h, query, key)
-# or None; and a function that makes these from the buffers of a kernel's inputs.
+# q(b, h, query, feature), k(b, h, key, feature), v(b, h, key, feature), and mask(b, h, query, key)
+# or None. `Elements` makes these from the buffers of a kernel's inputs.
 Factors = tuple[Element, Element, Element, Element | None]
 Elements = Callable[[Sequence[Any]], Factors]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """The queries and keys of a tile, of which each thread has some rows and columns.
+    """The queries and keys of a tile; each thread has some rows and columns of it.
 
-    Rows in shared memory are padded by one vector, so that the vectors that eight lanes read from
-    as many rows lie in different banks.
+    Rows in shared memory are padded by one vector. Then the vectors that eight lanes read from
+    eight rows lie in different banks.
     """
 
     shape: AttentionShape
@@ -96,8 +96,8 @@ class Tile:
 
 
 def tile_of(shape: AttentionShape) -> Tile | None:
-    """Return the largest tile that fits into shared memory and registers, is not mostly empty and leaves
-    enough blocks. If there is none, the smallest tile that fits, or None if none fits."""
+    """Return the largest tile that fits into shared memory and registers, is not mostly empty and
+    leaves enough blocks. If there is none, return the smallest tile that fits, or None."""
     found = None
     for queries, keys in _TILES:
         tile = Tile(shape, queries, keys)
@@ -115,7 +115,7 @@ def attention(
 ) -> PrimFunc:
     """Return a float32 kernel of te placeholders `inputs`: (batch * queries, heads * values).
 
-    `elements` gives q, k, v and the mask from the buffers of `inputs`. Raises ValueError if
+    `elements` returns q, k, v and the mask from the buffers of `inputs`. Raises ValueError if
     `tile_of(shape)` is None.
     """
     tile = tile_of(shape)
@@ -148,7 +148,7 @@ def attention(
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows in a one-dimensional buffer: TVM drops the unwritten parts of a two-dimensional one."""
+    """Rows in a one-dimensional buffer: TVM drops unwritten parts of a two-dimensional buffer."""
 
     buffer: Any
     width: int
@@ -226,7 +226,8 @@ class _Writer:
         return n * _LANES + self.lane
 
     def _column(self, c: Any) -> Any:
-        """Return the index of the thread's feature c of a value: in whole vectors if it has any."""
+        """Return the index of the thread's feature c of a value, so that features lie in whole
+        vectors if possible."""
         if self.tile.columns % _VECTOR:
             return c * _LANES + self.lane
         return c // _VECTOR * (_LANES * _VECTOR) + self.lane * _VECTOR + c % _VECTOR
@@ -319,7 +320,7 @@ class _Writer:
                 self.sums[i, c] = self.sums[i, c] * self.before[i]
 
     def _across(self, values: Any, i: Any, combine: Callable[[Any, Any], Any]) -> None:
-        """Combine `values[i]` over all lanes of a row, leaving the result in each of them."""
+        """Combine `values[i]` over all lanes of a row, and leave the result in each of them."""
         lanes = _LANES
         while lanes > 1:
             lanes //= 2
