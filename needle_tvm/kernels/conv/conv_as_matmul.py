@@ -1,13 +1,13 @@
-"""Replaces convolutions whose window covers the whole image with a matmul of the same memory.
+"""Replaces convolutions that are a matmul of the same memory, such as one window for a whole image.
 
-Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, no extent
-0, where
+Before: `conv2d(x, w)` in the layouts NHWC and HWIO, without groups, padding and dilation, with no
+extent 0, where
 - `w` (H, W, C, N) covers every image (B, H, W, C) at once, and only B may be symbolic, or
 - `w` is (1, 1, C, N), there are no strides, and H or W is symbolic.
 
-After: `reshape(matmul(reshape(x), reshape(w)))`, whose rows are images, or pixels. None of the
-reshapes moves data. A 1x1 convolution of larger images of one size is left alone: its kernel's
-tiles lie along their rows.
+After: `reshape(matmul(reshape(x), reshape(w)))`, where a row is an image, or a pixel. None of the
+reshapes moves data. A 1x1 convolution of larger images of static size is left alone: its kernel's
+tiles lie along the rows of the image.
 """
 
 from __future__ import annotations

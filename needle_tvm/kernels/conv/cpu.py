@@ -1,11 +1,12 @@
-"""Convolutions on packed weights: a register tile of output pixels by output channels.
+"""Convolutions on packed weights, in register tiles of output pixels by output channels.
 
-Every core takes *tasks*: some panels of output channels for a strip of rows of some images. A task
-first copies the rows that its strip reads into a buffer of its own, zero-padded if the convolution
-pads. It then walks over register tiles (images x rows x columns x channels) whose accumulators stay
-in vector registers during the whole reduction. The pixels of a tile lie at constant distances from
-each other, so that a multiply-add needs no address computation of its own (Georganas et al.,
-"Anatomy of high-performance deep learning convolutions on SIMD architectures", SC 2018, section 2).
+Every core takes *tasks*. A task is some panels of output channels for a strip of rows of some
+images. It first copies the rows that its strip reads into its own buffer, zero-padded if the
+convolution pads. It then walks over register tiles (images x rows x columns x channels) whose
+accumulators stay in vector registers during the whole reduction. The pixels of a tile lie at
+constant distances from each other, so that a multiply-add needs no separate address computation
+(Georganas et al., "Anatomy of high-performance deep learning convolutions on SIMD architectures",
+SC 2018, section 2).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DEPTHWISE = "needle.depthwise"  # the same for a depthwise convolution
 ROWS = "needle.rows"  # on the same block: [input rows per output row, input rows in a window]
 GROUP = "needle.group"  # on the same block, if channels form groups: [panels per group]
 PLANES = "needle.planes"  # on the block that permutes the result to channels first (`write_planes`)
-ALIKE = "needle.alike"  # on the padded input: neighbours that are all inside the image or all out
+ALIKE = "needle.alike"  # on the padded input: neighbours that lie all inside the image, or all out
 
 _LEAST_UNROLLED = 4  # steps of the reduction in the innermost loop's body
 _MOST_UNROLLED = 32
@@ -50,13 +51,13 @@ _MOST_UNROLLED = 32
 
 @dataclass(frozen=True)
 class ConvKnobs:
-    """The choices that these rules leave open; the defaults need no search."""
+    """The choices that these rules leave to a search; the defaults need no search."""
 
     unroll: int = _LEAST_UNROLLED
-    strips: int | None = None  # tasks along the rows; None: by size and number of cores
+    strips: int | None = None  # tasks along the rows; None: chosen by size and number of cores
 
 
-CONV_VARIANTS = tuple(  # the first is used if nothing is measured
+CONV_VARIANTS = tuple(  # without measurements, the first is used
     ConvKnobs(unroll=unroll, strips=strips)
     for strips in (None, 1, 2, 4)
     for unroll in (_LEAST_UNROLLED, 1, 2, 8)
@@ -82,12 +83,12 @@ def conv(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
 def depthwise(sch: Schedule, tiles: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule a depthwise convolution of `kernels.conv.pack_conv` with its fused epilogue.
 
-    It does so little with each input that copying one would cost more than all the rest, so the
-    image's bounds are checked as each input is read. All channels of a few pixels come before the
-    next pixels, since memory is fetched in larger units than the one vector that a tile takes.
-    Neighbouring pixels of a row read the same inputs right after one another: an input is loaded
-    once and used up before its register is needed. The loop over the window's rows is not unrolled,
-    since an input that the next row reads again would be kept until then.
+    A depthwise convolution does so little with each input that copying would cost more than all the
+    rest. So the image's bounds are checked as each input is read. All channels of a few pixels come
+    before the next pixels, since memory is fetched in larger units than a tile's one vector.
+    Neighbouring pixels of a row read the same inputs in sequence: an input is loaded once and used
+    up before its register is needed again. The loop over the window's rows is not unrolled, since
+    LLVM would keep an input in a register until the next row reads it again.
     """
     _around_tiles(sch, tiles, target, knobs, DEPTHWISE)
     pixel, vector, (row, column) = _loops_of(sch, tiles)
@@ -118,12 +119,12 @@ def _around_tiles(
     grouped = GROUP in details
     # All panels of a group read the same inputs, which are copied for that group only.
     panel, *of_group = sch.split(panel, [None, *details[GROUP]]) if grouped else [panel]
-    # If the batch is symbolic, the fewest images have enough tasks for all cores.
+    # If the batch is symbolic, even the fewest images must have enough tasks for all cores.
     images = max(1, least_extent(sch, image_tile))
     symbolic = is_symbolic(sch, row_tile)
     panels, rows = (extent(sch, loop) for loop in (panel, row_tile))
     separate, copied = channelwise or grouped, None
-    for copy in copies:  # one at most
+    for copy in copies:  # at most one
         copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=separate)
     chunks, strips = tasks(
         (panels, images, rows),
@@ -136,7 +137,7 @@ def _around_tiles(
     )
     if knobs.strips is not None and rows % knobs.strips == 0:
         strips = knobs.strips
-    # A strip of a symbolic number of rows is one tile: a longer one would check where it ends.
+    # A strip of a symbolic number of rows is one tile: a longer strip would check where it ends.
     panel_chunk, panel = sch.split(panel, [1 if symbolic else chunks, None])
     strip, row_tile = sch.split(row_tile, [None, 1] if symbolic else [strips, None])
     inner = [panel, *of_group, row_tile, column_tile]
@@ -159,8 +160,8 @@ def _around_tiles(
 
 def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: ConvKnobs) -> None:
     """Schedule the tasks, their copies and the loops over tiles of a convolution whose result is
-    permuted to channels first (`write_planes`). A task computes rows of tiles one by one, and
-    permutes each while it is in the cache."""
+    permuted to channels first (`write_planes`). A task computes one row of tiles after the other,
+    and permutes each while it is in the cache."""
     tile = ConvTile(*(int(size) for size in sch.get(tiles).annotations[CONV]))
     copies = sch.get_producers(tiles)
     (result,) = sch.get_producers(planes)
@@ -176,7 +177,7 @@ def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: 
     image = sch.fuse(batch, *depth)
     images, rows = extent(sch, image), extent(sch, row_tile)
     copied = None
-    for copy in copies:  # one at most
+    for copy in copies:  # at most one
         copied = _copied(sch, tiles, copy, images, rows * tile.rows, shared=False)
     counts, weights = (1, images, rows), _weights(sch, tiles)
     cores = target_info(target).cores
@@ -204,7 +205,7 @@ def _into_planes(sch: Schedule, tiles: Any, planes: Any, target: Target, knobs: 
 
 
 def _in_squares(sch: Schedule, block: Any, channel: Any, column: Any, target: Target) -> None:
-    """Permute in squares, whose channels LLVM reads together."""
+    """Permute in squares: LLVM reads the channels of a square together."""
     lanes = lanes_of(sch, block, target)
     channel, inner = sch.split(channel, [None, vector_side(sch, channel, lanes)])
     column, vector = sch.split(column, [None, vector_side(sch, column, lanes)])
@@ -220,8 +221,8 @@ def _vectorize_rows(sch: Schedule, block: Any, target: Target) -> None:
 
 
 def _inlined(sch: Schedule, copy: Any) -> bool:
-    """Inline a copy that pads the image with zeros, and return whether it was: not if it also pads
-    the last vector of channels, whose lanes would have to be checked one by one."""
+    """Inline a copy that pads the image with zeros, and return whether it was inlined. It is not
+    if it also pads the last vector of channels: its lanes would have to be checked one by one."""
     alike = int(sch.get(copy).annotations[ALIKE]) > 1
     if alike:
         sch.compute_inline(copy)
@@ -237,7 +238,7 @@ def _weights(sch: Schedule, tiles: Any) -> tuple[int, int]:
 def _copied(
     sch: Schedule, tiles: Any, copy: Any, images: int, rows: int, *, shared: bool
 ) -> Copied:
-    """Return the input that tasks copy for `images` tiles of images with `rows` rows of output."""
+    """Return the input that tasks copy for `images` tiles of images with `rows` output rows."""
     step, window = (int(number) for number in sch.get(tiles).annotations[ROWS])
     all_images, *of_image = sch.get_loops(copy)
     count = images if is_symbolic(sch, all_images) else extent(sch, all_images)
@@ -247,15 +248,15 @@ def _copied(
 
 
 def _loops_of(sch: Schedule, tiles: Any) -> tuple[list[Any], Any, list[Any]]:
-    """Return a tile's loops over pixels (images, rows, columns), the loop over its channels, and its
-    reduction loops."""
+    """Return a tile's loops over pixels (images, rows, columns), the loop over its channels, and
+    its reduction loops."""
     count = sum(a.iter_type == tirx.IterVar.CommReduce for a in sch.get(tiles).iter_vars)
     *pixel, vector = sch.get_loops(tiles)[-4 - count : -count]
     return pixel, vector, sch.get_loops(tiles)[-count:]
 
 
 def _vectorize_copy(sch: Schedule, block: Any, target: Target) -> None:
-    """Vectorise a copy along channels, as wide as divides them; columns of planes stay scalar."""
+    """Vectorise a copy along channels, in vectors that divide them; planes' columns stay scalar."""
     loop = sch.get_loops(block)[-1]
     lanes = math.gcd(int(sch.get(block).annotations[ALIKE]), lanes_of(sch, block, target))
     if lanes > 1:
@@ -264,7 +265,7 @@ def _vectorize_copy(sch: Schedule, block: Any, target: Target) -> None:
 
 
 def _innermost(sch: Schedule, taps: list[Any], least: int) -> tuple[list[Any], list[Any]]:
-    """Split the reduction loops into those that stay loops (at least one) and those to unroll."""
+    """Split the reduction loops into loops that stay (at least one) and loops to unroll."""
     unrolled: list[Any] = []
     steps, around = 1, list(taps)
     while steps < least and around:

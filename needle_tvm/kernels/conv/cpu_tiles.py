@@ -1,4 +1,4 @@
-"""The sizes of a convolution's register tiles and of the tasks that cores take."""
+"""The sizes of a convolution's register tiles, and of the tasks that cores take."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from needle_tvm._tvm.names import Target
 from needle_tvm.kernels.blocks import TILE_VECTORS, item_bytes, most_beside
 from needle_tvm.target.info import target_info
 
-# The cost model for tiles, in cycles of one multiply-add each: the number of them that must be in
-# flight, the cost of a load beside them, and the costs of each accumulator and each tile before and
-# after the reduction.
-_IN_FLIGHT = 8  # half as many with vectors that a processor executes in two halves
-_LOAD = 0.1  # of a pixel's input, which a multiply-add of AVX-512 reads from memory
-_BROADCAST = 0.7  # the same where it takes an instruction and a register of its own
-_WEIGHT = 0.5  # a vector of weights, which come from further away than the inputs that tiles share
+# The cost model for tiles, in cycles of one multiply-add each: the number of multiply-adds that
+# must be in flight, the cost of a load beside them, and the costs of each accumulator and each tile
+# before and after the reduction.
+_IN_FLIGHT = 8  # half as many if the processor executes a vector in two halves
+_LOAD = 0.1  # for a pixel's input, which a multiply-add of AVX-512 reads from memory
+_BROADCAST = 0.7  # for the same load, if it takes its own instruction and register
+_WEIGHT = 0.5  # for a vector of weights, which lie further away than the inputs that tiles share
 _STORE = 3
 _TILE = 20
 
 _HALF = 0.6  # the cost of up to half a vector, on a processor that executes it in two halves
 
-LARGE = 64  # rows or columns of an image for which to decide if they are symbolic
+LARGE = 64  # assumed rows or columns of an image if they are symbolic
 
 _SHORT = 16  # bytes of the shortest vectors
 
-# A strip's copy should stay in a core's own cache beside weights and results: half the smallest L2
-# of processors with vector units in the last ten years.
+# A strip's copy should stay in a core's own cache beside weights and results: this is half the
+# smallest L2 of processors with vector units in the last ten years.
 _CACHE = 128 << 10
-_COPY = 4  # cost of copying an element, in multiply-adds, while it stays in that cache
-_FAR = 3  # factor on that cost if it does not stay there
+_COPY = 4  # cost of copying an element, in multiply-adds, if it stays in that cache
+_FAR = 3  # factor on that cost if it does not
 
-# Weights larger than what a core's cache keeps from one strip to the next are fetched again for
-# each strip; the cost per element, in multiply-adds.
+# If the weights exceed what a core's cache keeps from one strip to the next, they are fetched again
+# for each strip, at this cost per element, in multiply-adds.
 _KEPT = 512 << 10
 _FETCH = 8
 
 
 @dataclass(frozen=True)
 class ConvTile:
-    """Extents of the tile of accumulators kept in registers."""
+    """Extents of the tile of accumulators that registers hold."""
 
     images: int
     rows: int
@@ -53,7 +53,7 @@ class ConvTile:
         return self.images * self.rows * self.columns
 
     def counts(self, batch: int, rows: int, columns: int) -> tuple[int, int, int]:
-        """The number of tiles that cover the images, rows and columns of an output."""
+        """Return the numbers of tiles that cover the images, rows and columns of an output."""
         return -(-batch // self.images), -(-rows // self.rows), -(-columns // self.columns)
 
 
@@ -70,12 +70,12 @@ def conv_tile(
     """Return the register tile for an output (B, rows, columns, N) of sums over `terms` products.
 
     It is the tile with the least estimated time of all that fit the registers: a partly filled last
-    tile costs as much as a full one, and few accumulators wait for each other. If `group` is given,
-    the number of output channels of a group, the tile's channels divide it. `step` is the number of
-    bytes from an input pixel to the next: the tile's pixels are read side by side, and there are no
-    more of them than the L1 cache keeps. With `overlapping`,
-    neighbouring pixels read the same inputs within one unrolled step: LLVM keeps those in registers
-    too, so half of the registers are left to it.
+    tile costs as much as a full one, and with few accumulators, each waits for the others. If
+    `group`, the number of output channels of a group, is given, the tile's channels divide it.
+    `step` is the number of bytes from one input pixel to the next: the tile's pixels are read side
+    by side, so it has no more of them than the L1 cache keeps. With `overlapping`, neighbouring
+    pixels read the same inputs within one unrolled step. LLVM keeps these inputs in registers too,
+    so half of the registers are left to it.
     """
     return _best_tile(output, terms, dtype, target, group, step, overlapping)[1]
 
@@ -88,7 +88,7 @@ def conv_cycles(
     group: int | None,
     step: int = 1,
 ) -> float:
-    """Return the estimated time of a convolution in the tiles of `conv_tile`, in multiply-adds."""
+    """Return the estimated time of a convolution in tiles of `conv_tile`, in multiply-adds."""
     return _best_tile(output, terms, dtype, target, group, step, False)[0]
 
 
@@ -127,9 +127,9 @@ def _best_tile(
 
 
 def _widths(n: int, group: int | None, dtype: str, target: Target) -> Iterator[int]:
-    """Return the numbers of channels that a tile may have: whole vectors, or one short vector if all
-    channels fit it. A tile of a group may also be part of a vector, since LLVM handles vectors of
-    any length up to a register's whole."""
+    """Yield the numbers of channels that a tile may have: whole vectors, or one short vector if all
+    channels fit it. For a group, a tile may also be part of a vector, since LLVM handles vectors of
+    any length up to a whole register."""
     *short, lanes = group_lanes(dtype, target)
     if group is None:
         yield from (few for few in short if n <= few)
@@ -154,8 +154,8 @@ def depthwise_tile(
     dtype: str,
     target: Target,
 ) -> ConvTile:
-    """Return the register tile of a depthwise convolution: one vector of channels, and as many pixels as
-    leave half of the registers to the weights and inputs."""
+    """Return the register tile of a depthwise convolution: one vector of channels, and as many
+    pixels as leave half of the registers to the weights and inputs."""
     batch, rows, columns, _ = output
     width, registers = target_info(target).vectors
     most = registers // 2
@@ -179,7 +179,7 @@ def depthwise_tile(
 
 def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[int, int, int]]:
     """Yield (images, rows, columns) of at most `most` pixels; several images only if whole."""
-    for height in range(1, min(rows, most) + 1):  # of equal costs the first: pixels side by side
+    for height in range(1, min(rows, most) + 1):  # ties go to the first: pixels side by side
         for span in range(1, min(columns, most // height) + 1):
             whole = height == rows and span == columns
             for images in range(1, (min(batch, most // (span * height)) if whole else 1) + 1):
@@ -187,16 +187,16 @@ def _patches(batch: int, rows: int, columns: int, most: int) -> Iterator[tuple[i
 
 
 def fetching(weights: float, item: int) -> float:
-    """Return the cost, in multiply-adds, of fetching so many weights of `item` bytes: 0 if they stay in a
-    core's cache."""
+    """Return the cost, in multiply-adds, of fetching this number of weights of `item` bytes: 0 if
+    they stay in a core's cache."""
     return weights * _FETCH if weights * item > _KEPT else 0
 
 
 @dataclass(frozen=True)
 class Copied:
-    """The input that tasks copy for themselves: for `rows` rows of output, `(rows - 1) * step +
-    window` rows of `elements` of `item` bytes each. With `shared`, tasks copy only the channels
-    that they read.
+    """The input that tasks copy for themselves. For `rows` rows of output they copy
+    `(rows - 1) * step + window` rows of `elements` of `item` bytes each. With `shared`, tasks copy
+    only the channels that they read.
     """
 
     step: int
@@ -206,7 +206,8 @@ class Copied:
     shared: bool
 
     def size(self, rows: int, chunks: int) -> float:
-        """Elements copied by a task of `rows` output rows that has 1 / `chunks` of the panels."""
+        """Return the elements that a task copies for `rows` output rows and 1 / `chunks` of the
+        panels."""
         whole = ((rows - 1) * self.step + self.window) * self.elements
         return whole / chunks if self.shared else whole
 
@@ -225,9 +226,9 @@ def tasks(
 
     `counts` are panels, tiles of images and tiles of rows; `work` is the number of all
     multiply-adds; `weights` is the number of weights and the bytes of each. Small tasks copy more
-    of the input they share with others; large ones exceed the cache or leave a core idle. With
-    `whole_pixels`, panels are divided only if there are too few rows: neighbouring cache lines are
-    fetched together, and two cores that write one of them each wait for each other.
+    of the input that they share with others; large tasks exceed the cache or leave a core idle.
+    With `whole_pixels`, panels are divided only if there are too few rows: neighbouring cache lines
+    are fetched together, and two cores that write neighbouring lines wait for each other.
     """
     panels, images, rows = counts
     chunks_of = [1] if whole_pixels and images * rows >= cores else _divisors(panels)

@@ -2,18 +2,18 @@
 
     for y, z, i, j: p[y, z] = max(p[y, z], x[y * 2 + i - 1, z * 2 + j - 1] or, outside, -inf)
 
-becomes, row by row of results, a maximum over the rows of the windows into a row of its own,
+becomes, for each row of results, a maximum over the rows of the windows into a separate row,
 
     row[0] = -inf                                     # the padding
     for i: if y * 2 + i - 1 is inside: kept[:] = max(kept[:], x[y * 2 + i - 1, :])
     row[1 : 113] = kept[:]
 
-and one over their columns, which reads only that row:
+and a maximum over their columns, which reads only that row:
 
     for z in vectors: for j: p[y, z] = max(p[y, z], row[z * 2 + j])
 
 No element checks whether it is inside the image, all loads are contiguous, and the rows that
-windows share are combined once. Strided elements of a row are picked out of whole vectors.
+windows share are combined once. Strided elements of a row are selected from whole vectors.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Windows:
     spread: int
     first: int
     end: int
-    condition: Any  # on the other axes; None if all of them are in memory
+    condition: Any  # on the other axes; None if all their elements are in memory
     term: Any
 
     @property
@@ -81,8 +81,8 @@ class _Windows:
 def windows(block: Any, target: Target) -> Nests | None:
     """Return the nest that replaces a reduction over sliding windows (see the module docstring).
 
-    None if the reduction is not over windows of several rows along memory, if a row is shorter than
-    a vector, or if the gain is too small.
+    Return None if the reduction is not over windows of several rows along memory, if a row is
+    shorter than a vector, or if the gain is too small.
     """
     found = reduction(block)
     if found is None or not found.spatial or has_functions(found.term):
@@ -107,8 +107,8 @@ def windows(block: Any, target: Target) -> Nests | None:
 def _gains(seen: _Windows) -> bool:
     """Return whether the rewritten nest is faster than computing each window by itself.
 
-    Without padding, compilers vectorise those well, and a row that is stored and then read at other
-    positions stalls the processor.
+    Without padding, compilers vectorise separate windows well; and a row that is stored and then
+    read at other positions stalls the processor.
     """
     size = item_bytes(str(seen.found.result.dtype))
     if seen.rows == 1 or seen.taps > _MOST_TAPS or seen.length * size > _LARGEST_ROW:
@@ -177,7 +177,7 @@ class _Written:
         whole = some(self._index(0), lanes)
 
         def tap(start: Any, number: int) -> Any:
-            # All taps within one step are picked out of the same vectors.
+            # All taps within one step are selected from the same vectors.
             blocks, phase = divmod(number * seen.spread, seen.step)
             first = (start + blocks) * seen.step
             neighbours = self._row[(some(first, lanes * seen.step),)]
@@ -201,7 +201,7 @@ class _Written:
 
 
 def _windows(found: Reduction, tap: Any) -> _Windows | None:
-    """Return the windows along a row in which `tap` slides; None if `tap` does not form any."""
+    """Return the windows along a row in which `tap` slides; None if `tap` forms no windows."""
     column = found.spatial[-1]
     condition, term = condition_of(found)
     pair = [column.var, tap.var]

@@ -1,9 +1,9 @@
 """Schedules of the input and output transforms of a Winograd convolution (`winograd_te`).
 
-Each transform takes a vector of channels of one tile at a time: all of its pixels are loaded,
-transformed along one axis, then along the other, and stored. The loops over a tile are unrolled, so
-that each element's row of the transform is known: its coefficients are constants, and zeros among
-them cost nothing.
+Each transform takes a vector of channels of one tile at a time. It loads all pixels of the tile,
+transforms them along one axis, then along the other, and stores them. The loops over a tile are
+unrolled, so that each element's row of the transform is known: its coefficients are constants, and
+zeros among them cost nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from needle_tvm.kernels.blocks import (
 )
 from needle_tvm.kernels.rule import annotated
 
-# Annotations of the block that transforms along the first axis: results of a tile along an axis.
+# Annotations of the block that transforms along the first axis: a tile's results along an axis.
 INPUT = "needle.winograd_input"
 OUTPUT = "needle.winograd_output"
 
@@ -56,7 +56,7 @@ def transform_output(sch: Schedule, half: Any, target: Target, knobs: None) -> N
     sch.reorder(image, row, column, vector, i, j, lane)
     counts = [image, row]
     shared = sch.fuse(*counts) if can_fuse(sch, counts) else row
-    if shared is row:  # one image after the other in each row
+    if shared is row:  # each row loops over the images
         sch.reorder(row, image)
     share_out(sch, shared, half, target)
     write_back(sch, half, between, last, vector, [i, j, lane])

@@ -1,4 +1,4 @@
-"""Lays the pixels of images out in one row for 1x1 convolutions, where register tiles fit better.
+"""Puts the pixels of images in one row for 1x1 convolutions, where register tiles fit better.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` is (1, 1, C, N),

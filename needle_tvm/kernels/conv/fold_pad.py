@@ -1,10 +1,10 @@
 """Lets a convolution pad its images by itself.
 
 Before: `conv2d(pad(x), w)`, or `conv2d(permute_dims(pad(x)), w)`, in the layouts NHWC and HWIO,
-where `pad` puts zeros around rows and columns alone.
+where `pad` puts zeros only around rows and columns.
 
-After: `conv2d(x, w)` with as much more padding. Networks with TensorFlow's "same" padding, one zero
-more below and on the right, have this form.
+After: `conv2d(x, w)` with this padding added to its own. Networks with TensorFlow's "same" padding,
+with one zero more below and on the right, have this form.
 """
 
 from __future__ import annotations

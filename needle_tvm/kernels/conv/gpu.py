@@ -1,6 +1,6 @@
-"""Depthwise convolutions and pools on a GPU: one thread per result of a short reduction.
+"""Depthwise convolutions and pooling on a GPU: one thread per result of a short reduction.
 
-Results of a depthwise convolution or a pool share few inputs, and each is a short sum. So each
+Results of a depthwise convolution or of pooling share few inputs, and each is a short sum. So each
 thread computes one result in a register, neighbouring threads compute neighbouring results, and no
 intermediate goes through memory.
 """
@@ -15,17 +15,18 @@ from needle_tvm.kernels.rule import rule
 from needle_tvm.target.kind import GPU
 from needle_tvm.tir import nests
 
-_THREADS = 128  # per block: windows need few registers, and few threads make many blocks
-_MOST_TERMS = 256  # more are worth several threads per result, unless there are enough results
-_ENOUGH = 1 << 16  # results, which keep a large GPU busy by themselves
+_THREADS = 128  # per block: windows need few registers, and small blocks give many of them
+_MOST_TERMS = 256  # longer sums are worth several threads each, unless there are enough results
+_ENOUGH = 1 << 16  # results that keep a large GPU busy with one thread each
 
 
 @rule(GPU, order=50)
 def per_result(function: PrimFunc, target: Target) -> Schedule | None:
     """Schedule one short reduction and its epilogue with one thread per result.
 
-    It fits a single reduction of constant extents, followed by at most one block, with at least 128
-    results. More than 256 terms fit only with at least 65,536 results. None otherwise.
+    The rule fits a single reduction of constant extents, followed by at most one block, with at
+    least 128 results. More than 256 terms fit only with at least 65,536 results. Returns None for
+    any other function.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())

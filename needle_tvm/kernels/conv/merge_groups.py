@@ -2,12 +2,12 @@
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO with groups, where
 - `w` depends on parameters of the function alone; all shapes are static, no extent is 0,
-- it is not depthwise: a group has more than one channel of input or of output,
-- a group's output channels fill so little of a vector that multiplying by zeros as well is faster.
+- the convolution is not depthwise: a group has more than one channel of input or of output,
+- a group's output channels fill so little of a vector that also multiplying by zeros is faster.
 
-After: a convolution of fewer groups, or of one, whose weights are zero between channels that were
-in different groups before. An infinity or NaN in one input channel makes NaN of the results of all
-groups merged with its own.
+After: a convolution of fewer groups, or of one. Its weights are zero between channels that were in
+different groups before. An infinity or NaN in one input channel makes the results of all groups
+that were merged with its group NaN.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class _Merger(Rewriter):
 def merged_at_best(
     groups: int, output: tuple[int, ...], terms: int, dtype: str, target: Target, step: int = 1
 ) -> int:
-    """Return the number of groups to merge for the least estimated time, 1 to merge none.
+    """Return the number of groups to merge for the least estimated time; 1 to merge none.
 
-    Each element of `output` (B, rows, columns, N) sums `terms` products before merging, of pixels
+    Before merging, each element of `output` (B, rows, columns, N) sums `terms` products, of pixels
     that are `step` bytes apart.
     """
     batch, rows, columns, n = output
@@ -72,8 +72,8 @@ def merged_at_best(
 
 
 def merged(w: te.Tensor, count: int, outputs: int) -> te.Tensor:
-    """Merge `count` groups of `outputs` output channels each: (kh, kw, C, N) -> (kh, kw, count * C,
-    N)."""
+    """Return weights with each `count` groups of `outputs` output channels merged: (kh, kw, C, N)
+    -> (kh, kw, count * C, N)."""
     *window, inputs, n = (int(extent) for extent in w.shape)
 
     def element(y: Any, z: Any, c: Any, channel: Any) -> Any:

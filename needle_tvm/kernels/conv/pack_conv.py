@@ -3,7 +3,7 @@
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - `w` has the static shape (kh, kw, C / groups, N); it depends on parameters of the function alone,
   or meets so many pixels that packing it in every call pays off,
-- `x` (B, H, W, C) does not depend on parameters alone, and B, H and W may be symbolic,
+- `x` (B, H, W, C) does not depend on parameters alone; B, H and W may be symbolic,
 - both are float32, or both float64, and no extent is 0.
 
 After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
@@ -11,8 +11,8 @@ After: `conv(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
 tiles. The kernel itself pads the image with zeros. If `x` has few channels and was permuted from
 NCHW, the kernel reads its source plane by plane.
 
-As with dense layers (`pack_weights`), packing parameters is work that `LiftTransformParams` moves
-out of `main`, and elementwise ops after the convolution are fused into its write-back.
+As with dense layers (`pack_weights`), packing is work on parameters, which `LiftTransformParams`
+moves out of `main`, and elementwise ops after the convolution are fused into its write-back.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from needle_tvm.kernels.dense.pack_weights import Packer
 from needle_tvm.tir.extents import is_static, shape_of
 
 _DTYPES = ("float32", "float64")
-_FEWEST_PIXELS = 16  # of the result for weights that are packed in every call
-_FEW_CHANNELS = 8  # fewer do not fill a vector when the input is copied
+_FEWEST_PIXELS = 16  # of the result, if weights are packed in every call
+_FEW_CHANNELS = 8  # fewer channels do not fill a vector when the input is copied
 
 
 def pack_conv(module: IRModule, target: Target) -> IRModule:
@@ -110,7 +110,7 @@ class _ConvPacker(Packer):
         return self.is_parameter_work(w) or pixels >= _FEWEST_PIXELS
 
     def _planes(self, x: Any) -> Any:
-        """Return the (B, C, H, W) tensor of few channels that `x` is a permutation of, or None."""
+        """Return the (B, C, H, W) tensor of few channels of which `x` is a permutation, or None."""
         value = self.lookup_binding(x) if isinstance(x, relax.Var) else None
         if not is_op(value, "relax.permute_dims"):
             return None
@@ -119,12 +119,12 @@ class _ConvPacker(Packer):
         return value.args[0] if few and order == [0, 2, 3, 1] else None
 
     def _planes_outside(self, w: Any) -> Any:
-        """(kh, kw, C, N) -> (C, kh, kw, N), done once for all layers that share it."""
+        """Return (kh, kw, C, N) as (C, kh, kw, N), permuted once for all layers that share it."""
         if w not in self._planes_first:
             self._planes_first[w] = self.builder_.emit(relax.op.permute_dims(w, [2, 0, 1, 3]))
         return self._planes_first[w]
 
 
 def _pair(values: Any) -> tuple[int, int]:
-    """Return the first two numbers of an operator's attribute: (rows, columns), or (top, left)."""
+    """Return the first two numbers of an operator's attribute: (rows, columns) or (top, left)."""
     return int(values[0]), int(values[1])

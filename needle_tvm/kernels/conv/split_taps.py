@@ -1,14 +1,14 @@
-"""Splits a dilated convolution whose window meets more padding than image into one for each tap.
+"""Splits a dilated convolution into one per tap if its window meets more padding than image.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO with dilation, where
 - `w` depends on parameters of the function alone; there are no groups, all shapes are static, no
   extent is 0,
-- 1x1 convolutions of what each tap (a row and column of `w`) meets, and their sum, are estimated to
-  take less time.
+- the 1x1 convolutions of the pixels that each tap (a row and column of `w`) meets, and their sum,
+  are estimated to take less time.
 
 After: the sum of these convolutions, with zeros around their results where a tap meets padding. The
-padding's products are left out, not computed: an infinite weight there no longer makes NaN. A 3x3
-window with dilation 12 meets 18 % of 14 x 14 pixels' products.
+products with padding are left out, not computed: an infinite weight there no longer makes NaN. A
+3x3 window with dilation 12 computes only 18 % of the products of 14 x 14 pixels.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from needle_tvm.kernels.blocks import item_bytes
 from needle_tvm.kernels.conv.cpu_tiles import conv_cycles
 from needle_tvm.target.info import target_info
 
-_WORTH_IT = 0.7  # of the time of the convolution as it is
-_SUM = 4  # cycles of a vector of results that is padded and added
+_WORTH_IT = 0.7  # of the time of the unsplit convolution
+_SUM = 4  # cycles to pad and add a vector of results
 
 
 def split_taps(module: IRModule, target: Target) -> IRModule:
@@ -35,7 +35,7 @@ def split_taps(module: IRModule, target: Target) -> IRModule:
 
 
 class Part(NamedTuple):
-    """Along one axis, what a tap meets: the first input, and the outputs [first, end)."""
+    """The part of one axis that a tap meets: its first input, and the outputs [first, end)."""
 
     tap: int
     begin: int
@@ -46,10 +46,11 @@ class Part(NamedTuple):
 def parts(
     size: int, taps: int, outputs: int, stride: int, dilation: int, before: int
 ) -> list[Part]:
-    """What each tap of a window meets of `size` inputs, but for taps that meet padding alone."""
+    """Return the part that each tap of a window meets of `size` inputs; leave out taps that meet
+    only padding."""
     found = []
     for tap in range(taps):
-        offset = tap * dilation - before  # of the input for output 0
+        offset = tap * dilation - before  # the input for output 0
         first = max(0, -(offset // stride))
         end = min(outputs, (size - 1 - offset) // stride + 1)
         if first < end:
@@ -76,7 +77,7 @@ class _Splitter(Rewriter):
         return total
 
     def _taps(self, call: Any, shapes: Any) -> Iterator[tuple[Part, Part]]:
-        """Rows and columns of each tap that meets something, the ones that meet most first."""
+        """Yield the rows and columns of each tap that meets inputs, the most inputs first."""
         images, weights, output = shapes
         rows, columns = (
             parts(
@@ -106,7 +107,7 @@ class _Splitter(Rewriter):
         return split < _WORTH_IT * whole
 
     def _product(self, call: Any, rows: Part, columns: Part) -> Any:
-        """Return the convolution of one tap with what it meets."""
+        """Return the convolution of one tap with the pixels that it meets."""
         x, w = call.args
         emit, slice_ = self.builder_.emit, relax.op.strided_slice
         begins, ends, steps = [], [], [int(each) for each in call.attrs.strides]
@@ -123,7 +124,7 @@ class _Splitter(Rewriter):
         )
 
     def _around(self, result: Any, rows: Part, columns: Part, output: tuple[int, ...]) -> Any:
-        """Return a tap's results with zeros where it meets padding."""
+        """Return a tap's results, with zeros where it meets padding."""
         widths = [0, 0]
         for part, outputs in zip((rows, columns), output[1:3], strict=True):
             widths += [part.first, outputs - part.end]

@@ -1,4 +1,4 @@
-"""Convolutions as tensor expressions over packed weights and tiles, as `pack_conv` writes them."""
+"""Convolutions as tensor expressions over packed weights and tiles, for `pack_conv`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Geometry:
     stride: tuple[int, int]
     dilation: tuple[int, int]
     before: tuple[int, int]  # zeros above and left of the image
-    after: tuple[int, int] = (0, 0)  # below and right, which tell a symbolic count
+    after: tuple[int, int] = (0, 0)  # zeros below and right, needed for a symbolic count
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Channels:
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """The axes of an input that are image, row, column and channel."""
+        """The axes of an input, in the order image, row, column, channel."""
         return (0, 2, 3, 1) if self.planar else (0, 1, 2, 3)
 
 
@@ -47,14 +47,14 @@ def conv(
     channels: Channels,
     tile: ConvTile,
 ) -> te.Tensor:
-    """(B, H, W, C) by panels of a (kh, kw, C / groups, n) weight -> (B, rows, columns, n).
+    """Convolve (B, H, W, C) with panels of a (kh, kw, C / groups, n) weight into (B, rows, columns,
+    n).
 
     The accumulator has the shape of the tiles, so that the schedule can keep one tile in registers.
-    Results past the output's edge are dropped in the write-back. A tile's channels lie in one
-    group.
+    The write-back drops results past the output's edge. A tile's channels lie in one group.
     """
     names = ("c", "dy", "dx") if channels.planar else ("dy", "dx", "c")
-    # Indices of one type: those of symbolic extents are int64.
+    # All indices have one type: int64 if extents are symbolic.
     sized = int if is_static(x.shape) else expr_of
     axes = [
         te.reduce_axis((sized(0), sized(extent)), name=name)
@@ -128,8 +128,8 @@ def _padded(
 ) -> Callable[..., Any]:
     """Return a function (image, row, column, group, channel) -> element of `x`, zero outside it.
 
-    `reach` is how far images, rows, columns and channels are read. `x` itself is read if all of
-    that lies inside and there is one group. A copy of several groups is laid out group by group:
+    `reach` says how far images, rows, columns and channels are read. `x` itself is read if all of
+    these lie inside it and there is one group. A copy of several groups is laid out group by group:
     pixels of a few channels among hundreds would map to the same sets of the cache.
     """
     batch, height, width, count = exprs_of(extent_of(x.shape[axis]) for axis in channels.order)

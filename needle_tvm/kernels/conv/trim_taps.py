@@ -1,15 +1,15 @@
 """Trims rows and columns of a convolution's weights that only ever meet padding.
 
 Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
-- all shapes are static but for the batch, rows and columns, of which symbolic ones are left alone;
-  no extent is 0,
+- all shapes are static except the batch, rows and columns; an axis with symbolic rows or columns is
+  left alone; no extent is 0,
 - the first or last rows or columns of `w` meet only padding, at every position of the output,
-- `w` depends on parameters of the function alone, or more products are left out than weights kept,
-  which are copied in every call.
+- `w` depends on parameters of the function alone, or more products are left out than weights are
+  kept, since the kept weights are then copied in every call.
 
-After: `conv2d(x, w[first : last + 1])` with as much less padding. The padding's products are left
-out, not computed: an infinite weight there no longer makes NaN. A 3x3 window on an image of one
-pixel becomes a 1x1 window.
+After: `conv2d(x, w[first : last + 1])` with accordingly less padding. The products with padding are
+left out, not computed: an infinite weight there no longer makes NaN. A 3x3 window on an image of
+one pixel becomes a 1x1 window.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def trimmed(
 ) -> Axis:
     """Return the taps that meet an input of `size` somewhere, and the padding that keeps `outputs`.
 
-    All taps if that would cut off some of the input, or if its size is symbolic.
+    Return all taps if trimming would cut off some of the input, or if its size is symbolic.
     """
     whole = Axis(0, taps, *padding)
     if not (isinstance(size, int) and isinstance(outputs, int)):
@@ -61,7 +61,7 @@ def trimmed(
     before = padding[0] - first * dilation
     after = max(0, (outputs - 1) * stride + reach - size - before)
     if before < 0 or (size + before + after - reach) // stride + 1 != outputs:
-        return whole  # some of the input would have to be cut off as well
+        return whole  # trimming would cut off some of the input
     return Axis(first, end, before, after)
 
 

@@ -1,16 +1,16 @@
-"""Replaces the gradient to a convolution's weights with a convolution, whose kernels are fast.
+"""Replaces the gradient with respect to a convolution's weights with a convolution.
 
 Before: a call of the op `conv_weight` (x, g) without groups, in float32 or float64, where all
 shapes are static and no extent is 0. Its result is (kh, kw, C, N), for images `x` (B, H, W, C) and
-the gradient `g` (B, Y, Z, N) to the convolution's output.
+the gradient `g` (B, Y, Z, N) with respect to the convolution's output.
 
 After: `permute(conv2d(permute(x), permute(g)))`: `x` as images (C, H, W, B) and `g` as weights
-(Y, Z, B, N). An output pixel of this convolution is a tap of the original, so strides and dilation
-change places. Taps that meet only padding are zeros that are not computed, and an infinite gradient
-that meets only padding makes no NaN.
+(Y, Z, B, N). Convolutions have fast kernels. An output pixel of this convolution is a tap of the
+original, so strides and dilation change places. Taps that meet only padding are zeros that are not
+computed, and an infinite gradient that meets only padding makes no NaN.
 
-A sum over many pixels is taken in parts, as groups of the batch, which are added up afterwards:
-the error of adding n float32 products one after the other grows with n.
+A sum over many pixels is computed in parts, as groups of the batch, which are then added: the error
+of adding n float32 products one after the other grows with n.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from needle_tvm.graph.rewrite import Rewriter, rewrite
 from needle_tvm.kernels.conv.trim_taps import trimmed
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
-_DTYPES = ("float32", "float64")  # a convolution of halves would round every partial sum
-_TERMS = 512  # of a sum that is taken in one part
+_DTYPES = ("float32", "float64")  # in half precision, every partial sum would be rounded
+_TERMS = 512  # of a sum that is computed in one part
 
 
 def weight_gradients(module: IRModule, target: Target) -> IRModule:
@@ -96,7 +96,8 @@ class _Rewriter(Rewriter):
         return op.nn.pad(emit(found), [*widths, 0, 0, 0, 0]) if any(widths) else found
 
     def _geometry(self, call: Any) -> list[int] | None:
-        """Stride, padding and dilation of the convolution; None if `call` is no such gradient."""
+        """Return stride, padding and dilation of the convolution; None if `call` is not such a
+        gradient."""
         if not is_op(call, "relax.call_tir"):
             return None
         function = call.args[0]
@@ -112,6 +113,6 @@ class _Rewriter(Rewriter):
 
 
 def _parts(batch: int, pixels: int) -> int:
-    """Return the most groups of a batch of images of which each has _TERMS pixels."""
+    """Return the largest number of groups of a batch of images such that each has _TERMS pixels."""
     parts = range(max(1, min(batch, batch * pixels // _TERMS)), 0, -1)
     return next(count for count in parts if batch % count == 0)

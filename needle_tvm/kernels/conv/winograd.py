@@ -6,18 +6,18 @@ Before: `conv2d(x, w)` in the layouts NHWC and HWIO, where
 - images, rows and columns may be symbolic; no extent is 0, both are float32 or both float64, and
   the input and output channels fill vectors,
 - the multiplications saved are worth the cost of the transforms and of larger weights
-  (`tile_size`), and the transformed image is not very large. What is worth it depends on the size:
-  the geometric mean of its bounds decides for a symbolic batch, and a large image for symbolic
-  rows or columns, since small ones take little time either way.
+  (`tile_size`), and the transformed image is not very large. For a symbolic batch, the decision
+  assumes the geometric mean of its bounds; for symbolic rows or columns, it assumes a large image,
+  since small images take little time either way.
 
-After: `output(matmul(input(x), weight(w)))`. `input` transforms overlapping tiles of the image into
-a x a numbers for each tile and channel, and `output` transforms the results of the a * a matmuls
-into m x m results, a = m + 2 (`winograd_te`). Elementwise ops after the convolution are fused into
-`output`. `weight` is work on parameters, which `LiftTransformParams` moves out of `main`. The
-matmuls are like those of dense layers: `pack_weights` packs them.
+After: `output(matmul(input(x), weight(w)))`. With a = m + 2, `input` transforms overlapping tiles
+of the image into a x a numbers for each tile and channel, and `output` transforms the results of
+the a * a matmuls into m x m results (`winograd_te`). Elementwise ops after the convolution are
+fused into `output`. `weight` is work on parameters, which `LiftTransformParams` moves out of
+`main`. The matmuls are like those of dense layers: `pack_weights` packs them.
 
-With m = 2 a result is as exact as the sum it stands for. With m = 4 the larger coefficients of the
-transforms make its rounding error about three times as large.
+With m = 2 a result is as exact as the direct sum. With m = 4 the transforms have larger
+coefficients, and the rounding error is about three times as large.
 """
 
 from __future__ import annotations
@@ -37,13 +37,14 @@ from needle_tvm.target.info import target_info
 _DTYPES = ("float32", "float64")
 
 # The cost of a transformed number, in multiply-adds of a matmul: it is computed, written, and read
-# again, as often as not by another core. On Zen 4 it is 13 to 30, the larger the image the less.
+# again, half of the time by another core. On Zen 4 it is 13 to 30, less for larger images.
 _TRANSFORM = 20
 
-# The cost of waiting twice more for all cores, between the transforms and the matmuls: 5 us.
+# The cost of waiting for all cores twice more, between the transforms and the matmuls: 5 us.
 _WAITS = 600_000
 
-# Bytes of a transformed image: it and its matmuls are in memory at once, beside the image.
+# Bytes of a transformed image: the image, its transform and the matmuls' results are in memory at
+# the same time.
 _LARGEST = 64 << 20
 
 _WORTH = 0.8  # of the direct time: a convolution that is not clearly faster is left alone
@@ -56,8 +57,8 @@ def winograd(module: IRModule, target: Target) -> IRModule:
 
 
 def tile_size(output: tuple[int, int, int, int], channels: int, item: int) -> int | None:
-    """Return the m of m x m results per tile for a (B, rows, columns, N) output of sums over `channels`,
-    with elements of `item` bytes; None if the direct convolution is faster."""
+    """Return m, for m x m results per tile, for a (B, rows, columns, N) output of sums over
+    `channels`, with elements of `item` bytes; None if the direct convolution is faster."""
     batch, rows, columns, n = output
 
     def cost(places: int, numbers: int) -> float:
@@ -144,7 +145,7 @@ class _Rewriter(Rewriter):
         return Tiling(m, batch, (rows, columns), (top, left))
 
     def _weight(self, w: Any, m: int) -> Any:
-        """`w` transformed, once for all layers that share it."""
+        """Return `w` transformed, once for all layers that share it."""
         if (w, m) not in self._weights:
             self._weights[w, m] = self.builder_.emit_te(
                 lambda weight: winograd_te.transformed_weight(weight, m),

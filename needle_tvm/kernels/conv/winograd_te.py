@@ -1,11 +1,11 @@
-"""Winograd's minimal filtering as tensor expressions, as `winograd` writes them.
+"""Winograd's minimal filtering as tensor expressions, for `winograd`.
 
 For a 3x3 window and m x m results, with a = m + 2 (Lavin and Gray, "Fast algorithms for
 convolutional neural networks", CVPR 2016, section 4):
 
     Y = A^T [(G g G^T) * (B^T d B)] A
 
-summed over the input channels in the middle, which makes it a * a matmuls.
+The middle is summed over the input channels, which makes it a * a matmuls.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from needle_tvm.tir.extents import Size, expr_of, exprs_of, extent_of, is_static
 WINDOW = 3
 
 # Evaluation points besides infinity. They determine the error (Barabasz et al., "Error analysis and
-# improving the accuracy of Winograd convolution for deep neural networks", ACM TOMS 2020): with 1/2
-# and -2 its mean was 0.56 of that with 2 and -2, and the largest 0.18
+# improving the accuracy of Winograd convolution for deep neural networks", ACM TOMS 2020). With 1/2
+# and -2, the mean error was 0.56 times, and the largest 0.18 times, the error with 2 and -2
 # (docs/results/2026-11-22-winograd-cpu.md).
 _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, Fraction(1, 2), -2)}
 
@@ -31,7 +31,7 @@ Matrix = tuple[tuple[Fraction, ...], ...]
 
 
 class Matrices(NamedTuple):
-    """A^T (m, a), G (a, 3) and B^T (a, a)."""
+    """The matrices A^T (m, a), G (a, 3) and B^T (a, a)."""
 
     output: Matrix
     weight: Matrix
@@ -55,7 +55,7 @@ def matrices(m: int) -> Matrices:
 
 
 def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
-    """Return the coefficients, lowest first, of the product of (x - root)."""
+    """Return the coefficients, lowest power first, of the product of (x - root)."""
     product = [Fraction(1)]
     for root in roots:
         raised, lowered = [Fraction(0), *product], [*product, Fraction(0)]
@@ -77,7 +77,7 @@ class Tiling(NamedTuple):
         return exprs_of((self.batch, *self.results))
 
     def of(self, sizes: Sequence[Any]) -> Tiling:
-        """Return the tiling whose `sizes` are variables of another function."""
+        """Return the tiling with `sizes`, variables of another function, in place of its own."""
         batch, rows, columns = map(extent_of, sizes)
         return self._replace(batch=batch, results=(rows, columns))
 
@@ -93,7 +93,7 @@ class Tiling(NamedTuple):
 
 
 def transformed_input(x: te.Tensor, tiling: Tiling) -> te.Tensor:
-    """B^T d B: (B, H, W, C) -> (a * a, tiles, C)."""
+    """Return B^T d B: (B, H, W, C) -> (a * a, tiles, C)."""
     transform = matrices(tiling.m).input
     (top, left), a = tiling.before, len(transform)
     rows, columns, tiles = exprs_of((*tiling.counts, tiling.tiles))
@@ -120,7 +120,7 @@ def transformed_input(x: te.Tensor, tiling: Tiling) -> te.Tensor:
 
 
 def transformed_weight(w: te.Tensor, m: int) -> te.Tensor:
-    """G g G^T: (3, 3, C, N) -> (a * a, C, N)."""
+    """Return G g G^T: (3, 3, C, N) -> (a * a, C, N)."""
     transform = matrices(m).weight
     a = len(transform)
     *_, inputs, n = (int(extent) for extent in w.shape)
@@ -137,7 +137,7 @@ def transformed_weight(w: te.Tensor, m: int) -> te.Tensor:
 
 
 def transformed_output(products: te.Tensor, tiling: Tiling) -> te.Tensor:
-    """A^T M A: (a * a, tiles, N) -> (B, rows, columns, N)."""
+    """Return A^T M A: (a * a, tiles, N) -> (B, rows, columns, N)."""
     transform = matrices(tiling.m).output
     m, a, n, dtype = tiling.m, len(transform[0]), int(products.shape[-1]), products.dtype
     rows, columns, tiles = exprs_of((*tiling.counts, tiling.tiles))
@@ -156,12 +156,14 @@ def transformed_output(products: te.Tensor, tiling: Tiling) -> te.Tensor:
 
 
 def _alike(shape: Sequence[Any]) -> list[Any]:
-    """Return a shape whose extents are of one type, so that indices are: int64 if one is symbolic."""
+    """Return a shape whose extents have one type, so that indices do too: int64 if any extent is
+    symbolic."""
     return list(shape) if is_static(shape) else [expr_of(extent) for extent in shape]
 
 
 def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str) -> Any:
-    """Return a row of `matrix` times the vector of `value`; unrolling the loops makes the row constant."""
+    """Return a row of `matrix` times the vector of `value`; when loops are unrolled, the row is
+    constant."""
     *others, last = (_sum(coefficients, value, dtype) for coefficients in matrix)
     for number, each in reversed(list(enumerate(others))):
         last = tirx.if_then_else(row == number, each, last)
@@ -170,7 +172,7 @@ def _combined(matrix: Matrix, row: Any, value: Callable[[int], Any], dtype: str)
 
 def _sum(coefficients: Sequence[Fraction], value: Callable[[int], Any], dtype: str) -> Any:
     total = None
-    # Positive ones first, so that nothing begins with a negation.
+    # Positive coefficients come first, so that no sum begins with a negation.
     for index in sorted(range(len(coefficients)), key=lambda index: coefficients[index] <= 0):
         size = abs(coefficients[index])
         if not size:

@@ -1,14 +1,15 @@
-"""Lets convolutions write large results channels first, where only those are read.
+"""Lets convolutions write large results channels first, if nothing reads them channels last.
 
 Before: `permute_dims(y)` from channels last to channels first, where
 - `y` is a convolution of `pack_conv` that is neither depthwise nor in groups, perhaps with
   elementwise operators after it and then a reshape of its images (B * D, ...) to (B, D, ...),
-- each of these is read by the next alone, all shapes are static, and no extent is 0,
-- the result has at least `_LARGE` bytes, of rows enough for all cores, and tiles lie in one image.
+- each of these values is read only by the next, all shapes are static, and no extent is 0,
+- the result has at least `_LARGE` bytes, with rows enough for all cores, and tiles lie in one
+  image.
 
-After: a function of its own permutes, and `fuse_planes` lets TVM fuse it into the convolution as if
+After: a separate function permutes, and `fuse_planes` lets TVM fuse it into the convolution as if
 it were an elementwise operator. The convolution's schedule (`conv/cpu.py`) permutes each row while
-it is in the core's cache. Other results are small enough to be found there when they are permuted.
+it is in the core's cache. Smaller results are still in the cache when they are permuted.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in, static_shape
 
 _LARGE = 1 << 18
-_ROWS = 8  # for each core, that all of them end at about the same time
+_ROWS = 8  # for each core, so that all cores finish at about the same time
 
 
 def write_planes(module: IRModule, target: Target) -> IRModule:
@@ -62,7 +63,8 @@ class _Rewriter(Rewriter):
         return enough and math.prod(shape) * item_bytes(dtype) >= _LARGE
 
     def _is_of_conv(self, value: Any, shape: tuple[int, ...]) -> bool:
-        """Return whether a value of a shape is a convolution's, with elementwise operators after it."""
+        """Return whether `value`, of a shape, is a convolution, perhaps with elementwise operators
+        after it."""
         while value is not None and getattr(value, "op", None) in (*UNARY, *BINARY):
             operands = value.args[: 1 if value.op in UNARY else 2]
             before = [each for each in operands if static_shape(each) == shape]
@@ -79,7 +81,7 @@ class _Rewriter(Rewriter):
 
 def fuse_planes(module: IRModule, target: Target) -> IRModule:
     """Give functions that `write_planes` made the pattern of elementwise operators, in place of the
-    one that TVM finds for them."""
+    pattern that TVM finds for them."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             notes = (block.annotations for block in nodes_in(function.body, NODES.sblock))
@@ -90,7 +92,7 @@ def fuse_planes(module: IRModule, target: Target) -> IRModule:
 
 
 def _planes(y: te.Tensor, shape: tuple[int, ...]) -> te.Tensor:
-    """(images, rows, columns, channels) -> `shape`, whose images may have two axes."""
+    """Return (images, rows, columns, channels) as `shape`, whose images may have two axes."""
 
     def element(batch: Any, channel: Any, *place: Any) -> Any:
         *depth, row, column = place

@@ -1,8 +1,8 @@
-"""Schedules of dense layers on packed weights: one register tile at a time.
+"""Schedules dense layers on packed weights, one register tile at a time.
 
 `dense` keeps a tile of accumulators in vector registers while it reads one packed weight panel
 front to back (Goto and van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS
-2008, section 4; the panel is already in the order the kernel reads it).
+2008, section 4). The panel is already in the order in which the kernel reads it.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ DENSE = "needle.dense"  # block annotations: [rows, columns] of the register til
 PAIRS = "needle.pairs"  # the same for a matmul of bfloat16, two terms at a time
 
 _REDUCTION_UNROLL = 4
-LATENCY = 8  # cycles: multiply-adds begun before the first one ends
+LATENCY = 8  # cycles: multiply-adds that begin before the first one ends
 _IDLE = 0.05  # of the cores' time, accepted for fewer parts
-_MANY_ROWS = 64  # for which the panels of a symbolic number of rows are chosen
-_SHARED_SUM = 1 << 17  # terms that pay for a second pass over the results
+_MANY_ROWS = 64  # assumed for a symbolic number of rows when panels are chosen
+_SHARED_SUM = 1 << 17  # terms that are worth a second pass over the results
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Extents of the tile of accumulators kept in registers."""
+    """Extents of the tile of accumulators that registers hold."""
 
     rows: int
     columns: int
@@ -51,13 +51,13 @@ class Tile:
 
 @dataclass(frozen=True)
 class DenseKnobs:
-    """The choices that the dense rule leaves open; the defaults need no search."""
+    """The choices that the dense rule leaves to a search; the defaults need no search."""
 
     unroll: int = _REDUCTION_UNROLL
     rows_first: bool = False  # a task is one block of rows, not all rows along one panel
 
 
-DENSE_VARIANTS = tuple(  # the first is used if nothing is measured
+DENSE_VARIANTS = tuple(  # without measurements, the first is used
     DenseKnobs(unroll=unroll, rows_first=rows_first)
     for rows_first in (False, True)
     for unroll in (_REDUCTION_UNROLL, 1, 2, 8)
@@ -65,11 +65,11 @@ DENSE_VARIANTS = tuple(  # the first is used if nothing is measured
 
 
 def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
-    """Return the register tile of an (m, k) @ (k, n) matmul: the one whose slowest core finishes first.
+    """Return the register tile of an (m, k) @ (k, n) matmul whose slowest core finishes first.
 
     A tile reads its rows side by side, and has no more of them than the L1 cache keeps. Ties go to
-    the tile whose weights are read by the fewest cores, then read least often, then to the most
-    arithmetic per load, then to the smallest.
+    the tile whose weights are read by the fewest cores, then to the one whose weights are read
+    least often, then to the most arithmetic per load, then to the smallest tile.
     """
     cores = target_info(target).cores
     lanes = target_info(target).lanes(dtype)
@@ -85,7 +85,7 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
         cycles = max(rows * vectors, rows + vectors, 2 * vectors, LATENCY)
         panels, blocks = -(-n // tile.columns), -(-m // rows)
         parts = row_parts(panels, blocks, cores)
-        share = -(-panels * parts // cores) / parts  # of the panels, of the busiest core
+        share = -(-panels * parts // cores) / parts  # the busiest core's part of the panels
         loads = (rows + vectors) / (rows * vectors)
         return share * blocks * cycles, parts, blocks, loads, rows * vectors
 
@@ -93,21 +93,21 @@ def dense_tile(m: int, k: int, n: int, dtype: str, target: Target) -> Tile:
 
 
 def most_rows(k: int, vectors: int, dtype: str, target: Target) -> int:
-    """Return the most rows of a tile of so many vectors, of sums over k terms."""
+    """Return the most rows of a tile of `vectors` vectors, for sums over k terms."""
     registers = target_info(target).vectors.number
     fit = (registers - vectors - 2) // vectors
     return max(1, min(most_beside(k * item_bytes(dtype)), fit))
 
 
 def symbolic_tile(k: int, n: int, dtype: str, target: Target) -> Tile:
-    """Return the register tile for a symbolic number of rows: that of many. Its columns are the width of
-    the panels; `dense_by_rows` adds tiles for other numbers of rows."""
+    """Return the register tile for a symbolic number of rows: the tile for many rows. Its columns
+    are the width of the panels; `dense_by_rows` adds tiles for other numbers of rows."""
     return dense_tile(_MANY_ROWS, k, n, dtype, target)
 
 
 def row_parts(panels: int, blocks: int, cores: int) -> int:
-    """Return the number of parts to cut `blocks` of rows into: the fewest that, times `panels`, make tasks
-    that leave the cores idle for at most a twentieth of their time."""
+    """Return the number of parts to cut `blocks` of rows into: the fewest parts that, times
+    `panels`, make tasks that leave the cores idle for at most a twentieth of their time."""
 
     def idle(parts: int) -> float:
         tasks = panels * parts
@@ -123,7 +123,8 @@ def dense(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs, beside: 
     """Schedule a matmul of `dense.pack_weights`, or a batch of them, with its fused epilogue.
 
     Threads share out the panels: each panel stays in its core's cache while all rows, or a part of
-    them, are multiplied by it. `beside` tiles, a divisor of the panels, are computed side by side.
+    them, are multiplied by it. `beside` tiles are computed side by side; `beside` must divide the
+    number of panels.
     """
     tile = Tile(*(int(size) for size in sch.get(tiles).annotations[DENSE]))
     cores = target_info(target).cores
@@ -164,8 +165,8 @@ def pairs(sch: Schedule, tiles: Any, target: Target, knobs: DenseKnobs) -> None:
 
 
 def _is_cut_short(sch: Schedule, between: list[Any], last: Any, tile: Tile) -> bool:
-    """Return whether a tile computed next to its reader would end within a vector. This happens if the
-    only panel is wider than the result and blocks of the result's shape precede the last one.
+    """Return whether a tile computed next to its reader would end within a vector. This happens if
+    the only panel is wider than the result and blocks of the result's shape precede the last one.
 
     `dots.BF16_PAIRS` is an instruction for whole vectors.
     """
@@ -183,8 +184,8 @@ def _stored_whole(
     target: Target,
     knobs: DenseKnobs,
 ) -> Any:
-    """Store whole tiles to memory before anything reads them; return the loop in which to compute
-    one in registers."""
+    """Store whole tiles to memory before anything reads them. Return the loop in which to compute
+    one tile in registers."""
     stored = sch.cache_write(tiles, 0, "local")
     _tiled(sch, stored, between, last, tile, target, knobs)
     block, panel, i, j = sch.get_loops(stored)
@@ -204,7 +205,7 @@ def _tiled(
     knobs: DenseKnobs,
     beside: int = 1,
 ) -> Any:
-    """Split the last block into tasks and tiles; return the loop in which to compute `beside`
+    """Split the last block into tasks and tiles. Return the loop in which to compute `beside`
     tiles."""
     *batch, m, n = sch.get_loops(last)
     m_block, m_inner = sch.split(m, [None, tile.rows])
@@ -221,15 +222,15 @@ def _tiled(
     else:
         m_part, m_block = sch.split(m_block, [parts, None])
     sch.reorder(*batch, m_part, panel, m_block, *side, m_inner, n_inner)
-    # If the loop over blocks were fused as well, a task would recompute its addresses in each.
+    # If the loop over blocks were fused too, a task would recompute its addresses in each block.
     share_out(sch, sch.fuse(*batch, m_part, panel), tiles, target)
     write_back(sch, tiles, between, last, m_block, [*side, m_inner, n_inner], axes=2)
     return m_block
 
 
 def _share_sum(sch: Schedule, tiles: Any, accumulators: int, cores: int, knobs: DenseKnobs) -> bool:
-    """Have the cores share the reduction axis of long sums if there are too few results to share
-    out; return whether they do. `tiles` then adds up the cores' partial sums."""
+    """Let the cores share the reduction axis of long sums if there are too few results to share
+    out; return whether they do. If so, `tiles` then adds the cores' partial sums."""
     *counts, _, _, k = sch.get_loops(tiles)
     results = math.prod(extent(sch, loop) for loop in counts)
     if results > cores // 2 or block_work(sch, tiles) < _SHARED_SUM:
@@ -267,17 +268,17 @@ def _accumulate(sch: Schedule, tiles: Any, at: Any, accumulators: int, knobs: De
 
 
 def _add_up(sch: Schedule, tiles: Any, at: Any) -> None:
-    """Add up the partial sums of `tiles` in registers, tile by tile in loop `at`."""
+    """Add the partial sums of `tiles` in registers, tile by tile in loop `at`."""
     own = len(sch.get_loops(tiles))
     sch.compute_at(tiles, at, preserve_unit_loops=True)
     part, *_, i, j = sch.get_loops(tiles)[-own:]
     sum_in_registers(sch, tiles, part, [i], j)
-    sch.unroll(part)  # so that every partial sum is in a register of its own
+    sch.unroll(part)  # so that every partial sum has its own register
 
 
 def _partial_sums(sch: Schedule, tiles: Any, accumulators: int) -> Any:
-    """Split each sum of `tiles` into several over interleaved terms; return the block of partial
-    sums. None if the accumulators hide the latency of a multiply-add, or there are too few terms.
+    """Split each sum of `tiles` into several over interleaved terms. Return the block of partial
+    sums; None if the accumulators hide the latency of a multiply-add, or terms are too few.
     """
     *_, k = sch.get_loops(tiles)
     parts = _unroll(extent(sch, k), -(-LATENCY // accumulators))

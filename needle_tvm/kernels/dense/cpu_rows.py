@@ -1,17 +1,17 @@
 """Matmuls of a symbolic number of rows: one kernel with several register tiles, picked by size.
 
-The tile that suits a matmul depends on its rows: one row waits for memory, a few must all fit one
-tile, and many should fill their tiles. The kernel holds the nests of a few tiles, which all read
-the same packed panels, and picks one in its code:
+The tile that suits a matmul depends on its rows: one row waits for memory, a few rows must all fit
+one tile, and many rows should fill their tiles. The kernel holds loop nests for a few tiles, which
+all read the same packed panels, and its code picks one of them:
 
     if m <= 1: nest of tiles of 1 row
     elif m <= 2: nest of tiles of 2 rows
     ...
-    elif m <= 8, or tiles of 8 rows cover m > 11 with fewer rows to spare than those of 11: ...
+    elif m <= 8, or m > 11 and tiles of 8 rows have fewer spare rows than those of 11: ...
     else: nest of tiles of 11 rows
 
-Each nest is the one that `dense` would write for a static number of rows of which the last tile is
-not full.
+Each nest is the one that `dense` would write for a static number of rows whose last tile is not
+full.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from needle_tvm.tir import extents, nests
 from needle_tvm.tir.functions import NODES, nodes_in, simplified
 
 _ROWS = (1, 2, 4, 6, 7, 8, 11)  # of the tiles that a kernel holds, if registers hold them
-_MANY = (6, 7, 8, 11)  # of those for more rows than one tile has
+_MANY = (6, 7, 8, 11)  # of the tiles for more rows than one tile has
 
 
 @rule(CPU, order=9, knobs=lambda function, target: DENSE_VARIANTS[1:])
@@ -68,8 +68,8 @@ def dense_by_rows(
 
 
 def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int:
-    """How many tiles to compute side by side: as many as hide the latency of a multiply-add, if
-    they divide the panels and leave each core its share."""
+    """Return the number of tiles to compute side by side: enough to hide the latency of a
+    multiply-add, if they divide the panels and leave each core its share."""
     *batch, _, panels, _, _, _ = (extent(sch, loop) for loop in sch.get_loops(tiles))
     cores = target_info(target).cores
     return next(
@@ -87,8 +87,8 @@ def _beside(sch: Schedule, tiles: Any, accumulators: int, target: Target) -> int
 def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]:
     """Return the rows of the tiles that a kernel holds for panels of `columns` columns, in order.
 
-    A tile of fewer accumulators than hide a multiply-add's latency takes as long as one of a row
-    more, so that few of those are held.
+    With fewer accumulators than hide a multiply-add's latency, a tile takes as long as a tile with
+    one more row, so the kernel holds few such tiles.
     """
     lanes = target_info(target).lanes(dtype)
     vectors = max(1, columns // lanes)
@@ -97,8 +97,8 @@ def tile_rows(terms: int, columns: int, dtype: str, target: Target) -> list[int]
 
 
 def exact(function: PrimFunc) -> PrimFunc:
-    """Return a matmul of a symbolic number of rows with tiles of one row, which compute nothing else; any
-    other function as it is."""
+    """Return a matmul of a symbolic number of rows with tiles of one row, which compute no spare
+    rows; return any other function as it is."""
     tiles = _tiles(function)
     symbolic = tiles is not None and not extents.is_static([_rows_of(function, tiles)])
     return retiled(function, 1) if symbolic else function
@@ -110,7 +110,7 @@ def _tiles(function: PrimFunc) -> Any:
 
 
 def _rows_of(function: PrimFunc, tiles: Any) -> Any:
-    """Return the number of rows of the matmul: that of the block that reads the tiles."""
+    """Return the number of rows of the matmul, from the block that reads the tiles."""
     buffer = tiles.writes[0].source
     reader = next(b for b in nodes_in(function, NODES.sblock) if _reads(b, buffer))
     return reader.iter_vars[-2].dom.extent
@@ -121,7 +121,7 @@ def _reads(block: Any, buffer: Any) -> bool:
 
 
 def retiled(function: PrimFunc, rows: int) -> PrimFunc:
-    """Return a matmul of `dense.pack_weights`, unscheduled, with tiles of another number of rows."""
+    """Return an unscheduled matmul of `dense.pack_weights` with tiles of `rows` rows."""
     tiles = _tiles(function)
     m, old = _rows_of(function, tiles), int(tiles.annotations[DENSE][0])
     buffer = tiles.writes[0].source
@@ -137,7 +137,7 @@ def retiled(function: PrimFunc, rows: int) -> PrimFunc:
     values = {axis.var: own.var for axis, own in zip(tiles.iter_vars, new, strict=True)}
     first = new[at].var if rows == 1 else new[at].var * rows
     row = first + new[at + 2].var
-    # Where the old tiles were all full, nothing keeps the last of the new ones within the rows.
+    # If the old tiles were all full, nothing keeps the last new tile within the rows.
     if extents.is_multiple(m, old) and not extents.is_multiple(m, rows):
         row = tirx.min(row, m - 1)
     values[spatial[at].var] = row // old

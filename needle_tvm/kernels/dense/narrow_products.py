@@ -1,18 +1,18 @@
-"""Rewrites matmuls and convolutions to take operands in a narrow type, with sums in float32.
+"""Rewrites matmuls and convolutions to take operands in a narrow dtype, with sums in float32.
 
 Before: `matmul(x, w)` or an NHWC, HWIO `conv2d(x, w)` with a float32 result, where
-- both have static shapes of two axes at least, no extent being 0,
+- both operands have static shapes of at least two axes, with no extent 0,
 - both are float32, and a narrower precision is requested; or, for a GPU, both are widened from the
-  same half dtype, or both are halves of the result's dtype.
+  same half-precision dtype, or both have the half-precision dtype of the result.
 
-After, for a CPU: the same with `astype(astype(x, precision), float32)` for each operand, so that
-all rules for float32 matmuls apply.
+After, for a CPU: the same call with `astype(astype(x, precision), float32)` for each operand, so
+that all rules for float32 matmuls apply.
 
-After, for a GPU: a tensor expression `sum(float32(x) * float32(w))` of operands in the narrow type,
-which tensor cores take. Weights are rounded once, at load, and stored so. A value that only matmuls
-and convolutions read is rounded by the kernel that computes it. All other values stay float32 and
-are rounded on their way into the matmul. tf32 is not a dtype: such operands are float32 rounded to
-11 significant bits, and the matmul is annotated.
+After, for a GPU: a tensor expression `sum(float32(x) * float32(w))` of operands in the narrow
+dtype, which tensor cores support. Weights are rounded once, at load, and stored in that dtype. A
+value that only matmuls and convolutions read is rounded by the kernel that computes it. All other
+values stay float32 and are rounded on their way into the matmul. tf32 is not a dtype: its operands
+are float32 rounded to 11 significant bits, and the matmul is annotated.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from needle_tvm.target.info import target_info
 from needle_tvm.target.precision import FLOAT32
 from needle_tvm.tir.functions import static_shape
 
-_FLOAT32_BITS, _TF32_BITS, _BFLOAT16_BITS = 24, 11, 8  # significant ones
+_FLOAT32_BITS, _TF32_BITS, _BFLOAT16_BITS = 24, 11, 8  # significant bits
 
 
 def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) -> IRModule:
     """Rewrite every matmul and convolution that meets the preconditions, in every Relax function.
 
-    If no precision is requested, a CPU's own rules handle a model's halves.
+    Without a requested precision, a CPU's own rules handle float16 and bfloat16 operands.
     """
     on_gpu = target_info(target).is_gpu
     if precision == FLOAT32 and not on_gpu:
@@ -51,8 +51,8 @@ def narrow_products(module: IRModule, target: Target, precision: str = FLOAT32) 
 
 
 def is_product(call: Any, dtypes: Collection[str] = ("float32",)) -> bool:
-    """Return whether `call` is a matmul or convolution that the pass handles, apart from the dtypes of its
-    operands; `dtypes` are those allowed for its result."""
+    """Return whether `call` is a matmul or convolution that the pass handles, whatever the dtypes
+    of its operands; `dtypes` are the dtypes allowed for its result."""
     if str(getattr(call.ty, "dtype", "")) not in dtypes:
         return False
     if is_op(call, "relax.matmul"):
@@ -76,8 +76,8 @@ class _Narrower(Rewriter):
         return self.narrowed(call, products_alone)
 
     def narrowed(self, call: Any, products_alone: Sequence[bool]) -> Any:
-        """Return the call with narrow operands; `products_alone` says for each operand whether all its
-        readers are matmuls or convolutions."""
+        """Return the call with narrow operands; `products_alone` says for each operand whether all
+        its readers are matmuls or convolutions."""
         raise NotImplementedError
 
 
@@ -131,8 +131,8 @@ class _OnGpu(_Narrower):
         return self._product(call, operands, self.precision)
 
     def _is_made(self, operand: Any) -> bool:
-        """Return whether a kernel computes `operand`, and so can round it as well: it is not an argument,
-        nor a reshape of one."""
+        """Return whether a kernel computes `operand`, and so can also round it: it is neither an
+        argument nor a reshape of one."""
         while isinstance(operand, relax.Var):
             value = self.lookup_binding(operand)
             if not is_op(value, "relax.reshape"):
@@ -178,7 +178,7 @@ def _wide(value: Any) -> Any:
 
 
 def matmul(a: te.Tensor, b: te.Tensor, note: dict[str, Any]) -> te.Tensor:
-    """(..., M, K) by (..., K, N), leading axes broadcast -> (..., M, N) in float32.
+    """Multiply (..., M, K) by (..., K, N), with leading axes broadcast, into (..., M, N) float32.
 
     `note` is the annotation of the block that sums.
     """

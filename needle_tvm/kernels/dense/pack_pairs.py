@@ -1,14 +1,14 @@
 """Packs bfloat16 weights of matmuls for an instruction that takes two terms at a time.
 
 Before: `matmul(astype(x), astype(w))` in float32, where
-- `x` (..., K) and `w` (K, N) are bfloat16, of static shapes, no extent 0, K even,
+- `x` (..., K) and `w` (K, N) are bfloat16, with static shapes, no extent is 0, and K is even,
 - `w` depends on parameters of the function alone, and `x` does not,
 - the target has AVX512-BF16.
 
 After: `dense(x, pack_weight(w))`, still with sums and a result in float32, where `pack_weight` lays
-`w` out as panels `[ceil(N / nt)][K / 2][nt][2]`. The product of two bfloat16 is exact in float32,
-so only the order of the sum changes, and subnormal numbers, which the instruction flushes to 0.
-`pack_weights` would have widened the weights at load and multiplied in float32.
+`w` out as panels `[ceil(N / nt)][K / 2][nt][2]`. The product of two bfloat16 numbers is exact in
+float32. So results differ only by the order of the sum, and by subnormal numbers, which the
+instruction flushes to 0. `pack_weights` would widen the weights at load and multiply in float32.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _PairPacker(Packer):
         *outer, k = x_shape
         n = w_shape[1]
         rows = math.prod(outer)
-        tile = dense_tile(rows, k // 2, n, "float32", self.target)  # a pair is as wide
+        tile = dense_tile(rows, k // 2, n, "float32", self.target)  # a pair is as wide as a float32
         y = self.builder_.emit_te(
             lambda a, p: dense(a, p, n, tile),
             x if len(x_shape) == 2 else self.builder_.emit(relax.op.reshape(x, (rows, k))),
@@ -71,7 +71,7 @@ class _PairPacker(Packer):
         return y if len(x_shape) == 2 else relax.op.reshape(y, (*outer, n))
 
     def _widened(self, operand: Any) -> Any:
-        """Return the bfloat16 tensor that `operand` casts to float32; None if it is not such a cast."""
+        """Return the bfloat16 tensor that `operand` casts to float32; None for other operands."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if not is_op(value, "relax.astype") or str(value.args[0].ty.dtype) != "bfloat16":
             return None
@@ -79,7 +79,7 @@ class _PairPacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """(K, N) -> (ceil(N / columns), K / 2, columns, 2), the last panel zero-padded."""
+    """Return (K, N) as (ceil(N / columns), K / 2, columns, 2), the last panel zero-padded."""
     k, n = (int(extent) for extent in weight.shape)
     value = filled_up(weight, columns)
     return te.compute(
@@ -90,7 +90,8 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
 
 
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
-    """(M, K) bfloat16 by panels of a (K, n) weight -> (M, n) float32; see `pack_weights.dense`."""
+    """Multiply (M, K) bfloat16 by panels of a (K, n) weight into (M, n) float32, like
+    `pack_weights.dense`."""
     m, k = (int(extent) for extent in x.shape)
     axes = te.reduce_axis((0, k // 2), name="k"), te.reduce_axis((0, 2), name="term")
 

@@ -1,18 +1,20 @@
-"""Packs the weights of matmuls and replaces these with a kernel that reads packed weights.
+"""Packs the weights of matmuls, and replaces the matmuls with a kernel that reads packed weights.
 
 Before: `matmul(x, w)`, where
-- both have static shapes: `x` (..., M, K) and `w` (K, N), or the same number of matrices each,
+- both have static shapes: `x` (..., M, K) and `w` (K, N), or the same number of matrices in both,
   (..., M, K) and (..., K, N),
 - `x` does not depend on parameters of the function alone,
-- `w` does, or is multiplied by four rows of `x` or more, so that packing it in every call pays off,
+- `w` does, or at least four rows of `x` are multiplied by it, so that packing it in every call pays
+  off,
 - both are float32 or both float64, and no extent is 0.
 
 After: `dense(x, pack_weight(w))`, where `pack_weight` lays `w` out as panels
-`[ceil(N / nt)][K][nt]`, the last one zero-padded, and the matmul reads one panel front to back for
-each register tile of rows by columns. `pack_weight` depends on the weights alone, so
+`[ceil(N / nt)][K][nt]`, the last panel zero-padded, and the matmul reads one panel front to back
+for each register tile of rows by columns. `pack_weight` depends on the weights alone, so
 `LiftTransformParams` later moves it out of `main`. It is marked opaque so that nothing is fused
 into it, while the elementwise ops after the matmul are fused into its write-back. A `w` that does
-not depend on parameters alone is packed in each call, fused with the views that it is read through.
+not depend on parameters alone is packed in each call, fused with the views through which it is
+read.
 """
 
 from __future__ import annotations
@@ -47,15 +49,15 @@ def pack_weights(module: IRModule, target: Target) -> IRModule:
 
 
 class Packer(Rewriter):
-    """The base of passes that pack a layer's weights into panels."""
+    """The base class of passes that pack a layer's weights into panels."""
 
     def __init__(self, module: IRModule, function: relax.Function, target: Target) -> None:
         super().__init__(module, function, target)
         self._packed: dict[tuple[Any, int], Any] = {}
 
     def panels(self, w: Any, columns: int, layout: Layout | None = None) -> Any:
-        """`w` in panels, laid out by `layout` or else by `pack`; packed once for all layers that
-        share it."""
+        """Return `w` in panels, laid out by `layout` or by default by `pack`; packed once for all
+        layers that share it."""
         if (w, columns) not in self._packed:
             at_load = self.is_parameter_work(w)
             pattern = OP_PATTERN.opaque if at_load else OP_PATTERN.injective
@@ -117,7 +119,7 @@ class _DensePacker(Packer):
 
 
 def pack(weight: te.Tensor, columns: int) -> te.Tensor:
-    """(..., N) -> (ceil(N / columns), ..., columns), the last panel zero-padded."""
+    """Return (..., N) as (ceil(N / columns), ..., columns), the last panel zero-padded."""
     *inner, n = map(extent_of, weight.shape)
     value = filled_up(weight, columns)
 
@@ -133,8 +135,8 @@ def pack(weight: te.Tensor, columns: int) -> te.Tensor:
 
 
 def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
-    """Return a function (..., column) -> element of (..., N), or zero past the last column, which
-    is read if `columns` does not divide N."""
+    """Return a function (..., column) -> element of (..., N). Past the last column, which is read
+    if `columns` does not divide N, it is zero."""
     n = int(weight.shape[-1])
 
     def value(*at: Any) -> Any:
@@ -146,10 +148,10 @@ def filled_up(weight: te.Tensor, columns: int) -> Callable[..., Any]:
 
 
 def dense(x: te.Tensor, panels: te.Tensor, n: int, tile: Tile) -> te.Tensor:
-    """(M, K) by panels of a (K, n) weight -> (M, n), or a batch of them: (B, M, K), (B, K, n).
+    """Multiply (M, K) by panels of a (K, n) weight into (M, n), or a batch: (B, M, K), (B, K, n).
 
     The accumulator has the shape of the tiles, so that the schedule can keep one tile in registers.
-    Rows past the end repeat the last row and are dropped in the write-back.
+    Rows past the end repeat the last row, and the write-back drops them.
     """
     *batch, m, k = map(extent_of, x.shape)
     axis = te.reduce_axis((0, k), name="k")
@@ -168,8 +170,8 @@ def in_tiles(
     axes: Sequence[Any],
     annotation: str,
 ) -> te.Tensor:
-    """(..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, in a block with
-    `annotation`, which asks for its rule."""
+    """Return (..., M, n) sums over `axes` of `term(..., row, panel, column of the panel)`, in a
+    block with `annotation`, which asks for its rule."""
     *batch, m, n = shape
     blocks, whole = tiles_in(m, tile.rows)
 

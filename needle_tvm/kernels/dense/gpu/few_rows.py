@@ -1,9 +1,9 @@
-"""Matmuls of a few rows on a GPU, such as a dense layer's for a small batch.
+"""Matmuls of a few rows on a GPU, such as a dense layer for a small batch.
 
-dlight's tiles have 32 rows or more (missing rows are computed as zeros) and form a grid of a few
+dlight's tiles have 32 rows or more (it computes missing rows as zeros) and form a grid of a few
 blocks, so that most of the GPU is idle. Here a block of 256 threads has all rows of a few columns,
 and its threads share the reduction axis. 8 columns fill the smallest memory transaction, 32 bytes.
-The threads' sums meet in shared memory once.
+The threads' sums are combined in shared memory once.
 
     for columns (blockIdx.x):
         for slice of the terms (threadIdx.y), column (threadIdx.x):
@@ -31,15 +31,16 @@ from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 _MOST_ROWS = 16  # sums that a thread keeps in registers
 _LEAST_TERMS = 128  # with fewer, each thread has too little to do
 _COLUMNS = (32, 16, 8)
-_BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are cut until there are
+_BLOCKS = 128  # about as many as large GPUs have multiprocessors: columns are cut to reach this
 
 
 @dataclass(frozen=True)
 class NarrowKnobs:
-    """The choices that the rule leaves open; the defaults need no search.
+    """The choices that the rule leaves to a search; the defaults need no search.
 
-    A block's threads, its columns (None: chosen by the number of blocks), and how many neighbouring
-    terms a thread takes: four are one vector of x.
+    `threads` is the number of a block's threads, `columns` the number of its columns (None: chosen
+    by the number of blocks), and `step` the number of neighbouring terms that a thread takes: four
+    are one vector of x.
     """
 
     threads: int = 256
@@ -70,8 +71,9 @@ class _Product:
 def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) -> Schedule | None:
     """Schedule a matmul of few rows and its epilogue, with threads sharing the reduction axis.
 
-    It fits float32 sums of at most 16 rows, at least 8 columns and at least 128 terms, with a
-    weight that all rows share and whose neighbouring columns are contiguous. None otherwise.
+    The rule fits float32 sums of at most 16 rows, at least 8 columns and at least 128 terms, with a
+    weight that all rows share and whose neighbouring columns are contiguous. Returns None for any
+    other function.
     """
     trial = Schedule(function)
     inline_producers(trial, keep=set())
@@ -81,7 +83,7 @@ def narrow(function: PrimFunc, target: Target, knobs: NarrowKnobs = _DEFAULT) ->
             return None
         _schedule(trial, found, knobs)
     except SCHEDULE_ERROR:
-        return None  # a result in another order or of another shape: other rules handle that
+        return None  # a result in another order or of another shape: other rules handle it
     return trial
 
 
@@ -120,8 +122,8 @@ def _product(sch: Schedule) -> _Product | None:
 
 
 def _is_shared_weight(block: Any, spatial: list[Any], term: Any) -> bool:
-    """Return whether an operand has neighbouring columns in a row for each term, and is shared by all
-    rows."""
+    """Return whether an operand stores neighbouring columns side by side for each term, and is
+    shared by all rows."""
     *rows, column = spatial
     value = block.body.value
     if not isinstance(value, tirx.Add):
@@ -156,7 +158,7 @@ def _schedule(sch: Schedule, found: _Product, knobs: NarrowKnobs) -> None:
     grid, lane = sch.split(column, [None, columns])
     row = sch.fuse(*rows) if rows else sch.add_unit_loop(lane)
     # The epilogue has as many threads as share the terms, since each thread axis of a kernel has
-    # one extent; the first ones have a row each.
+    # one extent. The first threads have a row each.
     several, at = sch.split(row, [None, slices])
     sch.reorder(grid, several, at, lane)
     sch.bind(grid, "blockIdx.x")

@@ -1,18 +1,18 @@
 """Replaces matmuls with calls of cuBLAS.
 
 Before: `matmul(x, w)`, where
-- both have static shapes of two axes at least, of one float dtype, and no extent is 0 or above
+- both have static shapes of at least two axes, of one float dtype, and no extent is 0 or above
   2^31 - 1,
-- `w` has two axes, or the same leading ones as `x`; if it has two and `x` has more, the last two
-  axes of `x` are not exchanged, because its rows would then form no matrix,
+- `w` has two axes, or the same leading axes as `x`; if `w` has two axes and `x` has more, the last
+  two axes of `x` are not exchanged, because its rows would then form no matrix,
 - the matmul does not depend on parameters alone,
-- it is chosen.
+- `chosen` selects it.
 
 After: a call of the packed function that `needle_tvm/target/cublas/gemm.cc` exports. Its second
 result is a workspace for cuBLAS, which memory planning shares among all calls. An operand that is
-the transposition of another tensor's last two axes is read in place. A half that was widened for
-the matmul is read as a half. In a narrow `precision`, operands are rounded to it; sums are
-float32."""
+the transposition of another tensor's last two axes is read in place. A half-precision operand that
+was widened for the matmul is read as it was. In a narrow `precision`, operands are rounded to it;
+sums are float32."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Product:
 
     `transposed` says for each operand whether its last two axes are swapped in memory. `stored`
     says whether the second operand depends on parameters alone. `followed` says whether exactly one
-    operator, an elementwise one, reads the result: our own kernels fuse it into their write-back.
+    operator reads the result and is elementwise: our own kernels fuse it into their write-back.
     """
 
     count: int
@@ -69,7 +69,7 @@ def library_products(
 ) -> IRModule:
     """Rewrite the matmuls that meet the preconditions, in every function with parameters.
 
-    `precision` is what float32 operands are rounded to: "tf32", "float16" or "bfloat16".
+    Float32 operands are rounded to `precision`: "tf32", "float16" or "bfloat16".
     """
 
     def with_choice(module: IRModule, function: relax.Function, target: Target) -> Any:
@@ -180,7 +180,8 @@ class _Rewriter(Rewriter):
         return relax.TupleGetItem(both, 0)
 
     def _as_it_lies(self, operand: Any) -> tuple[Any, bool]:
-        """Return the tensor to read in place for an operand, and whether its last two axes are swapped."""
+        """Return the tensor to read in place for an operand, and whether its last two axes are
+        swapped."""
         value = self.lookup_binding(operand) if isinstance(operand, relax.Var) else operand
         if is_op(value, "relax.permute_dims"):
             count = len(static_shape(value) or ())

@@ -1,14 +1,14 @@
 """Tensor-core instructions of PTX as intrinsics for TVM's `tensorize`: mma.sync and ldmatrix.
 
-Unlike wmma's, their fragments have a layout that the PTX ISA specifies ("Matrix fragments for
+Unlike wmma's fragments, theirs have a layout that the PTX ISA specifies ("Matrix fragments for
 mma.m16n8k16" and "for mma.m16n8k8"): `Registers.at` says which thread of a warp holds which
-elements. So fragments are ordinary registers (scope "warp": each thread's part of an array of 32 x
-its elements), and shared memory can be laid out to avoid bank conflicts. Instructions for halves
-are like TVM's own `tvm.s_tir.tensor_intrin.cuda`; `wmma.py` says why those are not used. tf32
-is not a dtype: its operands are float32, of which the instruction reads 11 significant bits, so
-they must be rounded beforehand.
+elements. So fragments are ordinary registers (scope "warp": each thread holds its part of an array
+of 32 x its elements), and shared memory can be laid out to avoid bank conflicts. Instructions for
+float16 and bfloat16 are like those of TVM's `tvm.s_tir.tensor_intrin.cuda`; `wmma.py` says why
+TVM's are not used. tf32 is not a dtype: its operands are float32, and the instruction reads 11 of
+their significant bits, so they must be rounded beforehand.
 
-All need sm_80. This module imports TVM's compiler.
+All instructions need sm_80. This module imports TVM's compiler.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ _PTX = {"float16": "fp16", "bfloat16": "bf16", "float32": "tf32"}
 
 @dataclass(frozen=True)
 class Registers:
-    """The instructions for operands of one dtype ("float32" means tf32); each method returns the
-    name of one of them. A fragment of sums is 16 x 16, two of mma's own.
+    """The instructions for operands of one dtype ("float32" means tf32). Each method returns the
+    name of an instruction. A fragment of sums is 16 x 16, the size of two of mma's own fragments.
 
-    `left` and `right` say which operand is transposed in shared memory: `b` as (columns, terms),
-    `a` as (terms, rows). Raises ValueError for halves with either.
+    `left` and `right` say whether an operand is transposed in shared memory: with `left`, `a` is
+    (terms, rows); with `right`, `b` is (columns, terms). Raises ValueError if a float16 or bfloat16
+    operand is transposed.
     """
 
     dtype: str = "float16"
@@ -50,7 +51,7 @@ class Registers:
         return 16, 16, 8 if self.dtype == "float32" else 16
 
     def edges(self, operand: str) -> tuple[int, int]:
-        """Extents in memory of a fragment of "a", "b" or the sums "c"."""
+        """Return the extents in memory of a fragment of "a", "b" or the sums "c"."""
         rows, columns, terms = self.shape
         if operand == "c":
             return rows, columns
@@ -63,11 +64,11 @@ class Registers:
         return "warp"
 
     def at(self, operand: str, row: Any, column: Any) -> Place:
-        """Return the place in a fragment of "a", "b" or "c" of a row and column as they lie in memory.
+        """Return the place, in a fragment of "a", "b" or "c", of a row and column as in memory.
 
         A half-precision operand takes four 8 x 8 fragments in sequence: upper left, lower left,
         upper right, lower right. Each thread holds two neighbours of a row. ldmatrix transposes `b`
-        on the way. Sums are laid out the same way.
+        as it loads it. Sums are laid out the same way.
         """
         if self.dtype != "float32" or operand == "c":
             return 4 * (row % 8) + column % 8 // 2, 4 * (column // 8) + row // 8 * 2 + column % 2
@@ -85,21 +86,22 @@ class Registers:
         return (*outer, row // high, column // wide, *place)
 
     def fill(self) -> str:
-        """Name of the instruction that sets a fragment of sums to zero."""
+        """Return the name of the instruction that sets a fragment of sums to zero."""
         return _fill(self)
 
     def load(self, operand: str) -> str:
-        """Name of the instruction that loads a fragment of operand "a" or "b" from shared memory;
-        for halves, it is ldmatrix, in rows of 16 bytes."""
+        """Return the name of the instruction that loads a fragment of "a" or "b" from shared
+        memory: for half precision, ldmatrix, in rows of 16 bytes."""
         return (_load_words if self.dtype == "float32" else _load_matrix)(self, operand)
 
     def multiply(self) -> str:
-        """Name of the pair of mma instructions that adds the matmul of two fragments to a third."""
+        """Return the name of the two mma instructions that add the matmul of two fragments to a
+        third."""
         return _multiply(self)
 
     def store(self, scope: str | None = None) -> str:
-        """Name of the instruction that stores a fragment of sums to memory of `scope` (default: the
-        shared memory); each thread stores its own eight."""
+        """Return the name of the instruction that stores a fragment of sums to memory of `scope`
+        (default: the shared memory); each thread stores its own eight sums."""
         return _store(self, scope or self.scope)
 
 
@@ -132,7 +134,7 @@ def _fill(kind: Registers) -> str:
 
 
 def _copied(kind: Registers, operand: str, elements: int) -> Any:
-    """Return a fragment's load as loops."""
+    """Return the load of a fragment, as loops."""
     rows, columns = kind.edges(operand)
     dtype, scope = kind.dtype, kind.scope
 
@@ -192,8 +194,8 @@ def _load_words(kind: Registers, operand: str) -> str:
     of_rows = operand == "a"
 
     def row(lane: Any, element: Any) -> Any:
-        """Return the row of a thread's element: rows of "a" 8 apart (and columns 4 apart), or terms of "b"
-        4 apart (and columns 8 apart)."""
+        """Return the row of a thread's element: rows of "a" 8 apart (and columns 4 apart), or terms
+        of "b" 4 apart (and columns 8 apart)."""
         return lane // 4 + element % 2 * 8 if of_rows else lane % 4 + element % 2 * 4
 
     def column(lane: Any, element: Any) -> Any:
@@ -325,6 +327,6 @@ def _wide(value: Any) -> Any:
 
 
 def _registered(name: str, description: Any, implementation: Any) -> str:
-    # Two kinds may share an instruction that does not depend on how they differ.
+    # Several kinds may share an instruction that does not depend on their difference.
     TensorIntrin.register(name, description, implementation, override=True)
     return name

@@ -1,16 +1,17 @@
 """One form for everything that GPU tiles compute: dense layers, batched matmuls, convolutions.
 
-A function that is a sum of products with an epilogue is rewritten as four blocks over whole tiles,
+A function that is a sum of products with an epilogue is rewritten as four blocks over whole tiles
 of batches b, rows m, columns n and terms k:
 
     left[b, m, k]   the operand with the rows            right[b, k, n]   the one with the columns
     product[b, m, n] += left[b, m, k] * right[b, k, n]   result[b, m, n]  the epilogue, stored
 
 An original axis becomes a row axis if only the left operand has it, a column axis if only the right
-one has it, and a batch axis if both do. Several axes of a kind are fused, in mixed radix. So a
-convolution is an implicit matmul with the matrix whose rows are windows, which exists only tile by
-tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3). Beyond
-the last row, column or term the operands are zeros that are not read, and no result is stored.
+operand has it, and a batch axis if both have it. Several axes of a kind are fused, in mixed radix.
+So a convolution is an implicit matmul: the rows of its left matrix are windows, and the matrix
+exists only tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014,
+section 3). Beyond the last row, column or term, the operands are zeros that are not read, and no
+result is stored.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ LEFT, RIGHT, PARTIAL, PRODUCT, RESULT = "left", "right", "partial", "product", "
 @dataclass(frozen=True)
 class Tile:
     """The rows and columns of a block of threads, the terms it takes at a time, and the number of
-    slices of these terms, each summed by threads of its own."""
+    slices of these terms; separate threads sum each slice."""
 
     rows: int
     columns: int
@@ -51,10 +52,10 @@ class Tile:
 
 @dataclass(frozen=True)
 class Product:
-    """A sum of products found in a function, and its epilogue.
+    """A sum of products that a function computes, and its epilogue.
 
-    `left` and `right` are its operands, expressions in the axes of `block`. `wide` is the dtype of
-    the sums, to which the operands are cast before they are multiplied.
+    `left` and `right` are its operands, as expressions in the axes of `block`. `wide` is the dtype
+    of the sums; the operands are cast to it before they are multiplied.
     """
 
     function: PrimFunc
@@ -86,7 +87,7 @@ class Product:
         return prod(int(axis.dom.extent) for axis in self.kinds[kind])
 
     def innermost(self, factor: Any) -> Any:
-        """The axis along which an operand is contiguous in memory; None if there is none."""
+        """Return the axis along which an operand is contiguous in memory; None if there is none."""
         loads = nodes_in(factor, NODES.load)
         if not loads:
             return None
@@ -102,12 +103,13 @@ class Product:
         return None
 
     def written(self, tile: Tile) -> PrimFunc:
-        """Return the function as the four blocks, their extents whole tiles."""
+        """Return the function as the four blocks, with extents of whole tiles."""
         return _written(self, tile)
 
 
 def find(function: PrimFunc) -> Product | None:
-    """Return the sum of products that a function computes, with its epilogue; None for anything else."""
+    """Return the sum of products that a function computes, with its epilogue; None for any other
+    function."""
     sch = Schedule(function)
     sums = [block for block in blocks_of(sch) if sch.get(block).init is not None]
     if len(sums) != 1:
@@ -138,8 +140,8 @@ def find(function: PrimFunc) -> Product | None:
 
 
 def _inverse(sums: Any, last: Any) -> Inverse | None:
-    """Maps the indices at which a block reads the sums to its axes; None if it does not read each
-    sum exactly once."""
+    """Return a map from the indices at which a block reads the sums to its axes; None if it does
+    not read each sum exactly once."""
     reads = [load for load in nodes_in(last.body, NODES.load) if load.source.same_as(sums)]
     if not reads or not all(
         nests.same(one, other)
@@ -156,7 +158,7 @@ def _is_static(axis: Any) -> bool:
 
 
 def _factors(block: Any) -> tuple[Any, Any, str] | None:
-    """Return the operands of result = result + left * right, and the dtype they are multiplied in."""
+    """Return the operands of result = result + left * right, and the dtype of the product."""
     store = block.body
     if not (isinstance(store, NODES.store) and isinstance(store.value, tirx.Add)):
         return None
@@ -269,7 +271,7 @@ class _Writer:
         return sums
 
     def result(self, sums: Any) -> Any:
-        """Write the block of the epilogue, which stores only real results."""
+        """Write the block of the epilogue, which stores only results that exist."""
         found = self._found
         kinds = self._present(("batch", "rows", "columns"))
         axes = {kind: self._axis(kind) for kind in kinds}
@@ -312,7 +314,7 @@ class _Writer:
         return self.buffers[-1]
 
     def _original(self, kinds: Sequence[str], axes: Mapping[str, Any]) -> dict[Any, Any]:
-        """Return the values of the original axes of these kinds at an index of the new ones."""
+        """Return the values of the original axes of these kinds at an index of the new axes."""
         values: dict[Any, Any] = {}
         for kind in kinds:
             rest = axes[kind].var
@@ -348,7 +350,7 @@ def whole(extent: int, tile: int) -> int:
 
 
 def _narrowed(value: Any, wide: str) -> tuple[Any, str]:
-    """Return an operand before it was cast to the dtype of the sums, and its dtype."""
+    """Return an operand before its cast to the dtype of the sums, and its dtype."""
     if isinstance(value, NODES.cast) and str(value.value.ty) in NARROW_FLOATS:
         value = value.value
     return value, str(value.ty)

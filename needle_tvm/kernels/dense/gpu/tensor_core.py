@@ -2,18 +2,18 @@
 
 A product is in the form of `product`, with float16, bfloat16 or (annotated) tf32 operands and
 float32 sums. Operands are rounded, zero-padded and gathered from windows on their way into shared
-memory, and the epilogue is computed on the sums' way out.
+memory, and the epilogue is computed when the sums are written back.
 
     for tile of the results (blockIdx.x):
         for strip of the terms:
-            shared left, right = the strip's            (while one is multiplied, the next is read)
+            shared left, right = the strip's operands   (while one is multiplied, the next is read)
             for fragment of the strip's terms, of rows, of columns: sums += left * right
         shared = sums, some rows at a time
         result = epilogue of the sums
 
 If there are too few tiles for a GPU, the warps of a block share the terms of one small tile
-("sliced-K", CUTLASS, "Efficient GEMM in CUDA"), and their sums meet in shared memory. The tile is
-the largest that leaves about one block per multiprocessor.
+("sliced-K", CUTLASS, "Efficient GEMM in CUDA"), and their sums are combined in shared memory. The
+tile is the largest that leaves about one block per multiprocessor.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ _SINCE = {
     "float16": 75,
     "bfloat16": 80,
     "float32": 80,
-}  # by dtype of the operands; tf32's is float32
+}  # capability by dtype of the operands; tf32's is float32
 _WARP = 32
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
 _PAD = 16  # bytes between a strip's rows, so that a fragment's rows lie in different banks
-_SUMS_PAD = 4  # sums between the rows of those that are written
+_SUMS_PAD = 4  # sums between the rows of sums that are written
 _VECTOR = 16  # bytes that a thread reads at once
 _DEEP = 32  # terms of a strip that is not divided into slices
 _LEAST = 8  # columns and terms
@@ -65,8 +65,8 @@ _LEAST_ROWS = 5  # with fewer, a thread per column multiplies as fast as it read
 
 @dataclass(frozen=True)
 class WarpTile:
-    """A block's tile: its warps side by side, or sharing the terms, and each warp's fragments of
-    sums, one above the other and side by side."""
+    """A block's tile: its warps, which lie side by side or share the terms, and each warp's
+    fragments of sums, one above the other and side by side."""
 
     columns: int
     slices: int
@@ -91,10 +91,10 @@ def tensor_core(
 ) -> Schedule | None:
     """Schedule a matmul of narrow operands and its epilogue on tensor cores.
 
-    It fits products that `product.find` recognises, with operands of one dtype (float16,
-    bfloat16, or float32 annotated as tf32) that the target's tensor cores take, float32 sums, at
-    least 5 rows, and at least 8 columns and terms. None otherwise. `tile` is one of `warp_tiles`;
-    the default is the first of them.
+    The rule fits products that `product.find` recognises, with operands of one dtype (float16,
+    bfloat16, or float32 annotated as tf32) that the target's tensor cores support, float32 sums, at
+    least 5 rows, and at least 8 columns and terms. Returns None for any other function. `tile` is
+    one of `warp_tiles`; the default is the first of them.
     """
     taken = _taken(function, target)
     if taken is None:
@@ -126,7 +126,8 @@ def warp_tiles(function: PrimFunc, target: Target) -> list[WarpTile]:
 
 
 def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] | None:
-    """Return the product that a function computes and its instructions; None if the rule does not fit."""
+    """Return the product that a function computes and its instructions; None if the rule does not
+    fit."""
     found = find(function)
     if found is None or found.wide != "float32":
         return None
@@ -144,7 +145,7 @@ def _taken(function: PrimFunc, target: Target) -> tuple[Product, Instructions] |
 
 
 def _dtype(factor: Any) -> str:
-    """Return the dtype of an operand before it is cast to that of the sums."""
+    """Return the dtype of an operand before it is cast to the dtype of the sums."""
     return str((factor.value if isinstance(factor, NODES.cast) else factor).ty)
 
 
@@ -168,7 +169,7 @@ def _tile(found: Product, instructions: Instructions) -> WarpTile:
 
 
 def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
-    """Other tiles, from large to small, none twice as large as the result."""
+    """Return other tiles, from large to small, all less than twice as large as the result."""
     m, n, _ = instructions.shape
     every = (
         _as_deep(found, instructions, WarpTile(columns, slices, by_rows, by_columns))
@@ -180,7 +181,7 @@ def _others(found: Product, instructions: Instructions) -> list[WarpTile]:
 
 
 def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> WarpTile:
-    """Return the tile with no more slices than have terms: the others would only multiply zeros."""
+    """Return the tile without slices that would have no terms: they would only multiply zeros."""
     slices, terms = tile.slices, instructions.shape[2]
     while slices > 1 and found.terms <= terms * (slices // 2):
         slices //= 2
@@ -188,7 +189,8 @@ def _as_deep(found: Product, instructions: Instructions, tile: WarpTile) -> Warp
 
 
 def _shared_bytes(found: Product, instructions: Instructions, tile: WarpTile) -> int:
-    """Bytes of shared memory per block: a strip of each operand, and the sums written at once."""
+    """Return the bytes of shared memory per block: a strip of each operand, and the sums that are
+    written at once."""
     m, n, k = instructions.shape
     high, wide = m * tile.by_rows, n * tile.columns * tile.by_columns
     depth, item = _depth(found, k, tile), item_bytes(instructions.dtype)
@@ -211,7 +213,7 @@ def _blocks(found: Product, instructions: Instructions, tile: WarpTile) -> int:
 
 
 def _depth(found: Product, terms: int, tile: WarpTile) -> int:
-    """Terms of a strip: two fragments per slice if there are as many."""
+    """Return the terms of a strip: two fragments per slice if there are enough terms."""
     if tile.slices == 1:
         return _DEEP
     return terms * tile.slices * (2 if found.terms > terms * tile.slices else 1)
@@ -286,8 +288,8 @@ def _last_two_exchanged(*at: Any) -> tuple[Any, ...]:
 
 
 def _neighbours(found: Product, factor: Any) -> int:
-    """Return the number of elements of an operand, a power of 2, that are contiguous in memory from every
-    multiple of it on."""
+    """Return the length, a power of 2, of the aligned runs of an operand's elements that are
+    contiguous in memory."""
     axis = found.innermost(factor)
     return 1 if axis is None else math.gcd(_VECTOR, int(axis.dom.extent))
 
@@ -311,7 +313,7 @@ def _fetch(sch: Schedule, factor: Any, transposed: bool, warps: int, neighbours:
 
 
 def _in_fragments(sch: Schedule, copy: Any, edges: tuple[int, int]) -> tuple[Any, Any]:
-    """Tile a copy by whole fragments; return the loop over their rows and the first loop within a
+    """Tile a copy by whole fragments. Return the loop over their rows and the first loop within a
     fragment."""
     row, column = sch.get_loops(copy)[-2:]
     row, row_in = sch.split(row, [None, edges[0]])
@@ -321,14 +323,14 @@ def _in_fragments(sch: Schedule, copy: Any, edges: tuple[int, int]) -> tuple[Any
 
 
 def _write(sch: Schedule, found: Product, out: Any, at: Any, warps: int) -> Any:
-    """Compute the epilogue of the sums that loop `at` has put into shared memory; return the loop
+    """Compute the epilogue of the sums that loop `at` has put into shared memory. Return the loop
     over a warp's threads."""
     sch.reverse_compute_at(out, at, preserve_unit_loops=True)
     row, column = sch.get_loops(out)[-2:]
     high, wide = extent(sch, row), extent(sch, column)
     lanes = math.gcd(found.columns, 4, max(1, high * wide // (warps * _WARP)))
-    # Rows and columns stay apart: in one loop over both, TVM cannot tell which sums it reads, and
-    # allocates memory for more.
+    # Rows and columns stay separate: in one loop over both, TVM cannot tell which sums it reads,
+    # and allocates memory for more.
     side_by_side = min(_WARP, wide // lanes)
     column, x, lane = sch.split(column, [None, side_by_side, lanes])
     row, y, x_row = sch.split(row, [None, warps, _WARP // side_by_side])

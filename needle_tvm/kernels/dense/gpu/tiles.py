@@ -1,15 +1,15 @@
 """Matmuls in tiles of a GPU's shared memory and registers, and the choice of a tile.
 
-A block of threads has a tile of rows and columns. Strip by strip of the terms, its threads copy
-both operands into shared memory together and multiply them there, each thread its own few rows and
+A block of threads has a tile of rows and columns. Strip by strip of the terms, its threads together
+copy both operands into shared memory and multiply them there; each thread has a few rows and
 columns in registers (V. Volkov and J. Demmel, "Benchmarking GPUs to tune dense linear algebra",
-SC 2008). If that leaves too few blocks, slices of a strip are summed by threads of their own, whose
-sums meet in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
+SC 2008). If that leaves too few blocks, separate threads sum slices of a strip, and their sums are
+combined in shared memory once ("sliced-K", CUTLASS, "Efficient GEMM in CUDA").
 
     for tile (blockIdx.x):
         for slice (threadIdx.z): for row group (threadIdx.y): for column group (threadIdx.x):
             for strip of the terms:
-                shared left, right = the strip's, copied by all threads
+                shared left, right = the strip's operands, copied by all threads
                 for term of the slice: sums[row, column] += left[row, term] * right[term, column]
             partial[slice] = sums
         for result of the tile (all threads): the sum of partial, and the epilogue
@@ -49,21 +49,21 @@ _BANKS = 32  # of shared memory, 4 bytes wide each
 _PROCESSOR_SHARED = 160 << 10  # bytes of shared memory per multiprocessor, about
 _REGISTERS = 65536  # per multiprocessor
 _OTHERS = 32  # registers per thread besides sums, operands and prefetches: mostly addresses
-_MOST_REGISTERS = 200  # per thread, which spills above 255
+_MOST_REGISTERS = 200  # per thread; a thread with more than 255 would spill
 _PROCESSORS = 128  # multiprocessors of a large GPU, about
 _SCHEDULERS, _WARP = 4, 32  # per multiprocessor: each issues one instruction of a warp per cycle
 _FETCH = 700  # cycles from a strip's loads to its use
 _BARRIERS = 60  # cycles of a strip's two barriers
 _BYTES = 40  # that a multiprocessor gets from the L2 cache per cycle
 _BUSY = 256  # threads; with fewer, multiply-adds wait for each other
-_WORTH = 1 << 12  # multiply-adds; with fewer, a thread per result has hardly begun
-_USEFUL = 1 / 8  # of a tile; if less is, other rules may have a better form
+_WORTH = 1 << 12  # multiply-adds; with fewer, one thread per result is fast enough
+_USEFUL = 1 / 8  # of a tile; if less is useful, other rules may have a better form
 _MOST_BLOCKS = 2**31 - 1  # of a grid along x
 
 
 @dataclass(frozen=True)
 class Tile(_Extents):
-    """A tile; `own_rows` and `own_columns` are each thread's."""
+    """A tile; each thread has `own_rows` rows and `own_columns` columns of it."""
 
     own_rows: int = 1
     own_columns: int = VECTOR
@@ -76,7 +76,7 @@ class Tile(_Extents):
     @property
     def stride(self) -> int:
         """Elements from one row of a strip to the next: padded so that eight threads that read
-        vectors of as many rows at once hit different banks."""
+        vectors of eight rows at once access different banks."""
         return whole(max(self.terms - VECTOR, 0), _BANKS) + VECTOR
 
     @property
@@ -88,13 +88,13 @@ class Tile(_Extents):
 
     @property
     def loads(self) -> float:
-        """Loads from shared memory per multiply-add, of a warp as of a thread."""
+        """Loads from shared memory per multiply-add, the same for a warp and for a thread."""
         own = self.own_rows * self.own_columns
         return (self.own_rows + self.own_columns) / (VECTOR * own)
 
     @property
     def turns(self) -> float:
-        """Cycles of shared memory per multiply-add of a warp, of 128 bytes each."""
+        """Cycles of shared memory (128 bytes each) per multiply-add of a warp."""
         own = self.own_rows * self.own_columns
         across = min(self.columns // self.own_columns, _WARP)
         left = self.own_rows / VECTOR * max(1, _WARP // across // 8)
@@ -113,9 +113,9 @@ class Tile(_Extents):
 def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Schedule | None:
     """Schedule a matmul (or convolution) and its epilogue in tiles of shared memory and registers.
 
-    It fits products that `product.find` recognises, with float32 sums and at least 4,096
-    multiply-adds, if there is a tile for them. None otherwise. `tile` must be one of `tiles`; the
-    default is the first of them.
+    The rule fits products that `product.find` recognises, with float32 sums and at least 4,096
+    multiply-adds, if there is a tile for them. Returns None for any other function. `tile` must be
+    one of `tiles`; the default is the first of them.
     """
     found = _worthwhile(function)
     if found is None:
@@ -126,7 +126,7 @@ def tiled(function: PrimFunc, target: Target, tile: Tile | None = None) -> Sched
 
 
 def tiles(function: PrimFunc, target: Target) -> list[Tile]:
-    """Return the tiles that `tiled` accepts for a function, the fastest by arithmetic first."""
+    """Return the tiles that `tiled` accepts for a function, the fastest by estimate first."""
     found = _worthwhile(function)
     if found is None:
         return []
@@ -142,7 +142,7 @@ def _worthwhile(function: PrimFunc) -> Product | None:
 
 
 def scheduled(found: Product, tile: Tile) -> Schedule | None:
-    """Schedule a product in such tiles; None if its epilogue does not fit them."""
+    """Schedule a product in tiles of this kind; return None if its epilogue does not fit them."""
     sch = Schedule(found.written(tile))
     try:
         _schedule(sch, found, tile)
@@ -186,9 +186,9 @@ def _fits(found: Product, tile: Tile) -> bool:
 def cycles(found: Product, tile: Tile) -> float:
     """Return the estimated cycles of a product.
 
-    A multiprocessor runs several of its blocks at once. For each strip these share the
+    A multiprocessor runs several of its blocks at once. For each strip, these blocks share the
     multiply-adds and the bandwidth of the L2 cache. A strip takes that time, or the latency of the
-    next strip's loads, which are in flight meanwhile.
+    next strip's loads, which run at the same time.
     """
     blocks = found.batches * ceil(found.rows / tile.rows) * ceil(found.columns / tile.columns)
     strips = ceil(found.terms / tile.terms)
@@ -256,7 +256,7 @@ def _schedule(sch: Schedule, found: Product, tile: Tile) -> None:
         own = sch.cache_read(sums, number, "local")
         sch.compute_at(own, term if number else step, preserve_unit_loops=True)
         sch.vectorize(_vector_of(sch, sch.get_loops(own)[-1]))
-        sch.set_scope(factor, 0, "shared")  # first: all threads' parts are copied for all
+        sch.set_scope(factor, 0, "shared")  # set first: each thread copies a part for all threads
         sch.compute_at(factor, strip, preserve_unit_loops=True)
         _fetch(sch, found, factor, tile, number)
     for loop in (term, sum_row, sum_column):
@@ -278,7 +278,7 @@ def _prefetch(sch: Schedule, strip: Any, factors: tuple[Any, Any]) -> None:
 
 def _shared_out(sch: Schedule, loop: Any, threads: int, own: int) -> list[Any]:
     """Split a loop into tiles, groups (a whole tile of threads apart), threads, and each thread's
-    part of a group: neighbours load neighbouring vectors, each as often as it has vectors."""
+    part of a group: neighbours load neighbouring vectors, as often as each has vectors."""
     near = min(own, VECTOR)
     return list(sch.split(loop, [None, own // near, threads, near]))
 
@@ -329,8 +329,8 @@ def _fetch(sch: Schedule, found: Product, factor: Any, tile: Tile, number: int) 
 
 
 def _steps(found: Product, factor: Any, kind: str) -> int | None:
-    """Return the stride in memory of an operand along the last axis of a kind, in all its loads: 1 if
-    neighbours are contiguous; None if unknown."""
+    """Return the stride in memory of an operand along the last axis of a kind, in all its loads: 1
+    if neighbours are contiguous; None if unknown."""
     if not found.kinds[kind]:
         return None
     axis = found.kinds[kind][-1].var

@@ -1,13 +1,13 @@
 """Tensor-core instructions of CUDA's warp matrix functions (wmma), for TVM's `tensorize`.
 
-Each is a pair: its computation as loops over one fragment, and the call that performs it. They are
-like those of TVM's own `tvm.s_tir.tensor_intrin.cuda`, whose import describes every instruction of
-every processor and takes twelve seconds, and which has neither bfloat16 nor tf32. Sums are float32;
-all 32 threads of a warp execute a call together (CUDA C++ Programming Guide, "Warp Matrix
-Functions").
+Each instruction is a pair: its computation as loops over one fragment, and the call that performs
+it. They are like those of TVM's own `tvm.s_tir.tensor_intrin.cuda`. That module's import describes
+every instruction of every processor and takes twelve seconds, and it has neither bfloat16 nor tf32.
+Sums are float32; all 32 threads of a warp execute a call together (CUDA C++ Programming Guide,
+"Warp Matrix Functions").
 
 An operand may be transposed in shared memory: `b` as (columns, terms), `a` as (terms, rows). TVM's
-code generator does not support tf32 fragments of wmma: those are in `mma.py`.
+code generator does not support tf32 fragments of wmma; tf32 is in `mma.py`.
 
 This module imports TVM's compiler.
 """
@@ -24,11 +24,11 @@ from needle_tvm._tvm.names import tvmscript as T
 
 @dataclass(frozen=True)
 class Fragments:
-    """The instructions for one shape and dtype of fragments; each method returns the name of one.
+    """The instructions for one shape and dtype of fragments. Each method returns a name.
 
     `shape` is rows, columns and terms: (16, 16, 16) or, for few rows, (8, 32, 16). `dtype` is the
-    operands', float16 or bfloat16. `left` and `right` say which operand is transposed. `scope` is
-    the shared memory that holds operands and results.
+    dtype of the operands, float16 or bfloat16. `left` and `right` say whether the left or right
+    operand is transposed. `scope` is the shared memory that holds operands and results.
     """
 
     shape: tuple[int, int, int] = (16, 16, 16)
@@ -42,24 +42,26 @@ class Fragments:
         return "wmma.accumulator" if operand == "c" else f"wmma.matrix_{operand}"
 
     def fill(self) -> str:
-        """Name of the instruction that sets a fragment of sums to zero."""
+        """Return the name of the instruction that sets a fragment of sums to zero."""
         return _fill(self.shape)
 
     def load(self, operand: str) -> str:
-        """Name of the instruction that loads a fragment of "a" or "b" from shared memory."""
+        """Return the name of the instruction that loads a fragment of "a" or "b" from shared
+        memory."""
         transposed = self.left if operand == "a" else self.right
         return _load(operand, self.shape, self.dtype, transposed, self.scope)
 
     def multiply(self) -> str:
-        """Name of the instruction that adds the matmul of two fragments to a third."""
+        """Return the name of the instruction that adds the matmul of two fragments to a third."""
         return _multiply(self.shape, self.dtype, self.left, self.right)
 
     def store(self, scope: str | None = None) -> str:
-        """Name of the instruction that stores sums to memory of `scope` (default: the shared)."""
+        """Return the name of the instruction that stores sums to memory of `scope` (default: the
+        shared memory)."""
         return _store(self.shape, scope or self.scope)
 
     def edges(self, operand: str) -> tuple[int, int]:
-        """Extents in memory of a fragment of "a", "b" or the sums "c"."""
+        """Return the extents in memory of a fragment of "a", "b" or the sums "c"."""
         rows, columns, terms = self.shape
         if operand == "c":
             return rows, columns
@@ -205,11 +207,11 @@ def _multiply(shape: tuple[int, int, int], dtype: str, left: bool, right: bool) 
 
 @cache
 def _store(shape: tuple[int, int, int], place: str) -> str:
-    """Register the store of a fragment of sums.
+    """Register the instruction that stores a fragment of sums; return its name.
 
-    Shared memory is passed as an address, since TVM may place the sums in an operand's buffer and
-    then rejects a pointer into it under another dtype. TVM places no barriers around writes that it
-    does not see: they are part of the instruction.
+    Shared memory is passed as an address: TVM may place the sums in an operand's buffer, and then
+    rejects a pointer into it under another dtype. TVM places no barriers around writes that it does
+    not see, so the barriers are part of the instruction.
     """
     m, n, k = shape
     shared = place.startswith("shared")
