@@ -1,1 +1,1 @@
-"""Schedules of loops that belong to no other kernel."""
+"""Schedules of loops that belong to no kernel with its own rules."""

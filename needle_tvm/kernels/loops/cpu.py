@@ -1,4 +1,4 @@
-"""The default CPU schedule of functions that no rule fits: threads outside, vectors inside."""
+"""The default CPU schedule, for functions that no rule fits: threads outside, vectors inside."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def loops(sch: Schedule, target: Target) -> None:
     inline_producers(sch, keep=set())
     for block in blocks_of(sch):
         if not sch.get_loops(block):
-            sch.add_unit_loop(block)  # `rfactor` of another block fails if one has no loop
+            sch.add_unit_loop(block)  # `rfactor` of one block fails if another has no loop
     if rows(sch, target):
         return
     machine = target_info(target)
@@ -68,10 +68,10 @@ def loops(sch: Schedule, target: Target) -> None:
 
 
 def _outermost(sch: Schedule, loops: list[Any], cores: int) -> list[Any]:
-    """Return as many of the loops, from outside, as give each core its share.
+    """Return the outermost loops, as many as give each core its share.
 
-    The others stay loops of their own: recovering the indices of a fused loop costs a division for
-    every value.
+    The other loops stay separate: recovering the indices of a fused loop costs a division for every
+    value.
     """
     chosen: list[Any] = []
     tasks = 1
@@ -93,14 +93,14 @@ def _vectors_last(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> 
     in_pieces = bool(outer and cuts(sch.get(block), lanes))
     rest, vector = sch.split(last, [None, lanes])
     sch.vectorize(vector)
-    return outer if in_pieces else [*outer, rest]  # `split_loops` divides a loop that is not fused
+    return outer if in_pieces else [*outer, rest]  # `split_loops` divides only an unfused loop
 
 
 def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[Any]:
     """Tile a transposition (a block that reads along one axis and writes along another) in squares.
 
-    Each cache line that a tile touches is used up before the next tile's are loaded. Returns the
-    loops outside the tiles; empty if the block is not a transposition.
+    Each cache line that a tile touches is used up before the next tile's lines are loaded. Returns
+    the loops outside the tiles; empty if the block is not a transposition.
     """
     crossing, rows = _crossing(sch, block, spatial)
     if crossing is None:
@@ -111,7 +111,7 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
     outer, inner = sch.split(crossing, [None, vector_side(sch, crossing, lanes)])
     rest, vector = sch.split(spatial[-1], [None, width])
     around = [outer if loop is crossing else loop for loop in spatial[:-1]]
-    # The operand's rows are read in their own order: caches prefetch along it.
+    # The operand's rows are read in order, since caches prefetch along it.
     around.insert(len(around) - rows, rest)
     sch.reorder(*around, inner, vector)
     sch.vectorize(vector)
@@ -120,7 +120,8 @@ def _across(sch: Schedule, block: Any, spatial: list[Any], lanes: int) -> list[A
 
 def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
     """Find the loop whose axis is contiguous in an operand that is read across the last loop. Also
-    return how many of the loops before the last one index it, in order, after the last one's axis.
+    return how many of the loops before the last one index the operand, in order, after the last
+    loop's axis.
     """
     details = sch.get(block)
     *others, last = [axis.var for axis in details.iter_vars]
@@ -142,7 +143,7 @@ def _crossing(sch: Schedule, block: Any, spatial: list[Any]) -> tuple[Any, int]:
 
 
 def _columns_last(sch: Schedule, spatial: list[Any], reduced: list[Any], lanes: int) -> list[Any]:
-    """Vectorise a reduction across neighbouring results, which add up the same terms."""
+    """Vectorise a reduction across neighbouring results, which sum the same terms."""
     *outer, last = spatial
     if extent(sch, last) > 2 * lanes:
         rest, last = sch.split(last, [None, 2 * lanes])
@@ -165,11 +166,11 @@ def _partial_results(
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return spatial  # a custom reducer: one term after the other
+        return spatial  # a custom reducer: terms are added one after the other
     vector = sch.get_loops(partial)[-1]
     if spatial:
         sch.compute_at(partial, spatial[-1], preserve_unit_loops=True)
-        # New loops, one per axis: the spatial ones with the vector's last, then the sums.
+        # The new loops are one per axis: the spatial axes, the vector's last, then the sums.
         vector, *sums = sch.get_loops(partial)[2 * len(spatial) :]
         sch.reorder(*sums, vector)
     sch.set_scope(partial, 0, "local")

@@ -1,19 +1,19 @@
-"""Cuts vectorised loops where elements come from elsewhere.
+"""Splits vectorised loops at the places where their elements change source.
 
     for i in range(32): for lane in vectorized(16):
         y[i * 16 + lane] = x[i * 16 + lane - 5] if i * 16 + lane >= 5 else z[i * 16 + lane]
 
-reads lane by lane, since neighbours come from different tensors, as those of concatenated and
-rolled tensors do. It becomes
+reads lane by lane, since neighbours come from different tensors, as in concatenated and rolled
+tensors. It becomes
 
     for lane in vectorized(5): y[lane] = z[lane]
     for i in range(32): for lane in vectorized(16): if i * 16 + lane < 507:
         y[i * 16 + lane + 5] = x[i * 16 + lane]
 
-Quotients and rests of the position, as repeated tensors have them, are cut at the multiples of the
-divisor. Choices between an element and a constant (padding) are left: they are selects of vectors.
+Quotients and remainders of the position, as in repeated tensors, are split at the multiples of the
+divisor. Choices between an element and a constant (padding) stay: they are selects of vectors.
 
-This is applied to functions after they are scheduled and before `whole_vectors`, which sees to the
+This is applied to functions after they are scheduled and before `whole_vectors`, which handles the
 last vector of each piece.
 """
 
@@ -26,7 +26,7 @@ from needle_tvm.kernels.loops.whole_vectors import conditions, start_of
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, linear_in, nodes_in, simplified, variables_of
 
-_MOST = 8  # pieces: code grows with them
+_MOST = 8  # pieces: the code grows with their number
 _CHOICE = "prim.if_then_else"
 
 
@@ -36,8 +36,8 @@ def split_loops(function: PrimFunc) -> PrimFunc:
 
 
 def cuts(block: Any, lanes: int) -> list[int]:
-    """Return the places along the last axis of a block where the form of its element changes, if it is to
-    be vectorised by so many lanes: in ascending order, none of them at an end."""
+    """Return the places along the last axis of a block where the form of its element changes, if
+    the axis is to be vectorised by `lanes`: in ascending order, without the ends."""
     if not isinstance(block.body, NODES.store) or not block.iter_vars:
         return []
     axis = block.iter_vars[-1]
@@ -66,7 +66,7 @@ def _is_choice(node: Any) -> bool:
 
 
 def _parts(choice: Any) -> tuple[Any, Any, Any]:
-    """Return the condition of a choice, and the values if it holds and if not."""
+    """Return the condition of a choice, and its values if the condition holds and if not."""
     if isinstance(choice, NODES.select):
         return choice.condition, choice.true_value, choice.false_value
     condition, one, other = choice.args
@@ -74,8 +74,8 @@ def _parts(choice: Any) -> tuple[Any, Any, Any]:
 
 
 def _comparisons(condition: Any, position: Any) -> list[Any] | None:
-    """Return the comparisons in a condition that depends on `position` alone; None if any of them may hold
-    in more than one place, with a gap between."""
+    """Return the comparisons in a condition that depends on `position` alone; None if one of them
+    is not linear in it, so that it may change its outcome more than once."""
     if variables_of(condition) != {position} or nodes_in(condition, NODES.load):
         return None
     found = [each for kind in NODES.comparisons for each in nodes_in(condition, kind)]
@@ -85,13 +85,13 @@ def _comparisons(condition: Any, position: Any) -> list[Any] | None:
 
 
 def _at(expr: Any, position: Any, place: int) -> int:
-    """Return the value of an expression of `position` alone."""
+    """Return the value at `place` of an expression of `position` alone."""
     value = tirx.const(place, str(position.ty))
     return int(simplified(nests.substitute(expr, {position: value})))
 
 
 def _changes(comparison: Any, position: Any, end: int) -> set[int]:
-    """Return the place from which a linear comparison has another outcome than at 0, if there is one."""
+    """Return the place from which a linear comparison has another outcome than at 0, if any."""
     low, high = 0, end - 1
     first = _at(comparison, position, low)
     if _at(comparison, position, high) == first:
@@ -104,7 +104,7 @@ def _changes(comparison: Any, position: Any, end: int) -> set[int]:
 
 
 def _divisions(root: Any, position: Any) -> list[Any]:
-    """Return the quotients and rests of `position` plus a constant by a constant."""
+    """Return the quotients and remainders of `position` plus a constant by a constant."""
 
     def fits(division: Any) -> bool:
         if not isinstance(division.b, tirx.IntImm) or variables_of(division.a) != {position}:
@@ -175,8 +175,8 @@ def _piece(loop: Any, realize: Any, where: Any, begin: int, end: int) -> Any:
 
 
 def _decided(store: Any, position: Any, begin: int, end: int) -> Any:
-    """Return a store for elements from `begin` to `end` alone, with each choice and division made that is
-    the same for all of them."""
+    """Return a store for the elements from `begin` to `end`, without the choices and divisions that
+    have the same outcome for all of them."""
 
     def is_alike(expr: Any) -> bool:
         return _at(expr, position, begin) == _at(expr, position, end - 1)
@@ -204,7 +204,7 @@ def _decided(store: Any, position: Any, begin: int, end: int) -> Any:
     for kind, change in (
         (NODES.call, chosen),
         (NODES.select, chosen),
-        (tirx.FloorMod, divided),  # what a quotient is of
+        (tirx.FloorMod, divided),  # first: a quotient may contain remainders
         (tirx.FloorDiv, divided),
     ):
         store = nests.map_nodes(store, kind, change)

@@ -1,8 +1,8 @@
-"""Loops that an op wrote itself (`TeNamespace.statements`), for a CPU.
+"""Schedules loops that an op wrote itself (`TeNamespace.statements`), for a CPU.
 
 Before: parallel loops, perhaps with annotation WORK.
 
-After: a loop whose work threads would not be woken for runs on one thread.
+After: a loop with too little work to be worth waking threads runs on one thread.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rewrites vectors that reach past the end of an axis: moved back to end there, or shortened.
+"""Rewrites vectors that reach past the end of an axis: moves them back, or shortens them.
 
     for i in range(63): for lane in vectorized(16): if i * 16 + lane < 1000: y[i * 16 + lane] = ...
 
@@ -6,17 +6,17 @@ runs lane by lane under the condition, 16 times as slow as a vector. It becomes
 
     for i in range(63): for lane in vectorized(16): y[min(i * 16, 984) + lane] = ...
 
-in which some elements are computed twice. If the second time might read what the first has
-written, it becomes
+which computes some elements twice. If the second computation might read what the first has written,
+the loop becomes
 
     for i in range(63):
         if i * 16 <= 984: for lane in vectorized(16): y[i * 16 + lane] = ...
         elif i * 16 < 1000: for lane in vectorized(8): y[i * 16 + lane] = ...
 
-A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`), as it does
-for two buffers that the function allocates if each element is read at the position at which one is
-written; and a buffer that a loop around computes part by part has no element before its part. So
-elements are computed twice only if all operands read along the vector are parameters.
+A result can overwrite its operand if TVM gives both the same memory (`StorageRewrite`). TVM does so
+for two buffers that the function allocates if each element is read at the position at which an
+element is written. A buffer that an outer loop computes part by part has no element before its
+part. So elements are computed twice only if all operands read along the vector are parameters.
 
 If the end is symbolic, the last elements are computed one by one:
 
@@ -24,7 +24,7 @@ If the end is symbolic, the last elements are computed one by one:
         if i * 16 <= n - 16: for lane in vectorized(16): y[i * 16 + lane] = ...
         else: for lane in range(n - i * 16): y[i * 16 + lane] = ...
 
-A rule may ask for the same of all blocks of a tile: in a loop `for t` over tiles with annotation
+A rule may ask for the same for all blocks of a tile: in a loop `for t` over tiles with annotation
 `ENDS_AT`, positions `t * width` become `min(t * width, end - width)`.
 
 No schedule primitive does this, so it is applied to functions after they are scheduled.
@@ -40,13 +40,13 @@ from needle_tvm.tir import nests
 from needle_tvm.tir.extents import is_multiple
 from needle_tvm.tir.functions import NODES, loads_in, nodes_in, variables_of
 
-# Annotation of a loop over tiles along an axis of so many elements, at least a tile of them. They
-# may be computed twice: the last tile ends where the axis does.
+# Annotation of a loop over tiles; its value is the number of elements along the axis, at least one
+# tile. Elements may be computed twice: the last tile ends where the axis does.
 ENDS_AT = "needle.ends_at"
 
 
 def whole_vectors(function: PrimFunc) -> PrimFunc:
-    """Rewrite every vectorised loop around one elementwise block whose only condition that differs
+    """Rewrite every vectorised loop around one elementwise block if the only condition that differs
     between lanes is that a position `number * width + lane` lies before an end."""
     parameters = set(function.params)
 
@@ -98,8 +98,8 @@ def _changed(loop: Any, parameters: Collection[Any]) -> Any:
 
 
 def _moved_back(loop: Any) -> Any:
-    """Return a loop over tiles with `ENDS_AT`, such that the last one ends there; any other loop as it
-    is."""
+    """Return a loop over tiles with `ENDS_AT`, changed so that the last tile ends there; return any
+    other loop as it is."""
     if ENDS_AT not in loop.annotations:
         return loop
     tile, end = loop.loop_var, int(loop.annotations[ENDS_AT])
@@ -128,7 +128,8 @@ def _ends_at(condition: Any, end: int) -> bool:
 
 
 def conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
-    """Return the parts of a conjunction that differ between lanes, and the conjunction of the others."""
+    """Return the parts of a conjunction that differ between lanes, and the rest as a
+    conjunction."""
     if isinstance(predicate, tirx.And):
         left, right = (conditions(part, lane) for part in (predicate.a, predicate.b))
         return left[0] + right[0], tirx.all(left[1], right[1])
@@ -138,7 +139,8 @@ def conditions(predicate: Any, lane: Any) -> tuple[list[Any], Any]:
 
 
 def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
-    """Return whether elements along an axis of a block may be computed twice (see the module text)."""
+    """Return whether elements along an axis of a block may be computed twice (see the module
+    docstring)."""
     written = {region.source for region in block.writes}
     loads = loads_in(block)
     if any(load.source in written for load in loads):
@@ -151,9 +153,9 @@ def _may_repeat(block: Any, variable: Any, parameters: Collection[Any]) -> bool:
 
 
 def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[Any]) -> bool:
-    """Return whether a block reads a buffer of the function's own at quotients or rests that change within
-    a vector. TVM 0.27 would find no bounds for them under a condition, and keep the loops'
-    variables in the buffer's extents."""
+    """Return whether a block reads one of the function's own buffers at quotients or remainders
+    that change within a vector. Under a condition, TVM 0.27 would find no bounds for them, and keep
+    the loops' variables in the buffer's extents."""
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     along = {axis.var for axis, value in axes if lane in variables_of(value)}
     own = (load for load in loads_in(realize.block) if load.source not in parameters)
@@ -164,7 +166,7 @@ def _wraps_around(realize: Any, lane: Any, width: int, parameters: Collection[An
 
 
 def _lanes(loop: Any, width: int, condition: Any) -> Any:
-    """Return a copy of the loop over `width` lanes, under `condition` alone; it shares no variable."""
+    """Return a copy of the loop over `width` lanes, only under `condition`, with new variables."""
     realize, lane = loop.body, tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
     values = [nests.substitute(value, {loop.loop_var: lane}) for value in realize.iter_values]
     body = nests.realize(values, nests.renewed(realize.block), condition)
@@ -172,13 +174,13 @@ def _lanes(loop: Any, width: int, condition: Any) -> Any:
 
 
 def _one_by_one(loop: Any, count: Any, condition: Any) -> Any:
-    """Return the first `count` lanes of the loop in a plain loop."""
+    """Return the first `count` lanes of the loop as a plain loop."""
     plain = _lanes(loop, 1, condition)
     return tirx.For(plain.loop_var, plain.min, count, tirx.ForKind.SERIAL, plain.body)
 
 
 def start_of(position: Any, lane: Any, width: int) -> Any:
-    """Return `number * width` of a position `number * width + lane`; None for any other."""
+    """Return `number * width` of a position `number * width + lane`; None for other positions."""
     if not isinstance(position, tirx.Add) or not position.b.same_as(lane):
         return None
     start = position.a

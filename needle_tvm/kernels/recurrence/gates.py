@@ -1,10 +1,10 @@
-"""A product of a state and a weight, and the elementwise work on its gates, as one kernel.
+"""Fuses a product of a state and a weight with the elementwise work on its gates into one kernel.
 
-The columns of a recurrent weight are the pre-activations of a cell's gates, side by side, and the
-next state of a unit needs those of all its gates. So a panel of the packed weight holds all gates
-of the same units: a tile of sums in registers turns directly into what the cell makes of it. Apart,
-the product would write all sums before the first is read, and in a loop the threads would wait for
-each other between the two.
+The columns of a recurrent weight give the pre-activations of a cell's gates, side by side. The next
+state of a unit needs the pre-activations of all its gates. So a panel of the packed weight holds
+all gates of the same units, and a tile of sums in registers turns directly into the cell's outputs.
+As separate kernels, the product would write all sums before the first is read, and in a loop the
+threads would wait for each other between the two.
 
 `fuse_gates` finds such products in the body of a loop.
 """
@@ -36,7 +36,7 @@ from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _MOST_GATES = 8
-_SOME = 16  # rows, where their number makes no difference
+_SOME = 16  # rows, in place of a symbolic batch whose size makes no difference
 _POINTWISE = (Elementwise, Binary, Where, Slice, LstmGates, GruGates, TupleGetItem)
 
 
@@ -50,11 +50,11 @@ class GatesTile:
 
 
 def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) -> GatesTile:
-    """Return one vector of units for some rows of a batch of at least one.
+    """Return a tile of one vector of units for some rows of a batch of at least one.
 
     The sums of all rows stay in registers, beside the weights of the gates and a broadcast value.
-    Between half of the most rows that fit and all of them, the number is chosen that wastes the
-    fewest rows in the last tile; of equals, the largest.
+    The number of rows lies between half of the most that fit and all of them. It is the number that
+    wastes the fewest rows in the last tile; among equals, the largest.
     """
     most = min(batch, _most_rows(target, gates))
     rows = min(range(most, most // 2, -1), key=lambda each: -batch % each)
@@ -71,13 +71,13 @@ def gates_tile(batch: int, hidden: int, dtype: str, target: Target, gates: int) 
 def gates_tiles(
     least: int, most: int, hidden: int, dtype: str, target: Target, gates: int
 ) -> list[GatesTile]:
-    """Return the tiles for a symbolic batch within these bounds, fewest rows first: few rows have a tile
-    of their own number, and more the one that covers them with the fewest to spare."""
+    """Return the tiles for a symbolic batch within these bounds, fewest rows first. A few rows have
+    a tile of their own size; more rows use the tile that covers them with the fewest to spare."""
     largest = _most_rows(target, gates)
     rows = {1, 2, -(-largest // 2), -(-2 * largest // 3), largest}
     fitting = sorted(each for each in rows if each <= largest)
     useful = [each for each in fitting if least <= each] or [largest]
-    # Tiles of more rows than the first that holds the most are never picked.
+    # Once a tile holds the most rows, tiles of more rows are never picked.
     useful = useful[: next((at for at, each in enumerate(useful, 1) if each >= most), len(useful))]
     return [replace(gates_tile(most, hidden, dtype, target, gates), rows=each) for each in useful]
 
@@ -88,7 +88,8 @@ def _most_rows(target: Target, gates: int) -> int:
 
 
 def pack_gates(w: te.Tensor, gates: int, units: int) -> te.Tensor:
-    """(K, gates * H) -> panels (ceil(H / units), K, gates, units), zeros past the last unit."""
+    """Return (K, gates * H) as panels (ceil(H / units), K, gates, units), with zeros past the last
+    unit."""
     inner, width = map(int, w.shape)
     hidden = width // gates
 
@@ -105,7 +106,7 @@ def pack_gates(w: te.Tensor, gates: int, units: int) -> te.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class PackGates(Op):
-    """`pack_gates`."""
+    """Packs a recurrent weight by gates: the op of `pack_gates`."""
 
     units: int
     gates: int
@@ -124,10 +125,10 @@ class PackGates(Op):
 
 @dataclass(frozen=True, eq=False)
 class GatedProduct(Op):
-    """What a cell makes of the sums h @ w (B, gates * H) and of other values: a tuple of the cell's
-    outputs, each (B, H) or (B, gates * H). Inputs: h (B, K), the panels, and the others."""
+    """A cell's outputs from the sums h @ w (B, gates * H) and from other values: a tuple, each
+    (B, H) or (B, gates * H). Inputs: h (B, K), the panels of w, and the other values."""
 
-    cell: Body  # its inputs: the sums, and the others
+    cell: Body  # its inputs: the sums, and the other values
     gates: int
     tiles: tuple[GatesTile, ...]
 
@@ -145,7 +146,7 @@ class GatedProduct(Op):
 
         given = [h, panels, *others]
         shapes = [list(each.shape) for each in writer.outputs]
-        # Buffers that begin where their memory does, so that a loop can place them in its own.
+        # Buffers begin where their memory does, so that a loop can place them in its own memory.
         made = te.extern(
             shapes,
             given,
@@ -161,8 +162,8 @@ class GatedProduct(Op):
 class _Cell:
     """Writes the kernel of a GatedProduct with TVM's statement builder.
 
-    What the cell makes for a unit is an expression of variables, each of which stands for a sum, an
-    operand's element or a value that is kept; a tile puts its own in their places.
+    A unit's outputs are expressions of variables. Each variable stands for a sum, an operand's
+    element, or a kept value; a tile puts its own values in their places.
     """
 
     def __init__(self, cell: Body, h: Any, panels: Any, others: Sequence[Any]) -> None:
@@ -173,7 +174,7 @@ class _Cell:
         self._dtype = str(h.dtype)
         self._row, self._unit = (tirx.Var(name, "int64") for name in ("row", "unit"))
         self._sums = [tirx.Var(f"sum{gate}", self._dtype) for gate in range(self._gates)]
-        self._elements: dict[str, _Element] = {}  # by what is read
+        self._elements: dict[str, _Element] = {}  # by operand and indices
         self._known: dict[Any, Any] = {}  # the variables of values that are kept
         self.fits = True  # whether all outputs can be computed unit by unit
         self._whole = te.placeholder((self._batch, width), h.dtype, name="sums")
@@ -191,7 +192,7 @@ class _Cell:
         ]
 
     def _of(self, tensor: Any) -> range:
-        """Return the gates of which an output has elements."""
+        """Return the gates for which an output has elements."""
         return range(int(tensor.shape[1]) // self._hidden)
 
     def _value(self, tensor: Any, indices: Sequence[Any]) -> Any:
@@ -203,7 +204,7 @@ class _Cell:
             gate = simplified(tirx.floordiv(simplified(indices[1] - self._unit), self._hidden))
             rest = simplified(indices[1] - self._unit - gate * self._hidden)
             if not isinstance(gate, tirx.IntImm) or not _is_zero(rest):
-                self.fits = False  # no exception passes TVM's functions as it is
+                self.fits = False  # an exception would not pass through TVM's functions unchanged
                 return tirx.const(0, self._dtype)
             return self._sums[int(gate)]
         if isinstance(tensor.op, te.PlaceholderOp):
@@ -226,7 +227,7 @@ class _Cell:
     def write(
         self, s: Any, tiles: Sequence[GatesTile], ins: Sequence[Any], outs: Sequence[Any]
     ) -> None:
-        """Return the kernel; the code picks among `tiles`, fewest rows first, by the batch."""
+        """Write the kernel; its code picks among `tiles`, fewest rows first, by the batch."""
         tile, *rest = tiles
         if not rest:
             self._tiles(s, tile, ins, outs)
@@ -282,7 +283,7 @@ class _Cell:
         outs: Sequence[Any],
         count: int,
     ) -> None:
-        """What the cell makes of a tile's sums, for `count` units of the panel."""
+        """Write the cell's outputs for a tile's sums and `count` units of the panel."""
         units = tile.units
 
         def local(*shape: int) -> Any:
@@ -292,8 +293,8 @@ class _Cell:
             at = {self._row: row, self._unit: panel * units + lane}
             return others[element.operand][tuple(nests.substitute(i, at) for i in element.at)]
 
-        # Operands of a last panel that is not full are loaded one by one: what a vector would read
-        # behind its last unit may not be there.
+        # In a last panel that is not full, operands are loaded one by one: a vector would read past
+        # the last unit, where there may be no memory.
         staged = [e for e in self._elements.values() if e.by_unit] if count < units else []
         staging: Any = local(len(staged)) if staged else None
         if staged:
@@ -348,7 +349,7 @@ class _Element:
 
 
 def _key(tensor: Any) -> Any:
-    # Tensors compare as expressions do.
+    # `==` of tensors builds an expression, so compare these instead.
     return tensor.op, int(tensor.value_index)
 
 
@@ -361,7 +362,7 @@ def _emitted(op: Op, given: tuple[Any, ...]) -> Any:
 
 
 def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
-    """Values of a unit that several others read: computed once, in order."""
+    """Return the values of a unit that several others read: computed once, in order."""
     order: dict[Any, Any] = {}
     readers: dict[Any, int] = {}
 
@@ -389,11 +390,12 @@ def _kept(outputs: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
 
 
 def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
-    """Return the body with a GatedProduct for each product that fits: of a value that is no constant,
-    with a constant input (from number `constant` on) of as many columns as a whole number of
-    gates, two or more, has; and of pointwise steps, whose values have its dtype (others would have
-    to be widened and rounded as `translate` does), that lead from it to values of one gate's shape.
-    Others stay as they are."""
+    """Return the body with a GatedProduct for each product that fits; others stay as they are.
+
+    The product multiplies a value by a constant input (from number `constant` on) whose columns are
+    a whole number of gates, at least two. It is fused with the pointwise steps that lead from it to
+    values of one gate's shape. Their values must have the product's dtype, since others would have
+    to be widened and rounded as `translate` does."""
     number = len(body.inputs)
     while number < body.count:
         found = _cluster(body, number, constant)
@@ -406,7 +408,7 @@ def fuse_gates(body: Body, states: int, constant: int, target: Target) -> Body:
 
 
 def _cluster(body: Body, product: int, constant: int) -> tuple[set[int], int] | None:
-    """Return the steps that a product is fused with, and the number of gates."""
+    """Return the steps to fuse with a product, and the number of gates."""
     steps, specs = dict(body.numbered()), body.specs()
     step = steps[product]
     if not isinstance(step.op, Matmul):
@@ -456,7 +458,7 @@ def _is_matrix(spec: Any, h: Spec) -> bool:
 
 
 def _leaving(body: Body, inside: set[int]) -> list[int]:
-    """Return the values of a set of steps that others read."""
+    """Return the values of a set of steps that other steps or outputs read."""
     read = set(body.outputs)
     for number, step in body.numbered():
         if number not in inside:
@@ -467,7 +469,7 @@ def _leaving(body: Body, inside: set[int]) -> list[int]:
 def _fused(
     body: Body, product: int, inside: set[int], gates: int, target: Target
 ) -> tuple[Body, int] | None:
-    """Return the body with the cluster as one step, and the number from which to look on."""
+    """Return the body with the cluster as one step, and the number of the next step to look at."""
     steps, specs = dict(body.numbered()), body.specs()
     outputs = _leaving(body, inside)
     h, w = steps[product].inputs
@@ -484,7 +486,7 @@ def _fused(
     made = GatedProduct(cell, gates, tuple(tiles))
     if not _is_of_units(cell, (specs[h].shape[1], gates, units), dtype):
         return None
-    # What does not depend on the cluster comes before it: all that it reads is there by then.
+    # Steps that do not depend on the cluster come before it: the cluster may read their values.
     kept = [n for n, _ in body.numbered() if n not in inside]
     place = {n: n for n in range(len(body.inputs))}
     result: list[Step] = []
@@ -517,6 +519,6 @@ def _is_of_units(cell: Body, sizes: tuple[int, int, int], dtype: str) -> bool:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two extents are equal; a symbolic one has one spelling."""
+    """Return whether two extents are equal; equal symbolic extents have the same text."""
     one, other = extent_of(one), extent_of(other)
     return str(one) == str(other)

@@ -9,7 +9,7 @@ becomes, for vectors of 16,
     for r in unrolled(4): for lane in vectorized(16): y[i, min(r * 16, 33) + lane] = kept[r, lane]
 
 The results stay in registers. The last vector overlaps the one before, so that a row of any length
-is read in whole vectors; the overlap is computed twice, to the same result. Pooling windows over
+is read in whole vectors; the overlap is computed twice, with the same result. Pooling windows over
 channels-last images are such reductions: a position in the padding is skipped for all channels at
 once.
 """
@@ -37,7 +37,7 @@ _LATENCY = 8  # vectors combined before the first result is ready
 def columns(block: Any, target: Target) -> Nests | None:
     """Return the nest that replaces a reduction with contiguous results (see the module docstring).
 
-    None if results and terms are not contiguous along the last axis, or too few are.
+    Return None if results and terms are not contiguous along the last axis, or too few are.
     """
     found = reduction(block)
     if found is None or not found.spatial or has_functions(found.term):
@@ -76,7 +76,8 @@ def columns(block: Any, target: Target) -> Nests | None:
 
 
 def fresh(axes: Sequence[Any], dtype: str) -> tuple[list[Any], dict[Any, Any]]:
-    """Axes of a new block like those of an old one, and the new variables by the old ones."""
+    """Return axes of a new block like the axes of an old one, and a map from old variables to
+    new."""
     new = [nests.axis(each.var.name, int(each.dom.extent), nests.SPATIAL, dtype) for each in axes]
     return new, {old.var: each.var for old, each in zip(axes, new, strict=True)}
 
@@ -91,8 +92,8 @@ def in_rows(
 ) -> Any:
     """Return the nest of a block that writes whole rows of results.
 
-    `work` is the number of terms per row. The row has an axis of its own, of extent 1: a block can
-    only be computed at another if what it writes begins at a multiple of an axis (TVM 0.27).
+    `work` is the number of terms per row. The row has its own axis, of extent 1: a block can only
+    be computed at another block if the region it writes begins at a multiple of an axis (TVM 0.27).
     """
     result, indices = found.result, found.block.body.indices
     row = nests.axis("row", 1, nests.SPATIAL, str(found.reduced[-1].var.ty))
@@ -104,7 +105,7 @@ def in_rows(
 
 
 def width_of(found: Reduction, length: int, target: Target) -> int | None:
-    """Lanes of the widest vector that `length` results fill; None if they fill none."""
+    """Return the lanes of the widest vector that `length` results fill; None if they fill none."""
     width = target_info(target).lanes(str(found.result.dtype))
     while width > length:
         width //= 2
@@ -129,9 +130,9 @@ class Tiles:
 
 class Kept:
     """A tile of results in registers: the reduction of `term` over the axes `reduced`, where
-    `condition` holds if it is not None.
+    `condition` holds (None: everywhere).
 
-    A tile of few vectors is accumulated several times over and combined at the end, so that no
+    A tile of few vectors has several sets of accumulators, combined at the end, so that no
     accumulator waits for itself.
     """
 
@@ -195,7 +196,7 @@ class Kept:
             where = nests.substitute(self._condition, {**values(zero, zero), **reduced})
             return tirx.IfThenElse(where, terms, None)
 
-        # One by one: an expression of all parts may grow exponentially.
+        # One part after the other: an expression of all parts may grow exponentially.
         gathered = [self._each(gather, self._parts - 1)] if self._parts > 1 else []
         begun, ended = self._each(begin, self._parts), self._each(end, 1)
         return tirx.SeqStmt([begun, over(self._reduced), *gathered, ended])

@@ -1,4 +1,4 @@
-"""Finds the reductions in a function, takes them apart, and puts rewritten nests in their place."""
+"""Finds the reductions in a function, takes them apart, and replaces them with rewritten nests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from needle_tvm.kernels.blocks import blocks_of, inline_producers
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-Nests = tuple[list[Any], list[Any]]  # those that replace a block, and the buffers between them
+Nests = tuple[list[Any], list[Any]]  # the nests that replace a block, and the buffers between them
 Rewrite = Callable[[Any], Nests | None]
 
 _DTYPES = ("float32", "float64", "int32", "int64")
@@ -41,7 +41,7 @@ def rewritten(function: PrimFunc, rewrites: Sequence[Rewrite]) -> PrimFunc:
     """Inline what can be inlined, and replace each reduction by the nests of the first of
     `rewrites` that returns some.
 
-    Returns the function itself if none does.
+    Returns the function itself if no rewrite returns nests.
     """
     sch = Schedule(function)
     if not blocks_of(sch):
@@ -67,7 +67,7 @@ def _first(rewrites: Sequence[Rewrite], block: Any) -> Nests | None:
 
 
 def _only_block(statement: Any) -> Any:
-    """Return the block in a nest of one loop per axis, in order; None in any other nest."""
+    """Return the block in a nest of one loop per axis, in order; None for any other nest."""
     loops = []
     while isinstance(statement, NODES.loop):
         loops.append(statement.loop_var)
@@ -128,7 +128,8 @@ def _parts(store: Any) -> tuple[Any, Callable[[Any, Any], Any], str | None] | No
     def combine(a: Any, b: Any) -> Any:
         return tirx.Select(tirx.isnan(a), a, tirx.Select(type(compared)(a, b), a, b))
 
-    # In halves, each step would use the expression three times, and TVM would take minutes.
+    # By halves of the vector, each step would repeat the expression three times, and TVM would take
+    # minutes.
     return term, combine, "fmaximum" if isinstance(compared, tirx.GT) else "fminimum"
 
 

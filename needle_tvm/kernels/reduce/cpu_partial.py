@@ -2,16 +2,16 @@
 
     for k in range(1000): total[i] += f(k)
 
-becomes, for vectors of 16 with which 1000 = 62 * 16 + 8,
+becomes, for vectors of 16 (1000 = 62 * 16 + 8),
 
     for k in range(62): for lane in range(16): partial[i, lane] += f(k * 16 + lane)
     for lane in range(16): rest[i, lane] = partial[i, lane] + f(984 + lane) if lane >= 8
                                            else partial[i, lane]
-    total[i] = the lanes of rest[i] added up, one half of them to the other
+    total[i] = the lanes of rest[i], combined by halves
 
 The last vector overlaps the one before, so that a row of any length is read in whole vectors. TVM's
 `rfactor` gives the same code if the lanes divide the row. Otherwise the bounds that it gives a
-block are lost when the block is computed at another (TVM 0.27).
+block are lost when the block is computed at another block (TVM 0.27).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from needle_tvm.target.info import target_info
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
-_CHAINS = (4, 2)  # vectors side by side in long rows, so that no sum waits for the one before
+_CHAINS = (4, 2)  # vectors side by side in long rows, so that no sum waits for the previous one
 _LONG = 4  # iterations of the loop that make a row long
 _FEWEST_LANES = 4
-_FEWEST_TERMS = 8  # fewer are faster to add up one by one
+_FEWEST_TERMS = 8  # fewer terms are faster to add one by one
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Stretch:
 def partial_results(block: Any, target: Target) -> Nests | None:
     """Return the nests that replace a reduction over contiguous terms, and their buffers.
 
-    None if the terms are not contiguous, or too few.
+    Return None if the terms are not contiguous, or too few.
     """
     found = reduction(block)
     along = 0 if found is None else _contiguous(found.term, found.reduced)
@@ -62,14 +62,14 @@ def partial_results(block: Any, target: Target) -> Nests | None:
     while width > length:
         width //= 2
     while along < len(found.reduced) and width >= _FEWEST_LANES and length % width:
-        width //= 2  # the rest of each stretch would have to be added up as well
+        width //= 2  # the rest of each stretch would have to be added as well
     if width < _FEWEST_LANES or length < _FEWEST_TERMS:
         return None
     return _Writer(stretch, width).nests()
 
 
 class _Writer:
-    """Writes the nests of one reduction; `_indices` gives a result's position in their buffers."""
+    """Writes the nests of one reduction; `_indices` returns a result's index in their buffers."""
 
     def __init__(self, stretch: _Stretch, width: int) -> None:
         self._found, self._width = stretch.found, width
@@ -110,7 +110,7 @@ class _Writer:
         at = [*self._indices(values), lane.var]
         old = before[tuple(at)]
         value = found.combine(old, nests.substitute(found.term, values))
-        if found.combine is tirx.Add:  # a term may not be taken twice
+        if found.combine is tirx.Add:  # no term may be added twice
             seen = width - self._length % width
             value = tirx.Select(lane.var >= seen, value, old)
         self._end("rest", [*spatial, lane], rest, value, at)
@@ -169,7 +169,7 @@ class _Writer:
 
 
 def _contiguous(term: Any, reduced: list[Any]) -> int:
-    """Return the number of innermost axes that are contiguous in every load they occur in."""
+    """Return the number of innermost axes that are contiguous in every load that uses them."""
     variables = {axis.var for axis in reduced}
     loads = [
         load
@@ -185,7 +185,8 @@ def _contiguous(term: Any, reduced: list[Any]) -> int:
 
 
 def _is_stretch(load: Any, axes: list[Any]) -> bool:
-    """Return whether the last indices of a load are these axes, all of full extent but the first."""
+    """Return whether the last indices of a load are these axes, with full extents except for the
+    first."""
     count, variables = len(axes), {axis.var for axis in axes}
     indices, shape = list(load.indices), list(load.source.shape)
     if len(indices) < count or any(variables_of(i) & variables for i in indices[:-count]):

@@ -1,7 +1,7 @@
 """Schedules functions with several steps per row, such as normalisations and softmax, row by row.
 
-One row (or the slab under one index of the leading axes) goes through all steps before the next
-one. Intermediates stay in the core's own cache, and one parallel region does everything.
+One row (or the slab under one index of the leading axes) goes through all steps before the next row
+begins. Intermediates stay in the core's own cache, and one parallel region does everything.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ def rows(sch: Schedule, target: Target) -> bool:
     fit.
 
     The function's producers must be inlined already. It fits if it has several blocks, no axis of
-    extent 0, no reduction in its last block, and if all other blocks can be
-    computed under some leading loops of the last one without recomputation, each in every
-    iteration.
+    extent 0 and no reduction in its last block, and if all other blocks can be computed under some
+    leading loops of the last block without recomputation, each in every iteration.
     """
     depth = _shared_loops(sch)
     if depth == 0:
@@ -105,7 +104,7 @@ def _shared_loops(sch: Schedule) -> int:
         trial = sch.copy()
         try:
             row = _computed_together(trial, depth)
-            trial.parallel(row)  # refused if rows write into each other's values
+            trial.parallel(row)  # TVM raises an error if rows write into each other's values
             if _work(trial) <= work:
                 _check_order_is_free(trial)
                 return depth
@@ -115,7 +114,7 @@ def _shared_loops(sch: Schedule) -> int:
 
 
 def _check_order_is_free(sch: Schedule) -> None:
-    """Raise SCHEDULE_ERROR if the loops under the shared one cannot be reordered, as those of a
+    """Raise SCHEDULE_ERROR if the loops under the shared loop cannot be reordered. This is so for a
     block that only some of the rows compute."""
     for block in blocks_of(sch)[:-1]:
         own = sch.get_loops(block)[1:]
@@ -140,7 +139,7 @@ def _computed_together(sch: Schedule, depth: int) -> Any:
 
 
 def _inline_cheap(sch: Schedule) -> None:
-    """Inline what is cheaper to recompute than to store: differences from a mean, casts."""
+    """Inline blocks that are cheaper to recompute than to store: differences from a mean, casts."""
     for block in blocks_of(sch)[:-1]:
         details = sch.get(block)
         if is_partial(sch, block) or is_written(sch, block):
@@ -158,7 +157,7 @@ def _inline_cheap(sch: Schedule) -> None:
 def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     """Split a sum over contiguous terms into a vector of partial results and their sum.
 
-    Returns the name of the block that computes the partial results, or None if none was made.
+    Return the name of the block that computes the partial results, or None if there is none.
     """
     if not sums_along_rows(sch, block):
         return None
@@ -171,15 +170,15 @@ def _partial_results(sch: Schedule, block: Any, lanes: int) -> str | None:
     try:
         partial = sch.rfactor(lane, factor_axis=len(spatial))
     except SCHEDULE_ERROR:
-        return None  # a custom reducer: one term after the other
+        return None  # a custom reducer: terms are added one after the other
     return str(sch.get(partial).name_hint)
 
 
 def _divisor(sch: Schedule, term: Any, lanes: int) -> int:
-    """Return the width of the vector of partial results, 1 for none.
+    """Return the width of the vector of partial results; 1 for none.
 
-    It must divide the terms, since a block's bounds are lost when it is computed at another (TVM
-    0.27). Whole vectors are tried first, then other widths down to 4.
+    The width must divide the terms, since a block's bounds are lost when it is computed at another
+    block (TVM 0.27). Whole vectors are tried first, then other widths down to 4.
     """
     widths = [lanes, *range(2 * lanes, 3, -1)]
     terms = least_extent(sch, term)
@@ -199,9 +198,9 @@ def _vectors(sch: Schedule, own: list[Any], block: Any, lanes: int) -> None:
         return
     whole = divides(sch, last, lanes)
     rest, vector = sch.split(last, [None, lanes])
-    # A loop of its own for the remainder. TVM 0.27 fails to partition loops whose variables it does
-    # not narrow to 32 bits, because it compares numbers of two types: around a sum if an extent is
-    # symbolic, and where a choice between int64 values depends on the variables.
+    # A separate loop for the remainder. TVM 0.27 fails to partition loops whose variables it does
+    # not narrow to 32 bits, because it compares numbers of two types. This happens around a sum if
+    # an extent is symbolic, and if a choice between int64 values depends on the variables.
     symbolic = any(is_symbolic(sch, loop) for loop in sch.get_loops(block))
     wide = written_dtype(sch.get(block)) == "int64"
     if not whole and not (summed and symbolic) and not wide:

@@ -35,7 +35,7 @@ class _Lstm(StepsWriter):
 
 
 class _Gru(StepsWriter):
-    """The sums are the state's part alone."""
+    """The steps of a GRU. Sums have the state's part only; `_store` adds the input's part."""
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
         return self._buffers.bias[place]
@@ -66,13 +66,13 @@ class _ReluRnn(_Rnn):
 
 
 def _tanh(x: Any) -> Any:
-    """tanh that propagates NaN, the op's own."""
+    """Return a tanh that propagates NaN, as the op's own does."""
     return _te.tanh_or_nan(TE_NAMESPACE, x)
 
 
 @dataclass(frozen=True)
 class _Layer:
-    """A cell, what its kernel reads, its gates, its writer, and the numbers of its next states."""
+    """A cell, the inputs and states of its kernel, the number of its gates, and its writer."""
 
     cell: Body
     kind: Recurrence
@@ -108,14 +108,16 @@ _LAYERS = (
 
 
 def is_layer(op: Scan) -> bool:
-    """Whether a scan, of float32 or float64, is such a layer, and returns states alone."""
+    """Return whether a scan, in float32 or float64, is one of these layers and returns only
+    states."""
     known = any(each.cell.steps == op.body.steps for each in _LAYERS)
     is_wide = op.body.inputs[0].dtype in ("float32", "float64")
     return known and is_wide and set(op.body.outputs) <= set(op.body.outputs[: op.states])
 
 
 def layer(builder: relax.BlockBuilder, op: Scan, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of a scan of which those that are read make it such a layer; None for others."""
+    """Return the results of a scan that is one of these layers once results that nothing reads are
+    left out; None in place of each result left out."""
     found = next(each for each in _LAYERS if each.cell.steps == op.body.steps)
     after = op.body.outputs[: op.states]
     given, sequence = list(operands), op.states

@@ -1,8 +1,8 @@
-"""The steps of a recurrence on a GPU: a kernel per step, launched by a loop on the host; an LSTM's.
+"""The steps of a recurrence on a GPU, such as an LSTM's: a kernel per step, launched by the host.
 
-dlight knows no such steps: it ran them all in one thread. A step is a matmul of few rows (see
-`dense.gpu.few_rows`) whose epilogue is the next state. A block has all gates of a few units, from a
-panel of the packed weight (`gates.pack_gates`), and its threads share the reduction axis:
+dlight has no rule for such steps: it ran all of them in one thread. A step is a matmul of few rows
+(see `dense.gpu.few_rows`) whose epilogue is the next state. A block has all gates of a few units,
+from a panel of the packed weight (`gates.pack_gates`), and its threads share the reduction axis:
 
     for step (on the host; a CUDA graph can hold the launches):
         for units (blockIdx.x), rows (blockIdx.y):
@@ -13,8 +13,8 @@ panel of the packed weight (`gates.pack_gates`), and its threads share the reduc
                 sums[row, gate, unit] = the input's share + the sum of parts
             for row (threadIdx.y), unit (threadIdx.x): the next state, from the sums of its gates
 
-All blocks need the previous state, so a step cannot begin before the last one has ended; the end of
-a kernel synchronises them. A weight of some megabytes stays in the L2 cache from step to step.
+All blocks need the previous state, so a step can begin only after the last one has ended; the end
+of a kernel synchronises them. A weight of some megabytes stays in the L2 cache from step to step.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _VECTOR = 4  # neighbouring terms per thread: one load of the state
 
 @dataclass(frozen=True)
 class Recurrence:
-    """What a kernel of all steps reads and writes. `inputs` names the buffers that it reads, in
-    order. `states` pairs the buffer of a state's initial values (B, H) with that of its values
-    after each step (T, B, H)."""
+    """The buffers of a kernel of all steps. `inputs` names the buffers that it reads, in order.
+    `states` pairs the buffer of a state's initial values (B, H) with the buffer of its values after
+    each step (T, B, H)."""
 
     name: str
     inputs: tuple[str, ...]
@@ -49,7 +49,7 @@ State = Callable[[Any, Any], Any]  # (row, unit) -> the value before a step
 
 
 def states_after(kind: Recurrence, buffers: Any, before: Any | None) -> tuple[State, ...]:
-    """Return the states after the step `before`; None for the initial ones."""
+    """Return the states after the step `before`; for None, the initial states."""
 
     def state(initial: str, after: str) -> State:
         if before is None:
@@ -76,7 +76,7 @@ class StepsThreads:
 
 
 def steps_threads(batch: int, hidden: int, gates: int) -> StepsThreads:
-    """Few enough units per block to leave enough blocks, and no more slices than terms."""
+    """Choose few enough units per block to leave enough blocks, and no more slices than terms."""
     row_blocks = -(-batch // _MOST_ROWS)
     units = _MOST_UNITS
     while units > _LEAST_UNITS and -(-hidden // units) * row_blocks < _BLOCKS:
@@ -94,7 +94,7 @@ def extern_steps(
     threads: StepsThreads,
     writer: Callable[..., StepsWriter],
 ) -> list[te.Tensor]:
-    """Return the results of all steps, which `writer(kind, s, threads, sizes, buffers)` writes."""
+    """Return the results of all steps; `writer(kind, s, threads, sizes, buffers)` writes them."""
     dtype, named = str(inputs[0].dtype), dict(zip(kind.inputs, inputs, strict=True))
     steps, (batch, hidden) = named["projected"].shape[0], named["h"].shape
     sizes = int(steps), int(batch), int(hidden)
@@ -128,8 +128,8 @@ def extern_steps(
 
 
 class StepsWriter:
-    """Writes the loops with TVM's statement builder `s`. `buffers` has those that `kind` names as
-    attributes. Subclasses say what sums begin with, and what comes of them."""
+    """Writes the loops with TVM's statement builder `s`. `buffers` has the buffers that `kind`
+    names as attributes. Subclasses define where sums begin, and the next states."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class StepsWriter:
         self._dtype = str(buffers.h.dtype)
 
     def _first_share(self, t: Any, row: Any, place: Any) -> Any:
-        """What a sum begins with."""
+        """Return the value with which a sum begins."""
         raise NotImplementedError
 
     def _store(self, t: Any, row: Any, unit: Any, totals: list[Any], *states: State) -> None:
@@ -159,7 +159,7 @@ class StepsWriter:
                     self._step(t, states_after(self._kind, self._buffers, t - 1))
 
     def _step(self, t: Any, states: tuple[State, ...]) -> None:
-        """Compute the states after step t from those before it."""
+        """Compute the states after step t from the states before it."""
         s, own = self._s, self._threads
         panels, blocks = -(-self._hidden // own.units), -(-self._batch // own.rows)
         with (
@@ -189,7 +189,7 @@ class StepsWriter:
         self._weights, self._states = buffer("local", own.terms), buffer("local", own.terms)
 
     def _row(self, r: Any) -> Any:
-        """Return the index of the block's row r; past the end, the last row again."""
+        """Return the index of the block's row r; past the end, repeat the last row."""
         return tirx.min(self._first + r, self._batch - 1)
 
     def _multiply(self, h: State) -> None:
@@ -216,7 +216,7 @@ class StepsWriter:
             self._parts[(self._slice * own.rows + r) * own.columns + self._column] = self._own[r]
 
     def _add(self, t: Any) -> None:
-        """Sum the block's gates: the slices of threads take one row each at a time."""
+        """Sum the block's gates; each slice of threads takes one row at a time."""
         s, own = self._s, self._threads
         unit = self._panel * own.units + self._column % own.units
         place = self._column // own.units * self._hidden + unit

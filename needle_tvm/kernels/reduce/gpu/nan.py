@@ -1,10 +1,10 @@
 """NaN on a GPU: an isnan test, and maxima and minima that propagate NaN.
 
 - For a vector, TVM writes isnan as one comparison, which CUDA does not have. TVM's simplifier
-  ignores NaN: it takes x != x for false, and not (x <= infinity) for x > infinity. So the bits are
-  tested.
-- max(a, b) on a CPU is a if a > b else b, and code that is written relies on the order. CUDA's
-  function max returns the operand that is not NaN.
+  ignores NaN: it turns x != x into false, and not (x <= infinity) into x > infinity. So this module
+  tests the bits.
+- On a CPU, max(a, b) is a if a > b else b, and existing code relies on the order. CUDA's function
+  max returns the operand that is not NaN.
 - TVM distributes only registered reductions over threads: sums, products, maxima and minima. This
   module registers the maxima and minima that propagate NaN.
 """
@@ -17,7 +17,7 @@ from needle_tvm._tvm.names import PrimFunc, tirx
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import NODES
 
-# By dtype: its width, and the bits of infinity. All NaNs lie above it, except for the sign.
+# By dtype: its width, and the bits of infinity. Without the sign bit, all NaNs lie above it.
 _INFINITY = {
     "float16": (16, 0x7C00),
     "bfloat16": (16, 0x7F80),
@@ -29,7 +29,7 @@ _INFINITY = {
 def keeping_nan(function: PrimFunc) -> PrimFunc:
     """Make a function treat NaN on a GPU as it does on a CPU.
 
-    TVM's own reductions by max and min are left as they are. Reductions that must propagate NaN are
+    TVM's own reductions by max and min stay as they are. Reductions that must propagate NaN are
     written with isnan, and can be distributed over threads.
     """
 
@@ -64,7 +64,8 @@ def _is_nan(value: Any) -> Any:
 
 
 def _tell_of_reductions() -> None:
-    """Register `greater_or_nan` and `less_or_nan` of needle.ops, as `keeping_nan` leaves them."""
+    """Register `greater_or_nan` and `less_or_nan` of needle.ops, in the form that `keeping_nan`
+    leaves."""
 
     def greater(a: Any, b: Any) -> Any:
         if str(a.ty) not in _INFINITY:

@@ -1,12 +1,12 @@
-"""Reductions on a GPU whose terms several threads share: softmax, norms, means, maxima.
+"""Reductions on a GPU with several threads per result: softmax, norms, means, maxima.
 
 dlight schedules some functions of this kind with a block of 256 threads per row, whatever the row's
 length, and leaves the others, such as a maximum alone, to one thread per result. Here a row gets
-one warp (and a block several rows), or as many warps as leave each thread a few terms:
+one warp (and a block gets several rows), or as many warps as leave each thread a few terms:
 
     for rows (blockIdx.x, threadIdx.y):
-        each reduction, in turn: for terms (threadIdx.x): its share;
-            the threads' partial results meet in registers (shuffles) and shared memory
+        each reduction, in turn: for terms (threadIdx.x): the thread's share;
+            the threads' partial results are combined by shuffles and in shared memory
         for results of the row (threadIdx.x): the epilogue of the reductions
 
 If neighbouring rows are contiguous in memory but neighbouring terms are not (a reduction over the
@@ -35,9 +35,9 @@ from needle_tvm.tir.functions import loads_in, variables_of
 
 _WARP = 32
 _THREADS = 256  # of a block with several rows
-_LEAST_TERMS = 32  # of a row; fewer are one thread's
+_LEAST_TERMS = 32  # of a row; with fewer, one thread computes a row
 _BLOCKS = 128  # about as many as large GPUs have multiprocessors
-_BUSY_ROWS = 32 * _BLOCKS  # as many warps keep them busy: a row needs only one then
+_BUSY_ROWS = 32 * _BLOCKS  # with as many warps, all are busy: then a row needs only one warp
 _EACH, _EACH_BUSY = 8, 32  # terms per thread, before a row gets more threads
 _SHARED_BYTES = 24 << 10  # per block: enough blocks fit side by side
 _UNROLLED = 64  # iterations of a thread's loop: several loads in flight
@@ -45,11 +45,11 @@ _UNROLLED = 64  # iterations of a thread's loop: several loads in flight
 
 @dataclass(frozen=True)
 class _Threads:
-    """The threads of a block: its rows, the threads per row, and which of them are neighbours."""
+    """The threads of a block: its rows, the threads per row, and which threads are neighbours."""
 
     rows: int
     terms: int
-    along: bool  # whether neighbouring threads share a row's terms; otherwise they are rows
+    along: bool  # whether neighbouring threads share a row's terms; otherwise they have other rows
 
     @property
     def tags(self) -> tuple[str, str]:
@@ -59,12 +59,12 @@ class _Threads:
 
 @rule(GPU, order=40)
 def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
-    """Schedule reductions over the same rows, and what is computed from them, with several threads
-    per row.
+    """Schedule reductions over the same rows, and the values computed from them, with several
+    threads per row.
 
-    It fits if each reduction has at least 32 terms and an operand no element of which is a term of
-    two results, if all reductions have the same rows and layout, and if the function ends in one
-    block. None otherwise, and if one thread per row is enough.
+    The rule fits if each reduction has at least 32 terms, and an operand each of whose elements is
+    a term of one result only; if all reductions have the same rows and layout; and if the function
+    ends in one block. Returns None otherwise, and if one thread per row is enough.
     """
     sch = Schedule(function)
     inline_producers(sch, keep=set())
@@ -75,7 +75,7 @@ def shared_reductions(function: PrimFunc, target: Target) -> Schedule | None:
 
 
 def _schedule(sch: Schedule) -> bool:
-    """Schedule the function; False if the rule does not fit."""
+    """Schedule the function; return False if the rule does not fit."""
     blocks = blocks_of(sch)
     ends = [block for block in blocks if not sch.get_consumers(block)]
     if len(ends) != 1 or not all(_is_plain(sch, block) for block in blocks):
@@ -103,7 +103,7 @@ def _schedule(sch: Schedule) -> bool:
     at = _bind_end(sch, end, row_loops, threads)
     if not all(_compute_in_row(sch, block, at, size, threads) for block, size in reversed(kept)):
         return False
-    # Last: in a loop of threads, what is shared would be computed for all of them.
+    # Bind this last: in a loop of threads, shared values would be computed for each of them.
     sch.bind(at, threads.tags[0])
     return True
 
@@ -127,8 +127,8 @@ def _size(sch: Schedule, block: Any, kind: int) -> int:
 
 
 def _reads_each_once(sch: Schedule, block: Any) -> bool:
-    """Return whether some operand of a reduction has each element in one result's terms only: not a factor
-    that results share, not overlapping windows."""
+    """Return whether some operand of a reduction has each element in the terms of one result only,
+    unlike a factor that results share, or overlapping windows."""
     details = sch.get(block)
     axes = [axis for axis in details.iter_vars if int(axis.dom.extent) > 1]
     everything = {axis.var for axis in axes}
@@ -162,7 +162,7 @@ def _among(buffer: Any, buffers: list[Any]) -> bool:
 
 
 def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
-    """Return one warp per row, or more for long rows if there are too few rows for all multiprocessors.
+    """Return one warp per row, or more for long rows if rows are too few for all multiprocessors.
 
     The rows of a block are contiguous along the rows' last axis.
     """
@@ -178,8 +178,8 @@ def _neighbouring_terms(rows: int, last: int, terms: int) -> _Threads:
 
 
 def _neighbouring_rows(rows: int, last: int, terms: int) -> _Threads | None:
-    """Return one thread per row, or more if there are too few rows. None if one is enough, or if rows do
-    not fill whole warps: all threads of a block must reach the barriers."""
+    """Return one thread per row, or more if there are too few rows. Return None if one is enough,
+    or if rows do not fill whole warps: all threads of a block must reach the barriers."""
     slices = 1
     while slices < _THREADS // _WARP and rows * slices < _BLOCKS * _THREADS:
         if terms < 2 * slices * _EACH:
@@ -195,8 +195,8 @@ def _without_copies(
 ) -> list[tuple[Any, int]]:
     """Return the blocks to compute for each row, with their number of results per row.
 
-    These are the reductions, and intermediates of several results per row for which shared memory
-    has room. All others are inlined.
+    These are the reductions, and intermediates of several results per row that fit into shared
+    memory. All other blocks are inlined.
     """
     kept, left = [], _SHARED_BYTES
     for block in blocks:
@@ -237,7 +237,7 @@ def _bind_terms(sch: Schedule, loop: Any, threads: _Threads) -> None:
 
 
 def _compute_in_row(sch: Schedule, block: Any, at: Any, of_row: int, threads: _Threads) -> bool:
-    """Compute a block for one row at a time; False if another row needs it as well.
+    """Compute a block for one row at a time; return False if another row needs it as well.
 
     `of_row` is the number of its results per row.
     """
