@@ -1,7 +1,7 @@
-"""Helpers for TVM's loops (TIR); importing this package registers our additions to lowering.
+"""Helpers for TVM's loops (TIR). Importing this package registers our additions to lowering.
 
-`integers` makes integer data wrap around and keeps its divisions from ending the process (in CPU
-code only), because TVM treats integers as unbounded.
+TVM treats integers as unbounded. `integers` makes integer data wrap around, and keeps divisions of
+integer data from ending the process (in CPU code only).
 """
 
 from needle_tvm.tir import lowering

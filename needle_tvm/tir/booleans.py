@@ -1,6 +1,6 @@
 """Sums and products of booleans with NumPy's meaning, which LLVM's code generator does not support.
 
-An own op that multiplies its inputs is checked in every dtype: for booleans, a sum is `or` and a
+A user's op that multiplies its inputs is checked in every dtype: for booleans, a sum is `or` and a
 product `and`.
 """
 
@@ -14,7 +14,7 @@ _LOGICAL = ((tirx.Add, tirx.Or), (tirx.Mul, tirx.And), (tirx.Max, tirx.Or), (tir
 
 
 def logical_arithmetic(module: IRModule) -> IRModule:
-    """Replace all arithmetic of booleans in a module's PrimFuncs by logical operations."""
+    """Replace all arithmetic of booleans in a module's PrimFuncs with logical operations."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body

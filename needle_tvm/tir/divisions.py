@@ -1,16 +1,16 @@
 """Rewrites divisions of indices that TVM does not simplify correctly.
 
-TVM 0.27 flattens buffers by `IterMapSimplify`, which takes floordiv(7 - i, 2) for
-floordiv(i, -2) + 3 and is off by one for odd i, and floormod likewise. Such indices arise when a
-buffer is read backwards and then folded. With y = x + (d - 1 - c),
+TVM 0.27 flattens buffers by `IterMapSimplify`. It turns floordiv(7 - i, 2) into
+floordiv(i, -2) + 3, which is off by one for odd i; floormod is wrong likewise. Such indices arise
+when a buffer is read backwards and then folded. With y = x + (d - 1 - c),
 
     floordiv(c - x, d) = -floordiv(y, d),    floormod(c - x, d) = d - 1 - floormod(y, d).
 
-A divisor that is an expression of symbolic sizes, such as the inner extent of a fused loop, ends
-`IterMapSimplify` with an internal error if another division follows: it does not see that
-(3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it, and their dividends as
-well: with these in sight, `CompactBufferAllocation` makes buffers as large as an index in a loop,
-outside of the loop.
+If a divisor is an expression of symbolic sizes, such as the inner extent of a fused loop, and
+another division follows, `IterMapSimplify` stops with an internal error: it does not see that
+(3 * n - 2) * 3 is divisible by 3 * n - 2. Such divisors are hidden from it, and so are their
+dividends: otherwise `CompactBufferAllocation` would make buffers that lie outside of a loop as
+large as an index in the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from needle_tvm.tir.opaque import opaque
 
 def plain_divisions(module: IRModule) -> IRModule:
     """Rewrite all divisions in a module's PrimFuncs whose dividend falls as its variables rise, and
-    all by expressions."""
+    all divisions by expressions."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = function.body
@@ -55,7 +55,7 @@ def _plain(division: Any) -> Any:
 
 
 def _collect(expr: Any, factor: int, terms: list[tuple[int, Any]]) -> int:
-    """Append (factor, term) for each non-constant term of a sum; return the constants added up."""
+    """Append (factor, term) for each non-constant term of a sum; return the sum of constants."""
     if isinstance(expr, tirx.IntImm):
         return factor * int(expr)
     if isinstance(expr, tirx.Add):

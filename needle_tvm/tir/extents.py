@@ -1,14 +1,14 @@
-"""Symbolic extents: sizes that are numbers only at the call.
+"""Symbolic extents: sizes that become numbers only at the call.
 
-A size of a model's inputs may be a variable of TVM's, and then the extents of tensors are
-expressions of such variables. `main` bounds its variables by name, in the attributes
-`tir_var_lower_bound` and `tir_var_upper_bound`, which TVM reads as well. A PrimFunc has variables
-of its own. `note_bounds` finds their bounds from the calls of the function and keeps them in its
-attribute BOUNDS, where schedule rules look them up.
+A size of a model's inputs may be a variable of TVM's; the extents of tensors are then expressions
+of such variables. The attributes `tir_var_lower_bound` and `tir_var_upper_bound` of `main` give the
+bounds of its variables by name; TVM reads them as well. A PrimFunc has its own variables.
+`note_bounds` finds their bounds from the calls of the function and keeps them in its attribute
+BOUNDS, where schedule rules look them up.
 
-Graph passes see an extent as an int or an `Extent`, which has the arithmetic of ints that passes
-use. A rule decides by the `least` and `most` that an extent may be; what it writes is right for
-every size.
+Graph passes see an extent as an int or an `Extent`, which has the int arithmetic that passes use. A
+rule decides by the `least` and `most` that an extent may be; the code it writes is right for every
+size.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ BOUNDS = "needle.bounds"  # function attribute: [least, most] of each of `symbol
 
 LOWER, UPPER = "tir_var_lower_bound", "tir_var_upper_bound"  # TVM's attributes of Relax functions
 
-# The size for which decisions are made if an extent has no upper bound.
-# Calls of PrimFuncs; the second writes results in the memory of arguments.
+# Calls of PrimFuncs; the second kind writes results to the memory of arguments.
 KERNEL_CALLS = tuple(tvm.ir.Op.get(f"relax.{name}") for name in ("call_tir", "call_tir_inplace"))
 
+# The size for which decisions are made if an extent has no upper bound.
 UNBOUNDED = 1 << 20
 
 
 class Extent:
-    """A symbolic extent of a Relax tensor. It equals what TVM can prove equal, and no number."""
+    """A symbolic extent of a Relax tensor. It equals extents that TVM can prove equal; no number
+    equals it."""
 
     def __init__(self, expr: Any) -> None:
         self.expr = expr
@@ -61,7 +62,7 @@ class Extent:
         return str(self.expr)
 
 
-Size = Any  # an int or an Extent; those who need ints ask `is_static` first
+Size = Any  # an int or an Extent; code that needs ints asks `is_static` first
 Bounds = Mapping[Any, tuple[int, int | None]]  # least and most of variables; None: no upper bound
 
 
@@ -91,8 +92,8 @@ def shape_of(expr: Any) -> tuple[Size, ...] | None:
 
 
 def own_variables(shape: Sequence[Any]) -> list[Any]:
-    """Return a shape for a new PrimFunc's parameter: a symbolic extent is a variable of its own, which the
-    function reads from its argument."""
+    """Return a shape for a new PrimFunc's parameter. A symbolic extent becomes a new variable,
+    which the function reads from its argument."""
     found: dict[Size, Any] = {}
     result: list[Any] = []
     for number, extent in enumerate(map(extent_of, exprs_of(shape))):
@@ -109,8 +110,8 @@ def is_static(extents: Sequence[Any]) -> bool:
 
 
 def substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an extent or a condition with ints or expressions in place of variables; a number stays as it
-    is."""
+    """Return an extent or a condition with ints or expressions in place of variables; return a
+    number unchanged."""
     if not values or isinstance(expr, int | tirx.IntImm):
         return expr
     given = {v: tirx.const(n, "int64") if isinstance(n, int) else n for v, n in values.items()}
@@ -118,7 +119,7 @@ def substituted(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def symbols_of(function: PrimFunc) -> list[Any]:
-    """Return the variables in the shapes of a PrimFunc's parameters, and those that are parameters."""
+    """Return the variables in the shapes of a PrimFunc's parameters, and its scalar parameters."""
     found: dict[Any, None] = {}
     for parameter in function.params:
         if tirx.is_buffer_var(parameter):
@@ -134,7 +135,8 @@ def _in_order(expr: Any) -> list[Any]:
 
 
 def bounds_of(function: Any) -> dict[Any, tuple[int, int | None]]:
-    """Return the least and most of each symbolic variable of a function; most is None for no bound."""
+    """Return the least and most of each symbolic variable of a function; most is None if there is
+    no upper bound."""
     if isinstance(function, PrimFunc):
         symbols = symbols_of(function)
         noted = (function.attrs or {}).get(BOUNDS)
@@ -171,8 +173,8 @@ def analyzer_of(bounds: Bounds) -> Any:
 
 
 def interval(expr: Any, bounds: Bounds) -> tuple[int, int | None]:
-    """Return the least and most that an expression may be; most is None if a variable in it has no upper
-    bound."""
+    """Return the least and greatest value of an expression; the latter is None if a variable in the
+    expression has no upper bound."""
     if isinstance(expr, int | tirx.IntImm):
         return int(expr), int(expr)
     found = analyzer_of(bounds).const_int_bound(expr)
@@ -196,26 +198,27 @@ def most(function: PrimFunc, extent: Any) -> int:
 
 
 def is_multiple(extent: Any, factor: int) -> bool:
-    """Return whether an extent is known to be a multiple of a number."""
+    """Return whether an extent is known to be a multiple of `factor`."""
     if isinstance(extent, int | tirx.IntImm):
         return int(extent) % factor == 0
     return bool(tvm.sym.Analyzer().can_prove_equal(tirx.floormod(extent, factor), 0))
 
 
 def unbound(inputs: Sequence[Sequence[Any]], result: Sequence[Any]) -> list[Any]:
-    """Return the variables in the shapes of a function's inputs and result that are no input's extent for
-    an axis, so that the function must be told their values."""
+    """Return the variables in the shapes of a function's inputs and result that are not by
+    themselves an extent of an input: the function must be told their values."""
     bound = {each for shape in inputs for each in shape if isinstance(each, tvm.ir.Var)}
     used = (_in_order(extent) for shape in (*inputs, result) for extent in shape)
     return [each for each in dict.fromkeys(itertools.chain(*used)) if each not in bound]
 
 
 def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
-    """Return the number of tiles that cover an axis, and whether the last one is known to be whole."""
+    """Return the number of tiles that cover an axis, and whether the last one is known to be
+    whole."""
     if isinstance(extent, int):
         return -(-extent // tile), extent % tile == 0
-    # In these forms, TVM's schedules see that the tiles cover the axis: those of n + 2 not in the
-    # second, those of n not in the first.
+    # TVM's schedules see that the tiles cover the axis only in these forms: the first fits extents
+    # such as n + 2, the second fits n.
     count = tirx.floordiv(extent.expr + (tile - 1), tile)
     if isinstance(extent.expr, tvm.ir.Var):
         count = tirx.floordiv(extent.expr - 1, tile) + 1
@@ -223,8 +226,8 @@ def tiles_in(extent: Size, tile: int) -> tuple[Size, bool]:
 
 
 def note_bounds(module: IRModule) -> IRModule:
-    """Note in each PrimFunc with symbolic extents the bounds of its variables, as its calls in the
-    module's Relax functions have them."""
+    """Note in each PrimFunc with symbolic extents the bounds of its variables, from its calls in
+    the module's Relax functions."""
     noted: dict[str, list[tuple[int, int | None]]] = {}
     for function in list(module.functions.values()):
         if not isinstance(function, relax.Function):
@@ -268,7 +271,7 @@ def calls_in(function: relax.Function) -> list[Any]:
 
 
 def new_results(call: Any) -> list[Any]:
-    """Return the types of a kernel call's results, without those in the memory of arguments."""
+    """Return the types of a kernel call's results, without results in the memory of arguments."""
     types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
     if call.op == KERNEL_CALLS[0]:
         return types
@@ -277,8 +280,8 @@ def new_results(call: Any) -> list[Any]:
 
 
 def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
-    """Return the value of each of `symbols_of(function)` in a call of that kernel: an expression of the
-    caller's variables.
+    """Return the value of each of `symbols_of(function)` in a call of that kernel, as an expression
+    of the caller's variables.
 
     A variable is the whole extent of some parameter, or a parameter itself.
     """
@@ -294,5 +297,5 @@ def arguments_for(function: PrimFunc, call: Any) -> dict[Any, Any]:
                 values[extent] = size
     missing = [var for var, value in values.items() if value is None]
     if missing:
-        raise ValueError(f"a call of a function does not say what its variables {missing} are")
+        raise ValueError(f"a kernel call does not give its variables {missing} any value")
     return values

@@ -1,4 +1,4 @@
-"""Queries about functions: their reads, writes and loops; and their versions in float64."""
+"""Queries about functions (their reads, writes and loops), and their versions in float64."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def static_shape(expr: Any) -> tuple[int, ...] | None:
 
 
 def tensors_of(value: Any) -> list[tuple[tuple[Any, ...], str]]:
-    """Return the shape and dtype of each tensor of a Relax value, or of a list of tensor expressions.
+    """Return the shape and dtype of each tensor in a Relax value or a list of tensor expressions.
     Symbolic extents stay expressions."""
     if isinstance(value, list):
         types = [(part.shape, part.dtype) for part in value]
@@ -79,15 +79,15 @@ def loads_in(block: Any) -> list[Any]:
 
 
 def variables_of(expr: Any) -> set[Any]:
-    """Return the variables an index expression depends on."""
+    """Return the variables on which an expression depends."""
     found: set[Any] = set()
     tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.add), order="post")
     return found
 
 
 def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
-    """Return the constant factors of `variables` in an index, then the rest that is added to them; None if
-    the index is not linear in them."""
+    """Return the constant factors of `variables` in an index, and last the rest that is added to
+    them; None if the index is not linear in the variables."""
     *factors, added = detect_linear_equation(expr, list(variables)) or [None]
     if not factors or not all(isinstance(factor, tirx.IntImm) for factor in factors):
         return None
@@ -97,8 +97,8 @@ def linear_in(expr: Any, variables: Sequence[Any]) -> list[Any] | None:
 def inverse_of(
     indices: Sequence[Any], extents: Mapping[Any, int]
 ) -> Callable[[Sequence[Any]], dict[Any, Any]] | None:
-    """Return the inverse of `indices` as a function of variables of these extents, from 0 on: it
-    maps values of the indices to those of the variables. None if `indices` is not a bijection."""
+    """Return the inverse of `indices`, a function of variables of these extents, from 0 on: it maps
+    values of the indices to values of the variables. None if `indices` is not a bijection."""
     ranges = {var: tvm.ir.Range(0, extent) for var, extent in extents.items()}
     found = iter_affine_map.detect_iter_map(
         list(indices),
@@ -139,7 +139,7 @@ NODES = SimpleNamespace(
 
 
 def nodes_in(root: Any, kind: type) -> list[Any]:
-    """Return all nodes of one of the kinds in NODES under a function, statement or expression."""
+    """Return all nodes of `kind`, one of NODES, under a function, statement or expression."""
     found: list[Any] = []
     tvm_ffi.structural_walk(root, (kind, found.append), order="post")
     return found
@@ -152,8 +152,8 @@ _FIXED_WIDTH = ("reinterpret", "extern", "llvm", "call_packed", "access_ptr", "a
 def in_float64(module: IRModule) -> IRModule:
     """Return the module with float64 in place of every narrower floating-point type.
 
-    Constants keep their values; integers and booleans keep their types. Raises ValueError naming a
-    call that cannot be carried out in another type.
+    Constants keep their values; integers and booleans keep their types. Raises ValueError, naming
+    the call, if a call cannot be computed in another type.
     """
     described = json.loads(tvm.ir.save_json(module))
     for node in described["nodes"]:
@@ -182,8 +182,8 @@ def calls_of(module: IRModule, name: str) -> list[str]:
 
 
 def estimate_flops(function: PrimFunc) -> int:
-    """Return the number of arithmetic operations of a PrimFunc by TVM's estimate, including comparisons
-    and padding.
+    """Return the number of arithmetic operations of a PrimFunc by TVM's estimate, including
+    comparisons and padding.
 
     Raises TuningError if TVM cannot estimate its body.
     """
@@ -195,7 +195,8 @@ def estimate_flops(function: PrimFunc) -> int:
 
 
 def parameter_bytes(function: PrimFunc) -> list[int]:
-    """Return the size of each parameter of a PrimFunc. Raises TuningError if an extent is not a number."""
+    """Return the size of each parameter of a PrimFunc, in bytes. Raises TuningError if an extent is
+    not a number."""
     sizes = []
     for number, buffer in enumerate(function.params):
         bits = int(tvm.DataType(str(buffer.dtype)).bits)
@@ -211,7 +212,7 @@ def parameter_bytes(function: PrimFunc) -> list[int]:
 
 
 def element_bytes(dtype: Any) -> int:
-    """Return the size of an element of a dtype in memory, also for booleans."""
+    """Return the bytes of an element of a dtype in memory, also for booleans."""
     return max(1, int(tvm.DataType(str(dtype)).bits) // 8)
 
 
@@ -219,10 +220,10 @@ def lowered_loops(module: IRModule, select_branches: bool = True) -> IRModule:
     """Lower scheduled blocks to loops over flat buffers; the loops keep their kinds.
 
     This is the beginning of TVM's own pipeline up to the flattening of buffers. Staging, software
-    pipelining, virtual threads and barriers are where the compiled kernel has them, but vectorised
-    and unrolled loops are still loops.
+    pipelining, virtual threads and barriers are as in the compiled kernel, but vectorised and
+    unrolled loops are still loops.
 
-    With `select_branches`, choices between loaded values become branches, as they do in the end for
+    With `select_branches`, choices between loaded values become branches, as they finally do in
     code that is not vectorised. In code still to be vectorised, branches would break up vectors.
     """
     passes = s_tir.transform

@@ -1,13 +1,13 @@
 """Gives integer data NumPy's arithmetic: it wraps around, and never ends the process.
 
-TVM treats integers as unbounded, as indices are, and tells LLVM that none overflows: it folds
+TVM treats integers as unbounded, like indices, and tells LLVM that none overflows: it folds
 `x + 1 > x` to true, and turns a product of int32 that is cast to int64 into one of int64. A
-processor raises a signal for a division by 0, and of the least integer by -1. So arithmetic of
-integer data in CPU code becomes calls of functions, which no simplifier looks into and which LLVM
-inlines. A division by 0 gives 0, and the least integer divided by -1 gives itself.
+processor raises a signal for a division by 0, and for the least integer divided by -1. So
+arithmetic of integer data in CPU code becomes calls of functions. No simplifier looks into them,
+and LLVM inlines them. A division by 0 gives 0, and the least integer divided by -1 gives itself.
 
-The functions are in LLVM's language rather than TVM expressions, because TVM's own floordiv repeats
-both operands: a few nested ones took minutes.
+The functions are LLVM IR rather than TVM expressions, because TVM's own floordiv repeats both
+operands: a few nested divisions took minutes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _called(call: Any) -> Any:
 
 def of_data(module: IRModule, target: Target | None = None) -> IRModule:
     """Replace arithmetic of integer data in a module's PrimFuncs for CPUs, so that TVM does not
-    treat it as arithmetic of indices. `target` is the functions' target if they do not name it."""
+    treat it as arithmetic of indices. `target` is the target of functions that do not name one."""
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
@@ -70,7 +70,7 @@ def of_data(module: IRModule, target: Target | None = None) -> IRModule:
 
 
 def _replaced(node: Any) -> Any:
-    """Return the replaced operation; the operation itself if it is on indices or floats."""
+    """Return the replaced operation; return operations on indices or floats unchanged."""
     dtype = str(node.ty)
     if not dtype.startswith(("int", "uint")) or not (_reads(node.a) or _reads(node.b)):
         return node
@@ -103,7 +103,7 @@ def _definition(function: re.Match[str]) -> str:
     if kind in ("add", "sub", "mul"):
         lines = [f"%result = {kind} {of} %a, %b"]
     else:
-        # %d is %b, or 1 where %b is fatal: the quotient is then %a, multiplied by 0 or -1.
+        # %d is %b, or 1 if %b is fatal: the quotient is then %a, multiplied by 0 or -1.
         lines = [
             f"%zero = icmp eq {of} %b, {zero}",
             f"%minus = icmp eq {of} %b, {minus}" if not unsigned else "",
@@ -136,6 +136,6 @@ def _definition(function: re.Match[str]) -> str:
                 ]
                 quotient = "%signed"
             lines.append(f"%result = select {bits} %zero, {of} {zero}, {of} {quotient}")
-    # linkonce_odr: once in a program, however many linked modules define the same function.
+    # linkonce_odr: one copy in a program, however many linked modules define the same function.
     head = f"define linkonce_odr {of} @{function[0]}({of} %a, {of} %b) alwaysinline {{"
     return "\n".join([head, *lines, f"ret {of} %result", "}", ""])

@@ -1,4 +1,4 @@
-"""Functions in LLVM IR that statements call, and a workaround for a fault of LLVM's vectoriser."""
+"""Functions in LLVM IR that statements call, and a workaround for a bug in LLVM's vectoriser."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.tir.functions import NODES, nodes_in, variables_of
 
 _NO_VECTORS = "needle_one_by_one"
-# An empty instruction, of which LLVM knows only that it must be executed: the loop's own memory
-# accesses stay as free to move as before.
+# An empty instruction. LLVM knows only that it must be executed, so the loop's own memory accesses
+# stay as free to move as before.
 _DEFINITION = f"""
 define linkonce_odr i32 @{_NO_VECTORS}() alwaysinline {{
   call void asm sideeffect "", ""() memory(inaccessiblemem: readwrite)
@@ -31,7 +31,7 @@ def defining(
     pattern: re.Pattern[str],
     definitions: Callable[[list[re.Match[str]], PrimFunc], str],
 ) -> IRModule:
-    """Add to each function of a module the IR of the functions it calls by names of a pattern."""
+    """Add to each function of a module the IR of the functions it calls by names like `pattern`."""
     for variable, function in list(module.functions_items()):
         if not isinstance(function, PrimFunc):
             continue
@@ -51,7 +51,7 @@ def masked_loops(module: IRModule) -> IRModule:
     """Keep LLVM from vectorising loops of a lowered module whose variable is masked.
 
     LLVM 22 vectorises them wrongly: in `for i in range(16)` with four branches that each read
-    x[i & 3], it takes the elements for 16 neighbours. Loops meant to be vectorised are vectorised
+    x[i & 3], it takes the elements of 16 neighbours. Loops that should be vectorised are vectorised
     before LLVM sees them.
     """
     for variable, function in list(module.functions_items()):

@@ -1,4 +1,4 @@
-"""Blocks and the loop nests around them, built and changed without a schedule."""
+"""Builds and changes blocks, and the loop nests around them, without a schedule."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def _in_loops(axes: Sequence[Any], block: Any) -> Any:
 def with_root(
     function: PrimFunc, nests: Sequence[Any], buffers: Sequence[Any], dropped: Sequence[Any] = ()
 ) -> PrimFunc:
-    """Return the function with other nests in its root block, and `buffers` besides its own, without those
-    `dropped`."""
+    """Return the function with other nests in its root block, with `buffers` added to the block's
+    own and `dropped` removed."""
     realize = function.body
     root = realize.block
     body = tirx.SeqStmt(list(nests)) if len(nests) > 1 else nests[0]
@@ -108,7 +108,7 @@ def realize(values: Sequence[Any], block: Any, condition: Any = True) -> Any:
 
 
 def renewed(block: Any) -> Any:
-    """Return a copy of a block, or of loops, with variables of its own for all loops, axes, definitions
+    """Return a copy of a block, or of loops, with new variables for all loops, axes, definitions
     and buffers within it."""
     blocks = nodes_in(block, NODES.sblock)
     own = [axis.var for each in blocks for axis in each.iter_vars]
@@ -129,8 +129,8 @@ def combined(
 ) -> Any:
     """Combine the first `count` (a power of 2) elements of buffer row `lanes[where]` into one.
 
-    They are read as one vector, whose halves are combined: if a vector is stored and then read in
-    parts, LLVM goes through integers.
+    The elements are read as one vector, whose halves are combined: if a vector is stored and then
+    read in parts, LLVM goes through integers.
     """
     dtype = str(lanes.dtype)
     value = _vector(lanes, where, count)
@@ -151,7 +151,7 @@ def combined(
 
 
 def across(lanes: Any, where: Sequence[Any], count: int, reduction: str) -> Any:
-    """Like `combined`, by one of LLVM's vector reductions, such as "fmaximum"."""
+    """Combine like `combined`, by one of LLVM's vector reductions, such as "fmaximum"."""
     bits = str(lanes.dtype).removeprefix("float")
     name = f"llvm.vector.reduce.{reduction}.v{count}f{bits}"
     return tirx.call_llvm_pure_intrin(str(lanes.dtype), name, _vector(lanes, where, count))
@@ -166,8 +166,8 @@ def _vector(lanes: Any, where: Sequence[Any], count: int) -> Any:
 def loop(
     extent: int, body: Callable[[Any], Any], kind: str = "serial", dtype: str = "int64"
 ) -> Any:
-    """Return a loop around the statement that `body` returns for its variable, of a kind of TVM's
-    `ForKind` in lower case; the statement alone if it would run once."""
+    """Return a loop around the statement that `body` returns for its variable. `kind` is one of
+    TVM's `ForKind` in lower case. If the loop would run once, return the statement alone."""
     start, count = tirx.const(0, dtype), tirx.const(extent, dtype)
     if extent == 1:
         return body(start)
@@ -176,7 +176,7 @@ def loop(
 
 
 def region(buffer: Any, start: Sequence[Any], extents: Sequence[int]) -> Any:
-    """Return the region of a buffer from `start`, with so many elements along each axis."""
+    """Return the region of a buffer from `start`, with `extents` elements along the axes."""
     parts = zip(start, extents, strict=True)
     return buffer[tuple(slice(first, first + count) for first, count in parts)]
 
@@ -189,8 +189,8 @@ def written(
     kept: Sequence[Any],
     annotations: Mapping[str, Any],
 ) -> Any:
-    """Return a block of any statement in one loop per axis. It writes one region, and keeps temporaries in
-    the buffers `kept`."""
+    """Return a block of any statement in one loop per axis. It writes one region, and keeps
+    temporaries in the buffers `kept`."""
     known = {
         load.source: load.source
         for load in nodes_in(body, tvm.ir.expr.TensorLoad)
@@ -207,7 +207,7 @@ def register_reduction(combine: Callable[[Any, Any], Any], start: Callable[[str]
     """Register a reduction with TVM, so that `rfactor` and several threads can share it.
 
     `combine(a, b)` must be associative, and `start(dtype)` its neutral element. Both are called for
-    every dtype that TVM meets, and must return exactly the form in which a block states them.
+    every dtype that TVM meets, and must return exactly the form that blocks use.
     """
     register = tvm.get_global_func("s_tir.schedule.RegisterReducer")
     given = [

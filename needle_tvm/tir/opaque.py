@@ -17,10 +17,10 @@ def register() -> None:
         ("TScriptPrinterName", "needle_opaque"),
     ):
         tvm.ir.register_op_attr(_NAME, attribute, value)
-    # At the lowering of intrinsics: after everything that simplifies.
+    # Lowered with the intrinsics: after every pass that simplifies.
     tirx.op.register_intrin_lowering(_NAME, target="default", f=lambda call: call.args[0])
 
 
 def opaque(x: Any, number: int = 0) -> Any:
-    """x, as a value that the simplifier cannot see; it differs from x with another `number`."""
+    """Return x as a value that the simplifier cannot see; another `number` is another value."""
     return tirx.call_intrin(str(x.ty), _NAME, x, number)

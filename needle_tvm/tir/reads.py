@@ -14,13 +14,13 @@ from needle_tvm.tir.functions import NODES, linear_in, nodes_in, variables_of
 
 
 def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
-    """Describe a wrong read of tensor expressions; None if none is seen.
+    """Describe a wrong read in tensor expressions; None if none is found.
 
-    A read is wrong if it certainly is: a linear index is out of bounds at some point of the loops,
-    or any other index is at every point. Reads under a condition, or at an index read from another
-    tensor, may be right. A read under a Select whose index is clamped is wrong whatever its bounds
-    if the condition says something of the index: TVM simplifies each side by it, which may take the
-    clamp away, and code computes both sides.
+    Only reads that are certainly wrong count: a linear index that is out of bounds at some point of
+    the loops, or any other index that is out of bounds at every point. Reads under a condition, or
+    at an index read from another tensor, may be right. A read under a Select with a clamped index
+    is wrong, whatever its bounds, if the condition depends on the index: TVM simplifies each side
+    by the condition, which may remove the clamp, and the code computes both sides.
     """
     inputs = {tensor.op: number for number, tensor in enumerate(flat(operands))}
     found, waiting = set(), [tensor.op for tensor in results]
@@ -40,13 +40,14 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
 
 
 def flat(operands: Sequence[Any]) -> list[Any]:
-    """Tensors, including those in nested tuples."""
+    """Return the tensors, including those in nested tuples."""
     parts = ([each] if isinstance(each, te.Tensor) else flat(each) for each in operands)
     return [tensor for part in parts for tensor in part]
 
 
 def _outside(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """Return a read outside of a tensor that an operation certainly makes; None if none is seen."""
+    """Return a description of a read outside of a tensor that an operation certainly makes; None
+    if none is found."""
     ranges: dict[Any, tuple[int, int]] = {}
     analyzer = tvm.sym.Analyzer()
     for axis in (*operation.axis, *operation.reduce_axis):
@@ -77,7 +78,8 @@ def _named(tensor: Any, inputs: Mapping[Any, int]) -> str:
 
 
 def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
-    """Return a read under a Select at an index that the Select's condition may simplify."""
+    """Return a description of a read under a Select at an index that the Select's condition may
+    simplify; None if none is found."""
     for body in operation.body:
         for choice in nodes_in(body, NODES.select):
             asked = _asked(choice.condition)
@@ -94,7 +96,7 @@ def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
 
 
 def _asked(condition: Any) -> set[Any]:
-    """Return the loop variables that a condition says something of; what it reads is of none."""
+    """Return the loop variables on which a condition depends, except through tensors it reads."""
 
     def unread(call: Any) -> Any:
         return tirx.const(0, str(call.ty)) if call.op == _LOAD else call
@@ -110,7 +112,7 @@ def _is_clamped(index: Any) -> bool:
 
 
 def _bounds(index: Any, ranges: dict[Any, tuple[int, int]], analyzer: Any) -> tuple[int, int, bool]:
-    """Return the least and largest value of an index, and whether it takes both."""
+    """Return the least and greatest value of an index, and whether it takes both."""
     linear = linear_in(index, list(ranges))
     if linear is None or not isinstance(linear[-1], tirx.IntImm):
         bound = analyzer.const_int_bound(analyzer.simplify(index))
@@ -135,7 +137,7 @@ def _loads(root: Any) -> list[Any]:
 
 
 def _unconditional(body: Any) -> list[Sequence[Any]]:
-    """Return the tensor and the indices of each load of a body that is under no condition."""
+    """Return the tensor and the indices of each load in a body that is under no condition."""
     conditions = [
         *nodes_in(body, NODES.select),
         *nodes_in(body, tirx.And),

@@ -1,7 +1,7 @@
 """Statements of lowered functions: loop nests, buffers over memory, and shared parallel regions.
 
-TVM's code generator for CPUs has three pragmas for a region (`codegen_cpu.cc`). A launch point
-wakes the pool; parallel loops inside are distributed over the threads that came; and after a
+TVM's code generator for CPUs has pragmas for a region (`codegen_cpu.cc`). A launch point wakes the
+thread pool, and parallel loops inside are distributed over the threads that it woke. After a
 statement with a barrier, all threads wait for each other.
 """
 
@@ -17,7 +17,7 @@ from needle_tvm.tir.functions import linear_in, lowered_loops, module_of, variab
 
 _LAUNCH, _BARRIER = "pragma_parallel_launch_point", "pragma_parallel_barrier_when_finish"
 _LOOPS = (tirx.ForKind.SERIAL, tirx.ForKind.PARALLEL)
-_TASK = 1000  # instructions of a body, beside which a call's are less than 1 %
+_TASK = 1000  # instructions of a body: beside so many, a call's are less than 1 %
 _FUNCTION = 12  # instructions of exp and the like
 _POINTERS = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("buffer_data", "address_of"))
 _FALLIBLE = tuple(tvm.ir.Op.get(f"tirx.{name}") for name in ("tvm_call_packed", "tvm_call_cpacked"))
@@ -31,8 +31,8 @@ def lowered(function: PrimFunc, target: Target) -> PrimFunc:
 
 
 def from_the_start(function: PrimFunc) -> PrimFunc:
-    """Return a lowered function whose arguments begin where their memory does, in one that places them
-    itself: those of statements that an op wrote may begin anywhere."""
+    """Return a lowered function whose arguments begin where their memory does, for a caller that
+    places them itself: arguments of statements that an op wrote may begin anywhere."""
     values: dict[Any, Any] = {}
     for buffer in filter(tirx.is_buffer_var, function.params):
         if isinstance(buffer.elem_offset, tirx.Var):
@@ -48,7 +48,7 @@ def from_the_start(function: PrimFunc) -> PrimFunc:
 def copied(function: PrimFunc) -> tuple[PrimFunc, list[Any]]:
     """Return a copy of a lowered function, and its body's statements.
 
-    All its variables are new, so that another copy can be in the same function.
+    All its variables are new, so that one function can hold several copies.
     """
     copy = s_tir.renew_defs(function)
     body = copy.body
@@ -62,8 +62,8 @@ def calling_tasks(
     lanes: int,
     add: Callable[[PrimFunc], Any],
 ) -> PrimFunc:
-    """Return a scheduled function, given as `lowered` as well, whose nests call the functions that a
-    region of it calls (`tasks.shared`)."""
+    """Return a scheduled function whose nests call the functions that a region of it would call
+    (`tasks.shared`). `lowered` is the same function after lowering."""
     copy, statements = copied(lowered)
     steps = [tasks.shared(each, {}, add) for each in bodies_apart(statements, symbolic, lanes)]
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", in_sequence(steps)))
@@ -81,8 +81,8 @@ def is_shared_allocation(statement: Any) -> bool:
 
 
 def is_parallel(statement: Any) -> bool:
-    """Return whether a statement is a parallel loop with no parallel loop inside, or a choice between such
-    loops."""
+    """Return whether a statement is a parallel loop with no parallel loop inside, or a choice
+    between such loops."""
     if isinstance(statement, tirx.IfThenElse):
         return all(map(is_parallel, _branches(statement)))
     if not isinstance(statement, tirx.For) or statement.kind != tirx.ForKind.PARALLEL:
@@ -105,8 +105,8 @@ def is_serial_loop(statement: Any) -> bool:
 
 
 def choice_of_nests(statement: Any) -> Any:
-    """Return a choice by size between loop nests, some of them parallel, as a choice between parallel ones
-    alone, their bodies `tasks.apart`; None for any other statement."""
+    """Return a choice by size between loop nests as a choice between parallel nests only, with
+    their bodies `tasks.apart`; None for any other statement."""
     if isinstance(statement, tirx.IfThenElse):
         branches = [choice_of_nests(each) for each in _branches(statement)]
         if None in branches:
@@ -119,15 +119,17 @@ def choice_of_nests(statement: Any) -> Any:
 
 
 def bodies_apart(statements: Sequence[Any], symbolic: bool, lanes: int | None) -> list[Any]:
-    """Statements whose nests have bodies that are `tasks.apart`: all of symbolic extents, and with
-    `lanes` of others those that run long enough for a call to cost nothing."""
+    """Return statements whose nests have bodies that are `tasks.apart`: all bodies if extents are
+    symbolic; otherwise, with `lanes`, the bodies that run long enough for a call to cost
+    nothing."""
     if symbolic:
         return [choice_of_nests(each) or each for each in statements]
     return list(statements) if lanes is None else [_body_apart(each, lanes) for each in statements]
 
 
 def _body_apart(statement: Any, lanes: int) -> Any:
-    """Return a loop of known extent with its body `tasks.apart`; any other statement as it is."""
+    """Return a loop of known extent with its body `tasks.apart`; return other statements as they
+    are."""
     if not isinstance(statement, tirx.For) or statement.kind not in _LOOPS:
         return statement
     if buffers_in(statement) is None or instructions(statement.body, lanes) < _TASK:
@@ -141,7 +143,7 @@ def in_sequence(statements: Sequence[Any]) -> Any:
 
 
 def serial(nest: Any) -> Any:
-    """Return a nest as one thread runs it."""
+    """Return a nest in the form that one thread runs."""
     if not is_parallel(nest):
         return nest
     if isinstance(nest, tirx.IfThenElse):
@@ -150,7 +152,7 @@ def serial(nest: Any) -> Any:
 
 
 def all_serial(statement: Any) -> Any:
-    """Return a statement as one thread runs it, whatever it holds."""
+    """Return a statement in the form that one thread runs, with any parallel loops in it serial."""
 
     def serial_loop(node: Any) -> Any:
         if node.kind != tirx.ForKind.PARALLEL:
@@ -161,12 +163,13 @@ def all_serial(statement: Any) -> Any:
 
 
 def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
-    """Return one parallel loop whose iterations do those of `first` and then of `second`; None if an
-    iteration of one may access what another iteration of the other does.
+    """Return one parallel loop whose iterations run those of `first` and then those of `second`.
+    Return None if an iteration of one may access memory that another iteration of the other
+    accesses too.
 
-    `key_of` gives the key of the value that a buffer is memory of, for values that one of the nests
-    writes and the other accesses. All accesses to such a value must lie, in iteration i of both
-    loops, in [i * n, (i + 1) * n) for one n.
+    `key_of` returns the key of the value in whose memory a buffer lies, for values that one nest
+    writes and the other accesses. All accesses to such a value in iteration i of both loops must
+    lie in [i * n, (i + 1) * n), for one n.
     """
     if not all(isinstance(nest, tirx.For) and is_parallel(nest) for nest in (first, second)):
         return None
@@ -197,7 +200,8 @@ def joined(first: Any, second: Any, key_of: Callable[[Any], Any]) -> Any:
 def _part(
     indices: Sequence[Any], variable: Any, bounds: Mapping[Any, tuple[int, int]]
 ) -> int | None:
-    """Return the n for which an index lies in [variable * n, (variable + 1) * n), if it is known."""
+    """Return the n for which an index lies in [variable * n, (variable + 1) * n); None if it is not
+    known."""
     if len(indices) != 1:
         return None
     used = variables_of(indices[0])
@@ -212,8 +216,8 @@ def _part(
 
 
 def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
-    """Return a nest without the branches that `decide(condition)` rules out; it returns None if a
-    condition may hold or not."""
+    """Return a nest without the branches that `decide(condition)` rules out. `decide` returns None
+    if a condition may or may not hold."""
     if not isinstance(nest, tirx.IfThenElse):
         return nest
     decided = decide(nest.condition)
@@ -223,17 +227,17 @@ def chosen(nest: Any, decide: Callable[[Any], bool | None]) -> Any:
 
 
 def _choice(condition: Any, branches: Sequence[Any]) -> Any:
-    """Return the inverse of `_branches`."""
+    """Return the choice between branches: the inverse of `_branches`."""
     first, *others = branches
     return tirx.IfThenElse(condition, first, others[0] if others else None)
 
 
 def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = None) -> int:
-    """Return an estimate of a statement's instructions: its loads, stores and function calls.
+    """Estimate a statement's instructions: its loads, stores and function calls.
 
-    A vectorised loop takes one for every `lanes` iterations, a function such as exp takes a dozen.
-    `sizes` are those of symbolic extents; it selects the branch of a choice by size. A loop of
-    unknown extent counts once, and so does a statement under another condition.
+    A vectorised loop counts once for every `lanes` iterations; a function such as exp counts as a
+    dozen. `sizes` are the values of symbolic extents, and select the branch of a choice by size. A
+    loop of unknown extent counts once, and so does a statement under another condition.
     """
     count, pending = 0, [(statement, 1)]
     while pending:
@@ -261,10 +265,10 @@ def instructions(statement: Any, lanes: int, sizes: Mapping[Any, int] | None = N
 
 
 def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
-    """Return the buffers that a statement accesses, and those among them that it writes.
+    """Return the buffers that a statement accesses, and the buffers among them that it writes.
 
-    None if it also uses buffers' addresses, so that this is unknown, or if it may end with an
-    error: the other threads would wait for it for ever.
+    Return None if it also uses buffers' addresses, so that accesses are unknown, or if it may end
+    with an error: the other threads would wait for it for ever.
     """
     calls = _found(statement, tvm.ir.expr.Call)
     if any(call.op in _POINTERS for call in calls) or may_fail(statement):
@@ -295,8 +299,8 @@ def _known(expr: Any, sizes: Mapping[Any, int] | None) -> int | None:
 
 
 def is_sized(buffer: Any, symbols: Collection[Any]) -> bool:
-    """Return whether the shape of a buffer is known but for `symbols`, and its first element is where its
-    memory begins: not so in buffers of statements that an op wrote itself."""
+    """Return whether the shape of a buffer is known except for `symbols`, and its first element is
+    where its memory begins. Buffers of statements that an op wrote itself may begin elsewhere."""
     if not isinstance(buffer.elem_offset, (int, tirx.IntImm, type(None))):
         return False
     extents = [each for each in buffer.shape if not isinstance(each, int)]
@@ -313,11 +317,12 @@ def declared_over(buffer: Any, memory: Any) -> Any:
 
 
 def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
-    """Return a nest in which some one-dimensional buffers are parts of others: (other, first element).
+    """Return a nest whose buffers in `places` are parts of others. All of them have one axis.
+    `places` maps a buffer to the other buffer and the first element there.
 
-    Loads and stores name the other buffer itself. TVM's code generator would take a view declared
-    over an address inside it for separate memory, and LLVM could then reorder accesses to parts
-    that overlap.
+    Loads and stores name the other buffer itself. If instead a view were declared over an address
+    inside it, TVM's code generator would treat the view as separate memory, and LLVM could reorder
+    accesses to parts that overlap.
     """
 
     def load(node: Any) -> Any:
@@ -339,8 +344,8 @@ def placed_in(nest: Any, places: Mapping[Any, tuple[Any, Any]]) -> Any:
 
 
 def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
-    """Return a nest that stores all that it stores to `buffer` to `other` as well; None if it reads
-    `buffer`, as a sum does that is kept there."""
+    """Return a nest that also stores to `other` all that it stores to `buffer`; None if it reads
+    `buffer`, as it does for a sum that is kept there."""
     if any(load.source.same_as(buffer) for load in _found(nest, tvm.ir.expr.TensorLoad)):
         return None
 
@@ -354,8 +359,8 @@ def stored_twice(nest: Any, buffer: Any, other: Any) -> Any:
 
 
 def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFunc:
-    """Return a function of statements, as TVM's scheduled functions are."""
-    # TVM's graph passes look into functions, and expect the root block that all begin with.
+    """Return a function of statements, in the form of TVM's scheduled functions."""
+    # TVM's graph passes look into functions, and expect the root block with which all begin.
     body = in_sequence(statements) if statements else tirx.Evaluate(0)
     root = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body))
     function = PrimFunc(list(parameters), root)
@@ -365,8 +370,8 @@ def function_of(parameters: Sequence[Any], statements: Sequence[Any]) -> PrimFun
 def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
     """Return the statements of one parallel region, with a barrier between phases.
 
-    A phase is a list of nests. A nest that is not parallel runs on one thread. Leading and trailing
-    phases of only such nests run before the other threads are woken, and after they are done.
+    A phase is a list of nests. A nest that is not parallel runs on one thread. Leading phases with
+    only such nests run before the other threads wake, and trailing ones after they have finished.
     """
     shared = [n for n, phase in enumerate(phases) if any(is_parallel(nest) for nest in phase)]
     first, end = (shared[0], shared[-1] + 1) if shared else (len(phases), len(phases))
@@ -386,13 +391,14 @@ def region(phases: Sequence[Sequence[Any]]) -> list[Any]:
 
 
 def steps_of(phases: Sequence[Sequence[Any]], several: bool) -> list[Any]:
-    """Return the statements of a step of a loop. With `several` threads, they wait for each other after
-    each phase."""
+    """Return the statements of a step of a loop. With `several` threads, the threads wait for each
+    other after each phase."""
     return [_phase(p, True) if several else in_sequence(list(p)) for p in phases]
 
 
 def loop(variable: Any, length: Any, steps: Sequence[Any], several: bool) -> list[Any]:
-    """Return a loop over steps, those of `steps_of`: with `several` threads, one parallel region."""
+    """Return a loop over `steps`, from `steps_of`; with `several` threads, as one parallel
+    region."""
     if not steps:
         return []
     zero = tirx.const(0, "int64")

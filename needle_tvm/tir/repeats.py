@@ -14,7 +14,7 @@ from needle_tvm.tir.functions import NODES, nodes_in, simplified, variables_of
 
 
 def plain_repeats(module: IRModule) -> IRModule:
-    """Make every vectorised loop of a module's PrimFuncs plain that repeats a bfloat16 number."""
+    """Make every vectorised loop that repeats a bfloat16 number plain, in a module's PrimFuncs."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc):
             body = tvm_ffi.structural_map(function.body, (tirx.For, _plain))

@@ -1,13 +1,14 @@
-"""Reads of vectors whose elements are near each other, as reads of whole vectors and a shuffle.
+"""Reads vectors whose elements are near each other as whole vectors, and shuffles them.
 
     y[i * 16 + (0 .. 15)] = x[i * 8 + (0 .. 15) // 2]
 
-repeats each element, and LLVM would read and insert 16 single ones. It becomes
+repeats each element, and LLVM would read and insert 16 single elements. It becomes
 
     y[i * 16 + (0 .. 15)] = shuffle(x[i * 8 + (0 .. 7)], 0, 0, 1, 1, ..)
 
-and the same for elements at a stride, in reverse, and at rests of a position. No element outside of
-the first and the last one is read. This comes after TVM's own passes, which make the vectors.
+The same holds for elements at a stride, in reverse order, and at remainders of a position. No
+element before the first or after the last one is read. This runs after TVM's own passes, which make
+the vectors.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm, tvm_ffi
 from needle_tvm.target.info import target_info
 from needle_tvm.tir.functions import NODES, nodes_in
 
-_MOST = 4  # vectors that one is shuffled from
+_MOST = 4  # vectors from which one is shuffled
 _ELEMENTS = ("float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "int64")
 _ARITHMETIC: Any = (tirx.Add, tirx.Sub, tirx.Mul, *NODES.division)
 
-Split = tuple[Any, list[int]]  # of a vector of integers: a scalar, and what each lane adds to it
+Split = tuple[Any, list[int]]  # a vector of integers: a scalar, and what each lane adds to it
 
 
 def shuffled_reads(module: IRModule) -> IRModule:
@@ -58,12 +59,13 @@ def _shuffled(body: Any) -> Any:
 
 
 def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
-    """Return the read by as few vectors as cover its elements; itself if it takes too many."""
+    """Return the read as the fewest vectors that cover its elements; the read itself if those are
+    too many."""
     lanes, first, last = len(added), min(added), max(added)
     width = min(lanes, last - first + 1)
     begins = [*range(first, last + 2 - width, width)]
     if begins[-1] + width <= last:
-        begins.append(last + 1 - width)  # it ends with the last element
+        begins.append(last + 1 - width)  # the last vector ends with the last element
     if width == 1 or len(begins) > _MOST:
         return load
     vectors = [
@@ -74,7 +76,8 @@ def _from_vectors(load: Any, start: Any, added: Sequence[int]) -> Any:
     for each in added:
         number = max(i for i, begin in enumerate(begins) if begin <= each)
         places.append(tirx.const(number * width + each - begins[number], "int32"))
-    # TVM takes no more places than there are elements: some are given twice, and read once.
+    # TVM takes no more places than there are elements, so some vectors are passed twice; they are
+    # read once.
     return tirx.Shuffle(vectors * -(-lanes // (width * len(vectors))), places)
 
 
@@ -119,7 +122,7 @@ class _Splitting:
             return None
         if isinstance(vector, tirx.Mul):
             return a[0] * _like(a[0], number), [x * number for x in a[1]]
-        # a[0] is base plus a multiple of the divisor, or each call has rests of its own.
+        # a[0] must be base plus a multiple of the divisor; otherwise remainders differ by call.
         modular = self._analyzer.modular_set(a[0])
         if int(modular.coeff) % number:
             return None

@@ -1,9 +1,9 @@
-"""Buffers of scope "local", for a CPU.
+"""Puts buffers of scope "local" on the stack, for a CPU.
 
 Before: small buffers of scope "local" in the host's functions: the tiles of kernels.
 
-After: they lie on the stack, where LLVM keeps them in registers. TVM would take each from a pool
-of the thread and give it back, once per tile, and write the tile's sums to memory for that.
+After: they lie on the stack, where LLVM keeps them in registers. TVM would take each buffer from a
+pool of the thread and give it back, once per tile, and write the tile's sums to memory for that.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from needle_tvm._tvm.names import IRModule, PrimFunc, tirx, tvm
 from needle_tvm.tir import nests
 from needle_tvm.tir.functions import nodes_in
 
-# Bytes of a buffer, and of all those of a function. Twice the vector registers of AVX-512 hold any
-# tile; a larger buffer costs more to fill than to take from the pool.
+# Bytes of a buffer, and of all such buffers of a function. Twice the vector registers of AVX-512
+# hold any tile; a larger buffer costs more to fill than to take from the pool.
 LARGEST, MOST = 1 << 12, 1 << 17
 _ON_STACK = "disable_lower_builtin"  # TVM's annotation
 
 
 def on_the_stack(module: IRModule) -> IRModule:
-    """Mark the buffers of functions that TVM's pipeline has lowered. Of a function with more than
+    """Mark the buffers of functions that TVM's pipeline has lowered. If a function has more than
     `MOST` bytes of them, the rest stay in the pool."""
     for name, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and (body := _marked(function)) is not None:
@@ -58,7 +58,7 @@ def _marked(function: PrimFunc) -> Any:
 
 
 def size_of(buffer: Any) -> float:
-    """Return the bytes of a buffer, of vectors too; infinity if an extent is not a number."""
+    """Return the bytes of a buffer, also of vectors; infinity if an extent is not a number."""
     extents = [getattr(each, "value", each) for each in buffer.shape]
     if not all(isinstance(each, int) for each in extents):
         return math.inf

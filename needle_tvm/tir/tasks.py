@@ -1,18 +1,18 @@
-"""Bodies of loops as functions of their own in the generated code, one for all that are equal.
+"""Makes bodies of loops separate functions in the generated code; equal bodies share one function.
 
 LLVM takes more than linear time for a function, and a body that holds a choice between nests is
-long. Layers of equal shapes differ in their buffers alone, so that one function serves them all.
+long. Layers of equal shapes differ only in their buffers, so that one function serves them all.
 
-`apart` marks a body: TVM's code generator makes a function of it that is never inlined. `shared`
-then moves it to a PrimFunc that takes its buffers as pointers:
+`apart` marks a body: TVM's code generator makes it a function that is never inlined. `shared` then
+moves it to a PrimFunc that takes its buffers as pointers:
 
     for p in parallel(n): apart(y[p] = x[p] + 1)
 
     for p in parallel(n): task(x, y, n, p)
 
-The mark is set again around the function's body (`apart_again`). Were it inlined, LLVM could
-reorder accesses of two calls to the same memory: in TVM's code, buffers of different names never
-overlap.
+The mark is set again around the function's body (`apart_again`). If the function were inlined, LLVM
+could reorder accesses of two calls to the same memory: in TVM's code, buffers of different names
+never overlap.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from needle_tvm.tir.functions import variables_of
 Places = Mapping[Any, tuple[Any, Any]]  # buffer -> the buffer it is a part of, and where it begins
 
 _APART, _TASK = "compute_scope", "task"  # TVM's attribute, and a prefix of functions' names
-# The type in which functions take integers. TVM may make a loop's variable an int32, and a cast to
-# the int64 that it was would be gone by then.
+# The type in which functions take integers. TVM may make a loop's variable an int32, and would have
+# lost a cast to the int64 that the variable was.
 _NUMBER = "uint64"
 _INTERNAL = "needle.internal"  # attribute of functions that only other functions call
-_SYMBOL = "needle.symbol"  # attribute of those that functions of other modules call: their name
+_SYMBOL = "needle.symbol"  # attribute of functions that other modules' functions call: their name
 _CPU = 1  # DLPack's number of the device
 
 
 def apart(statement: Any) -> Any:
-    """Return a statement that is a function of its own in the generated code."""
+    """Return a statement that becomes a separate function in the generated code."""
     marked = tirx.AttrStmt(tirx.IntImm("int32", 0), _APART, _TASK, statement)
-    # A statement after it: what TVM 0.27 generates next would count as part of the function.
+    # Another statement must follow: TVM 0.27 would count later code as part of the function.
     nothing = tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.donothing"))
     return tirx.SeqStmt([marked, nothing])
 
@@ -47,7 +47,7 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
     """Return a nest that calls functions in place of the bodies that are `apart`.
 
     `add` enters a function into the module, unless an equal one is there, and returns its global
-    variable. Buffers in `places` are parts of others.
+    variable. The buffers in `places` are parts of other buffers.
     """
 
     def call(mark: Any) -> Any:
@@ -61,8 +61,8 @@ def shared(nest: Any, places: Places, add: Callable[[PrimFunc], Any]) -> Any:
 
 
 def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
-    """Return a module whose functions call, in place of those that `shared` entered into it, the ones that
-    `add` enters into another module."""
+    """Return a module whose functions no longer call the functions that `shared` entered into it:
+    they call those that `add` enters into another module."""
     own = {
         variable: function
         for variable, function in module.functions_items()
@@ -87,7 +87,7 @@ def elsewhere(module: IRModule, add: Callable[[PrimFunc], Any]) -> IRModule:
 
 
 def _used(body: Any) -> list[Any]:
-    """Return the variables and buffers of a statement that it does not define itself, and the variables
+    """Return the variables and buffers that a statement uses but does not define, and the variables
     in these buffers' shapes."""
     found = list(tirx.analysis.undefined_vars(body))
     extents = [extent for each in found if tirx.is_buffer_var(each) for extent in each.shape]
@@ -95,7 +95,7 @@ def _used(body: Any) -> list[Any]:
 
 
 def _given(used: Any, places: Places) -> Any:
-    """What a caller gives for a buffer (its address) or a variable."""
+    """Return the argument that a caller passes for a variable or a buffer (its address)."""
     if used in places:
         memory, first = places[used]
         return tirx.address_of(memory[first])
@@ -129,7 +129,7 @@ def _function(mark: Any, used: list[Any]) -> PrimFunc:
 
 
 def internal(module: IRModule) -> IRModule:
-    """Take the symbols away by which a virtual machine would call the functions of `shared`."""
+    """Remove the symbols by which a virtual machine would call the functions of `shared`."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):
             module.update_func(variable, function.without_attr("global_symbol"))
@@ -137,8 +137,8 @@ def internal(module: IRModule) -> IRModule:
 
 
 def external(module: IRModule) -> IRModule:
-    """Call the functions of `shared` by symbols, so that each can be in a module of its own. The
-    modules are to be linked into one library."""
+    """Call the functions of `shared` by symbols, so that each can be in its own module. The modules
+    must be linked into one library."""
     own = {
         variable: f"needle_{variable.name_hint}"
         for variable, function in module.functions_items()
@@ -159,12 +159,12 @@ def external(module: IRModule) -> IRModule:
 
 
 def apart_again(module: IRModule) -> IRModule:
-    """Mark the bodies of the functions of `shared`, and say on which device they may allocate
+    """Mark the bodies of the functions of `shared`, and note the device on which they may allocate
     memory, as TVM does in functions that have a symbol.
 
-    This comes after TVM has placed allocations. Those of registers that lie outside the mark are
-    memory inside, and a sum in memory takes several times as long. A function ends without a
-    return, which TVM adds as 0.
+    This runs after TVM has placed allocations. Registers that are allocated outside the mark are
+    memory inside it, and a sum in memory takes several times as long. A function ends without a
+    return; TVM adds one that returns 0.
     """
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and _INTERNAL in (function.attrs or {}):

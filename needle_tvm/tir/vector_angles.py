@@ -1,4 +1,4 @@
-"""Formulas of `vector_math` that hold for ordinary arguments, with the C library for all others."""
+"""Formulas of `vector_math` for ordinary arguments; the C library computes all others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def cosine(v: Text, x: Value) -> Value:
 
 
 def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
-    """Return the sine of x + turn * pi / 2: a polynomial of what is left of x beside a
-    multiple of pi / 2."""
+    """Return the sine of x + turn * pi / 2: a polynomial of the remainder of x beside a multiple of
+    pi / 2."""
     if not v.has_fma:
         return v.lane_by_lane(function, x)
     shifted = v.fma(x, v.named("PerHalfPi"), v.named("Round"))
@@ -41,8 +41,8 @@ def _angle(v: Text, x: Value, function: str, turn: int) -> Value:
 
 
 def remainder(v: Text, x: Value, y: Value) -> Value:
-    """C's fmod. The quotient is exact up to 2^22, or 2^51 of float64; where it was rounded up, what
-    is left is below 0."""
+    """Return C's fmod. The quotient is exact up to 2^22, or 2^51 for float64; if it was rounded up,
+    the remainder is below 0."""
     narrow = x.element == "float"
     function = "@fmodf" if narrow else "@fmod"
     if not v.has_fma:
@@ -57,7 +57,7 @@ def remainder(v: Text, x: Value, y: Value) -> Value:
 
 
 def power(v: Text, x: Value, y: Value) -> Value:
-    """C's powf: 2^(y * log2(|x|)) in float64, with the sign and the exceptions of C's."""
+    """Return C's powf: 2^(y * log2(|x|)) in float64, with C's sign and exceptions."""
     if not v.has_fma:
         return v.lane_by_lane("@powf", x, y)
     zero, one, infinity = v.wide(0.0), v.wide(1.0), v.wide(float("inf"))
@@ -71,7 +71,7 @@ def power(v: Text, x: Value, y: Value) -> Value:
     t = v.select(t < least, least, t)
     result = v.cast("fptrunc", _exp2(v, t), "float")
     result = v.select(base.equals(one), v.constant(1.0), result)
-    # A whole exponent keeps the sign of x if it is odd; below 0, others have no result.
+    # An odd whole exponent keeps the sign of x. For x below 0, other exponents have no result.
     whole = v.intrinsic("trunc", y).equals(y)
     half = y * v.constant(0.5)
     even = v.intrinsic("trunc", half).equals(half)
@@ -87,8 +87,8 @@ def power(v: Text, x: Value, y: Value) -> Value:
 
 
 def _log2(v: Text, x: Value) -> Value:
-    """log2(2^e * m) of a normal float64 with m in [sqrt(1/2), sqrt(2)], to 36 bits, by the series
-    of the inverse hyperbolic tangent of (m - 1) / (m + 1)."""
+    """Return log2(2^e * m) of a normal float64 with m in [sqrt(1/2), sqrt(2)], to 36 bits, by the
+    series of the inverse hyperbolic tangent of (m - 1) / (m + 1)."""
     shift = v.integer(52, "i64")
     bits = v.bits(x)
     above = bits - v.integer(int(constant("SqrtHalfBits")), "i64")
@@ -110,7 +110,7 @@ def _polynomial(v: Text, x: Value, coefficients: Sequence[float]) -> Value:
 
 
 def _exp2(v: Text, x: Value) -> Value:
-    """2^x of arguments that power allows."""
+    """Return 2^x for the arguments that `power` allows."""
     shift = v.wide(constant("RoundWide"))
     shifted = x + shift
     f = (x - (shifted - shift)) * v.wide(constant("Ln2Wide"))

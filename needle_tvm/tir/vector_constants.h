@@ -5,7 +5,7 @@
 
 namespace needle {
 
-// Adding it rounds to an integer: 1.5 * 2^23, and 1.5 * 2^52.
+// Adding one of these rounds to an integer: 1.5 * 2^23 for float32, and 1.5 * 2^52 for float64.
 constexpr float kRound = 12582912.0f;
 constexpr double kRoundWide = 6755399441055744.0;
 
@@ -33,8 +33,8 @@ constexpr float kTanhNear = 0.625f;
 constexpr float kTanh[] = {-5.70498872745e-3f, 2.06390887954e-2f, -5.37397155531e-2f,
                            1.33314422036e-1f, -3.33332819422e-1f};
 
-// erf near 0, in x^2; elsewhere 1 - e^r, with r in |x|: the first four of its coefficients in two
-// pairs. After N. Juffa (public posts on computing erff to < 1 ulp).
+// erf near 0, in x^2; elsewhere 1 - e^r, where r is a polynomial in |x| whose first four
+// coefficients are in two pairs. After N. Juffa (public posts on computing erff to < 1 ulp).
 constexpr float kErfNear = 0.927734375f;
 constexpr float kErf[] = {-5.96761703e-4f, 4.99119423e-3f,  -2.67681349e-2f,
                           1.12819925e-1f,  -3.76125336e-1f, 1.28379166e-1f};
@@ -42,8 +42,8 @@ constexpr float kErfFirst[] = {-1.72853470e-5f, 3.83197126e-4f};
 constexpr float kErfSecond[] = {-3.88396438e-3f, 2.42546219e-2f};
 constexpr float kErfRest[] = {-1.06777877e-1f, -6.34846687e-1f, -1.28717512e-1f};
 
-// Angles up to here lose no digit when multiples of pi / 2, in three parts, are subtracted; sine
-// and cosine of the rest, in its square (coefficients from Cephes).
+// Angles up to kAngleMost lose no digit when multiples of pi / 2, in three parts, are subtracted.
+// Sine and cosine of the remainder are polynomials in its square (coefficients from Cephes).
 constexpr float kAngleMost = 1e5f;
 constexpr float kPerHalfPi = 0.636619772f;
 constexpr float kMinusHalfPi[] = {-1.57079637050628662109375f, 4.37113900018624283e-8f,
@@ -52,7 +52,7 @@ constexpr float kSine[] = {-1.9515295891e-4f, 8.3321608736e-3f, -1.6666654611e-1
 constexpr float kCosine[] = {2.443315711809948e-5f, -1.388731625493765e-3f, 4.166664568298827e-2f,
                              -0.5f};
 
-// Quotients up to here, of float32 and float64, are exact when rounded towards 0.
+// Quotients up to these, of float32 and float64, are exact when rounded towards 0.
 constexpr float kQuotientMost = 4194304.0f;
 constexpr double kQuotientMostWide = 2251799813685248.0;
 

@@ -13,7 +13,7 @@ def _read(text: str) -> dict[str, tuple[float, ...]]:
 
 
 def _number(text: str) -> float:
-    """Return the value of a literal of C++, or of a quotient of two."""
+    """Return the value of a C++ literal, or of a quotient of two literals."""
     digits = text.strip(" {}\n")
     if digits.startswith("0x"):
         return int(digits.rstrip("u"), 16)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from needle_tvm.tir.vector_constants import table
 from needle_tvm.tir.vector_text import Text, Value
 
-_SCALE = 3.90625  # intervals in an x of 1
-_ONE_FROM = 3.95  # the table gives 1 there, as erf is in float32 from 3.92 on
+_SCALE = 3.90625  # intervals per 1 of x
+_ONE_FROM = 3.95  # the table gives 1 there, as erf does in float32 from 3.92 on
 # Coefficients of erf(t) / t = c0 + c1 r + .. with t = (n + r) / _SCALE and |r| <= 1/2, the highest
-# first: for n = 0 to 15, least squares of relative errors at Chebyshev nodes.
+# power first, for n = 0 to 15: least squares of relative errors at Chebyshev nodes.
 # fmt: off
 _BY_INTERVAL = (
     (
@@ -54,13 +54,13 @@ _BY_INTERVAL = (
 
 
 def erf(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
-    """By a table of polynomials, within 1.4 ulp, where one instruction looks up 16 of them (as in
-    oneDNN's gelu); else by two polynomials, within 1."""
+    """Return erf. If one instruction looks up 16 numbers, use a table of polynomials, within 1.4
+    ulp (as in oneDNN's gelu); else two polynomials, within 1 ulp."""
     return _by_table(v, x) if v.has_wide_parts else _by_exp(v, x, exp)
 
 
 def _by_table(v: Text, x: Value) -> Value:
-    """x times the polynomial of its interval. 1 comes out for whatever is cut to `_ONE_FROM`."""
+    """Return x times the polynomial of its interval: 1 for all that is clipped to `_ONE_FROM`."""
     t, most, scale = v.magnitude(x), v.constant(_ONE_FROM), v.constant(_SCALE)
     shift = v.named("Round")
     t = v.select(t > most, most, t)  # NaN passes
@@ -74,7 +74,7 @@ def _by_table(v: Text, x: Value) -> Value:
 
 
 def _by_exp(v: Text, x: Value, exp: Callable[[Text, Value], Value]) -> Value:
-    """Return one polynomial near 0, one in the exponent elsewhere."""
+    """Return erf by one polynomial near 0, and by one in the exponent elsewhere."""
     t, s = v.magnitude(x), x * x
     r, u = (v.polynomial(t, *table(name)) for name in ("ErfFirst", "ErfSecond"))
     r = r * s + u

@@ -1,15 +1,15 @@
 """Elementary functions of float32 as arithmetic that LLVM keeps in vectors.
 
 LLVM calls the C library for `exp` and similar functions, once for every element of a vector.
-`register` gives TVM other lowerings of them for CPUs, which run after loops are vectorised: calls
-of functions whose LLVM IR `with_definitions` adds, and which LLVM inlines. They are the branch-free
-formulas of needle's own kernels (src/cpu/isa/math.h), with the same constants (vector_constants.h),
-to within the same units in the last place. Infinities, NaN and subnormal numbers come out right;
-other dtypes keep TVM's lowering.
+`register` gives TVM other lowerings of them for CPUs, which run after loops are vectorised. They
+call functions whose LLVM IR `with_definitions` adds, and LLVM inlines these. The functions are the
+branch-free formulas of needle's own kernels (src/cpu/isa/math.h), with the same constants
+(vector_constants.h), and agree with them within the same units in the last place. Infinities, NaN
+and subnormal numbers give correct results; other dtypes keep TVM's lowering.
 
-They are not TVM expressions: those can name a value used twice only by `Let`, and TVM's code
-generator, unless it rejects it, visits a `Let` within the value of another one once for each outer
-one.
+The formulas are not TVM expressions. Those can name a value used twice only by `Let`. TVM's code
+generator may reject a `Let` within the value of another `Let`; otherwise it visits the inner one
+once for each outer one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TWICE_BIAS = 254
 
 
 def _exp(v: Text, x: Value) -> Value:
-    """e^x = 2^n * e^r with |r| <= ln(2)/2."""
+    """Return e^x = 2^n * e^r with |r| <= ln(2)/2."""
     low, high = v.named("ExpLeast"), v.named("ExpMost")
     shift = v.constant(constant("Round") + _TWICE_BIAS)
     x = v.select(x > high, high, x)  # NaN passes both
@@ -53,8 +53,8 @@ def _exp(v: Text, x: Value) -> Value:
     scaled = v.scaled(p, n)
     if scaled is not None:
         return scaled
-    # In two factors, so that results may be subnormal. The lowest bits of `shifted` are n plus
-    # twice the exponent bias; the shift to the left drops all others.
+    # Multiply by two factors, so that results may be subnormal. The lowest bits of `shifted` are n
+    # plus twice the exponent bias; the shift to the left drops all others.
     e = v.bits(shifted)
     half = e >> v.integer(1)
     for part in (half, e - half):
@@ -63,7 +63,7 @@ def _exp(v: Text, x: Value) -> Value:
 
 
 def _tanh(v: Text, x: Value) -> Value:
-    """Return an odd polynomial near 0, else 1 - 2 / (e^(2|x|) + 1)."""
+    """Return tanh: an odd polynomial near 0, else 1 - 2 / (e^(2|x|) + 1)."""
     a, one = v.magnitude(x), v.constant(1.0)
     far = v.with_sign_of(x, one - v.constant(2.0) / (_exp(v, a + a) + one))
     z = x * x
@@ -82,12 +82,12 @@ def _erf(v: Text, x: Value) -> Value:
 
 
 def _erf_float64(v: Text, x: Value) -> Value:
-    """Return the C library's erf, lane by lane: LLVM has no erf of vectors to take apart itself."""
+    """Return the C library's erf, lane by lane: LLVM has no erf of vectors to split by itself."""
     return v.lane_by_lane("@erf", x)
 
 
 def _log(v: Text, x: Value) -> Value:
-    """log(2^i * (1 + m)) with m in [-1/3, 1/3]."""
+    """Return log(2^i * (1 + m)) with m in [-1/3, 1/3]."""
     zero, infinity = v.constant(0.0), v.constant(float("inf"))
     tiny = x < v.named("LeastNormal")
     scaled = v.bits(v.select(tiny, x * v.constant(8388608.0), x))
@@ -118,7 +118,7 @@ def _bfloat16(v: Text, x: Value) -> Value:
 def _odd(v: Text, x: Value) -> Value:
     """Round a float64 to odd float32: to the neighbour nearer to 0, with the last bit set if
     anything was lost (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", IEEE
-    Trans. Computers 57, 2008). Rounding that once more, to fewer bits, gives what rounding x would.
+    Trans. Computers 57, 2008). Rounding the result to fewer bits equals rounding x to them once.
     """
     narrow = v.instruction(f"fptrunc {x} to {v.type_of('float')}", "float")
     back = v.instruction(f"fpext {narrow} to {v.type_of('double')}", "double")
@@ -149,7 +149,7 @@ _FMOD = "tirx.needle_fmod"
 _OWN = {"bfloat16": ROUND_TO_BFLOAT16, "odd": ROUND_TO_ODD, "fmod": _FMOD}
 _TAKES = {"odd": "float64", "erf_float64": "float64", "fmod_float64": "float64"}  # else float32
 _OF_TWO = ("pow", "fmod", "fmod_float64")
-# Formulas of float64, of vectors alone or of single elements too.
+# Formulas of float64: for vectors only, and also for single elements.
 _VECTORS_OF_FLOAT64 = {"erf": "erf_float64"}
 _FLOAT64 = {"fmod": "fmod_float64"}
 _ATTRIBUTE = "llvm.FLowerIntrinsic"
@@ -158,8 +158,8 @@ _FUNCTION = re.compile(rf"needle_({'|'.join(sorted(_FORMULAS, reverse=True))})_x
 
 
 def register() -> None:
-    """Have TVM call the formulas in everything this process builds for CPUs. Call once."""
-    # Their calls take vectors like others, but without this their loops would not be vectorised.
+    """Make TVM call the formulas in all code that this process builds for CPUs. Call once."""
+    # These calls take vectors like others, but without this, TVM would not vectorise their loops.
     for name in ("isnan", "erf"):
         tvm.ir.register_op_attr(f"tirx.{name}", "TVectorizable", True)
     for name in _OWN.values():
@@ -190,8 +190,8 @@ def _lowering(name: str, otherwise: Callable[[Any], Any] | None) -> Callable[[An
 
 
 def of_vectors(module: IRModule) -> IRModule:
-    """Replace calls of C's fmod, of which TVM makes no vectors, in a module's functions for CPUs by
-    our own operation."""
+    """Replace calls of C's fmod in a module's functions for CPUs with our own operation: TVM makes
+    no vectors of fmod."""
     for variable, function in list(module.functions_items()):
         if isinstance(function, PrimFunc) and target_info(function.attrs["target"]).is_cpu:
             if any(map(_is_fmod, nodes_in(function.body, NODES.call))):
@@ -220,7 +220,7 @@ def with_definitions(module: IRModule) -> IRModule:
 
 
 def _definitions(functions: Sequence[tuple[str, str]], machine: TargetInfo) -> str:
-    """LLVM IR of functions by name and lanes: on vectors, or on scalars if there is one lane."""
+    """Return the LLVM IR of functions by name and lanes: on vectors, or scalars for one lane."""
     lines: list[str] = []
     declared: set[str] = set()
     for name, lanes in functions:
@@ -228,7 +228,7 @@ def _definitions(functions: Sequence[tuple[str, str]], machine: TargetInfo) -> s
         of = "double" if name in _TAKES else "float"
         given = [Value(text, each, of) for each in ("%x", "%y")[: 2 if name in _OF_TWO else 1]]
         result = _FORMULAS[name](text, *given)
-        # linkonce_odr: once in a program, however many linked modules define the same function.
+        # linkonce_odr: one copy in a program, however many modules define the same function.
         kind = f"linkonce_odr {text.type_of(result.element)}"
         parameters = ", ".join(map(str, given))
         signature = f"{kind} @needle_{name}_x{lanes}({parameters}) alwaysinline"

@@ -11,9 +11,9 @@ from needle_tvm.tir.vector_constants import constant
 _SIGN = 0x80000000
 _SCALE = "llvm.x86.avx512.mask.scalef.ps.512"  # x * 2^floor(n) in one instruction
 _LOOK_UP = "llvm.x86.avx512.permvar.sf.512"
-_AVX512 = "avx512f"  # the feature that brings these two
+_AVX512 = "avx512f"  # the feature that has these two instructions
 _PART = 16  # floats of one of their vectors
-_AS_SET = 4  # the rounding mode that is in force
+_AS_SET = 4  # the current rounding mode
 
 
 class Value:
@@ -39,7 +39,7 @@ class Value:
         return self._arithmetic("fdiv", "", other)
 
     def __and__(self, other: Value) -> Value:
-        """Of bits or of conditions."""
+        """Return `and` of bits or of conditions."""
         return self._text.instruction(f"and {self}, {other.name}", self.element)
 
     def __or__(self, other: Value) -> Value:
@@ -73,7 +73,7 @@ class Value:
 
 
 class Text:
-    """Writes the body of a function of vectors of so many lanes."""
+    """Writes the body of a function of vectors of `lanes` lanes."""
 
     def __init__(self, lanes: int, machine: TargetInfo) -> None:
         self._lanes, self._machine = lanes, machine
@@ -114,11 +114,11 @@ class Text:
         return self._literal(str(value), element)
 
     def cast(self, kind: str, x: Value, element: str) -> Value:
-        """x by one of LLVM's conversions, such as `fpext`."""
+        """Return x converted by one of LLVM's conversions, such as `fpext`."""
         return self.instruction(f"{kind} {x} to {self.type_of(element)}", element)
 
     def intrinsic(self, name: str, *values: Value) -> Value:
-        """Return one of LLVM's functions of floats: fma, trunc, fabs, copysign and the like."""
+        """Call one of LLVM's functions of floats: fma, trunc, fabs, copysign and the like."""
         element = values[0].element
         bits = {"float": "f32", "double": "f64"}[element]
         suffix = bits if self._lanes == 1 else f"v{self._lanes}{bits}"
@@ -129,11 +129,11 @@ class Text:
         return self.instruction(f"call {kind} @llvm.{name}.{suffix}({given})", element)
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, rounded once."""
+        """Return a * b + c, rounded once."""
         return self.intrinsic("fma", a, b, c)
 
     def unless(self, condition: Value, result: Value, function: str, *values: Value) -> Value:
-        """Return the result, or, in lanes where the condition holds, a C function."""
+        """Return `result`, but a C function's result in lanes where the condition holds."""
         kind, any_lane = self.type_of(result.element), condition.name
         if self._lanes > 1:
             of = self.type_of("i1")
@@ -159,7 +159,7 @@ class Text:
         return self.instruction(f"sitofp {bits} to {self.type_of('float')}", "float")
 
     def as_integer(self, condition: Value) -> Value:
-        """1 if the condition holds, else 0."""
+        """Return 1 if the condition holds, else 0."""
         return self.instruction(f"zext {condition} to {self.type_of('i32')}", "i32")
 
     def select(self, condition: Value, one: Value, other: Value) -> Value:
@@ -182,7 +182,7 @@ class Text:
         return value
 
     def scaled(self, x: Value, n: Value) -> Value | None:
-        """x * 2^n for whole numbers n, rounded once; None if no instruction does that."""
+        """Return x * 2^n for whole numbers n, rounded once; None if no instruction does that."""
         if not self.has_wide_parts:
             return None
         part = self.type_of("float", _PART)
@@ -196,7 +196,8 @@ class Text:
         return self._lanes % _PART == 0 and self._machine.has(_AVX512)
 
     def looked_up(self, table: Sequence[float], place: Value) -> Value:
-        """Elements of a table of 16, at the lowest four bits of integers; `has_wide_parts` only."""
+        """Return elements of a table of 16, at the lowest four bits of integers. Call it only if
+        `has_wide_parts`."""
         part, places = (self.type_of(each, _PART) for each in ("float", "i32"))
         self.declared.add(f"declare {part} @{_LOOK_UP}({part}, {places})")
         numbers = ", ".join(f"float {_hexadecimal(value)}" for value in table)
@@ -214,7 +215,7 @@ class Text:
             text = f"call {self.type_of('float', _PART)} {call(*given)}"
             parts.append(self.instruction(text, "").name)
         width = _PART
-        while len(parts) > 1:  # join pairs; of an odd number, the last with nothing
+        while len(parts) > 1:  # join pairs; if their number is odd, join the last with poison
             parts = [
                 self._joined(parts[i], parts[i + 1] if i + 1 < len(parts) else "poison", width)
                 for i in range(0, len(parts), 2)
@@ -227,8 +228,8 @@ class Text:
         )
 
     def rounded(self, x: Value) -> Value:
-        """x rounded: keeps a product from entering a sum unrounded (as a fused multiply-add would),
-        where it would not have overflowed to infinity yet."""
+        """Return x, rounded before it enters a sum. A fused multiply-add would add the product
+        unrounded, where it may not have overflowed to infinity yet."""
         suffix = "f32" if self._lanes == 1 else f"v{self._lanes}f32"
         kind, name = self.type_of("float"), f"@llvm.arithmetic.fence.{suffix}"
         self.declared.add(f"declare {kind} {name}({kind})")
@@ -260,7 +261,7 @@ class Text:
 
 
 def _hexadecimal(value: float) -> str:
-    """Return the nearest float32, which LLVM reads as the bits of a double."""
+    """Return the nearest float32, written as the bits of a double, as LLVM reads it."""
     nearest = struct.unpack("f", struct.pack("f", value))[0]
     return "0x" + struct.pack(">d", nearest).hex().upper()
 
