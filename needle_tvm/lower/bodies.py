@@ -78,7 +78,9 @@ def body_of(module: IRModule, target: Target, add: Callable[[PrimFunc], Any]) ->
                 body.operands += operands
                 body.made.update(results)
             else:
-                raise TranslationError(f"{value} in the body of a loop")
+                raise TranslationError(
+                    f"{value} in the body of a loop or choice: only kernel calls are allowed"
+                )
     end = main.body.body
     ends = parts[end] if parts.get(end) else None
     if ends is None:

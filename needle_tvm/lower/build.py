@@ -58,13 +58,13 @@ def lower_module(module: IRModule, target: Target, variant: Variant) -> IRModule
     if symbols and target_info(target).is_gpu:
         names = ", ".join(str(symbol.name) for symbol in symbols)
         raise TargetError(
-            f"sizes {names}: code for a GPU is for one size; compile it for each size"
+            f"sizes {names}: code for a GPU needs fixed sizes; compile the model for each size"
         )
     chosen = pipeline.without(target, variant.stage, variant.disable)
     chosen = pipeline.by_library(chosen, variant.by_library, variant.precision)
     chosen = pipeline.in_precision(chosen, variant.precision)
     module = pipeline.run(chosen.graph, module, target)
-    with blamed_on("what the passes made"):
+    with blamed_on("the check of the module after the passes"):
         check_well_formed(module)
     return module
 

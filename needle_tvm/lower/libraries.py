@@ -274,7 +274,10 @@ def compiled_function(source: Path) -> bytes:
     """
     compiler = cxx_compiler()
     if compiler is None:
-        raise ToolchainError(f"{source}: there is no C++ compiler to compile it with")
+        raise ToolchainError(
+            f"{source}: there is no C++ compiler to compile it with; install one (on Debian and "
+            "Ubuntu: apt install g++), or set CXX to its command"
+        )
     include = tvm_ffi.libinfo.find_include_path()
     options = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-w", f"-I{include}"]
     with scratch_folder("needle-object-") as folder:

@@ -87,7 +87,7 @@ def link(
 ) -> None:
     """Link object files (or assembly) into the shared library `output`; `code` describes them.
 
-    Raises ToolchainError that gives the tool, its command and its output.
+    Raises ToolchainError, which names the tool, its command and its output.
     """
     compiler = cxx_compiler()
     if compiler is None:
@@ -106,7 +106,7 @@ def link(
 def run(command: Sequence[str], purpose: str) -> None:
     """Run a compiler's command; `purpose` says what it is to do.
 
-    Raises ToolchainError that gives the tool, its command and its output.
+    Raises ToolchainError, which names the tool, its command and its output.
     """
     try:
         done = subprocess.run(
@@ -114,13 +114,13 @@ def run(command: Sequence[str], purpose: str) -> None:
         )
     except OSError as error:
         raise ToolchainError(
-            f"{command[0]} cannot {purpose}: it cannot be run ({error.strerror})"
+            f"{command[0]} cannot {purpose}: running it failed ({error.strerror})"
         ) from error
     if done.returncode:
         words = " / ".join(f"{done.stderr}\n{done.stdout}".split("\n")[:8]).strip(" /")
         number = done.returncode
         how = f"exit code {number}" if number > 0 else f"signal {-number}"
         raise ToolchainError(
-            f"{command[0]} does not {purpose}: {words or 'it says nothing'} ({how} of "
+            f"{command[0]} failed to {purpose}: {words or 'no output'} ({how} of "
             f"`{shlex.join(command)}`)"
         )

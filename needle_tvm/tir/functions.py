@@ -158,7 +158,7 @@ def in_float64(module: IRModule) -> IRModule:
     described = json.loads(tvm.ir.save_json(module))
     for node in described["nodes"]:
         if node["type"] == "ir.Op" and any(part in node["data"] for part in _FIXED_WIDTH):
-            raise ValueError(f"{node['data']} cannot be carried out in float64")
+            raise ValueError(f"{node['data']} cannot be computed in float64")
         if node["type"] == "ir.PrimType":
             element, lanes, count = node["data"]["dtype"].partition("x")
             if element in NARROW_FLOATS:
@@ -191,7 +191,7 @@ def estimate_flops(function: PrimFunc) -> int:
         return int(s_tir.analysis.estimate_tir_flops(IRModule({"main": function})))
     except (RuntimeError, ValueError, TypeError) as error:
         last = (str(error).strip().splitlines() or ["no reason given"])[-1]
-        raise TuningError(f"work of a function: TVM cannot estimate it: {last}") from error
+        raise TuningError(f"work of a function: TVM cannot estimate the work: {last}") from error
 
 
 def parameter_bytes(function: PrimFunc) -> list[int]:

@@ -31,7 +31,7 @@ def fault(results: Sequence[Any], operands: Sequence[Any]) -> str | None:
         found.add(operation)
         waiting += [tensor.op for tensor in operation.input_tensors]
         if isinstance(operation, te.PlaceholderOp) and operation not in inputs:
-            return f"reads {operation.name}, which is none of its inputs"
+            return f"reads {operation.name}, which is not one of its inputs"
         if isinstance(operation, te.ComputeOp):
             wrong = _outside(operation, inputs) or _selected(operation, inputs)
             if wrong:
@@ -88,8 +88,8 @@ def _selected(operation: Any, inputs: Mapping[Any, int]) -> str | None:
                     clamped = next(filter(_is_clamped, indices), None)
                     if clamped is not None and asked & variables_of(clamped):
                         return (
-                            f"reads {_named(source, inputs)} at {clamped} under a Select, both "
-                            "sides of which are computed, and simplified by its condition; use "
+                            f"reads {_named(source, inputs)} at {clamped} under a Select: both "
+                            "sides are computed, and simplified by the Select's condition; use "
                             "k.tirx.if_then_else"
                         )
     return None

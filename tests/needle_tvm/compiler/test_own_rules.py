@@ -71,7 +71,7 @@ WRONG = {
     ),
     "another's": (
         lambda k, x: k.topi.add(x, k.te.placeholder((4, 5), "float32", name="other")),
-        "reads other, which is none of its inputs",
+        "reads other, which is not one of its inputs",
     ),
     "behind": (
         lambda k, x: k.te.compute(x.shape, lambda i, j: x[i + 1000000, j]),
@@ -87,7 +87,7 @@ WRONG = {
             x.shape,
             lambda i, j: k.tirx.Select(i > 0, x[k.te.max(i - 1, 0), j], float_of(k, 0)),
         ),
-        "reads input 0 at .* under a Select, both sides of which are computed",
+        "reads input 0 at .* under a Select: both sides are computed",
     ),
     "no place of it": (
         lambda k, x: k.te.compute(x.shape, lambda i, j: x[k.tirx.floordiv(i, 2) + 100, j]),

@@ -133,12 +133,12 @@ def test_it_is_right_or_one_sentence(art, command, place, proc):
     [
         (
             "/bin/false",
-            "/bin/false does not link code for this machine: it says nothing (exit code",
+            "/bin/false failed to link code for this machine: no output (exit code",
         ),
         ("/bin/true", "/bin/true wrote no library"),
-        ("/nowhere/g++", "/nowhere/g++ cannot link code for this machine: it cannot be run (No"),
+        ("/nowhere/g++", "/nowhere/g++ cannot link code for this machine: running it failed (No"),
         ("sh -c 'echo out of ink >&2; exit 3' sh", "out of ink (exit code 3 of `sh -c"),
-        ("sh -c 'kill -7 $$' sh", "it says nothing (signal 7 of"),
+        ("sh -c 'kill -7 $$' sh", "no output (signal 7 of"),
         (None, "linking needs a C++ compiler, and there is none"),
     ],
 )

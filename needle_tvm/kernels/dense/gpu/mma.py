@@ -43,7 +43,9 @@ class Registers:
 
     def __post_init__(self) -> None:
         if self.dtype != "float32" and (self.left or self.right):
-            raise ValueError(f"mma of {self.dtype}: no operand may lie transposed")
+            raise ValueError(
+                f"mma of {self.dtype}: no operand may be transposed; only tf32 operands may"
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:
