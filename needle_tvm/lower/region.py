@@ -374,7 +374,7 @@ class Region:
                 for phase in phases
             ]
             made = regions.function_of(parameters, [*declared, *regions.region(steps)])
-            # TVM allocates buffers before the first statement, so that cannot set their sizes.
+            # TVM allocates buffers before the first statement: no statement can set their sizes.
             return made.with_body(nests.substitute(made.body, sizes))
 
         merged = function(self.phases(target)[0])

@@ -38,7 +38,7 @@ class Part(NamedTuple):
 def split(module: IRModule, once: Collection[str]) -> list[Part]:
     """Split a scheduled module into parts. The first part has the function that takes LLVM longest,
     and the next ones are about equal. Small functions named in `once` form the last part, which
-    LLVM does not optimise: that takes it a fifth of the time."""
+    LLVM compiles without optimisation, in a fifth of the time."""
     functions = dict(module.functions_items())
     small = [
         variable

@@ -1,8 +1,8 @@
 """Statements of lowered functions: loop nests, buffers over memory, and shared parallel regions.
 
-TVM's code generator for CPUs has pragmas for a region (`codegen_cpu.cc`). A launch point wakes the
-thread pool, and parallel loops inside are distributed over the threads that it woke. After a
-statement with a barrier, all threads wait for each other.
+TVM's code generator for CPUs has three pragmas for a region (`codegen_cpu.cc`). A launch point
+wakes the thread pool, and parallel loops inside are distributed over the threads that it woke.
+After a statement with a barrier, all threads wait for each other.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def buffers_in(statement: Any) -> tuple[set[Any], set[Any]] | None:
     """Return the buffers that a statement accesses, and the buffers among them that it writes.
 
     Return None if it also uses buffers' addresses, so that accesses are unknown, or if it may end
-    with an error: the other threads would wait for it for ever.
+    with an error: the other threads would wait for it forever.
     """
     calls = _found(statement, tvm.ir.expr.Call)
     if any(call.op in _POINTERS for call in calls) or may_fail(statement):

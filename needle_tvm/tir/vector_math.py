@@ -4,7 +4,7 @@ LLVM calls the C library for `exp` and similar functions, once for every element
 `register` gives TVM other lowerings of them for CPUs, which run after loops are vectorised. They
 call functions whose LLVM IR `with_definitions` adds, and LLVM inlines these. The functions are the
 branch-free formulas of needle's own kernels (src/cpu/isa/math.h), with the same constants
-(vector_constants.h), and agree with them within the same units in the last place. Infinities, NaN
+(vector_constants.h) and the same error bounds in units in the last place. Infinities, NaN
 and subnormal numbers give correct results; other dtypes keep TVM's lowering.
 
 The formulas are not TVM expressions. Those can name a value used twice only by `Let`. TVM's code

@@ -70,8 +70,8 @@ class _Block:
         return large[0] in self._arguments or len(self._readers[large[0]]) > 1
 
     def _kernel(self, call: Any) -> tuple[PrimFunc | None, int]:
-        """Return the PrimFunc that a call with tensor arguments only calls, and its pattern; None
-        and "opaque" for any other value."""
+        """Return the PrimFunc and the pattern of a call whose arguments are all tensors; None and
+        "opaque" for any other value."""
         if not is_op(call, "relax.call_tir") or len(call.args) != 2:
             return None, OP_PATTERN.opaque
         function = self._module[call.args[0]]

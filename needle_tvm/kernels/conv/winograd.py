@@ -37,7 +37,7 @@ from needle_tvm.target.info import target_info
 _DTYPES = ("float32", "float64")
 
 # The cost of a transformed number, in multiply-adds of a matmul: it is computed, written, and read
-# again, half of the time by another core. On Zen 4 it is 13 to 30, less for larger images.
+# again, often by another core. On Zen 4 it is 13 to 30, less for larger images.
 _TRANSFORM = 20
 
 # The cost of waiting for all cores twice more, between the transforms and the matmuls: 5 us.

@@ -8,10 +8,10 @@ of batches b, rows m, columns n and terms k:
 
 An original axis becomes a row axis if only the left operand has it, a column axis if only the right
 operand has it, and a batch axis if both have it. Several axes of a kind are fused, in mixed radix.
-So a convolution is an implicit matmul: the rows of its left matrix are windows, and the matrix
-exists only tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014,
-section 3). Beyond the last row, column or term, the operands are zeros that are not read, and no
-result is stored.
+So a convolution is an implicit matmul with a matrix whose rows are windows. This matrix exists only
+tile by tile (S. Chetlur et al., "cuDNN: Efficient primitives for deep learning", 2014, section 3).
+Beyond the last row, column or term, the operands are zeros that are not read, and no result is
+stored.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from needle_tvm._tvm.names import tvmscript as T
 
 @dataclass(frozen=True)
 class Fragments:
-    """The instructions for one shape and dtype of fragments. Each method returns a name.
+    """The instructions for one shape and dtype of fragments; the methods return their names.
 
     `shape` is rows, columns and terms: (16, 16, 16) or, for few rows, (8, 32, 16). `dtype` is the
     dtype of the operands, float16 or bfloat16. `left` and `right` say whether the left or right
