@@ -85,14 +85,14 @@ class Call:
         self.result, self.aux = self._released(out), self._released(aux)
 
     def _released(self, value: Any) -> Any:
-        """`value` without the graph of the fresh tensors."""
+        """Return `value` without the graph of the fresh tensors."""
         tree, leaves = flatten(value, "", _is_tensor)
         return unflatten(tree, iter([x if self.keeps else x.detach() for _, x in leaves]))
 
     def pulled(
         self, cotangents: Sequence[Any], keeps: bool | None = None, retain: bool = True
     ) -> list[Tensor]:
-        """The vector-Jacobian products for `ends`; a cotangent of None is zero."""
+        """Return the vector-Jacobian products for `ends`; a cotangent of None is zero."""
         chosen = [(out, x) for out, x in zip(self.outs, cotangents, strict=True) if x is not None]
         keeps = self.keeps if keeps is None else keeps
         roots, given = [out for out, _ in chosen], [x for _, x in chosen]
@@ -103,7 +103,7 @@ class Call:
         ]
 
     def by_argument(self, values: Sequence[Any]) -> Any:
-        """`values`, one for each of `ends`, in the nest of the arguments."""
+        """Return `values`, one for each of `ends`, in the nest of the arguments."""
         nest = unflatten(self.in_tree, iter(values))
         return nest[0] if self._one else nest
 
@@ -125,7 +125,8 @@ class Push:
             self.products = call_recording(True, call.pulled, given, True)
 
     def __call__(self, directions: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-        """The derivatives of the results in the direction of (number of the end, tangent)s."""
+        """Return the derivatives of the results in the direction of (number of the end,
+        tangent)s."""
         roots, given = [self.products[i] for i, _ in directions], [x for _, x in directions]
         keeps = self.call.keeps or (state.grad and any(x.requires_grad for x in given))
         with _live(self.hidden):
@@ -167,7 +168,7 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _static(tree: Any) -> str | None:
-    """The name of the class of a value in a tree that is no tensor."""
+    """Return the name of the class of a value in a tree that is no tensor."""
     if not isinstance(tree, dict):
         return None
     ((kind, inside),) = tree.items()
@@ -178,7 +179,7 @@ def _static(tree: Any) -> str | None:
 
 
 def _fresh(x: Tensor) -> Tensor:
-    """A tensor of x's value to differentiate by; outer derivatives flow on to x."""
+    """Return a tensor of x's value to differentiate by; outer derivatives flow on to x."""
     if state.trace is None and not (x.requires_grad and state.grad):
         return Tensor(x.realize_cached_data())
     alias: Tensor = apply(ops.Reshape(x.shape), (x,))
@@ -186,7 +187,7 @@ def _fresh(x: Tensor) -> Tensor:
 
 
 def units(like: Tensor) -> Iterator[Tensor]:
-    """The unit vectors of like's shape."""
+    """Return the unit vectors of like's shape."""
     for i in range(like.size):
         unit = np.zeros(like.size, "float64")
         unit[i] = 1
@@ -200,7 +201,8 @@ def stacked(parts: list[Tensor], axis: int, shape: tuple[int, ...], like: Tensor
 
 
 def matching(name: str, what: str, given: Any, tree: Any, like: Sequence[Tensor]) -> list[Tensor]:
-    """The Tensors of `given`, in like's dtypes; it must have the nest `tree` and like's shapes."""
+    """Return the Tensors of `given`, in like's dtypes; it must have the nest `tree` and like's
+    shapes."""
     found, leaves = flatten(given, what, _is_tensor)
     wrong = difference(tree, found, what)
     if wrong is not None:

@@ -19,13 +19,14 @@ def functional_call(
     *,
     strict: bool = False,
 ) -> Any:
-    """module(*args, **kwargs) with the tensors of the dict (or dicts) `parameters_and_buffers` in
-    the place of the parameters and buffers of these names; `args` that are no tuple are the only
-    argument. The module keeps its own, and whatever the call writes into the others is dropped.
+    """Return module(*args, **kwargs) with the tensors of the dict (or dicts)
+    `parameters_and_buffers` in the place of the parameters and buffers of these names; `args` that
+    are no tuple are the only argument. The module keeps its own, and whatever the call writes into
+    the others is dropped.
 
-    KeyError for names that the module does not have, and with `strict` for those that are missing;
-    TypeError for what is no Tensor, ShapeError for another shape. Other threads must not use the
-    module meanwhile.
+    Raises KeyError for names that the module does not have, and with `strict` for those that are
+    missing; TypeError for what is no Tensor, ShapeError for another shape. Other threads
+    must not use the module meanwhile.
 
     >>> model = nn.Linear(2, 1)
     >>> weights = {"weight": ndl.ones(2, 1), "bias": ndl.zeros(1, 1)}

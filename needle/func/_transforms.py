@@ -19,12 +19,12 @@ Argnums = int | tuple[int, ...]
 def grad(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the gradients of `func`, whose result is a scalar: one for an integer
-    `argnums`, a tuple for a tuple. With `has_aux`, `func` returns (scalar, aux), and the new
-    function (gradients, aux).
+    """Return a function that returns the gradients of `func`, whose result is a scalar: one for an
+    integer `argnums`, a tuple for a tuple. With `has_aux`, `func` returns (scalar, aux), and the
+    new function (gradients, aux).
 
-    ShapeError unless the result is a Tensor of no axes; TypeError or ValueError for arguments that
-    are not floating Tensors, and for `argnums` that the call does not have.
+    Raises ShapeError unless the result is a Tensor of no axes; TypeError or ValueError for
+    arguments that are not floating Tensors, and for `argnums` that the call does not have.
 
     >>> ndl.func.grad(ndl.func.grad(lambda x: x**3))(ndl.Tensor(2.0)).item()
     12.0
@@ -66,12 +66,12 @@ def grad_and_value(
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """(func(*primals), pull), and aux behind them if `has_aux` says that `func` returns (result,
-    aux). `pull(cotangents)` takes a nest of Tensors as the result is and returns the tuple of
-    vector-Jacobian products for `primals`; it may be called any number of times.
+    """Return (func(*primals), pull), and aux behind them if `has_aux` says that `func` returns
+    (result, aux). `pull(cotangents)` takes a nest of Tensors as the result is and returns the tuple
+    of vector-Jacobian products for `primals`; it may be called any number of times.
 
-    TypeError for primals that are not floating Tensors; ValueError or ShapeError for cotangents
-    that do not fit the result.
+    Raises TypeError for primals that are not floating Tensors; ValueError or ShapeError for
+    cotangents that do not fit the result.
 
     >>> y, pull = ndl.func.vjp(lambda x: x * x, ndl.Tensor([1.0, 2.0]))
     >>> pull(ndl.ones(2))[0].tolist()
@@ -94,15 +94,15 @@ def jvp(
     *,
     has_aux: bool = False,
 ) -> tuple[Any, ...]:
-    """(func(*primals), the derivative in the direction of `tangents`, a tuple as `primals` is), and
-    aux behind them if `has_aux` says that `func` returns (result, aux).
+    """Return (func(*primals), the derivative in the direction of `tangents`, a tuple as `primals`
+    is), and aux behind them if `has_aux` says that `func` returns (result, aux).
 
     The vector-Jacobian product is linear in its vector, so its gradient by that vector, weighted by
     the tangents, is the product that forward mode would give (Townsend 2017, "A new trick for
     calculating Jacobian vector products").
 
-    TypeError for primals that are not a tuple of floating Tensors; ValueError or ShapeError for
-    tangents that do not fit them.
+    Raises TypeError for primals that are not a tuple of floating Tensors; ValueError or ShapeError
+    for tangents that do not fit them.
 
     >>> ndl.func.jvp(lambda x: x**2, (ndl.Tensor(3.0),), (ndl.Tensor(1.0),))[1].item()
     6.0
@@ -120,9 +120,9 @@ def jvp(
 def jacrev(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of `func` by the arguments `argnums`: in the place of
-    each Tensor of its result the nest of the argument (a tuple for a tuple of `argnums`), of
-    Tensors of shape (*result's shape, *argument's shape). It takes one backward pass for each
+    """Return a function that returns the Jacobian of `func` by the arguments `argnums`: in the
+    place of each Tensor of its result the nest of the argument (a tuple for a tuple of `argnums`),
+    of Tensors of shape (*result's shape, *argument's shape). It takes one backward pass for each
     element of the result. With `has_aux`, `func` returns (result, aux), and the new function
     (Jacobian, aux). Errors are those of `grad`, for a result of any shape.
 
@@ -181,9 +181,9 @@ jacobian = jacrev
 
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
-    """A function that returns the second derivatives of `func` by the arguments `argnums`: the
-    Jacobian of its Jacobian. Both are `jacrev`, because forward mode would cost another backward
-    pass here. Errors are those of `jacrev`.
+    """Return a function that returns the second derivatives of `func` by the arguments `argnums`:
+    the Jacobian of its Jacobian. Both are `jacrev`, because forward mode would cost another
+    backward pass here. Errors are those of `jacrev`.
 
     >>> ndl.func.hessian(lambda x: (x**3).sum())(ndl.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]

@@ -123,11 +123,11 @@ DET, SLOGDET = DetOp(), SlogdetOp()
 
 
 def det(a: Tensor) -> Tensor:
-    """The determinants (...) of matrices a (..., n, n). The gradient of a singular matrix is that
-    of its cofactors; its second derivative needs different singular values.
+    """Return the determinants (...) of matrices a (..., n, n). The gradient of a singular matrix is
+    that of its cofactors; its second derivative needs different singular values.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square. Eager code alone: TraceError while tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError for matrices that are
+    not square. Eager code alone: TraceError while tracing.
 
     >>> ndl.linalg.det(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]])).item()
     8.0
@@ -136,12 +136,12 @@ def det(a: Tensor) -> Tensor:
 
 
 def slogdet(a: Tensor) -> Slogdet:
-    """(sign, logabsdet) of the determinants (...) of matrices a (..., n, n): they are
+    """Return (sign, logabsdet) of the determinants (...) of matrices a (..., n, n): they are
     sign * exp(logabsdet), without overflow; 0 and -inf for a singular matrix. The gradient of the
     sign is 0; that of logabsdet is the transposed inverse, a LinAlgError for a singular matrix.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square. Eager code alone: TraceError while tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError for matrices that are
+    not square. Eager code alone: TraceError while tracing.
 
     >>> ndl.linalg.slogdet(ndl.Tensor([[0.0, 1.0], [1.0, 0.0]])).sign.item()
     -1.0
@@ -152,12 +152,12 @@ def slogdet(a: Tensor) -> Slogdet:
 
 
 def pinv(a: Tensor, rtol: float | None = None) -> Tensor:
-    """The Moore-Penrose inverses (..., n, m) of matrices a (..., m, n). Singular values up to
-    `rtol` times the largest count as 0 (None: the larger extent times the dtype's eps, as in
+    """Return the Moore-Penrose inverses (..., n, m) of matrices a (..., m, n). Singular values up
+    to `rtol` times the largest count as 0 (None: the larger extent times the dtype's eps, as in
     PyTorch). The gradient is for a rank that does not change nearby.
 
-    float64 for integers; halves are computed in float32. ShapeError without two axes, ValueError
-    for a negative rtol, LinAlgError for NaN. Eager code alone: TraceError while tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError without two axes,
+    ValueError for a negative rtol, LinAlgError for NaN. Eager code alone: TraceError while tracing.
 
     >>> ndl.linalg.pinv(ndl.ones(3, 2)).shape
     (2, 3)
@@ -167,15 +167,15 @@ def pinv(a: Tensor, rtol: float | None = None) -> Tensor:
 
 
 def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
-    """(solution, residuals, rank, singular_values) of the least-squares problems: the solution x
-    has the smallest norm among those for which that of a @ x - b is smallest, for a (..., m, n) and
-    b (m,) or (..., m, k). It is pinv(a, rtol) @ b, and has its gradients.
+    """Return (solution, residuals, rank, singular_values) of the least-squares problems: the
+    solution x has the smallest norm among those for which that of a @ x - b is smallest, for a
+    (..., m, n) and b (m,) or (..., m, k). It is pinv(a, rtol) @ b, and has its gradients.
 
     Residuals are the sums of squares of a @ x - b over the rows, for any rank (NumPy leaves them
     out if that is not full). The rank is int64 and, as the singular values, of `a` alone.
 
-    The common dtype, float64 for integers; halves are computed in float32. ShapeError for shapes
-    that do not fit, ValueError for a negative rtol, LinAlgError for NaN. Eager code alone:
+    The common dtype, float64 for integers; halves are computed in float32. Raises ShapeError for
+    shapes that do not fit, ValueError for a negative rtol, LinAlgError for NaN. Eager code alone:
     TraceError while tracing.
 
     >>> a = ndl.Tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
@@ -206,10 +206,10 @@ def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
 
 
 def matrix_power(a: Tensor, n: int) -> Tensor:
-    """a @ a @ ... n times, for matrices a (..., m, m): the identity for 0, powers of the inverse
-    for a negative n. Keeps the dtype (a negative n: as `inv`). Made of matmuls, so that it compiles
-    for n >= 0. ShapeError for matrices that are not square, LinAlgError for a negative power of a
-    singular one.
+    """Return a @ a @ ... n times, for matrices a (..., m, m): the identity for 0, powers of the
+    inverse for a negative n. Keeps the dtype (a negative n: as `inv`). Made of matmuls, so that it
+    compiles for n >= 0. Raises ShapeError for matrices that are not square, LinAlgError for a
+    negative power of a singular one.
 
     >>> ndl.linalg.matrix_power(ndl.Tensor([[1.0, 1.0], [0.0, 1.0]]), 3).numpy().tolist()
     [[1.0, 3.0], [0.0, 1.0]]
@@ -236,7 +236,7 @@ def matrix_power(a: Tensor, n: int) -> Tensor:
 def norm(
     a: Tensor, ord: float | str | None = None, axes: Axes = None, keepdims: bool = False
 ) -> Tensor:
-    """The norm of vectors or matrices, as NumPy's and PyTorch's linalg.norm.
+    """Return the norm of vectors or matrices, as NumPy's and PyTorch's linalg.norm.
 
     Over one axis, or of a tensor of one axis: the vector norm of order `ord` (any number, or inf
     and -inf; None is 2), which `ndl.ops.norm` describes, as keepdims. Over two axes, or of a tensor
@@ -246,7 +246,7 @@ def norm(
     root of the sum of all squares.
 
     float64 for integers. "nuc", 2 and -2 of matrices are eager code alone, the others compile.
-    ShapeError for more than two axes, ValueError for an `ord` that is none of these.
+    Raises ShapeError for more than two axes, ValueError for an `ord` that is none of these.
 
     >>> ndl.linalg.norm(ndl.Tensor([[3.0, 4.0]]), "fro").item()
     5.0
@@ -301,8 +301,8 @@ def _as_matrices(x: Tensor) -> Tensor:
 
 
 def _cofactors(x: Tensor) -> Tensor:
-    """The gradient of the determinant, which exists for singular matrices too: cofactors of a
-    product are the product of those of its factors, and those of an orthogonal one are its own,
+    """Return the gradient of the determinant, which exists for singular matrices too: cofactors of
+    a product are the product of those of its factors, and those of an orthogonal one are its own,
     times its determinant."""
     u, s, vh = SVDOp(False)(x)
     n = s.shape[-1]

@@ -136,7 +136,8 @@ class SVDOp(NumpyOp):
         return u, s, vh
 
     def refuse_extra(self, out_grad: TensorTuple, k: int) -> None:
-        """RuntimeError if something depends on vectors that the matrix does not determine."""
+        """Raise RuntimeError if something depends on vectors that the matrix does not
+        determine."""
         if out_grad[0].numpy()[..., k:].any() or out_grad[2].numpy()[..., k:, :].any():
             raise RuntimeError(
                 f"{self.name}: full_matrices=True: the vectors beyond the first {k} are not "
@@ -171,13 +172,13 @@ CHOLESKY, QR_REDUCED, EIGH = CholeskyOp(), QROp(), EighOp()
 
 
 def cholesky(a: Tensor, upper: bool = False) -> Tensor:
-    """The lower triangular L with L @ L.T = a, or with `upper` its transpose, for symmetric
+    """Return the lower triangular L with L @ L.T = a, or with `upper` its transpose, for symmetric
     positive definite matrices a (..., n, n). Of others the symmetric part (a + a.T) / 2 is
     factored, as JAX does, so that the gradient is symmetric.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square, LinAlgError for one that is not positive definite. Eager code alone: TraceError while
-    tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError for matrices that are
+    not square, LinAlgError for one that is not positive definite. Eager code alone: TraceError
+    while tracing.
 
     >>> ndl.linalg.cholesky(ndl.Tensor([[4.0, 2.0], [2.0, 5.0]])).numpy().tolist()
     [[2.0, 0.0], [1.0, 2.0]]
@@ -188,14 +189,14 @@ def cholesky(a: Tensor, upper: bool = False) -> Tensor:
 
 
 def qr(a: Tensor, mode: str = "reduced") -> QR:
-    """(Q, R) with a = Q @ R for matrices a (..., m, n): orthonormal columns (..., m, k) and an
-    upper triangular (..., k, n), where k is the smaller extent. `mode` "complete" gives Q (..., m,
-    m) and R (..., m, n); for more rows than columns it has no gradient. The gradient needs linearly
-    independent columns (the first k).
+    """Return (Q, R) with a = Q @ R for matrices a (..., m, n): orthonormal columns (..., m, k) and
+    an upper triangular (..., k, n), where k is the smaller extent. `mode` "complete" gives Q (...,
+    m, m) and R (..., m, n); for more rows than columns it has no gradient. The gradient needs
+    linearly independent columns (the first k).
 
-    float64 for integers; halves are computed in float32. ShapeError without two axes, ValueError
-    for another mode, LinAlgError in the gradient of a matrix of smaller rank. Eager code alone:
-    TraceError while tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError without two axes,
+    ValueError for another mode, LinAlgError in the gradient of a matrix of smaller rank. Eager code
+    alone: TraceError while tracing.
 
     >>> q, r = ndl.linalg.qr(ndl.ones(3, 2))
     >>> q.shape, r.shape
@@ -229,17 +230,17 @@ def _complete(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def svd(a: Tensor, full_matrices: bool = True) -> SVD:
-    """(U, S, Vh) with a = U @ diag(S) @ Vh for matrices a (..., m, n): singular values S (..., k)
-    in descending order, where k is the smaller extent, and orthonormal vectors as columns of U
-    (..., m, k) and as rows of Vh (..., k, n). With `full_matrices`, as is NumPy's and PyTorch's
-    default, U is (..., m, m) and Vh (..., n, n).
+    """Return (U, S, Vh) with a = U @ diag(S) @ Vh for matrices a (..., m, n): singular values S
+    (..., k) in descending order, where k is the smaller extent, and orthonormal vectors as columns
+    of U (..., m, k) and as rows of Vh (..., k, n). With `full_matrices`, as is NumPy's and
+    PyTorch's default, U is (..., m, m) and Vh (..., n, n).
 
     Vectors are determined up to their signs, and those of equal singular values up to a rotation;
-    the part of a gradient that depends on that choice is taken as 0. RuntimeError for a gradient of
-    the vectors that only `full_matrices` adds.
+    the part of a gradient that depends on that choice is taken as 0. Raises RuntimeError for a
+    gradient of the vectors that only `full_matrices` adds.
 
-    float64 for integers; halves are computed in float32. ShapeError without two axes, LinAlgError
-    for NaN. Eager code alone: TraceError while tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError without two axes,
+    LinAlgError for NaN. Eager code alone: TraceError while tracing.
 
     >>> u, s, vh = ndl.linalg.svd(ndl.ones(3, 2), full_matrices=False)
     >>> u.shape, s.shape, vh.shape
@@ -251,20 +252,20 @@ def svd(a: Tensor, full_matrices: bool = True) -> SVD:
 
 
 def svdvals(a: Tensor) -> Tensor:
-    """The singular values of `svd` in descending order."""
+    """Return the singular values of `svd` in descending order."""
     return svd(a, full_matrices=False).S
 
 
 def eigh(a: Tensor) -> Eigh:
-    """(eigenvalues, eigenvectors) of symmetric matrices a (..., n, n): values (..., n) in ascending
-    order, and the orthonormal vectors as columns (..., n, n). Of other matrices, the symmetric part
-    (a + a.T) / 2 is taken, so that the gradient is symmetric.
+    """Return (eigenvalues, eigenvectors) of symmetric matrices a (..., n, n): values (..., n) in
+    ascending order, and the orthonormal vectors as columns (..., n, n). Of other matrices, the
+    symmetric part (a + a.T) / 2 is taken, so that the gradient is symmetric.
 
     Vectors are determined up to their signs, and those of equal eigenvalues up to a rotation; the
     part of a gradient that depends on that choice is taken as 0.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square, LinAlgError for NaN. Eager code alone: TraceError while tracing.
+    float64 for integers; halves are computed in float32. Raises ShapeError for matrices that are
+    not square, LinAlgError for NaN. Eager code alone: TraceError while tracing.
 
     >>> ndl.linalg.eigh(ndl.Tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.shape
     (2,)
@@ -275,7 +276,7 @@ def eigh(a: Tensor) -> Eigh:
 
 
 def eigvalsh(a: Tensor) -> Tensor:
-    """The eigenvalues of `eigh` in ascending order."""
+    """Return the eigenvalues of `eigh` in ascending order."""
     return eigh(a).eigenvalues
 
 
@@ -293,7 +294,7 @@ def _column(x: Tensor) -> Tensor:
 
 
 def _diagonal(x: Tensor) -> Tensor:
-    """The matrices with `x` (..., n) on the diagonal."""
+    """Return the matrices with `x` (..., n) on the diagonal."""
     return _row(x) * eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
 
@@ -302,7 +303,7 @@ def _skew(x: Tensor) -> Tensor:
 
 
 def _over(x: Tensor) -> Tensor:
-    """1 / x, but 0 where x is 0."""
+    """Return 1 / x, but 0 where x is 0."""
     zero, one = (_constant(x, value) for value in (0, 1))
     nothing = compare("equal", x, zero)
     return where(nothing, zero, one / where(nothing, one, x))

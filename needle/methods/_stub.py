@@ -40,7 +40,7 @@ _STARS: dict[Any, str] = {
 
 
 def text() -> str:
-    """The text of the stub."""
+    """Return the text of the stub."""
     bases = [base for base in TensorMethods.__bases__ if base is not object]
     names: dict[str, str] = {"Protocol": "typing"}
     written = [_class(cls, "Protocol", names) for cls in (IndexUpdate, At)]

@@ -78,7 +78,7 @@ def write(target: Tensor, symbol: str, result: Any) -> None:
 
 
 def recorded(target: Tensor, symbol: str) -> RuntimeError:
-    """The error for a write where gradients are recorded."""
+    """Return the error for a write where gradients are recorded."""
     kind, name = type(target).__name__, symbol[:-1]
     instead = f"x = x.{name}(...)" if name.isidentifier() else f"x = x {name} y"
     value = "this" if target.requires_grad else "the value to write"

@@ -197,11 +197,11 @@ class TensorMethods(
         return ops.permute(self, axes)
 
     def astype(self: Tensor, dtype: Any) -> Tensor:
-        """`cast`: the elements in another `dtype`."""
+        """Return `cast`: the elements in another `dtype`."""
         return ops.cast(self, dtype)
 
     def detach(self: Tensor) -> Tensor:
-        """The same value without its history; it shares memory."""
+        """Return the same value without its history; it shares memory."""
         if state.trace is not None:
             return call_recording(False, ops.detach, self)
         if self._data is None:
@@ -241,7 +241,7 @@ class TupleMethods:
         return ops.tuple_get_item(self, index)
 
     def detach(self: TensorTuple) -> TensorTuple:
-        """The parts, cut from the graph."""
+        """Return the parts, cut from the graph."""
         return ops.make_tuple(*(part.detach() for part in self))
 
 

@@ -17,7 +17,7 @@ class CopyingMethods:
     """Methods of Tensor, as PyTorch has them."""
 
     def clone(self: Tensor) -> Tensor:
-        """A copy with memory of its own, through which gradients flow."""
+        """Return a copy with memory of its own, through which gradients flow."""
         return apply(ops.Cast(self.dtype), (self,))
 
     def contiguous(self: Tensor) -> Tensor:
@@ -28,49 +28,49 @@ class CopyingMethods:
         return self.clone()
 
     def cpu(self: Tensor) -> Tensor:
-        """The tensor on the CPU, as `to("cpu")`."""
+        """Return the tensor on the CPU, as `to("cpu")`."""
         return self.to("cpu")
 
     def cuda(self: Tensor, device: DeviceLike | None = None) -> Tensor:
-        """The tensor on the GPU `device` (None: the first), as `to`."""
+        """Return the tensor on the GPU `device` (None: the first), as `to`."""
         return self.to("cuda" if device is None else device)
 
     def bool(self: Tensor) -> Tensor:
-        """The elements as bool: whether they are not 0."""
+        """Return the elements as bool: whether they are not 0."""
         return ops.cast(self, "bool")
 
     def int(self: Tensor) -> Tensor:
-        """The elements as int32, as `astype`."""
+        """Return the elements as int32, as `astype`."""
         return ops.cast(self, "int32")
 
     def short(self: Tensor) -> Tensor:
-        """The elements as int16, as `astype`."""
+        """Return the elements as int16, as `astype`."""
         return ops.cast(self, "int16")
 
     def char(self: Tensor) -> Tensor:
-        """The elements as int8, as `astype`."""
+        """Return the elements as int8, as `astype`."""
         return ops.cast(self, "int8")
 
     def byte(self: Tensor) -> Tensor:
-        """The elements as uint8, as `astype`."""
+        """Return the elements as uint8, as `astype`."""
         return ops.cast(self, "uint8")
 
     def long(self: Tensor) -> Tensor:
-        """The elements as int64, as `astype`."""
+        """Return the elements as int64, as `astype`."""
         return ops.cast(self, "int64")
 
     def half(self: Tensor) -> Tensor:
-        """The elements as float16, as `astype`."""
+        """Return the elements as float16, as `astype`."""
         return ops.cast(self, "float16")
 
     def bfloat16(self: Tensor) -> Tensor:
-        """The elements as bfloat16, as `astype`."""
+        """Return the elements as bfloat16, as `astype`."""
         return ops.cast(self, "bfloat16")
 
     def float(self: Tensor) -> Tensor:
-        """The elements as float32, as `astype`."""
+        """Return the elements as float32, as `astype`."""
         return ops.cast(self, "float32")
 
     def double(self: Tensor) -> Tensor:
-        """The elements as float64, as `astype`."""
+        """Return the elements as float64, as `astype`."""
         return ops.cast(self, "float64")

@@ -89,11 +89,11 @@ class ElementwiseMethods:
     right_shift = ops.right_shift
 
     def clamp_min(self: Tensor, min: Operand) -> Tensor:
-        """`clip` with the bound `min` alone."""
+        """Return `clip` with the bound `min` alone."""
         return ops.clip(self, min)
 
     def clamp_max(self: Tensor, max: Operand) -> Tensor:
-        """`clip` with the bound `max` alone."""
+        """Return `clip` with the bound `max` alone."""
         return ops.clip(self, None, max)
 
     def where(self: Tensor, condition: Tensor, other: Operand) -> Tensor:

@@ -24,7 +24,8 @@ from .augmented import recorded, write
 
 
 def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
-    """`x` with the value of `result`. RuntimeError where that would lose a gradient."""
+    """Return `x` with the value of `result`. Raises RuntimeError where that would lose a
+    gradient."""
     is_recorded = state.grad and (x.requires_grad or result.requires_grad)
     if x._data is not None and not is_recorded:
         write(x, name, result)
@@ -56,7 +57,7 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
 
 
 def _in_place(compute: Callable[..., Tensor], name: str | None = None) -> Callable[..., Tensor]:
-    """The method that changes a tensor to what `compute` returns for it."""
+    """Return the method that changes a tensor to what `compute` returns for it."""
     called = f"{name or compute.__name__}_"
 
     @functools.wraps(compute)

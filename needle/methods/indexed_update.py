@@ -29,11 +29,11 @@ class IndexUpdate:
         self._tensor, self._key = tensor, key
 
     def get(self) -> Tensor:
-        """The elements x[key] themselves."""
+        """Return the elements x[key] themselves."""
         return ops.getitem(self._tensor, self._key)
 
     def set(self, value: Any) -> Tensor:
-        """x with x[key] = value; the last value of an element that the key names repeatedly.
+        """Return x with x[key] = value; the last value of an element that the key names repeatedly.
 
         >>> x = ndl.zeros(2, 2)
         >>> x.at[0, 1].set(3.0).numpy().tolist(), x.numpy().tolist()
@@ -42,7 +42,7 @@ class IndexUpdate:
         return ops.set_at(self._tensor, self._key, value)
 
     def add(self, value: Any) -> Tensor:
-        """x with `value` added to x[key], once for each time that the key names an element.
+        """Return x with `value` added to x[key], once for each time that the key names an element.
 
         >>> ndl.zeros(3).at[[0, 0, 2]].add(1.0).numpy().tolist()
         [2.0, 0.0, 1.0]
@@ -50,13 +50,14 @@ class IndexUpdate:
         return ops.add_at(self._tensor, self._key, value)
 
     def multiply(self, value: Any) -> Tensor:
-        """x with x[key] multiplied by `value`, once for each time that the key names an element."""
+        """Return x with x[key] multiplied by `value`, once for each time that the key names an
+        element."""
         return ops.mul_at(self._tensor, self._key, value)
 
     def max(self, value: Any) -> Tensor:
-        """x with the larger of x[key] and `value` at key."""
+        """Return x with the larger of x[key] and `value` at key."""
         return ops.max_at(self._tensor, self._key, value)
 
     def min(self, value: Any) -> Tensor:
-        """x with the smaller of x[key] and `value` at key."""
+        """Return x with the smaller of x[key] and `value` at key."""
         return ops.min_at(self._tensor, self._key, value)

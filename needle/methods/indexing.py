@@ -41,7 +41,8 @@ class IndexingMethods:
         return ops.transpose(self)
 
     def t(self: Tensor) -> Tensor:
-        """The transpose of a matrix; a vector or a number as it is. ShapeError for more axes."""
+        """Return the transpose of a matrix; a vector or a number as it is. Raises ShapeError for
+        more axes."""
         if self.ndim > 2:
             raise ShapeError(f"t: shape {self.shape} has more than two axes; use mT or permute")
         return self.T
@@ -65,15 +66,15 @@ class IndexingMethods:
         return ops.ravel(self)
 
     def view_as(self: Tensor, other: Tensor) -> Tensor:
-        """`reshape` to the shape of `other`."""
+        """Return `reshape` to the shape of `other`."""
         return ops.reshape(self, other.shape)
 
     def nelement(self: Tensor) -> int:
-        """`numel`."""
+        """Return `numel`."""
         return self.numel()
 
     def ndimension(self: Tensor) -> int:
-        """`ndim`."""
+        """Return `ndim`."""
         return self.ndim
 
     def take(self: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
@@ -109,15 +110,16 @@ class IndexingMethods:
         return ops.unique(self, return_inverse, return_counts, axis)
 
     def view(self: Tensor, *shape: Any) -> Tensor:
-        """`reshape` to `shape`. Where the elements have to be copied for it, this copies them."""
+        """Return `reshape` to `shape`. Where the elements have to be copied for it, this copies
+        them."""
         return ops.reshape(self, shape)
 
     def reshape_as(self: Tensor, other: Tensor) -> Tensor:
-        """`reshape` to the shape of `other`."""
+        """Return `reshape` to the shape of `other`."""
         return ops.reshape(self, other.shape)
 
     def expand_as(self: Tensor, other: Tensor) -> Tensor:
-        """`broadcast_to` the shape of `other`."""
+        """Return `broadcast_to` the shape of `other`."""
         return ops.broadcast_to(self, other.shape)
 
     def squeeze(self: Tensor, axes: Axes = None) -> Tensor:
@@ -175,8 +177,8 @@ class IndexingMethods:
         return ops.unbind(self, axis)
 
     def unfold(self: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
-        """All windows of `size` elements along `axis`, `step` apart: ops.windows (ops.unfold is of
-        images)."""
+        """Return all windows of `size` elements along `axis`, `step` apart: ops.windows (ops.unfold
+        is of images)."""
         return ops.windows(self, axis, size, step)
 
     def diagonal(self: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:

@@ -18,8 +18,8 @@ from . import unchecked_ops as ops
 
 
 def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The method that returns what `make` returns for a shape, in this tensor's dtype and on its
-    device."""
+    """Return the method that returns what `make` returns for a shape, in this tensor's dtype and on
+    its device."""
 
     def method(
         self: Tensor,
@@ -41,11 +41,11 @@ class PyTorchMethods:
     """Methods of Tensor, as PyTorch has them."""
 
     def type(self: Tensor, dtype: Any) -> Tensor:
-        """The elements as `dtype`, as `astype`."""
+        """Return the elements as `dtype`, as `astype`."""
         return ops.cast(self, dtype)
 
     def type_as(self: Tensor, other: Tensor) -> Tensor:
-        """The elements in the dtype and on the device of `other`."""
+        """Return the elements in the dtype and on the device of `other`."""
         return self.to(other)
 
     def new_tensor(
@@ -56,8 +56,8 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """`needle.tensor` of `data` with this requires_grad, in the dtype and on the device of this
-        tensor (None), or those given."""
+        """Return `needle.tensor` of `data` with this requires_grad, in the dtype and on the device
+        of this tensor (None), or those given."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return tensors.tensor(data, requires_grad=requires_grad, **where)
 
@@ -74,21 +74,21 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """`full` of `shape` and `fill_value`; device, dtype and requires_grad as in
+        """Return `full` of `shape` and `fill_value`; device, dtype and requires_grad as in
         `new_tensor`."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return init.full(shape, fill_value, requires_grad=requires_grad, **where)
 
     def is_floating_point(self: Tensor) -> bool:
-        """Whether the dtype is floating."""
+        """Return whether the dtype is floating."""
         return is_floating(self.dtype)
 
     def is_contiguous(self: Tensor) -> bool:
-        """Whether the elements lie in order, without gaps."""
+        """Return whether the elements lie in order, without gaps."""
         return state.trace is not None or self.cached_data.is_compact
 
     def element_size(self: Tensor) -> int:
-        """The bytes of one element."""
+        """Return the bytes of one element."""
         return ITEMSIZE[self.dtype]
 
     @property
@@ -97,7 +97,7 @@ class PyTorchMethods:
         return self.numel() * self.element_size()
 
     def pin_memory(self: Tensor) -> Tensor:
-        """The tensor itself: memory is not pinned here."""
+        """Return the tensor itself: memory is not pinned here."""
         return self
 
     @property
@@ -112,7 +112,7 @@ class PyTorchMethods:
         atol: float = 1e-8,
         equal_nan: bool = False,
     ) -> Tensor:
-        """`needle.isclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
+        """Return `needle.isclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
         return tensors.isclose(self, other, rtol, atol, equal_nan)
 
     def allclose(
@@ -122,5 +122,6 @@ class PyTorchMethods:
         atol: float = 1e-8,
         equal_nan: bool = False,
     ) -> bool:
-        """`needle.allclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
+        """Return `needle.allclose` of this tensor and `other`, with its rtol, atol and
+        equal_nan."""
         return tensors.allclose(self, other, rtol, atol, equal_nan)

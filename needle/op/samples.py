@@ -64,12 +64,12 @@ PAIRS: tuple[tuple[Shape, Shape], ...] = (
 
 
 def sample(*inputs: Any, **attributes: Any) -> Sample:
-    """A sample whose inputs are shapes or Args."""
+    """Return a sample whose inputs are shapes or Args."""
     return Sample(tuple(_arg(x) for x in inputs), attributes)
 
 
 def error(kind: type[Exception], match: str, /, *inputs: Any, **attributes: Any) -> ErrorSample:
-    """An error sample whose inputs are shapes or Args."""
+    """Return an error sample whose inputs are shapes or Args."""
     return ErrorSample(tuple(_arg(x) for x in inputs), kind, match, attributes)
 
 

@@ -56,5 +56,5 @@ class TeNamespace(Protocol):
     tirx: ModuleType
 
     def statements(self, body: Callable[[Any], None]) -> Stmt:
-        """The loops that `body` writes with TVM's statement builder, for te.extern."""
+        """Return the loops that `body` writes with TVM's statement builder, for te.extern."""
         ...

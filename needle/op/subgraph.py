@@ -25,7 +25,8 @@ Run = Callable[[Op, tuple[Any, ...]], Any]  # an op's result from values
 
 
 def reference_of(op: OpRules, given: tuple[Any, ...]) -> Any:
-    """The result of an op's NumPy twin, or of `compute` on the NumPy device if it has none."""
+    """Return the result of an op's NumPy twin, or of `compute` on the NumPy device if it has
+    none."""
     if op.reference is not None:
         return op.reference(*given)
     made = op.compute(*_mapped(lambda x: NDArray(x, device=cpu_numpy()), given))
@@ -63,7 +64,7 @@ class Body:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        """A short text that is the same for equal bodies, and differs for others."""
+        """Return a short text that is the same for equal bodies, and differs for others."""
         text: str | None = self.__dict__.get("_text")
         if text is None:
             specs = [(spec.shape, spec.dtype) for spec in self.inputs]
@@ -90,12 +91,12 @@ class Body:
         return len(self.inputs) + len(self.steps)
 
     def numbered(self) -> Iterable[tuple[int, Step]]:
-        """The steps with the numbers of their results."""
+        """Return the steps with the numbers of their results."""
         return enumerate(self.steps, len(self.inputs))
 
     def specs(self, given: Sequence[Spec] | None = None) -> list[Any]:
-        """The Spec of each value, for inputs like `given`; a tuple of Specs for a tuple. Raises the
-        errors of `infer`."""
+        """Return the Spec of each value, for inputs like `given`; a tuple of Specs for a tuple.
+        Raises the errors of `infer`."""
         found: list[Any] = list(self.inputs if given is None else given)
         for step in self.steps:
             found.append(step.op.infer(*[found[i] for i in step.inputs]))
@@ -115,14 +116,14 @@ class Body:
         )
 
     def reduction_length(self, given: Sequence[Spec]) -> int:
-        """The number of terms that the sums of all steps have together, at least 1."""
+        """Return the number of terms that the sums of all steps have together, at least 1."""
         found = self.specs(given)
         terms = [s.op.reduction_length(*[found[i] for i in s.inputs]) for s in self.steps]
         return max(1, sum(terms))
 
     def evaluated(self, inputs: Sequence[Any], run: Run) -> Any:
-        """The outputs, each step's result being run(op, inputs). A value is dropped when no later
-        step reads it."""
+        """Return the outputs, each step's result being run(op, inputs). A value is dropped when no
+        later step reads it."""
         values: list[Any] = list(inputs)
         for (op, given), dead in self._program():
             values.append(run(op, tuple([values[i] for i in given])))
@@ -131,7 +132,7 @@ class Body:
         return [values[number] for number in self.outputs]
 
     def _program(self) -> list[tuple[Step, list[int]]]:
-        """The steps with the values that each is the last to read."""
+        """Return the steps with the values that each is the last to read."""
         found: list[tuple[Step, list[int]]] | None = self.__dict__.get("_steps")
         if found is None:
             found = list(zip(self.steps, self._last_reads(), strict=True))
@@ -139,7 +140,7 @@ class Body:
         return found
 
     def compute(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs as NDArrays, from NDArrays."""
+        """Return the outputs as NDArrays, from NDArrays."""
         found: list[Any] = self.evaluated(inputs, lambda op, given: op.compute(*given))
         return found
 
@@ -154,7 +155,7 @@ class Body:
         return found[::-1]
 
     def needed(self, outputs: Iterable[int]) -> set[int]:
-        """The values that these depend on, with themselves."""
+        """Return the values that these depend on, with themselves."""
         found = set(outputs)
         for number, step in reversed(list(self.numbered())):
             if number in found:
@@ -162,7 +163,7 @@ class Body:
         return found
 
     def reached(self, sources: Iterable[int]) -> set[int]:
-        """The values that depend on one of these, with these themselves."""
+        """Return the values that depend on one of these, with these themselves."""
         found = set(sources)
         for number, step in self.numbered():
             if not found.isdisjoint(step.inputs):
@@ -170,8 +171,8 @@ class Body:
         return found
 
     def cut(self, inputs: Sequence[int], outputs: Sequence[int]) -> Body:
-        """The body that computes some values from others, which are its inputs. Everything that the
-        outputs depend on is among these or computed from them."""
+        """Return the body that computes some values from others, which are its inputs. Everything
+        that the outputs depend on is among these or computed from them."""
         specs = self.specs()
         place = {number: at for at, number in enumerate(inputs)}
         wanted, pending = set(outputs), list(reversed(list(self.numbered())))
@@ -217,7 +218,7 @@ def body_of(
     alias: Mapping[Any, Any],
     detach: Op | None = None,
 ) -> Body:
-    """The body of traced nodes: `order` has those between inputs and outputs, in order of
+    """Return the body of traced nodes: `order` has those between inputs and outputs, in order of
     computing; a node in `alias` stands for another. `detach` comes behind what was computed without
     a gradient from values that have one."""
     place = {node: number for number, node in enumerate(inputs)}
@@ -247,10 +248,10 @@ def body_of(
 
 
 def same_spec(a: Spec, b: Spec) -> bool:
-    """Whether shape and dtype are equal."""
+    """Return whether shape and dtype are equal."""
     return a.dtype == b.dtype and same(a.shape, b.shape)
 
 
 def without(numbers: Iterable[int], others: Collection[int]) -> list[int]:
-    """`numbers` that are not among `others`, in order."""
+    """Return `numbers` that are not among `others`, in order."""
     return [number for number in numbers if number not in others]

@@ -31,7 +31,7 @@ from ..op import REGISTRY, Op, register
 
 
 def _defined(module: ModuleType) -> dict[str, Any]:
-    """The public names that a file defines, and their values."""
+    """Return the public names that a file defines, and their values."""
 
     def own(value: Any) -> bool:
         if isinstance(value, Op):

@@ -40,14 +40,14 @@ class _Caster:
         return f"autocast({self.dtype!r})"
 
     def cast(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inputs in the dtype in which `op` computes; float64 and integers stay."""
+        """Return the inputs in the dtype in which `op` computes; float64 and integers stay."""
         name = op.name
         if name in LOW:
             return self.lowered(inputs)
         return tuple([self._to(x, "float32", HALVES) for x in inputs]) if name in WIDE else inputs
 
     def lowered(self, inputs: Iterable[Any]) -> tuple[Any, ...]:
-        """The inputs of a product."""
+        """Return the inputs of a product."""
         return tuple([self._to(x, self.dtype, ("float32", *HALVES)) for x in inputs])
 
     def _to(self, x: Any, dtype: str, kinds: tuple[str, ...]) -> Any:
@@ -67,8 +67,8 @@ class autocast:
 
     Weights stay float32 and get float32 gradients. Let it hold the forward pass and the loss; a
     backward pass is never cast, and uses the dtypes of the forward pass. Recurrent layers compute
-    their steps in float32. Traces record the casts, so compiled code computes them. TypeError for
-    another dtype.
+    their steps in float32. Traces record the casts, so compiled code computes them. Raises
+    TypeError for another dtype.
 
     >>> layer, x = nn.Linear(3, 4), ndl.ones(2, 3)
     >>> with ndl.autocast("bfloat16"):

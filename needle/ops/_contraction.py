@@ -36,8 +36,8 @@ _GUESS = 256  # for a size that is not known, unless its largest value is smalle
 def program(
     name: str, inputs: tuple[Labels, ...], output: Labels, shapes: tuple[Shape, ...], half: bool
 ) -> Program:
-    """The ops that sum the products over all labels that `output` lacks, for operands in half
-    precision or not. ShapeError for extents that do not fit."""
+    """Return the ops that sum the products over all labels that `output` lacks, for operands in
+    half precision or not. Raises ShapeError for extents that do not fit."""
     run = _Builder(name, inputs, output, shapes, half)
     live = [run.simplified(at, _others(inputs, at)) for at in range(len(inputs))]
     for chosen in _path([run.labels[at] for at in live], output, run.extents):
@@ -53,15 +53,15 @@ def program(
 
 
 def _others(inputs: Sequence[Labels], at: int) -> set[Any]:
-    """The labels of all operands but one."""
+    """Return the labels of all operands but one."""
     return {label for i, labels in enumerate(inputs) if i != at for label in labels}
 
 
 def _path(
     inputs: Sequence[Labels], output: Labels, extents: dict[Any, Any]
 ) -> Iterable[tuple[int, ...]]:
-    """The operands that are contracted step by step, as NumPy's einsum_path gives them: they are
-    removed from the list, and the result comes to its end."""
+    """Return the operands that are contracted step by step, as NumPy's einsum_path gives them: they
+    are removed from the list, and the result comes to its end."""
     if len(inputs) < 3:
         return [tuple(range(len(inputs)))]
     if len(extents) > len(ascii_letters):
@@ -109,7 +109,7 @@ class _Builder:
                     )
 
     def add(self, function: Any, places: tuple[int, ...], labels: Iterable[Any]) -> int:
-        """The place of a function's result, whose axes are `labels`."""
+        """Return the place of a function's result, whose axes are `labels`."""
         self.steps.append((function, places))
         self.labels.append(tuple(labels))
         self.shapes.append(self.shape(self.labels[-1]))
@@ -119,8 +119,8 @@ class _Builder:
         return tuple(self.extents[label] for label in labels)
 
     def simplified(self, at: int, others: Collection[Any]) -> int:
-        """An operand with each label once, without axes that broadcast, and without those that
-        nothing else has: these are summed."""
+        """Return an operand with each label once, without axes that broadcast, and without those
+        that nothing else has: these are summed."""
         labels, shape = self.labels[at], self.shapes[at]
         for label in dict.fromkeys(labels):
             if labels.count(label) > 1:
@@ -133,7 +133,7 @@ class _Builder:
         return self.summed(at, others)
 
     def diagonal(self, at: int, label: Any) -> int:
-        """A value whose axes of one label are the last axis, which has it once."""
+        """Return a value whose axes of one label are the last axis, which has it once."""
         labels, shape = list(self.labels[at]), list(self.shapes[at])
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -154,7 +154,7 @@ class _Builder:
         return at
 
     def summed(self, at: int, kept: Collection[Any]) -> int:
-        """A value without the labels that neither `kept` nor the result have."""
+        """Return a value without the labels that neither `kept` nor the result have."""
         labels = self.labels[at]
         gone = [i for i, x in enumerate(labels) if x not in kept and x not in self.output]
         if not gone:
@@ -163,7 +163,7 @@ class _Builder:
         return self.add(Summation(tuple(gone)), (at,), rest)
 
     def arranged(self, at: int, groups: Sequence[Sequence[Any]]) -> int:
-        """A value with its axes in the order of groups, each of which becomes one axis."""
+        """Return a value with its axes in the order of groups, each of which becomes one axis."""
         order = [label for group in groups for label in group]
         labels = self.labels[at]
         if list(labels) != order:
@@ -174,7 +174,8 @@ class _Builder:
         return at
 
     def contracted(self, a: int, b: int, kept: Collection[Any]) -> int:
-        """The product of two values, summed over labels that neither `kept` nor the result have."""
+        """Return the product of two values, summed over labels that neither `kept` nor the result
+        have."""
         a, b = (self.summed(at, {*kept, *self.labels[other]}) for at, other in ((a, b), (b, a)))
         first, second = self.labels[a], self.labels[b]
         shared = [label for label in first if label in second]
@@ -198,13 +199,14 @@ class _Builder:
         return sorted(labels, key=lambda label: place.get(label, len(place)))
 
     def comes_before(self, first: Iterable[Any], second: Iterable[Any]) -> bool:
-        """Whether the result has one of the first labels before all of the second. False if it has
-        none of either: then a later contraction decides, for which any order is as good."""
+        """Return whether the result has one of the first labels before all of the second. False if
+        it has none of either: then a later contraction decides, for which any order is as good."""
         places = [[i for i, x in enumerate(self.output) if x in group] for group in (first, second)]
         return all(places) and min(places[0]) < min(places[1])
 
     def multiplied(self, a: int, b: int, order: Sequence[Any]) -> int:
-        """The elementwise product, with axes of extent 1 for labels that one of them lacks."""
+        """Return the elementwise product, with axes of extent 1 for labels that one of them
+        lacks."""
         sides = []
         for at in (a, b):
             own = self.labels[at]
@@ -216,7 +218,7 @@ class _Builder:
         return self.add(MULTIPLY, tuple(sides), order)
 
     def dot(self, a: int, b: int, batch: Sequence[Any], inner: Sequence[Any]) -> int:
-        """The sums of products of operands that have the same labels."""
+        """Return the sums of products of operands that have the same labels."""
         if self.half:  # a matmul rounds its sums alone, not each product
             return self.batched(a, b, batch, (), inner, ())
         sides = [self.arranged(at, [[x] for x in (*batch, *inner)]) for at in (a, b)]
@@ -231,7 +233,7 @@ class _Builder:
         inner: Sequence[Any],
         right: Sequence[Any],
     ) -> int:
-        """A matmul for each index of the batch."""
+        """Return a matmul for each index of the batch."""
         alone = [[x] for x in batch]
         a = self.arranged(a, [*alone, left, inner])
         b = self.arranged(b, [*alone, inner, right])
@@ -259,11 +261,12 @@ class _Builder:
         return self.apart(at) if len(right) > 1 else at
 
     def apart(self, at: int) -> int:
-        """A matmul's result with merged axes as they were."""
+        """Return a matmul's result with merged axes as they were."""
         return self.add(Reshape(self.shape(self.labels[at])), (at,), self.labels[at])
 
     def finish(self, at: int) -> None:
-        """The result's axes in order; at least one step, so that the last value is the result."""
+        """Return the result's axes in order; at least one step, so that the last value is the
+        result."""
         at = self.summed(at, ())
         if not self.steps or self.labels[at] != self.output:
             order = tuple(self.labels[at].index(label) for label in self.output)

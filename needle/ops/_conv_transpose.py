@@ -40,15 +40,15 @@ _MOST_PHASES = 4
 
 
 def axes_of(g: Sequence[Extent], window: Window, size: Pair) -> Axes | None:
-    """Both axes for outputs of shape `g`; None if `axis_of` one is."""
+    """Return both axes for outputs of shape `g`; None if `axis_of` one is."""
     high, wide = (axis_of(*each) for each in zip(g[1:3], size, *window, strict=True))
     return None if high is None or wide is None else (high, wide)
 
 
 def axis_of(n: Extent, m: Extent, k: int, s: int, p: int, d: int) -> Axis | None:
-    """The axis along which `n` elements become `m` by a kernel of `k`, stride `s`, padding `p` and
-    dilation `d`. None if extents are symbolic, if there are a stride and a dilation, or if padding
-    cuts off more than the first and the last blocks."""
+    """Return the axis along which `n` elements become `m` by a kernel of `k`, stride `s`, padding
+    `p` and dilation `d`. None if extents are symbolic, if there are a stride and a dilation, or if
+    padding cuts off more than the first and the last blocks."""
     if not (is_known(n) and is_known(m)) or (s > 1 and d > 1):
         return None
     taps = -(-k // s)
@@ -60,13 +60,14 @@ def axis_of(n: Extent, m: Extent, k: int, s: int, p: int, d: int) -> Axis | None
 
 
 def is_known(n: Extent) -> bool:
-    """Whether an extent is a number above 0."""
+    """Return whether an extent is a number above 0."""
     value = getattr(n, "value", n)
     return isinstance(value, int) and value > 0
 
 
 def emit(r: ModuleType, g: Expr, w: Expr, axes: Axes, groups: int) -> Expr | None:
-    """The transposed convolution of g (N, rows, columns, O) with w (kh, kw, C / groups, O)."""
+    """Return the transposed convolution of g (N, rows, columns, O) with w (kh, kw, C / groups,
+    O)."""
     (high, wide), op = axes, r.op
     *_, each, outputs = (int(n) for n in w.ty.shape)
     batch, channels = g.ty.shape[0], each * groups
@@ -88,7 +89,8 @@ def emit(r: ModuleType, g: Expr, w: Expr, axes: Axes, groups: int) -> Expr | Non
 
 
 def _conv(r: ModuleType, g: Expr, w: Expr, axes: Axes, taps: Pair, groups: int) -> Expr:
-    """The convolution of g with weights of so many taps, which gives a result for each block."""
+    """Return the convolution of g with weights of so many taps, which gives a result for each
+    block."""
     lacking = [axis.dilation * (axis.taps - n) for axis, n in zip(axes, taps, strict=True)]
     before = [axis.before - n for axis, n in zip(axes, lacking, strict=True)]
     return r.op.nn.conv2d(
@@ -103,7 +105,7 @@ def _conv(r: ModuleType, g: Expr, w: Expr, axes: Axes, taps: Pair, groups: int) 
 
 
 def _in_phases(axes: Axes) -> bool:
-    """Whether each result of a block gets a convolution of its own."""
+    """Return whether each result of a block gets a convolution of its own."""
     uneven = any(axis.kernel % axis.stride for axis in axes)
     few = axes[0].stride * axes[1].stride <= _MOST_PHASES
     # Each has a tap, and those with fewer taps than others no negative padding.
@@ -116,13 +118,13 @@ def _in_phases(axes: Axes) -> bool:
 
 
 def _phases(axes: Axes) -> Iterator[Pair]:
-    """The places of results in a block."""
+    """Return the places of results in a block."""
     high, wide = axes
     return itertools.product(range(high.stride), range(wide.stride))
 
 
 def _phase(r: ModuleType, g: Expr, w: Expr, axes: Axes, at: Pair) -> Expr:
-    """The result at one place of every block."""
+    """Return the result at one place of every block."""
     op, ends = r.op, [axis.kernel for axis in axes]
     strides = [axis.stride for axis in axes]
     w = op.strided_slice(w, [0, 1], list(at), ends, strides, assume_inbound=True)
@@ -139,8 +141,8 @@ def _reversed(r: ModuleType, w: Expr, positions: Pair, taps: Sequence[int]) -> E
 
 
 def _weights(r: ModuleType, w: Expr, axes: Axes, groups: int) -> Expr:
-    """(kh, kw, C / groups, O) -> (taps, taps, O / groups, groups * stride * stride * C / groups),
-    taps reversed."""
+    """Return (kh, kw, C / groups, O) -> (taps, taps, O / groups, groups * stride * stride * C /
+    groups), taps reversed."""
     (high, wide), op = axes, r.op
     *_, each, outputs = (int(n) for n in w.ty.shape)
     more = [axis.taps * axis.stride - axis.kernel for axis in axes]

@@ -45,13 +45,13 @@ class Index(Op):
 
 
 def check_index(name: str, index: Spec) -> None:
-    """TypeError unless the index holds integers."""
+    """Raise TypeError unless the index holds integers."""
     if index.dtype not in INTEGER:
         raise TypeError(f"{name}: the index is {index.dtype}, not of integers")
 
 
 def positions(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:
-    """An index among an op's samples."""
+    """Return an index among an op's samples."""
     return Arg(shape, low, high, dtype=dtype, special=False)
 
 
@@ -66,7 +66,7 @@ def put_te(
     name: str,
     each: bool = False,
 ) -> TeTensor:
-    """A copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
+    """Return a copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
     positions along `axis` that the index names; positions outside are skipped.
 
     With `each` the index has the source's shape; otherwise that of its axes from `axis` on, whose
@@ -93,7 +93,8 @@ def put_te(
     alone = _te.is_one(outer * blocks)  # then one task puts all, after several have copied
 
     def element(at: Expr, place: Expr, j: Expr) -> list[Expr]:
-        """The place of an element in the result: in the axes before, at and behind `axis`."""
+        """Return the place of an element in the result: in the axes before, at and behind
+        `axis`."""
         return [*_te.unravel(k, at, shape[:axis]), place, *_te.unravel(k, j, shape[axis + 1 :])]
 
     def copy(s: Any, old: Any, out: Any, at: list[Expr]) -> None:

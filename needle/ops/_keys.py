@@ -40,7 +40,7 @@ BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
 def as_key(key: BasicKey) -> Key:
-    """A basic index as a tuple of ints, Ranges, None and Ellipsis.
+    """Return a basic index as a tuple of ints, Ranges, None and Ellipsis.
 
     Raises TypeError for anything else; arrays and masks are not basic indices.
     """
@@ -63,7 +63,7 @@ def as_key(key: BasicKey) -> Key:
 
 
 def expand(name: str, key: Key, ndim: int) -> list[Entry]:
-    """`key` with one entry for each of `ndim` axes. ShapeError if it has too many."""
+    """Return `key` with one entry for each of `ndim` axes. Raises ShapeError if it has too many."""
     used = sum(entry is not None and entry is not Ellipsis for entry in key)
     if used > ndim or sum(entry is Ellipsis for entry in key) > 1:
         raise ShapeError(f"{name}: {len(key)} indices do not fit {ndim} dimensions")
@@ -74,15 +74,15 @@ def expand(name: str, key: Key, ndim: int) -> list[Entry]:
 
 
 def steps(name: str, entry: Range, n: int) -> range:
-    """The positions that `entry` selects along an axis of extent `n`."""
+    """Return the positions that `entry` selects along an axis of extent `n`."""
     if entry.step == 0:
         raise ShapeError(f"{name}: a slice's step must not be 0")
     return range(*slice(*entry).indices(n))
 
 
 def span(name: str, entry: Range | Span, n: int) -> Span:
-    """The positions that `entry` selects along an axis of extent `n`, all of which may be
-    expressions. TraceError if that is another number of positions for some sizes."""
+    """Return the positions that `entry` selects along an axis of extent `n`, all of which may be
+    expressions. Raises TraceError if that is another number of positions for some sizes."""
     if isinstance(entry, Span):
         return entry
     if not is_symbolic((*entry, n)):
@@ -102,15 +102,15 @@ def span(name: str, entry: Range | Span, n: int) -> Span:
 
 
 def _within(place: int, n: int, low: int, high: int) -> int:
-    """An end of a slice along an axis of extent `n`, counted from the front and cut off."""
+    """Return an end of a slice along an axis of extent `n`, counted from the front and cut off."""
     if place < 0:
         place = place + n
     return low if place < low else high if place > high else place
 
 
 def resolved(name: str, key: Key, shape: tuple[int, ...]) -> Key:
-    """The same key for an axis of any size: entries that depend on one that is not a number count
-    from the front. Raises what `sliced_shape` raises."""
+    """Return the same key for an axis of any size: entries that depend on one that is not a number
+    count from the front. Raises what `sliced_shape` raises."""
     out: list[Entry] = []
     axis = 0
     for entry in expand(name, key, len(shape)):
@@ -134,8 +134,8 @@ def _out_of_range(name: str, index: int, axis: int, n: int) -> IndexError:
 
 
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of x[key]; an axis whose extent is an expression is whole, or has a `resolved`
-    entry. IndexError for an int out of range."""
+    """Return the shape of x[key]; an axis whose extent is an expression is whole, or has a
+    `resolved` entry. Raises IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:
@@ -153,7 +153,7 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def native(key: Key) -> tuple[int | slice | EllipsisType | None, ...]:
-    """The key in the form that NumPy and NDArray take."""
+    """Return the key in the form that NumPy and NDArray take."""
     return tuple(_native(entry) for entry in key)
 
 

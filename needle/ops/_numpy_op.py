@@ -33,7 +33,7 @@ class NumpyOp(Op):
     fails: ClassVar[str] = ""
 
     def check(self, *shapes: Any) -> None:
-        """ShapeError for shapes that `values` does not take."""
+        """Raise ShapeError for shapes that `values` does not take."""
 
     def infer(self, *specs: Spec) -> Any:
         refuse_trace(self.name)
@@ -51,7 +51,7 @@ class NumpyOp(Op):
         return array(np.asarray(out), device=inputs[0].device)
 
     def values(self, *arrays: Any) -> Any:
-        """The result, or a tuple of results, from the inputs' values."""
+        """Return the result, or a tuple of results, from the inputs' values."""
         raise NotImplementedError(f"{self.name}: values is not defined")
 
     def failed(self, x: Array, *others: Array) -> str:
@@ -77,7 +77,7 @@ def refuse_trace(name: str) -> None:
 
 
 def check_square(name: str, shape: Shape) -> None:
-    """ShapeError unless the last two extents are equal."""
+    """Raise ShapeError unless the last two extents are equal."""
     check_matrices(name, shape)
     if shape[-2] != shape[-1]:
         raise ShapeError(
@@ -87,15 +87,15 @@ def check_square(name: str, shape: Shape) -> None:
 
 
 def check_matrices(name: str, shape: Shape) -> None:
-    """ShapeError unless there are two axes."""
+    """Raise ShapeError unless there are two axes."""
     if len(shape) < 2:
         raise ShapeError(f"{name}: shape {shape} is not of matrices: it has fewer than two axes")
 
 
 def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:
-    """The inputs in the dtype in which they are computed, and the dtype of the result: that which
-    they have in common, or float64 for integers; halves are computed in float32. TypeError for
-    anything but Tensors, TraceError while tracing."""
+    """Return the inputs in the dtype in which they are computed, and the dtype of the result: that
+    which they have in common, or float64 for integers; halves are computed in float32. Raises
+    TypeError for anything but Tensors, TraceError while tracing."""
     refuse_trace(name)
     for number, x in enumerate(inputs):
         if not isinstance(x, Tensor):
@@ -107,11 +107,11 @@ def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:
 
 
 def in_dtype(x: Tensor, dtype: str) -> Tensor:
-    """`x` in this dtype: itself if it has it."""
+    """Return `x` in this dtype: itself if it has it."""
     return x if x.dtype == dtype else cast(x, dtype)
 
 
 def unary(name: str, op: Callable[[Tensor], Tensor], a: Any) -> Tensor:
-    """The result of an op of one float input, for an input of any dtype."""
+    """Return the result of an op of one float input, for an input of any dtype."""
     (x,), dtype = as_floats(name, a)
     return in_dtype(op(x), dtype)

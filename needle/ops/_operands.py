@@ -20,7 +20,7 @@ SCALARS = (bool, int, float)
 
 
 def operand(x: Any, like: Tensor) -> Tensor | None:
-    """`x` as a Tensor on like's device, None if it cannot be one.
+    """Return `x` as a Tensor on like's device, None if it cannot be one.
 
     A number has like's dtype unless it is of a higher kind: an int for bools, a float for integers.
     OverflowError, as NumPy's, for an integer that the dtype does not hold.
@@ -49,7 +49,8 @@ def _size(size: Expression, dtype: str, device: Device) -> Tensor:
 
 
 def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
-    """`x op other`, where `other` may be a Python scalar (weak), a NumPy array or an NDArray."""
+    """Return `x op other`, where `other` may be a Python scalar (weak), a NumPy array or an
+    NDArray."""
     other = operand(other, x)
     if other is None:
         return NotImplemented
@@ -57,9 +58,9 @@ def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
 
 
 def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
-    """`op` of inputs of which one is a Tensor; the others may be numbers and arrays. The first
-    `after` inputs are Tensors whose dtype says nothing about the others. TypeError for inputs that
-    are nothing of the kind."""
+    """Return `op` of inputs of which one is a Tensor; the others may be numbers and arrays. The
+    first `after` inputs are Tensors whose dtype says nothing about the others. Raises TypeError for
+    inputs that are nothing of the kind."""
     for x in inputs:
         if not isinstance(x, Tensor):
             return apply(op, (*inputs[:after], *_tensors(inputs[after:], inputs[:after])))
@@ -82,5 +83,5 @@ def _tensors(inputs: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...
 
 @functools.lru_cache(maxsize=256)
 def _scalar(text: str, value: bool | int | float, dtype: str, device: Device) -> NDArray:
-    """A cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
+    """Return a cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
     return full((), value, dtype, device)

@@ -31,7 +31,8 @@ class Along(Op):
     axis: int
 
     def line_axis(self, x: NDArray) -> int:
-        """`axis` counted from the front. ValueError if it is out of range; `infer` says more."""
+        """Return `axis` counted from the front. Raises ValueError if it is out of range; `infer`
+        says more."""
         ndim = x.view.ndim
         if not -ndim <= self.axis < ndim:
             raise ValueError(self.axis)
@@ -106,7 +107,7 @@ class Along(Op):
 
 
 def _rows_at_once(rows: Any, length: Any, most: int) -> int:
-    """How many of so many rows a task scans at once, such that threads have enough tasks."""
+    """Return how many of so many rows a task scans at once, such that threads have enough tasks."""
     count, steps = getattr(rows, "value", 1), getattr(length, "value", None)
     short = steps is not None and count * steps * _STEP <= _SHORT
     return max(1, min(most, count if short else count // most))

@@ -22,8 +22,8 @@ _BUCKETS = 1 << _DIGIT
 
 
 def sorted_rows(k: TeNamespace, x: TeTensor, descending: bool) -> list[TeTensor]:
-    """(values, int64 positions) of the elements in order along the last axis, for any dtype but
-    bool. Threads divide the rows."""
+    """Return (values, int64 positions) of the elements in order along the last axis, for any dtype
+    but bool. Threads divide the rows."""
     dtype, n = _te.dtype_of(x), x.shape[-1]
     rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
     length = _te.number(k, n)
@@ -60,7 +60,7 @@ def sorted_rows(k: TeNamespace, x: TeTensor, descending: bool) -> list[TeTensor]
 
 
 def _key(k: TeNamespace, x: Expr, dtype: str, descending: bool) -> Expr:
-    """A signed whole number by whose order x is sorted."""
+    """Return a signed whole number by whose order x is sorted."""
     if not is_floating(dtype):
         key = k.tirx.Cast("int64" if dtype == "int64" else "int32", x)
     else:

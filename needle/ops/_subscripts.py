@@ -17,8 +17,9 @@ Labels = tuple[Any, ...]
 
 
 def parsed(subscripts: str, ranks: tuple[int, ...]) -> tuple[tuple[Labels, ...], Labels]:
-    """The labels of operands with these numbers of axes, and of the result. ValueError for
-    subscripts that are not valid, ShapeError for an operand with another number of axes."""
+    """Return the labels of operands with these numbers of axes, and of the result. Raises
+    ValueError for subscripts that are not valid, ShapeError for an operand with another number of
+    axes."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = [_term(subscripts, part) for part in left.split(",")]
@@ -35,7 +36,7 @@ def from_lists(
 
 
 def _term(subscripts: str, text: str) -> list[Any]:
-    """The letters of one operand, and Ellipsis for '...'."""
+    """Return the letters of one operand, and Ellipsis for '...'."""
     before, dots, after = text.partition("...")
     for letter in before + after:
         if letter not in ascii_letters:
@@ -93,7 +94,7 @@ def _labelled(
 
 
 def _spread(term: Sequence[Any], count: int) -> Labels:
-    """A term with `count` labels in place of its Ellipsis."""
+    """Return a term with `count` labels in place of its Ellipsis."""
     if Ellipsis not in term:
         return tuple(term)
     at = list(term).index(Ellipsis)

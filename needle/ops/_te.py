@@ -31,12 +31,12 @@ _FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
 def dtype_of(x: TeTensor) -> str:
-    """The dtype name of a te.Tensor."""
+    """Return the dtype name of a te.Tensor."""
     return str(x.dtype)
 
 
 def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
-    """x in another dtype; a cast to bool compares with zero, so that NaN is true."""
+    """Return x in another dtype; a cast to bool compares with zero, so that NaN is true."""
     old = dtype_of(x)
     if old == dtype:
         return x
@@ -51,34 +51,35 @@ def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
 
 
 def as_float(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """The operand of a float-valued function: integers and bools as float64."""
+    """Return the operand of a float-valued function: integers and bools as float64."""
     return x if is_floating(dtype_of(x)) else cast(k, x, FLOAT_OF_INTEGER)
 
 
 def promote(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
-    """Both operands in their common dtype."""
+    """Return both operands in their common dtype."""
     dtype = result_type(dtype_of(a), dtype_of(b))
     return cast(k, a, dtype), cast(k, b, dtype)
 
 
 def without_bool(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
-    """Both operands in their common dtype, which is int32 for bools."""
+    """Return both operands in their common dtype, which is int32 for bools."""
     a, b = promote(k, a, b)
     return (cast(k, a, "int32"), cast(k, b, "int32")) if dtype_of(a) == "bool" else (a, b)
 
 
 def elementwise(k: TeNamespace, fn: Callable[[Expr], Expr], x: TeTensor) -> TeTensor:
-    """A te.compute of fn(element)."""
+    """Return a te.compute of fn(element)."""
     return k.te.compute(x.shape, lambda *i: fn(x[i]))
 
 
 def by_element(fn: Callable[[TeNamespace, Expr], Expr], k: TeNamespace, x: TeTensor) -> TeTensor:
-    """A te.compute of fn(k, element)."""
+    """Return a te.compute of fn(k, element)."""
     return elementwise(k, lambda v: fn(k, k.tirx.convert(v)), x)
 
 
 def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
-    """A scalar of x's dtype for te and topi expressions; infinite if the dtype cannot hold it."""
+    """Return a scalar of x's dtype for te and topi expressions; infinite if the dtype cannot hold
+    it."""
     dtype = dtype_of(x)
     if is_floating(dtype) and dtype != "float64" and abs(value) > _FLOAT32_MAX:
         value = math.copysign(math.inf, value)
@@ -86,14 +87,14 @@ def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
 
 
 def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """a != b for two expressions of `dtype`; true if either is NaN, where TVM's is false."""
+    """Return a != b for two expressions of `dtype`; true if either is NaN, where TVM's is false."""
     if not is_floating(dtype):
         return a != b
     return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))
 
 
 def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """max(a, b) for two expressions of `dtype`; NaN if either is.
+    """Return max(a, b) for two expressions of `dtype`; NaN if either is.
 
     The inner Select is one instruction on x86, which returns b if either operand is NaN; beside a
     constant that is all.
@@ -106,7 +107,7 @@ def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """min(a, b) for two expressions of `dtype`; NaN if either is."""
+    """Return min(a, b) for two expressions of `dtype`; NaN if either is."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
     if _is_number(k, b):
@@ -115,7 +116,7 @@ def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def _is_number(k: TeNamespace, x: Expr) -> bool:
-    """Whether x is a constant, and not NaN."""
+    """Return whether x is a constant, and not NaN."""
     return isinstance(x, k.tirx.FloatImm) and not math.isnan(x.value)
 
 
@@ -134,7 +135,7 @@ def minimum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: boo
 
 
 def largest(k: TeNamespace, dtype: str) -> tuple[Reducer, Expr]:
-    """A max reducer that propagates NaN, and its initial value."""
+    """Return a max reducer that propagates NaN, and its initial value."""
     lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
     return _reducer(k, "max", greater_or_nan, lowest, dtype), lowest
 
@@ -187,21 +188,23 @@ def reduce_over(
 
 
 def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
-    """Whether a sum may have many terms; a symbolic extent may be any number."""
+    """Return whether a sum may have many terms; a symbolic extent may be any number."""
     extents = [getattr(x.shape[a], "value", _MOST_TERMS + 1) for a in axes]
     return math.prod(extents) > _MOST_TERMS
 
 
 def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
-    """`axes`, in the order in which their elements are added: the last axes of all `ndim`, and then
-    the others. Of thousands of numbers added one after the other, float32 loses two digits."""
+    """Return `axes`, in the order in which their elements are added: the last axes of all `ndim`,
+    and then the others. Of thousands of numbers added one after the other, float32 loses two
+    digits."""
     inner = tuple(a for a in axes if all(later in axes for later in range(a, ndim)))
     outer = tuple(a for a in axes if a not in inner)
     return [some for some in (inner, outer) if some]
 
 
 def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
-    """x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of 1."""
+    """Return x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of
+    1."""
 
     def mean(y: TeTensor) -> TeTensor:
         count = k.tirx.const(1, "int64")
@@ -221,7 +224,7 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
 
 
 def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
-    """x / number, elementwise in x's dtype; `number` may be an expression.
+    """Return x / number, elementwise in x's dtype; `number` may be an expression.
 
     TVM refuses a divisor that it knows to be 0.
     """
@@ -235,17 +238,17 @@ def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
 
 
 def number(k: TeNamespace, n: Extent, dtype: str = "int64") -> Expr:
-    """An int or an expression as an expression of `dtype`."""
+    """Return an int or an expression as an expression of `dtype`."""
     return k.tirx.const(n, dtype) if isinstance(n, int) else k.tirx.Cast(dtype, n)
 
 
 def is_one(n: Extent) -> bool:
-    """Whether an extent is known to be 1 (a symbolic one is not)."""
+    """Return whether an extent is known to be 1 (a symbolic one is not)."""
     return _is_known(n, 1)
 
 
 def is_zero(n: Extent) -> bool:
-    """Whether an extent is known to be 0."""
+    """Return whether an extent is known to be 0."""
     return _is_known(n, 0)
 
 
@@ -255,14 +258,14 @@ def _is_known(n: Extent, extent: int) -> bool:
 
 
 def result(a: TeTensor, b: TeTensor) -> str:
-    """The common dtype of two te.Tensors."""
+    """Return the common dtype of two te.Tensors."""
     return result_type(dtype_of(a), dtype_of(b))
 
 
 def broadcast(
     k: TeNamespace, fn: Callable[[Expr, Expr], Expr], a: TeTensor, b: TeTensor
 ) -> TeTensor:
-    """A te.compute of fn(a element, b element) with NumPy broadcasting."""
+    """Return a te.compute of fn(a element, b element) with NumPy broadcasting."""
     ndim = max(len(a.shape), len(b.shape))
     shapes = [[1] * (ndim - len(x.shape)) + list(x.shape) for x in (a, b)]
     shape = [n if is_one(m) else m for n, m in zip(*shapes, strict=True)]
@@ -275,7 +278,7 @@ def broadcast(
 
 
 def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
+    """Return tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
     if dtype_of(x) == "float64":
         return by_element(_functions.tanh, k, x)
     return elementwise(k, lambda v: tanh_or_nan(k, v), x)
@@ -287,12 +290,12 @@ def tanh_or_nan(k: TeNamespace, x: Expr) -> Expr:
 
 
 def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """erf that keeps NaN."""
+    """Return erf that keeps NaN."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
 def rsqrt(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return k.topi.divide(full_like(k, x, 1), k.topi.sqrt(x))
 
 
@@ -318,8 +321,8 @@ def sum_of_few(
     dtype: str,
     name: str,
 ) -> TeTensor:
-    """The sums of part(t, *indices), of the dtype in which `dtype` is computed, over t below a
-    small count. If that is a number, the terms are written out, so that they fuse with what
+    """Return the sums of part(t, *indices), of the dtype in which `dtype` is computed, over t below
+    a small count. If that is a number, the terms are written out, so that they fuse with what
     follows."""
     wide, number = compute_dtype(dtype), getattr(count, "value", count)
     if not isinstance(number, int):
@@ -337,7 +340,7 @@ def sum_of_few(
 
 
 def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
-    """The place along each axis of a row-major position in all of them."""
+    """Return the place along each axis of a row-major position in all of them."""
     places: list[Expr] = []
     for number, n in reversed(list(enumerate(extents))):
         places.insert(0, k.tirx.floormod(flat, n) if number else flat)
@@ -358,15 +361,17 @@ def any_in(
 def all_in(
     k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
 ) -> None:
-    """The same for all j. (TVM takes `not a >= b` for `a < b`, which it is not beside NaN.)"""
+    """Return the same for all j. (TVM takes `not a >= b` for `a < b`, which it is not beside
+    NaN.)"""
     flag[0] = k.tirx.const(1, "int32")
     with s.unroll(0, count) as j:
         flag[0] = flag[0] & k.tirx.Cast("int32", condition(j))
 
 
 def tasks(s: Any, count: Extent, work: Extent) -> Any:
-    """A loop of statements (`TeNamespace.statements`) over `count` tasks that threads divide; a CPU
-    does so few instructions, all tasks together, on one thread that others would come too late."""
+    """Return a loop of statements (`TeNamespace.statements`) over `count` tasks that threads
+    divide; a CPU does so few instructions, all tasks together, on one thread that others would come
+    too late."""
     known = getattr(work, "value", work)
     notes = {WORK: known} if isinstance(known, int) else {}
     return s.parallel(0, count, annotations=notes)

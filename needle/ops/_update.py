@@ -42,7 +42,8 @@ TENSORS = Functions(sqrt, sign, maximum, lambda a, t: a**t, lambda t, a: cast(t 
 
 
 def decayed(g: Any, p: Any, weight_decay: float) -> Any:
-    """g + weight_decay * p, or g without weight decay: as in PyTorch, also for an infinite p."""
+    """Return g + weight_decay * p, or g without weight decay: as in PyTorch, also for an infinite
+    p."""
     return g + p * weight_decay if weight_decay else g
 
 
@@ -72,13 +73,13 @@ class Update(Op):
         raise NotImplementedError(f"{self.name}: states is not defined")
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
-        """The numbers that the formula reads, from float64 ones."""
+        """Return the numbers that the formula reads, from float64 ones."""
         return (lr,)
 
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """(new parameter, new state), elementwise."""
+        """Return (new parameter, new state), elementwise."""
         raise NotImplementedError(f"{self.name}: formula is not defined")
 
     def update(

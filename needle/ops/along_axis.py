@@ -103,8 +103,8 @@ class _Put(Index):
         return Spec(x.shape, x.dtype, common_device(self.name, x, index, source))
 
     def source_shape(self, x: Spec, index: Spec) -> Shape:
-        """The shape of what is put. Raises TypeError or ShapeError for an index that does not
-        fit."""
+        """Return the shape of what is put. Raises TypeError or ShapeError for an index that does
+        not fit."""
         raise NotImplementedError(f"{self.name}: source_shape is not defined")
 
     def index_ranges(self, x: Spec, index: Spec, source: Spec) -> dict[int, tuple[int, int]]:
@@ -112,7 +112,7 @@ class _Put(Index):
         return {1: (-extent, extent - 1)}
 
     def taken(self, x: Tensor, index: Tensor) -> Tensor:
-        """The elements of x at the positions: in the shape of what is put."""
+        """Return the elements of x at the positions: in the shape of what is put."""
         raise NotImplementedError(f"{self.name}: taken is not defined")
 
     def put(self, how: str, x: Tensor, index: Tensor, source: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class _Put(Index):
         return apply(type(self)(how=how, axis=self.axis), (x, index, source))  # type: ignore
 
     def last(self, x: Tensor, index: Tensor) -> Tensor:
-        """Whether an element is the last that comes to its position, to broadcast."""
+        """Return whether an element is the last that comes to its position, to broadcast."""
         raise NotImplementedError(f"{self.name}: last is not defined")
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
@@ -142,7 +142,7 @@ class _Put(Index):
         return of_x * share, None, of_source * self.taken(share, index)
 
     def _of_product(self, out_grad: Tensor, x: Tensor, index: Tensor, source: Tensor) -> Gradients:
-        """Each factor gets the product of the others, which is known also where one is 0."""
+        """Return each factor gets the product of the others, which is known also where one is 0."""
         to_x = self.put("mul", out_grad, index, source)
         if not source.requires_grad:
             return to_x, None, None
@@ -157,7 +157,7 @@ class _Put(Index):
         return to_x, None, where(none, self.taken(out_grad, index) * rest, zero)
 
     def product(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
-        """The result of how "mul", by NumPy: devices have no kernel for it."""
+        """Return the result of how "mul", by NumPy: devices have no kernel for it."""
         factors = [each.astype(compute_dtype(x.dtype)).numpy() for each in (x, source)]
         made = self.reference(factors[0], index.numpy(), factors[1])
         return array(made, device=x.device).astype(x.dtype)
@@ -327,12 +327,12 @@ def _put(how: str, x: np.ndarray, places: Any, source: np.ndarray) -> np.ndarray
 
 
 def _filled(like: Tensor, value: float, dtype: str, shape: Shape) -> Tensor:
-    """A constant of like's device, whose elements share memory."""
+    """Return a constant of like's device, whose elements share memory."""
     return broadcast_to(make_const(full((), value, dtype, like.device)), shape)
 
 
 def _joined(name: str, a: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Both broadcast along all axes but `axis`. ShapeError if they do not."""
+    """Return both broadcast along all axes but `axis`. Raises ShapeError if they do not."""
     if not isinstance(a, Tensor) or not isinstance(index, Tensor) or a.ndim != index.ndim:
         return a, index  # the op refuses them
     axis = normalize_axis(name, axis, a.ndim)
@@ -346,11 +346,11 @@ def _joined(name: str, a: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Ten
 
 
 def take_along_axis(a: Tensor, index: Tensor, axis: int) -> Tensor:
-    """The element of `a` at each position along `axis` that `index` names: a Tensor of integers
-    of as many axes as `a`. Both broadcast along the other axes (NumPy's take_along_axis).
+    """Return the element of `a` at each position along `axis` that `index` names: a Tensor of
+    integers of as many axes as `a`. Both broadcast along the other axes (NumPy's take_along_axis).
 
-    Negative positions count from the end. IndexError for one out of range. A compiled function
-    checks the indices it is called with, and clamps those that it computes itself.
+    Negative positions count from the end. Raises IndexError for one out of range. A compiled
+    function checks the indices it is called with, and clamps those that it computes itself.
 
     >>> a = ndl.Tensor([[3.0, 1.0], [2.0, 4.0]])
     >>> ndl.take_along_axis(a, ndl.argsort(a, 1), 1).numpy().tolist()
@@ -362,12 +362,12 @@ def take_along_axis(a: Tensor, index: Tensor, axis: int) -> Tensor:
 def put_along_axis(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int, how: str = "set"
 ) -> Tensor:
-    """A copy of `a` with the elements of `source`, which broadcasts to index's shape, at positions
-    along `axis`: "set" to the last of those put there, or with `how` "add", "mul", "max" or "min"
-    also with the old element. `a` and `index` broadcast along the other axes.
+    """Return a copy of `a` with the elements of `source`, which broadcasts to index's shape, at
+    positions along `axis`: "set" to the last of those put there, or with `how` "add", "mul", "max"
+    or "min" also with the old element. `a` and `index` broadcast along the other axes.
 
-    IndexError for a position out of range. A compiled function checks the indices it is called
-    with, and skips invalid ones that it computes itself.
+    Raises IndexError for a position out of range. A compiled function checks the indices it is
+    called with, and skips invalid ones that it computes itself.
     """
     check_tensors("put_along_axis", a=a, index=index)
     a, index = _joined("put_along_axis", a, index, axis)
@@ -378,12 +378,12 @@ def put_along_axis(
 def put(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int = 0, how: str = "set"
 ) -> Tensor:
-    """A copy of `a` with its slices along `axis` at the positions of an integer `index`, of any
-    shape, replaced by those of `source`, or with `how` "add", "mul", "max" or "min" combined with
-    them. `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
+    """Return a copy of `a` with its slices along `axis` at the positions of an integer `index`, of
+    any shape, replaced by those of `source`, or with `how` "add", "mul", "max" or "min" combined
+    with them. `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
 
-    IndexError for a position out of range. A compiled function checks the indices it is called
-    with, and skips invalid ones that it computes itself.
+    Raises IndexError for a position out of range. A compiled function checks the indices it is
+    called with, and skips invalid ones that it computes itself.
     """
     check_tensors("put", a=a, index=index)
     at = normalize_axis("put", axis, a.ndim)

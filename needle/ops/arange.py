@@ -78,7 +78,7 @@ def arange(
     """Numbers from `start` to before `stop` in steps of `step`; from 0 on if only one is given, as
     in NumPy and PyTorch. The dtype is int64 for ints and float32 for floats unless it is given.
 
-    TypeError for what is not a number, ValueError for a step of 0 or an infinite range.
+    Raises TypeError for what is not a number, ValueError for a step of 0 or an infinite range.
 
     >>> ndl.arange(3).dtype, ndl.arange(0, 1, 0.25).numpy().tolist()
     ('int64', [0.0, 0.25, 0.5, 0.75])

@@ -323,7 +323,7 @@ COMPARE = {kind: Compare(kind) for kind in _COMPARISONS}
 
 
 def add(a: Operand, b: Operand) -> Tensor:
-    """a + b with broadcasting.
+    """Return a + b with broadcasting.
 
     >>> (ndl.ones(2, 1) + ndl.ones(3)).shape
     (2, 3)
@@ -332,27 +332,27 @@ def add(a: Operand, b: Operand) -> Tensor:
 
 
 def subtract(a: Operand, b: Operand) -> Tensor:
-    """a - b with broadcasting. TypeError for two bools."""
+    """Return a - b with broadcasting. Raises TypeError for two bools."""
     return applied(SUBTRACT, a, b)
 
 
 def multiply(a: Operand, b: Operand) -> Tensor:
-    """a * b with broadcasting."""
+    """Return a * b with broadcasting."""
     return applied(MULTIPLY, a, b)
 
 
 def divide(a: Operand, b: Operand) -> Tensor:
-    """a / b with broadcasting; integers give float64."""
+    """Return a / b with broadcasting; integers give float64."""
     return applied(DIVIDE, a, b)
 
 
 def power(a: Operand, b: Operand) -> Tensor:
-    """a ** b with broadcasting. TypeError when both are integers."""
+    """Return a ** b with broadcasting. Raises TypeError when both are integers."""
     return applied(POWER, a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Tensor:
-    """The larger of two elements, NaN if either is, with broadcasting.
+    """Return the larger of two elements, NaN if either is, with broadcasting.
 
     >>> ndl.maximum(ndl.Tensor([-1.0, 2.0]), 0.0).numpy().tolist()
     [0.0, 2.0]
@@ -361,13 +361,13 @@ def maximum(a: Operand, b: Operand) -> Tensor:
 
 
 def minimum(a: Operand, b: Operand) -> Tensor:
-    """The smaller of two elements, NaN if either is, with broadcasting."""
+    """Return the smaller of two elements, NaN if either is, with broadcasting."""
     return applied(MINIMUM, a, b)
 
 
 def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
-    """Elements of `a` where `condition` is non-zero, else of `b`; all three broadcast. `a` and `b`
-    may be numbers, which do not widen the dtype.
+    """Return elements of `a` where `condition` is non-zero, else of `b`; all three broadcast. `a`
+    and `b` may be numbers, which do not widen the dtype.
 
     >>> x = ndl.Tensor([1.0, -2.0])
     >>> ndl.where(x > 0, x, 0.0).numpy().tolist()
@@ -377,35 +377,36 @@ def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
 
 
 def compare(kind: str, a: Operand, b: Operand) -> Tensor:
-    """a `kind` b as bool; kind is equal, not_equal, less, less_equal, greater or greater_equal."""
+    """Return a `kind` b as bool; kind is equal, not_equal, less, less_equal, greater or
+    greater_equal."""
     return applied(Compare(kind), a, b)
 
 
 def equal(a: Operand, b: Operand) -> Tensor:
-    """a == b, as bool, with broadcasting."""
+    """Return a == b, as bool, with broadcasting."""
     return compare("equal", a, b)
 
 
 def not_equal(a: Operand, b: Operand) -> Tensor:
-    """a != b, as bool, with broadcasting; NaN differs from itself."""
+    """Return a != b, as bool, with broadcasting; NaN differs from itself."""
     return compare("not_equal", a, b)
 
 
 def less(a: Operand, b: Operand) -> Tensor:
-    """a < b, as bool, with broadcasting."""
+    """Return a < b, as bool, with broadcasting."""
     return compare("less", a, b)
 
 
 def less_equal(a: Operand, b: Operand) -> Tensor:
-    """a <= b, as bool, with broadcasting."""
+    """Return a <= b, as bool, with broadcasting."""
     return compare("less_equal", a, b)
 
 
 def greater(a: Operand, b: Operand) -> Tensor:
-    """a > b, as bool, with broadcasting."""
+    """Return a > b, as bool, with broadcasting."""
     return compare("greater", a, b)
 
 
 def greater_equal(a: Operand, b: Operand) -> Tensor:
-    """a >= b, as bool, with broadcasting."""
+    """Return a >= b, as bool, with broadcasting."""
     return compare("greater_equal", a, b)

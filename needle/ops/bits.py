@@ -47,8 +47,8 @@ BITCAST = Bitcast()
 
 
 def bitcast(a: Tensor) -> Tensor:
-    """The bits of float32 as int32, of float64 as int64, and the other way round. TypeError for
-    another dtype.
+    """Return the bits of float32 as int32, of float64 as int64, and the other way round. Raises
+    TypeError for another dtype.
 
     >>> hex(ndl.bitcast(ndl.Tensor([1.0])).numpy()[0])
     '0x3f800000'

@@ -75,7 +75,7 @@ class Cond(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in found])
 
     def fitted(self, given: Sequence[Spec]) -> Cond:
-        """The same choice with bodies of these inputs: they may have been traced for other
+        """Return the same choice with bodies of these inputs: they may have been traced for other
         dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given[1:]])
         true, false = (replace(each, inputs=inputs) for each in (self.true, self.false))
@@ -90,7 +90,7 @@ class Cond(Op):
     def reference_by(
         self, run: Run, predicate: np.ndarray, *inputs: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the bodies."""
+        """Return `reference`, where `run` computes the steps of the bodies."""
         body = self.true if predicate.item() else self.false
         return tuple(body.evaluated(inputs, run))
 

@@ -147,7 +147,7 @@ class ConvInput(_conv.ConvOp):
     )
 
     def target(self, g: Shape, w: Shape) -> _conv.Shape4:
-        """The shape of the input whose convolution has shape `g`."""
+        """Return the shape of the input whose convolution has shape `g`."""
         h, width = as_window(self.name, self.size, 1, 0, 1).kernel
         shape = g[0], h, width, w[2] * self.groups
         expected = self.output(shape, w)
@@ -220,7 +220,7 @@ class ConvInput(_conv.ConvOp):
         return k.te.compute((n, h, width, inputs * self.groups), body, name="conv_input")
 
     def _extents(self) -> Any:
-        """`size` as a pair, which may be of TVM's expressions."""
+        """Return `size` as a pair, which may be of TVM's expressions."""
         return self.size if isinstance(self.size, tuple) else (self.size,) * 2
 
     def emit(self, r: ModuleType, g: Expr, w: Expr) -> Expr | None:
@@ -338,10 +338,10 @@ def conv(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`a` (N, H, W, C) convolved with `b` (kh, kw, C / groups, O): (N, rows, columns, O).
+    """Return `a` (N, H, W, C) convolved with `b` (kh, kw, C / groups, O): (N, rows, columns, O).
 
     stride, padding (zeros on both sides) and dilation are ints or pairs (rows, columns).
-    ShapeError when shapes do not match or the kernel does not fit.
+    Raises ShapeError when shapes do not match or the kernel does not fit.
     """
     window = as_window("conv", 1, stride, padding, dilation)
     return apply(Conv(*window[1:], groups), (a, b))
@@ -356,9 +356,9 @@ def conv_input(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups, O):
-    (N, *size, C). stride, padding, dilation and groups are those of that convolution, `conv`.
-    ShapeError unless it gives such a result a's shape."""
+    """Return the transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups,
+    O): (N, *size, C). stride, padding, dilation and groups are those of that convolution, `conv`.
+    Raises ShapeError unless it gives such a result a's shape."""
     window = as_window("conv_input", size, stride, padding, dilation)
     return apply(ConvInput(*window, groups), (a, b))
 
@@ -372,8 +372,8 @@ def conv_weight(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the sum of
-    its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). stride, padding,
-    dilation and groups are those of `conv`. ShapeError if they do not match."""
+    """Return the gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the
+    sum of its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). stride, padding,
+    dilation and groups are those of `conv`. Raises ShapeError if they do not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

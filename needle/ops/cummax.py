@@ -70,7 +70,7 @@ class _Running(Along):
         return _te.cast(k, values, dtype), places
 
     def _taken(self, k: TeNamespace, value: Expr, best: Expr) -> Expr:
-        """Whether a value is the best from its place on."""
+        """Return whether a value is the best from its place on."""
         taken = self._reaches(value, best)
         return k.tirx.any(taken, k.tirx.isnan(value)) if is_floating(_dtype(value)) else taken
 
@@ -101,8 +101,9 @@ class _Running(Along):
         outs[0][place], outs[1][place] = best[j], where[j]
 
     def _by_blocks(self, k: TeNamespace, x: TeTensor, kinds: Sequence[str]) -> list[TeTensor]:
-        """Rows in blocks. Most have no element that is taken, and repeat the best so far; some rise
-        from one element to the next, and are copied. Only others take a step for each element."""
+        """Return rows in blocks. Most have no element that is taken, and repeat the best so far;
+        some rise from one element to the next, and are copied. Only others take a step for each
+        element."""
         axis = self.axis % len(x.shape)  # any after it are 1
         n, rows = x.shape[axis], prod(x.shape[:axis], start=k.tirx.const(1, "int64"))
 
@@ -138,7 +139,7 @@ class _Running(Along):
                     where[0] = k.tirx.Cast("int64", first + _BLOCK - 1)
 
                 def find(at: Expr, first: Expr) -> None:
-                    """The block at a place, which begins with a row's element `first`."""
+                    """Return the block at a place, which begins with a row's element `first`."""
                     _te.all_in(k, s, flag, _BLOCK - 1, lambda j: rises(at + j))
                     with s.If(k.tirx.all(flag[0] != 0, self._reaches(source[at], best[0]))):
                         with s.Then():
@@ -188,7 +189,7 @@ def _dtype(x: Expr) -> str:
 
 @takes_scalars
 def cummax(a: Tensor, axis: int) -> TensorTuple:
-    """(values, int64 positions) of the largest element up to each along `axis`.
+    """Return (values, int64 positions) of the largest element up to each along `axis`.
 
     >>> ndl.cummax(ndl.Tensor([1.0, 3.0, 2.0]), 0)[0].numpy().tolist()
     [1.0, 3.0, 3.0]
@@ -198,5 +199,5 @@ def cummax(a: Tensor, axis: int) -> TensorTuple:
 
 @takes_scalars
 def cummin(a: Tensor, axis: int) -> TensorTuple:
-    """(values, int64 positions) of the smallest element up to each along `axis`."""
+    """Return (values, int64 positions) of the smallest element up to each along `axis`."""
     return apply(Cummin(as_int(axis)), (a,))

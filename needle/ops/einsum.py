@@ -16,7 +16,8 @@ from .elementwise import cast
 
 
 def einsum(subscripts: Any, *operands: Any) -> Tensor:
-    """The sum of products of elements that `subscripts` describes, as NumPy's and PyTorch's einsum.
+    """Return the sum of products of elements that `subscripts` describes, as NumPy's and PyTorch's
+    einsum.
 
     "ij,jk->ik" names the axes of each operand, and those of the result: for every i and k,
     y[i, k] is the sum over j of a[i, j] * b[j, k]. A name that the result lacks is summed over, one
@@ -31,8 +32,8 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
     least work (NumPy's einsum_path), each by one matmul where names are shared. With sizes that are
     not known while tracing, the order is chosen for their largest values, at most 256.
 
-    ValueError for subscripts that cannot be read or do not fit the number of operands; ShapeError
-    for another number of axes, or extents of one name that differ.
+    Raises ValueError for subscripts that cannot be read or do not fit the number of operands;
+    ShapeError for another number of axes, or extents of one name that differ.
 
     >>> a, b = ndl.ones(2, 3), ndl.ones(3, 4)
     >>> ndl.einsum("ij,jk->ki", a, b).shape
@@ -52,8 +53,8 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
 def _contract(
     name: str, inputs: Sequence[Labels], output: Labels, operands: Sequence[Tensor]
 ) -> Tensor:
-    """The sum of products over all labels that `output` lacks; `inputs` label the operands' axes.
-    For functions of this folder."""
+    """Return the sum of products over all labels that `output` lacks; `inputs` label the operands'
+    axes. For functions of this folder."""
     return _run(_program, (name, tuple(inputs), output), operands)
 
 
@@ -91,7 +92,7 @@ def _program_of_text(subscripts: str, shapes: tuple[Shape, ...], half: bool) -> 
 
 
 def _interleaved(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any], Any]:
-    """The operands, their lists of labels, and the result's list or None."""
+    """Return the operands, their lists of labels, and the result's list or None."""
     wanted = arguments[-1] if len(arguments) % 2 else None
     pairs = arguments[: len(arguments) // 2 * 2]
     return pairs[::2], list(pairs[1::2]), wanted

@@ -108,7 +108,7 @@ class _Number(Elementwise):
 
 @register
 class Negate(_Number):
-    """y = -x. TypeError for bool."""
+    """y = -x. Raises TypeError for bool."""
 
     reference = np.negative
     samples = unary()
@@ -213,7 +213,7 @@ class Abs(Elementwise):
 
 @register
 class Sign(_Number):
-    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. TypeError for bool."""
+    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. Raises TypeError for bool."""
 
     infer_first = True
     reference = np.sign
@@ -299,62 +299,63 @@ ABS, SIGN = Abs(), Sign()
 
 
 def negate(a: Tensor) -> Tensor:
-    """-a. TypeError for bool."""
+    """Return -a. Raises TypeError for bool."""
     return apply(NEGATE, (a,))
 
 
 def abs(a: Tensor) -> Tensor:
-    """The absolute value |a|, elementwise."""
+    """Return the absolute value |a|, elementwise."""
     return apply(ABS, (a,))
 
 
 def sign(a: Tensor) -> Tensor:
-    """-1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. TypeError for bool."""
+    """Return -1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. Raises TypeError for
+    bool."""
     return apply(SIGN, (a,))
 
 
 def relu(a: Tensor) -> Tensor:
-    """max(a, 0), elementwise; NaN stays NaN."""
+    """Return max(a, 0), elementwise; NaN stays NaN."""
     return apply(RELU, (a,))
 
 
 def exp(a: Tensor) -> Tensor:
-    """e ** a, elementwise; integers give float64."""
+    """Return e ** a, elementwise; integers give float64."""
     return apply(EXP, (a,))
 
 
 def log(a: Tensor) -> Tensor:
-    """Natural logarithm, elementwise; integers give float64."""
+    """Return the natural logarithm, elementwise; integers give float64."""
     return apply(LOG, (a,))
 
 
 def tanh(a: Tensor) -> Tensor:
-    """Hyperbolic tangent, elementwise; integers give float64."""
+    """Return the hyperbolic tangent, elementwise; integers give float64."""
     return apply(TANH, (a,))
 
 
 def sigmoid(a: Tensor) -> Tensor:
-    """1 / (1 + exp(-a)), elementwise; integers give float64."""
+    """Return 1 / (1 + exp(-a)), elementwise; integers give float64."""
     return apply(SIGMOID, (a,))
 
 
 def sqrt(a: Tensor) -> Tensor:
-    """Square root, elementwise; integers give float64, negative numbers NaN."""
+    """Return the square root, elementwise; integers give float64, negative numbers NaN."""
     return apply(SQRT, (a,))
 
 
 def rsqrt(a: Tensor) -> Tensor:
-    """1 / sqrt(a), elementwise; integers give float64."""
+    """Return 1 / sqrt(a), elementwise; integers give float64."""
     return apply(RSQRT, (a,))
 
 
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
-    """`a` in another dtype (`a` itself if it has that dtype): `x.astype("int64")`. TypeError for an
-    unknown dtype."""
+    """Return `a` in another dtype (`a` itself if it has that dtype): `x.astype("int64")`. Raises
+    TypeError for an unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 
 
 def detach(a: Tensor) -> Tensor:
-    """The value of `a` without its history; no gradient flows through it."""
+    """Return the value of `a` without its history; no gradient flows through it."""
     return apply(DETACH, (a,))

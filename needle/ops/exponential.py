@@ -209,43 +209,43 @@ SOFTPLUS, ERF, ERFINV = Softplus(), Erf(), Erfinv()
 
 
 def exp2(a: Tensor) -> Tensor:
-    """2 ** a, elementwise; integers give float64."""
+    """Return 2 ** a, elementwise; integers give float64."""
     return apply(EXP2, (a,))
 
 
 def expm1(a: Tensor) -> Tensor:
-    """exp(a) - 1 without cancellation near 0, elementwise; integers give float64."""
+    """Return exp(a) - 1 without cancellation near 0, elementwise; integers give float64."""
     return apply(EXPM1, (a,))
 
 
 def log2(a: Tensor) -> Tensor:
-    """Logarithm to base 2, elementwise; integers give float64."""
+    """Return the logarithm to base 2, elementwise; integers give float64."""
     return apply(LOG2, (a,))
 
 
 def log10(a: Tensor) -> Tensor:
-    """Logarithm to base 10, elementwise; integers give float64."""
+    """Return the logarithm to base 10, elementwise; integers give float64."""
     return apply(LOG10, (a,))
 
 
 def log1p(a: Tensor) -> Tensor:
-    """ln(1 + a) without cancellation near 0, elementwise; integers give float64."""
+    """Return ln(1 + a) without cancellation near 0, elementwise; integers give float64."""
     return apply(LOG1P, (a,))
 
 
 def erf(a: Tensor) -> Tensor:
-    """The error function, elementwise; integers give float64."""
+    """Return the error function, elementwise; integers give float64."""
     return apply(ERF, (a,))
 
 
 def erfinv(a: Tensor) -> Tensor:
-    """The inverse of the error function, elementwise; NaN outside [-1, 1]."""
+    """Return the inverse of the error function, elementwise; NaN outside [-1, 1]."""
     return apply(ERFINV, (a,))
 
 
 def softplus(a: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """ln(1 + exp(beta * a)) / beta, and `a` itself where beta * a is above `threshold`. ValueError
-    for a beta of 0."""
+    """Return ln(1 + exp(beta * a)) / beta, and `a` itself where beta * a is above `threshold`.
+    ValueError for a beta of 0."""
     if finite("softplus", "beta", beta) == 0:
         raise ValueError("softplus: beta 0 is a divisor; it must not be 0")
     check_tensors("softplus", a=a)

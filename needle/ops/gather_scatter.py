@@ -24,11 +24,12 @@ from .slicing import slice as get_slice
 
 
 def gather(a: Tensor, axis: int, index: Tensor) -> Tensor:
-    """y[..., j, ...] = a[..., index[..., j, ...], ...] along `axis`, with index's shape (PyTorch's
-    gather; `take` picks whole slices). Along other axes the index may be shorter than `a`.
+    """Return y[..., j, ...] = a[..., index[..., j, ...], ...] along `axis`, with index's shape
+    (PyTorch's gather; `take` picks whole slices). Along other axes the index may be shorter than
+    `a`.
 
-    Negative positions count from the end. IndexError for one out of range. A compiled function
-    checks the indices it is called with, and clamps those that it computes itself.
+    Negative positions count from the end. Raises IndexError for one out of range. A compiled
+    function checks the indices it is called with, and clamps those that it computes itself.
 
     >>> a = ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])
     >>> ndl.gather(a, 1, ndl.Tensor([[1], [0]])).numpy().tolist()
@@ -39,12 +40,12 @@ def gather(a: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def scatter(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tensor:
-    """A copy of `a` with y[..., index[..., j, ...], ...] = source[..., j, ...] along `axis`
+    """Return a copy of `a` with y[..., index[..., j, ...], ...] = source[..., j, ...] along `axis`
     (PyTorch's scatter). The index may be shorter than `a` along other axes, and than `source` along
     all. The last of repeated positions wins, and only to it a gradient flows.
 
-    IndexError for a position out of range. A compiled function checks the indices it is called
-    with, and skips invalid ones that it computes itself.
+    Raises IndexError for a position out of range. A compiled function checks the indices it is
+    called with, and skips invalid ones that it computes itself.
 
     >>> ndl.scatter(ndl.zeros(3), 0, ndl.Tensor([2, 0]), ndl.Tensor([5.0, 6.0])).numpy().tolist()
     [6.0, 0.0, 5.0]
@@ -53,15 +54,16 @@ def scatter(a: Tensor, axis: int, index: Tensor, source: Tensor | float) -> Tens
 
 
 def index_add(a: Tensor, axis: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """A copy of `a` with alpha * source[..., i, ...] added to y[..., index[i], ...] along `axis`,
-    also at repeated positions of the vector `index`. IndexError for one out of range."""
+    """Return a copy of `a` with alpha * source[..., i, ...] added to y[..., index[i], ...] along
+    `axis`, also at repeated positions of the vector `index`. Raises IndexError for one out of
+    range."""
     check_tensors("index_add", a=a, index=index, source=source)
     return add_at(a, _along("index_add", a, axis, index), source if alpha == 1 else source * alpha)
 
 
 def index_fill(a: Tensor, axis: int, index: Tensor, value: Tensor | float) -> Tensor:
-    """A copy of `a` with `value`, a number, at the positions of the vector `index` along `axis`.
-    IndexError for one out of range."""
+    """Return a copy of `a` with `value`, a number, at the positions of the vector `index` along
+    `axis`. Raises IndexError for one out of range."""
     check_tensors("index_fill", a=a, index=index)
     return set_at(a, _along("index_fill", a, axis, index), value)
 
@@ -109,7 +111,7 @@ def _scatter(name: str, how: str, a: Tensor, axis: int, index: Tensor, source: A
 
 
 def _corner(name: str, a: Any, axis: Any, index: Any) -> tuple[tuple[slice, ...], int]:
-    """The key of the part of `a` that the index covers, empty for all, and the axis."""
+    """Return the key of the part of `a` that the index covers, empty for all, and the axis."""
     for what, x in (("a", a), ("index", index)):
         if not isinstance(x, Tensor):
             order = f"; its arguments are {name}(a, axis, index, ...)"
@@ -130,8 +132,8 @@ def _corner(name: str, a: Any, axis: Any, index: Any) -> tuple[tuple[slice, ...]
 
 
 def masked_fill(a: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
-    """`value`, a number or a 0-d Tensor in a's dtype, where the bool `mask` is true, else `a`; the
-    two broadcast.
+    """Return `value`, a number or a 0-d Tensor in a's dtype, where the bool `mask` is true, else
+    `a`; the two broadcast.
 
     >>> x = ndl.Tensor([1.0, -1.0])
     >>> ndl.masked_fill(x, x < 0, 0.0).numpy().tolist()
@@ -143,8 +145,8 @@ def masked_fill(a: Tensor, mask: Tensor, value: Tensor | float) -> Tensor:
 
 
 def masked_select(a: Tensor, mask: Tensor) -> Tensor:
-    """The elements of `a` where the bool `mask` is true, one after the other; the two broadcast.
-    TraceError while tracing, because the mask decides the shape.
+    """Return the elements of `a` where the bool `mask` is true, one after the other; the two
+    broadcast. Raises TraceError while tracing, because the mask decides the shape.
 
     >>> x = ndl.Tensor([1.0, -1.0, 2.0])
     >>> ndl.masked_select(x, x > 0).numpy().tolist()
@@ -158,8 +160,9 @@ def masked_select(a: Tensor, mask: Tensor) -> Tensor:
 
 
 def nonzero(a: Tensor, as_tuple: bool = False) -> Tensor | tuple[Tensor, ...]:
-    """The positions of the elements that are not 0: int64 of shape (count, a.ndim) or, `as_tuple`,
-    one Tensor for each axis. TraceError while tracing, because values decide the shape.
+    """Return the positions of the elements that are not 0: int64 of shape (count, a.ndim) or,
+    `as_tuple`, one Tensor for each axis. Raises TraceError while tracing, because values decide the
+    shape.
 
     >>> ndl.nonzero(ndl.Tensor([0, 5, 7])).numpy().tolist()
     [[1], [2]]
@@ -178,10 +181,10 @@ def unique(
     return_counts: bool = False,
     axis: int | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
-    """The different elements in ascending order, or the different slices along `axis`. With
+    """Return the different elements in ascending order, or the different slices along `axis`. With
     `return_inverse` also the place of each element among them, and with `return_counts` how often
-    each occurs (int64). No gradient flows back. TraceError while tracing, because values decide the
-    shape.
+    each occurs (int64). No gradient flows back. Raises TraceError while tracing, because values
+    decide the shape.
 
     >>> values, counts = ndl.unique(ndl.Tensor([3, 1, 3]), return_counts=True)
     >>> values.numpy().tolist(), counts.numpy().tolist()
@@ -208,7 +211,7 @@ def _check_mask(name: str, mask: Any) -> None:
 
 
 def _values(name: str, a: Tensor, instead: str) -> np.ndarray[Any, Any]:
-    """The values that decide a shape. TraceError if they are not known."""
+    """Return the values that decide a shape. Raises TraceError if they are not known."""
     if not isinstance(a, Tensor):
         raise TypeError(f"{name}: input 0 is a {type(a).__name__}, not a Tensor")
     if state.trace is None:

@@ -73,11 +73,11 @@ class GroupNorm(Op):
         return Spec(x.shape, dtype, common_device(self.name, x, weight, bias))
 
     def grouped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of x with a group on its last axis."""
+        """Return the shape of x with a group on its last axis."""
         return (shape[0], self.groups, prod(shape[1:]) // self.groups)
 
     def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape under which (channels,) broadcasts against x."""
+        """Return the shape under which (channels,) broadcasts against x."""
         return (shape[1], *[1] * (len(shape) - 2))
 
     def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
@@ -132,8 +132,8 @@ class GroupNorm(Op):
 
 
 def group_norm(a: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5) -> Tensor:
-    """Each of `groups` groups of adjacent channels of `a` (N, channels, ...), normalized, times
-    weight plus bias (channels,); `eps` is added to the variance. The CPU computes it in one pass.
-    In `nn.functional.group_norm` weight and bias may be None."""
+    """Return each of `groups` groups of adjacent channels of `a` (N, channels, ...), normalized,
+    times weight plus bias (channels,); `eps` is added to the variance. The CPU computes it in one
+    pass. In `nn.functional.group_norm` weight and bias may be None."""
     op = GroupNorm(as_int(groups), float(eps))
     return apply(op, (a, weight, bias))

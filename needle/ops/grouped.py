@@ -127,10 +127,10 @@ class GroupedMatmul(Index):
 
 
 def grouped_matmul(rows: Tensor, matrices: Tensor, group: Tensor) -> Tensor:
-    """Each of the `rows` (S, K) times the matrix of its group: `matrices` (G, K, N), and `group`
-    (S,) of integers from 0 to G: (S, N). Rows of group G are 0.
+    """Return each of the `rows` (S, K) times the matrix of its group: `matrices` (G, K, N), and
+    `group` (S,) of integers from 0 to G: (S, N). Rows of group G are 0.
 
-    IndexError for another group. A compiled function checks those that it is called with.
+    Raises IndexError for another group. A compiled function checks those that it is called with.
 
     >>> rows, matrices = ndl.ones(2, 3), ndl.ones(4, 3, 5)
     >>> ndl.ops.grouped_matmul(rows, matrices, ndl.Tensor([1, 4])).numpy()[:, 0].tolist()

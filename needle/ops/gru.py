@@ -99,7 +99,7 @@ GRU_GATES = GruGates()
 
 
 def gru_gates(inputs: Tensor, states: Tensor, h: Tensor) -> Tensor:
-    """h' of a GRU step from the pre-activations of its gates r, z, n, those of the input (`inputs`)
-    and those of the state (`states`, both (B, 3 H)), and its state h (B, H). ShapeError if they do
-    not match."""
+    """Return h' of a GRU step from the pre-activations of its gates r, z, n, those of the input
+    (`inputs`) and those of the state (`states`, both (B, 3 H)), and its state h (B, H). Raises
+    ShapeError if they do not match."""
     return apply(GRU_GATES, (inputs, states, h))

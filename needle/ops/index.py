@@ -275,7 +275,7 @@ class SegmentSum(Index):
 
 
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
-    """Rows of the identity matrix selected by class numbers: shape a.shape + (num_classes,).
+    """Return rows of the identity matrix selected by class numbers: shape a.shape + (num_classes,).
 
     Raises IndexError for a class number outside 0..num_classes - 1, ValueError for one that is not
     whole. A compiled function checks the
@@ -289,8 +289,8 @@ def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
 
 
 def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
-    """The slices of `a` along `axis` (None: the elements of the flattened tensor) that an int32 or
-    int64 `index` of any shape names (np.take).
+    """Return the slices of `a` along `axis` (None: the elements of the flattened tensor) that an
+    int32 or int64 `index` of any shape names (np.take).
 
     Negative indices count from the end. Raises IndexError for one out of range. A compiled function
     checks the indices it is called with, and clamps those that it computes itself.
@@ -305,21 +305,22 @@ def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
 
 
 def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
-    """`indices`, integer Tensors, one per axis of `extents`, as one row-major int64 index over all
-    of these axes. They broadcast; negative ones count from the end. IndexError if one is out of
-    range."""
+    """Return `indices`, integer Tensors, one per axis of `extents`, as one row-major int64 index
+    over all of these axes. They broadcast; negative ones count from the end. Raises IndexError if
+    one is out of range."""
     return apply(RavelIndex(tuple(map(as_extent, extents))), tuple(indices))
 
 
 def segment_sum(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
-    """Zeros with `extent` along `axis`, plus the slices of `a` at `index`; the axes of `index` are
-    those of `a` from `axis` on. Raises IndexError for an index out of range. A compiled function
-    checks the indices it is called with, and skips invalid ones that it computes itself."""
+    """Return zeros with `extent` along `axis`, plus the slices of `a` at `index`; the axes of
+    `index` are those of `a` from `axis` on. Raises IndexError for an index out of range. A compiled
+    function checks the indices it is called with, and skips invalid ones that it computes
+    itself."""
     return apply(SegmentSum(extent, axis), (a, index))
 
 
 def embedding(index: Tensor, weight: Tensor) -> Tensor:
-    """Rows of `weight` (count, dim) selected by an integer index: index.shape + (dim,).
+    """Return rows of `weight` (count, dim) selected by an integer index: index.shape + (dim,).
 
     >>> ndl.ops.embedding(ndl.Tensor([[0, 1]]), ndl.zeros(5, 8)).shape
     (1, 2, 8)

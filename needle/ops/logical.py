@@ -225,78 +225,78 @@ BITWISE_NOT = BitwiseNot()
 
 
 def isnan(a: Tensor) -> Tensor:
-    """Whether an element is NaN, as bool."""
+    """Return whether an element is NaN, as bool."""
     return apply(ISNAN, (a,))
 
 
 def isfinite(a: Tensor) -> Tensor:
-    """Whether an element is neither NaN nor infinite, as bool."""
+    """Return whether an element is neither NaN nor infinite, as bool."""
     return apply(ISFINITE, (a,))
 
 
 def isinf(a: Tensor) -> Tensor:
-    """Whether an element is infinite, as bool."""
+    """Return whether an element is infinite, as bool."""
     return logical_not(logical_or(isfinite(a), isnan(a)))
 
 
 def logical_not(a: Tensor) -> Tensor:
-    """Whether an element is 0, as bool."""
+    """Return whether an element is 0, as bool."""
     return apply(LOGICAL_NOT, (a,))
 
 
 def logical_and(a: Operand, b: Operand) -> Tensor:
-    """Whether both elements are true (not 0), as bool, with broadcasting."""
+    """Return whether both elements are true (not 0), as bool, with broadcasting."""
     return applied(LOGICAL_AND, a, b)
 
 
 def logical_or(a: Operand, b: Operand) -> Tensor:
-    """Whether one element or both are true (not 0), as bool, with broadcasting."""
+    """Return whether one element or both are true (not 0), as bool, with broadcasting."""
     return applied(LOGICAL_OR, a, b)
 
 
 def logical_xor(a: Operand, b: Operand) -> Tensor:
-    """Whether just one of two elements is true (not 0), as bool, with broadcasting."""
+    """Return whether just one of two elements is true (not 0), as bool, with broadcasting."""
     return applied(LOGICAL_XOR, a, b)
 
 
 def bitwise_and(a: Operand, b: Operand) -> Tensor:
-    """a & b of integers or bools, with broadcasting. TypeError for floats."""
+    """Return a & b of integers or bools, with broadcasting. Raises TypeError for floats."""
     return applied(BITWISE_AND, a, b)
 
 
 def bitwise_or(a: Operand, b: Operand) -> Tensor:
-    """a | b of integers or bools, with broadcasting. TypeError for floats."""
+    """Return a | b of integers or bools, with broadcasting. Raises TypeError for floats."""
     return applied(BITWISE_OR, a, b)
 
 
 def bitwise_xor(a: Operand, b: Operand) -> Tensor:
-    """a ^ b of integers or bools, with broadcasting. TypeError for floats."""
+    """Return a ^ b of integers or bools, with broadcasting. Raises TypeError for floats."""
     return applied(BITWISE_XOR, a, b)
 
 
 def bitwise_not(a: Tensor) -> Tensor:
-    """~a of integers, not a of bools. TypeError for floats."""
+    """~a of integers, not a of bools. Raises TypeError for floats."""
     return apply(BITWISE_NOT, (a,))
 
 
 def left_shift(a: Operand, b: Operand) -> Tensor:
-    """a << b of integers, with broadcasting; 0 if b is negative or not below the number of bits.
-    TypeError for floats and two bools."""
+    """Return a << b of integers, with broadcasting; 0 if b is negative or not below the number of
+    bits. Raises TypeError for floats and two bools."""
     return applied(LEFT_SHIFT, a, b)
 
 
 def right_shift(a: Operand, b: Operand) -> Tensor:
-    """a >> b of integers, which repeats the sign, with broadcasting; all signs if b is negative or
-    not below the number of bits. TypeError for floats and two bools."""
+    """Return a >> b of integers, which repeats the sign, with broadcasting; all signs if b is
+    negative or not below the number of bits. Raises TypeError for floats and two bools."""
     return applied(RIGHT_SHIFT, a, b)
 
 
 def condition(kind: str, a: Tensor) -> Tensor:
-    """Whether elements are so, as bool; kind is isnan, isfinite or logical_not."""
+    """Return whether elements are so, as bool; kind is isnan, isfinite or logical_not."""
     return apply(Condition(kind), (a,))
 
 
 def bitwise(kind: str, a: Operand, b: Operand) -> Tensor:
-    """A function of the bits of integers; kind is bitwise_and, bitwise_or, bitwise_xor, left_shift
-    or right_shift."""
+    """Return a function of the bits of integers; kind is bitwise_and, bitwise_or, bitwise_xor,
+    left_shift or right_shift."""
     return applied(Bitwise(kind), a, b)

@@ -146,8 +146,8 @@ MATMUL = Matmul()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with NumPy's rules: matrices are the last two axes, the others broadcast. ShapeError if
-    the inner extents differ.
+    """Return a @ b with NumPy's rules: matrices are the last two axes, the others broadcast.
+    ShapeError if the inner extents differ.
 
     >>> ndl.matmul(ndl.ones(5, 2, 3), ndl.ones(3, 4)).shape
     (5, 2, 4)

@@ -25,7 +25,7 @@ from .slicing import unslice
 def _rows_against_columns(
     kind: str, rows: Any, columns: Any, k: int, device: DeviceLike | None
 ) -> Tensor:
-    """Whether column `kind` row + k, as a bool matrix."""
+    """Return whether column `kind` row + k, as a bool matrix."""
     rows, columns, k = as_extent(rows), as_extent(columns), as_int(k)
     if state.trace is None:
         counted = np.arange(k, k + rows)[:, None]
@@ -59,7 +59,7 @@ def tri(
 
 
 def tril(a: Tensor, k: int = 0) -> Tensor:
-    """`a` with zeros above the diagonal `k` of its last two axes.
+    """Return `a` with zeros above the diagonal `k` of its last two axes.
 
     >>> ndl.tril(ndl.ones(2, 3)).numpy().tolist()
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
@@ -69,7 +69,7 @@ def tril(a: Tensor, k: int = 0) -> Tensor:
 
 
 def triu(a: Tensor, k: int = 0) -> Tensor:
-    """`a` with zeros below the diagonal `k` of its last two axes."""
+    """Return `a` with zeros below the diagonal `k` of its last two axes."""
     check_tensors("triu", a=a)
     return _triangle("triu", "greater_equal", a, k)
 
@@ -82,19 +82,20 @@ def _triangle(name: str, kind: str, a: Tensor, k: int) -> Tensor:
 
 
 def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
-    """The places (2, n) of the elements of a matrix (row, col) on and below the diagonal `offset`,
-    row by row, int64."""
+    """Return the places (2, n) of the elements of a matrix (row, col) on and below the diagonal
+    `offset`, row by row, int64."""
     return make_const(np.stack(np.tril_indices(as_int(row), as_int(offset), as_int(col))))
 
 
 def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
-    """The places (2, n) of the elements of a matrix (row, col) on and above the diagonal `offset`,
-    row by row, int64."""
+    """Return the places (2, n) of the elements of a matrix (row, col) on and above the diagonal
+    `offset`, row by row, int64."""
     return make_const(np.stack(np.triu_indices(as_int(row), as_int(offset), as_int(col))))
 
 
 def diag(a: Tensor, k: int = 0) -> Tensor:
-    """The diagonal `k` of a matrix, or for a vector the matrix of zeros that has it there."""
+    """Return the diagonal `k` of a matrix, or for a vector the matrix of zeros that has it
+    there."""
     check_tensors("diag", a=a)
     if a.ndim == 2:
         return diagonal(a, k)
@@ -138,7 +139,7 @@ def meshgrid(*axes: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
 def linspace(
     start: float, stop: float, count: int, dtype: str = "float32", device: DeviceLike | None = None
 ) -> Tensor:
-    """`count` numbers at equal distances, the first `start` and the last `stop`.
+    """Return `count` numbers at equal distances, the first `start` and the last `stop`.
 
     >>> ndl.linspace(0.0, 1.0, 5).numpy().tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]

@@ -76,13 +76,13 @@ class _Spread(Movement):
     dilation: int
 
     def over(self, ndim: int) -> Shape:
-        """The axes that change, counted from the front."""
+        """Return the axes that change, counted from the front."""
         if self.dilation < 0:
             raise ValueError(f"{self.name}: dilation {self.dilation} is negative")
         return normalize_axes(self.name, self.axes, ndim)
 
     def key(self, ndim: int) -> tuple[slice, ...]:
-        """The key that selects the elements from among the zeros."""
+        """Return the key that selects the elements from among the zeros."""
         over = self.over(ndim)
         return tuple(slice(None, None, self.dilation + 1 if a in over else 1) for a in range(ndim))
 
@@ -287,11 +287,11 @@ class Squeeze(Movement):
     )
 
     def is_one(self, n: Extent) -> bool:
-        """Whether an extent is 1; TraceError for one that may or may not be."""
+        """Return whether an extent is 1; TraceError for one that may or may not be."""
         return n == 1 if isinstance(n, Expression) else _te.is_one(n)
 
     def gone(self, shape: Sequence[Extent]) -> Shape:
-        """The axes that are dropped."""
+        """Return the axes that are dropped."""
         if self.axes is None:
             return tuple(a for a, n in enumerate(shape) if self.is_one(n))
         axes = normalize_axes(self.name, self.axes, len(shape))
@@ -348,7 +348,7 @@ class Unsqueeze(Movement):
     )
 
     def new(self, ndim: int) -> Shape:
-        """The new axes of the output for an input of `ndim` axes."""
+        """Return the new axes of the output for an input of `ndim` axes."""
         if self.axes is None:
             raise TypeError(
                 f"{self.name}: axes None must be an int or ints: the places of new axes"
@@ -386,7 +386,7 @@ def _reshaped(r: ModuleType, x: Expr, shape: Shape) -> Expr | None:
 
 @takes_scalars
 def flip(a: Tensor, axes: Axes = None) -> Tensor:
-    """Elements reversed along `axes` (None: all). ShapeError for axes out of range.
+    """Return elements reversed along `axes` (None: all). Raises ShapeError for axes out of range.
 
     >>> ndl.flip(ndl.arange(3)).numpy().tolist()
     [2, 1, 0]
@@ -395,7 +395,7 @@ def flip(a: Tensor, axes: Axes = None) -> Tensor:
 
 
 def dilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
-    """`dilation` zeros after each element along `axes`: extents grow dilation + 1 times."""
+    """Return `dilation` zeros after each element along `axes`: extents grow dilation + 1 times."""
     return apply(Dilate(as_axes("dilate", axes), as_int(dilation)), (a,))
 
 
@@ -405,9 +405,9 @@ def undilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
 
 
 def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor:
-    """`a` with elements of `value` around it: `padding` has a pair (before, after) for each axis,
-    as NumPy's. (PyTorch's has flat numbers, the last axis first.) ShapeError unless there is a pair
-    for each axis, ValueError for a negative width.
+    """Return `a` with elements of `value` around it: `padding` has a pair (before, after) for each
+    axis, as NumPy's. (PyTorch's has flat numbers, the last axis first.) ShapeError unless there is
+    a pair for each axis, ValueError for a negative width.
 
     >>> ndl.pad(ndl.ones(2, 3), ((0, 0), (1, 2))).shape
     (2, 6)
@@ -420,7 +420,8 @@ def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor
 
 
 def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
-    """`a` without `axes` of extent 1 (None: all such). ShapeError for an axis of another extent.
+    """Return `a` without `axes` of extent 1 (None: all such). Raises ShapeError for an axis of
+    another extent.
 
     >>> ndl.squeeze(ndl.zeros(1, 3, 1), axis=0).shape
     (3, 1)
@@ -429,8 +430,8 @@ def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
 
 
 def unsqueeze(a: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """`a` with new axes of extent 1 at `axes` of the result. ShapeError for axes that are out of
-    range or repeated.
+    """Return `a` with new axes of extent 1 at `axes` of the result. Raises ShapeError for axes that
+    are out of range or repeated.
 
     >>> ndl.unsqueeze(ndl.zeros(3), 0).shape
     (1, 3)

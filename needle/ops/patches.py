@@ -17,11 +17,11 @@ def unfold(
     padding: IntOrPair = 0,
     stride: IntOrPair = 1,
 ) -> Tensor:
-    """The patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). One image (C, H, W)
-    has no N.
+    """Return the patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). One image
+    (C, H, W) has no N.
 
     kernel_size (kh, kw), dilation, padding (with 0) and stride are ints or pairs (rows, columns).
-    ShapeError if no patch fits.
+    Raises ShapeError if no patch fits.
 
     >>> ndl.unfold(ndl.zeros(1, 3, 4, 4), kernel_size=2, stride=2).shape
     (1, 12, 4)
@@ -48,8 +48,8 @@ def fold(
     stride: IntOrPair = 1,
 ) -> Tensor:
     """Images (N, C, *output_size) of patches (N, C * kh * kw, patches), summed where they overlap:
-    the gradient of `unfold`. The other arguments are those of `unfold`. ShapeError if the patches
-    are not those of such images."""
+    the gradient of `unfold`. The other arguments are those of `unfold`. Raises ShapeError if the
+    patches are not those of such images."""
     check_tensors("fold", a=a)
     if a.ndim == 2:
         whole = reshape(a, (1, *a.shape))

@@ -73,14 +73,14 @@ class _Pool(Op):
         return [x[key] for _, _, key in window.keys(counts)]
 
     def padded(self, x: np.ndarray, value: float) -> np.ndarray:
-        """x with `value` around its rows and columns."""
+        """Return x with `value` around its rows and columns."""
         (p, q) = self.window.padding
         return np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)), constant_values=value)
 
     def reduced(
         self, k: TeNamespace, x: TeTensor, reducer: _te.Reducer, around: Expr | None
     ) -> TeTensor:
-        """`reducer` over the windows of x padded with `around`."""
+        """Return `reducer` over the windows of x padded with `around`."""
         window = self.window
         n, h, w, c = x.shape
         (s, t), (d, e) = window.stride, window.dilation
@@ -197,10 +197,10 @@ def max_pool(
     padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
 ) -> Tensor:
-    """The largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
+    """Return the largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
 
     kernel, stride (None: kernel), padding and dilation are ints or pairs (rows, columns).
-    ShapeError if no window fits, ValueError for padding of more than half a window.
+    Raises ShapeError if no window fits, ValueError for padding of more than half a window.
     """
     window = as_window("max_pool", kernel, kernel if stride is None else stride, padding, dilation)
     return apply(MaxPool(*window), (a,))
@@ -209,7 +209,7 @@ def max_pool(
 def avg_pool(
     a: Tensor, kernel: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
 ) -> Tensor:
-    """The mean of each window of `a` (N, H, W, C), in which padding counts as zeros: (N, rows,
-    columns, C). Arguments and errors are those of `max_pool`."""
+    """Return the mean of each window of `a` (N, H, W, C), in which padding counts as zeros: (N,
+    rows, columns, C). Arguments and errors are those of `max_pool`."""
     window = as_window("avg_pool", kernel, kernel if stride is None else stride, padding, 1)
     return apply(AvgPool(*window[:3]), (a,))

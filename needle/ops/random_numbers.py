@@ -93,8 +93,8 @@ class RandomUniform(Op):
 
 def random_uniform(state: Tensor, shape: tuple[int, ...], wide: bool = False) -> Tensor:
     """Numbers of this shape in [0, 1), float64 if `wide` and float32 otherwise, that `state` alone
-    determines: int64 (2,), the key and the number of the first block of Philox 4x32-10. ShapeError
-    or TypeError for any other state, ValueError for a negative extent.
+    determines: int64 (2,), the key and the number of the first block of Philox 4x32-10. Raises
+    ShapeError or TypeError for any other state, ValueError for a negative extent.
 
     >>> state = ndl.Tensor([7, 0])
     >>> one, two = (ndl.ops.random_uniform(state, (3,)) for _ in range(2))

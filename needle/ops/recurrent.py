@@ -92,7 +92,7 @@ class LstmGates(Op):
 def _gates_gradient(
     out_grad: Iterable[Tensor], sums: Tensor, cell: Tensor, following: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients for sums and cell from those of (h', c' = following)."""
+    """Return the gradients for sums and cell from those of (h', c' = following)."""
     of_hidden, of_following = out_grad
     i, f, g, o = split(reshape(sums, (cell.shape[0], 4, cell.shape[1])), 1)
     i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
@@ -111,6 +111,6 @@ LSTM_GATES = LstmGates()
 
 
 def lstm_gates(sums: Tensor, cell: Tensor) -> TensorTuple:
-    """(h', c') of an LSTM step from its gates' pre-activations `sums` (B, 4 H: i, f, g, o) and its
-    cell state (B, H). ShapeError if they do not match."""
+    """Return (h', c') of an LSTM step from its gates' pre-activations `sums` (B, 4 H: i, f, g, o)
+    and its cell state (B, H). Raises ShapeError if they do not match."""
     return apply(LSTM_GATES, (sums, cell))

@@ -56,7 +56,7 @@ _ERRORS = (
 
 class _Reduce(Reduce):
     def over(self, x: HasShape) -> tuple[int, ...]:
-        """The reduction axes, counted from the front."""
+        """Return the reduction axes, counted from the front."""
         return normalize_axes(self.name, self.axes, len(x.shape))
 
 
@@ -152,7 +152,7 @@ class Var(_Reduce):
         return super().reduction_length(x) ** 2
 
     def count(self, x: HasShape) -> int:
-        """The divisor of the sum of squares."""
+        """Return the divisor of the sum of squares."""
         return prod(x.shape[a] for a in self.over(x)) - self.correction
 
     def reference(self, x: np.ndarray) -> np.ndarray:
@@ -218,8 +218,8 @@ class _Extreme(_Reduce):
 
 @register
 class Max(_Extreme):
-    """y = largest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
-    elements. The gradient of a tie is shared equally."""
+    """y = largest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError over
+    no elements. The gradient of a tie is shared equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -236,8 +236,8 @@ class Max(_Extreme):
 
 @register
 class Min(_Extreme):
-    """y = smallest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
-    elements. The gradient of a tie is shared equally."""
+    """y = smallest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError over
+    no elements. The gradient of a tie is shared equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -309,7 +309,7 @@ class Argmax(Op):
         nowhere = k.tirx.max_value("int64")
 
         def body(*o: Expr) -> Expr:
-            """The least index whose element equals the largest; NaN counts as equal."""
+            """Return the least index whose element equals the largest; NaN counts as equal."""
             rest = list(o)
             index, place = [], k.tirx.const(0, "int64")
             for a, n in enumerate(x.shape):
@@ -341,8 +341,8 @@ _ARGMAX = remembered(Argmax)
 def summation(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """Sum over `axes` (None: all), of `a` converted to `dtype` unless that is None. ShapeError for
-    axes that are out of range or repeated."""
+    """Sum over `axes` (None: all), of `a` converted to `dtype` unless that is None. Raises
+    ShapeError for axes that are out of range or repeated."""
     a = a if dtype is None else cast(a, dtype)
     return apply(_SUMMATION(as_axes("summation", axes), keepdims), (a,))
 
@@ -351,8 +351,8 @@ def summation(
 def mean(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """Mean over `axes` (None: all), of `a` converted to `dtype` unless that is None. ShapeError for
-    axes that are out of range or repeated.
+    """Mean over `axes` (None: all), of `a` converted to `dtype` unless that is None. Raises
+    ShapeError for axes that are out of range or repeated.
 
     >>> ndl.mean(ndl.Tensor([[1.0, 3.0], [5.0, 7.0]]), axis=0).numpy().tolist()
     [3.0, 5.0]
@@ -363,8 +363,8 @@ def mean(
 
 @takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements. It
-    has no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
+    """Largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError over no
+    elements. It has no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
 
     >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
     [7.0, 5.0]
@@ -374,7 +374,8 @@ def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Smallest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
+    """Smallest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError over no
+    elements."""
     return apply(_MIN(as_axes("min", axes), keepdims), (a,))
 
 
@@ -394,7 +395,8 @@ def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 
 
 @takes_scalars
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """int64 index of the first largest element along `axis` (None: among all); NaN is largest.
+    """Return int64 index of the first largest element along `axis` (None: among all); NaN is
+    largest.
 
     >>> ndl.argmax(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1).numpy().tolist()
     [1, 0]

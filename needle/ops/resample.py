@@ -20,7 +20,7 @@ from ._index import Index, positions
 
 
 def _drawn(taps: int, m: int, dtype: str | None = None) -> tuple[Arg, Arg]:
-    """An index and its weights among an op's samples."""
+    """Return an index and its weights among an op's samples."""
     return positions(taps, m), Arg((taps, m), dtype=dtype)
 
 

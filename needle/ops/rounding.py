@@ -148,46 +148,46 @@ FLOOR_DIVIDE, REMAINDER, FMOD = (WholeDivision(kind) for kind in _DIVISIONS)
 
 
 def floor(a: Tensor) -> Tensor:
-    """The largest whole number that is at most `a`, elementwise, in a's dtype. No gradient flows
-    back."""
+    """Return the largest whole number that is at most `a`, elementwise, in a's dtype. No gradient
+    flows back."""
     return apply(FLOOR, (a,))
 
 
 def ceil(a: Tensor) -> Tensor:
-    """The smallest whole number that is at least `a`, elementwise, in a's dtype. No gradient flows
-    back."""
+    """Return the smallest whole number that is at least `a`, elementwise, in a's dtype. No gradient
+    flows back."""
     return apply(CEIL, (a,))
 
 
 def round(a: Tensor) -> Tensor:
-    """The whole number nearest to `a`, halves to even, elementwise, in a's dtype. No gradient flows
-    back."""
+    """Return the whole number nearest to `a`, halves to even, elementwise, in a's dtype. No
+    gradient flows back."""
     return apply(ROUND, (a,))
 
 
 def trunc(a: Tensor) -> Tensor:
-    """`a` without its fraction, elementwise, in a's dtype. No gradient flows back."""
+    """Return `a` without its fraction, elementwise, in a's dtype. No gradient flows back."""
     return apply(TRUNC, (a,))
 
 
 def floor_divide(a: Operand, b: Operand) -> Tensor:
-    """floor(a / b) with broadcasting; 0 for an integer divided by 0. No gradient flows back.
-    TypeError for two bools."""
+    """Return floor(a / b) with broadcasting; 0 for an integer divided by 0. No gradient flows back.
+    Raises TypeError for two bools."""
     return applied(FLOOR_DIVIDE, a, b)
 
 
 def remainder(a: Operand, b: Operand) -> Tensor:
-    """a - floor(a / b) * b, which has b's sign, with broadcasting; 0 for an integer divided by 0.
-    TypeError for two bools."""
+    """Return a - floor(a / b) * b, which has b's sign, with broadcasting; 0 for an integer divided
+    by 0. Raises TypeError for two bools."""
     return applied(REMAINDER, a, b)
 
 
 def fmod(a: Operand, b: Operand) -> Tensor:
-    """a - trunc(a / b) * b, which has a's sign, with broadcasting; 0 for an integer divided by 0.
-    TypeError for two bools."""
+    """Return a - trunc(a / b) * b, which has a's sign, with broadcasting; 0 for an integer divided
+    by 0. Raises TypeError for two bools."""
     return applied(FMOD, a, b)
 
 
 def whole_division(kind: str, a: Operand, b: Operand) -> Tensor:
-    """A whole quotient or a rest of a / b; kind is floor_divide, remainder or fmod."""
+    """Return a whole quotient or a rest of a / b; kind is floor_divide, remainder or fmod."""
     return applied(WholeDivision(kind), a, b)

@@ -57,7 +57,7 @@ class _WithScalar(Elementwise):
         return x, _te.full_like(k, x, self.scalar)
 
     def finish(self, k: TeNamespace, x: TeTensor, out: TeTensor) -> TeTensor:
-        """`out` in the dtype that `infer` gives."""
+        """Return `out` in the dtype that `infer` gives."""
         return _te.cast(k, out, self.dtype_of(_te.dtype_of(x)))
 
 
@@ -149,7 +149,7 @@ class DivideScalar(_WithScalar):
 
 @register
 class PowerScalar(_WithScalar):
-    """y = x ** scalar (sqrt(x) for 0.5). ValueError for integers to a negative power."""
+    """y = x ** scalar (sqrt(x) for 0.5). Raises ValueError for integers to a negative power."""
 
     scalar: float
 
@@ -203,7 +203,7 @@ class PowerScalar(_WithScalar):
 
 
 def _repeated(k: TeNamespace, x: TeTensor, exponent: int) -> TeTensor:
-    """x ** exponent by squaring, which is exact for integers; TVM's pow is not."""
+    """Return x ** exponent by squaring, which is exact for integers; TVM's pow is not."""
     out = None
     while exponent:
         if exponent & 1:
@@ -215,20 +215,20 @@ def _repeated(k: TeNamespace, x: TeTensor, exponent: int) -> TeTensor:
 
 
 def add_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a + scalar."""
+    """Return a + scalar."""
     return apply(AddScalar(scalar), (a,))
 
 
 def mul_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a * scalar."""
+    """Return a * scalar."""
     return apply(MulScalar(scalar), (a,))
 
 
 def divide_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a / scalar; integers give float64."""
+    """Return a / scalar; integers give float64."""
     return apply(DivideScalar(scalar), (a,))
 
 
 def power_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a ** scalar. ValueError for an integer tensor to a negative integer power."""
+    """Return a ** scalar. Raises ValueError for an integer tensor to a negative integer power."""
     return apply(PowerScalar(scalar), (a,))

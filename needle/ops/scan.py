@@ -118,8 +118,8 @@ class Cumprod(_Accumulate):
     reads = frozenset({"inputs", "output"})
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        """The product of what comes before, times the sum of gradients times what comes after up
-        to each: no division, so zeros are no special case."""
+        """Return the product of what comes before, times the sum of gradients times what comes
+        after up to each: no division, so zeros are no special case."""
         (x,) = node.inputs
         later = apply(
             LinearScan(self.axis, not self.reverse),
@@ -147,8 +147,8 @@ class LogCumSumExp(_Accumulate):
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        """exp(x[i]) * sum of out_grad[j] / exp(y[j]) over j >= i, with exp(y[i] - y[j]) taken in
-        steps, none of which is above 1."""
+        """Return exp(x[i]) * sum of out_grad[j] / exp(y[j]) over j >= i, with exp(y[i] - y[j])
+        taken in steps, none of which is above 1."""
         (x,) = node.inputs
         dtype, y = x.dtype, node
         if is_half(dtype):  # an output rounded to half precision would show in its exponential
@@ -231,7 +231,8 @@ class LinearScan(Along):
 
 
 def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
-    """x one step later along `axis`, or one earlier if `reverse`, with `first` in the gap."""
+    """Return x one step later along `axis`, or one earlier if `reverse`, with `first` in the
+    gap."""
     axis = axis % x.ndim
     width = [(0, 0)] * x.ndim
     width[axis] = (0, 1) if reverse else (1, 0)
@@ -241,8 +242,8 @@ def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
 
 
 def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
-    """exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if `reverse`. It is
-    1 between two equal infinities."""
+    """Return exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if
+    `reverse`. It is 1 between two equal infinities."""
     axis = axis % y.ndim
     if not _has_steps(y, axis):
         return y
@@ -272,7 +273,8 @@ def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @takes_scalars
 def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Products of all elements up to each along `axis` (from each to the end if `reverse`).
+    """Return the products of all elements up to each along `axis` (from each to the end if
+    `reverse`).
 
     >>> ndl.cumprod(ndl.arange(1, 5), 0).numpy().tolist()
     [1, 2, 6, 24]
@@ -282,13 +284,13 @@ def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @takes_scalars
 def logcumsumexp(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """log of the sum of exp of all elements up to each along `axis` (from each to the end if
+    """Return log of the sum of exp of all elements up to each along `axis` (from each to the end if
     `reverse`), without overflow."""
     return apply(LogCumSumExp(as_int(axis), bool(reverse)), (a,))
 
 
 def linear_scan(a: Tensor, b: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
-    """y[i] = a[i] * y[i - 1] + b[i] along `axis`: a linear recurrence, as state space models have
-    (from the end if `reverse`). ShapeError or TypeError unless both have one shape and floating
-    dtype."""
+    """Return y[i] = a[i] * y[i - 1] + b[i] along `axis`: a linear recurrence, as state space models
+    have (from the end if `reverse`). Raises ShapeError or TypeError unless both have one shape and
+    floating dtype."""
     return apply(LinearScan(as_int(axis), bool(reverse)), (a, b))

@@ -114,7 +114,8 @@ class Scan(Op):
         return tuple([Spec(shape, s.dtype, device) for shape, s in zip(shapes, found, strict=True)])
 
     def of_a_step(self, given: Sequence[Spec]) -> tuple[Spec, ...]:
-        """The specs of the body's inputs. Raises TypeError or ShapeError for what does not fit."""
+        """Return the specs of the body's inputs. Raises TypeError or ShapeError for what does not
+        fit."""
         if len(given) != len(self.body.inputs):
             raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
         slices = [Spec(*spec) for spec in given]
@@ -129,7 +130,7 @@ class Scan(Op):
         return tuple(slices)
 
     def fitted(self, given: Sequence[Spec]) -> Scan:
-        """The loop with a body of these inputs: it may have been traced for other dtypes."""
+        """Return the loop with a body of these inputs: it may have been traced for other dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in self.of_a_step(given)])
         return replace(self, body=replace(self.body, inputs=inputs))
 
@@ -140,7 +141,7 @@ class Scan(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the body."""
+        """Return `reference`, where `run` computes the steps of the body."""
         return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
@@ -173,7 +174,7 @@ class Scan(Op):
         return (*now, *[stack(values[::-1] if self.reverse else values) for values in kept])
 
     def _nothing(self, inputs: Sequence[Any]) -> list[Any]:
-        """The stacked outputs of no step."""
+        """Return the stacked outputs of no step."""
         x = inputs[0]
         given = [Spec(tuple(each.shape), str(each.dtype)) for each in inputs]
         specs = self.body.output_specs(self.of_a_step(given))[self.states :]
@@ -182,13 +183,14 @@ class Scan(Op):
         return [full((0, *spec.shape), 0, spec.dtype, x.device) for spec in specs]
 
     def recording(self) -> Scan:
-        """The same loop with what `gradient` reads among its outputs: the states before each step,
-        and the results of products, which take long to compute again."""
+        """Return the same loop with what `gradient` reads among its outputs: the states before each
+        step, and the results of products, which take long to compute again."""
         found: Scan = RULES.recording(self)
         return found
 
     def only(self, used: Sequence[int]) -> Scan:
-        """The same loop without the stacked outputs that are not among these of its results."""
+        """Return the same loop without the stacked outputs that are not among these of its
+        results."""
         kept = [n for i, n in enumerate(self.body.outputs) if i < self.states or i in used]
         body = self.body.cut(range(len(self.body.inputs)), kept)
         return replace(self, body=body)

@@ -43,7 +43,7 @@ class Permute(Movement):
     )
 
     def order(self, ndim: int) -> tuple[int, ...]:
-        """`axes`, counted from the front."""
+        """Return `axes`, counted from the front."""
         axes = normalize_axes(self.name, self.axes, ndim)
         if len(axes) != ndim:
             raise ShapeError(f"{self.name}: axes {self.axes} do not name all {ndim} dimensions")
@@ -184,7 +184,7 @@ class Reshape(Movement):
         return r.op.reshape(x, list(self.target(x.ty.shape)))
 
     def target(self, shape: Iterable[Extent]) -> tuple[Extent, ...]:
-        """The output shape for an input `shape` that may hold symbolic extents."""
+        """Return the output shape for an input `shape` that may hold symbolic extents."""
         if -1 not in self.shape:
             return self.shape
         rest = prod(n for n in self.shape if n != -1)
@@ -238,7 +238,8 @@ class BroadcastTo(Movement):
 
 
 def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
-    """`a` with its axes in the order `axes`. ShapeError unless `axes` names every axis once.
+    """Return `a` with its axes in the order `axes`. Raises ShapeError unless `axes` names every
+    axis once.
 
     >>> ndl.permute(ndl.zeros(2, 3, 4), (2, 0, 1)).shape
     (4, 2, 3)
@@ -248,7 +249,8 @@ def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """`a` with two axes exchanged (None: the last two). ShapeError if `axes` are not two axes.
+    """Return `a` with two axes exchanged (None: the last two). Raises ShapeError if `axes` are not
+    two axes.
 
     >>> ndl.transpose(ndl.zeros(2, 3, 4)).shape
     (2, 4, 3)
@@ -258,7 +260,8 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements under another shape, with at most one -1. ShapeError if it does not fit.
+    """Return the same elements under another shape, with at most one -1. Raises ShapeError if it
+    does not fit.
 
     >>> ndl.reshape(ndl.arange(6), (2, -1)).numpy().tolist()
     [[0, 1, 2], [3, 4, 5]]
@@ -285,7 +288,8 @@ def _reshaping(shape: Any) -> Reshape:
 
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it.
+    """Return elements repeated to fill `shape`. Raises ShapeError if NumPy's rule does not allow
+    it.
 
     >>> ndl.broadcast_to(ndl.arange(2), (3, 2)).numpy().tolist()
     [[0, 1], [0, 1], [0, 1]]

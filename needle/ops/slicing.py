@@ -96,8 +96,8 @@ class Slice(Movement):
         return k.te.compute(shape, body)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        """A part of adjacent elements, which passes read in place; of extents that are known along
-        the axes that are cut."""
+        """Return a part of adjacent elements, which passes read in place; of extents that are known
+        along the axes that are cut."""
         extents, shape, axes = list(x.ty.shape.values), [], []
         begins, ends, axis, renumbered = [], [], 0, False
         for entry in expand(self.name, self.key, len(extents)):
@@ -238,7 +238,8 @@ def _put_te(
     value: TeTensor,
     around: Callable[..., Expr],
 ) -> TeTensor:
-    """An array of `shape` with the elements of `value` at [key], and around(*index) elsewhere."""
+    """Return an array of `shape` with the elements of `value` at [key], and around(*index)
+    elsewhere."""
     entries = expand(name, key, len(shape))
 
     def body(*i: Expr) -> Expr:
@@ -271,17 +272,17 @@ def _put_te(
 
 
 def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of `shape` with `a` at [key]. ShapeError if `a` does not fit."""
+    """Return zeros of `shape` with `a` at [key]. Raises ShapeError if `a` does not fit."""
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
 
 
 def set_slice(a: Tensor, value: Tensor, key: BasicKey) -> Tensor:
-    """A copy of `a` whose slice at [key] (ints, slices, None and Ellipsis) is `value`, of the dtype
-    of `a` and the shape of a[key]. ShapeError or IndexError if it does not fit."""
+    """Return a copy of `a` whose slice at [key] (ints, slices, None and Ellipsis) is `value`, of
+    the dtype of `a` and the shape of a[key]. Raises ShapeError or IndexError if it does not fit."""
     return apply(SetSlice(as_key(key)), (a, value))
 
 
 def slice(a: Tensor, key: BasicKey) -> Tensor:
-    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError if the key does not fit,
-    TypeError for arrays."""
+    """Return a[key] for ints, slices, None and Ellipsis. Raises IndexError or ShapeError if the key
+    does not fit, Raises TypeError for arrays."""
     return apply(Slice(as_key(key)), (a,))

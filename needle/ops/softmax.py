@@ -201,13 +201,14 @@ _SOFTMAX, _LOGSOFTMAX = remembered(Softmax), remembered(LogSoftmax)
 
 @takes_scalars
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
+    """Return log(sum(exp(a))) over `axes` (None: all), without overflow. Raises ShapeError over no
+    elements."""
     return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
 
 
 @takes_scalars
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
-    """exp(a) / sum(exp(a)) along `axis`, without overflow.
+    """Return exp(a) / sum(exp(a)) along `axis`, without overflow.
 
     >>> ndl.softmax(ndl.zeros(4)).numpy().tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -217,5 +218,5 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 @takes_scalars
 def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(a)) along `axis`, without overflow."""
+    """Return log(softmax(a)) along `axis`, without overflow."""
     return apply(_LOGSOFTMAX(axis), (a,))

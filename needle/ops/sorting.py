@@ -145,7 +145,7 @@ class Searchsorted(Op):
         return None, None
 
     def emit_te(self, k: TeNamespace, x: TeTensor, values: TeTensor) -> TeTensor:
-        """A binary search for each value."""
+        """Return a binary search for each value."""
         x, values = _te.without_bool(k, x, values)
         n, size = x.shape[-1], getattr(x.shape[-1], "value", None)
         in_line = values.shape[-1] if len(x.shape) > 1 else None  # values of one line
@@ -156,7 +156,7 @@ class Searchsorted(Op):
         floating = is_floating(_te.dtype_of(x))
 
         def comes_before(a: Expr, v: Expr) -> Expr:
-            """Whether an element belongs before the value."""
+            """Return whether an element belongs before the value."""
             if self.right:  # not v < a
                 return k.tirx.any(a <= v, k.tirx.isnan(v)) if floating else a <= v
             if not floating:
@@ -188,8 +188,8 @@ class Searchsorted(Op):
 
 @takes_scalars
 def sort(a: Tensor, axis: int = -1, descending: bool = False) -> TensorTuple:
-    """(values, int64 positions) in order along `axis`, the largest first if `descending`. Equal
-    elements keep their order; NaN counts as the largest.
+    """Return (values, int64 positions) in order along `axis`, the largest first if `descending`.
+    Equal elements keep their order; NaN counts as the largest.
 
     >>> values, positions = ndl.sort(ndl.Tensor([3.0, 1.0, 2.0]))
     >>> values.numpy().tolist(), positions.numpy().tolist()
@@ -200,7 +200,7 @@ def sort(a: Tensor, axis: int = -1, descending: bool = False) -> TensorTuple:
 
 @takes_scalars
 def argsort(a: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The int64 positions of the elements in order along `axis`, as `sort` gives them.
+    """Return the int64 positions of the elements in order along `axis`, as `sort` gives them.
 
     >>> ndl.argsort(ndl.Tensor([3.0, 1.0, 2.0]), descending=True).numpy().tolist()
     [0, 2, 1]
@@ -209,8 +209,8 @@ def argsort(a: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def kthvalue(a: Tensor, k: int, axis: int = -1, keepdims: bool = False) -> TensorTuple:
-    """(value, int64 position) of the k-th smallest element along `axis`, counted from 1. ShapeError
-    if there are fewer than k.
+    """Return (value, int64 position) of the k-th smallest element along `axis`, counted from 1.
+    ShapeError if there are fewer than k.
 
     >>> value, position = ndl.kthvalue(ndl.Tensor([3.0, 1.0, 2.0]), 2)
     >>> value.item(), position.item()
@@ -223,7 +223,7 @@ def kthvalue(a: Tensor, k: int, axis: int = -1, keepdims: bool = False) -> Tenso
 
 
 def _checked(name: str, a: Tensor, k: int, axis: int, least: int) -> tuple[int, int]:
-    """The axis, counted from the front, and k."""
+    """Return the axis, counted from the front, and k."""
     check_tensors(name, a=a)
     axis, k = normalize_axis(name, as_int(axis), a.ndim), as_int(k)
     if not least <= k <= a.shape[axis]:
@@ -240,13 +240,13 @@ def searchsorted(
     sorter: Tensor | None = None,
     out_int32: bool = False,
 ) -> Tensor:
-    """The position in the sorted `a` before which each element of `values` belongs: the first such
-    position, or the last if `right`, which `side` "left" or "right" says as well.
+    """Return the position in the sorted `a` before which each element of `values` belongs: the
+    first such position, or the last if `right`, which `side` "left" or "right" says as well.
 
     `a` is (n,), or (..., n) for values (..., m) with the same axes before the last, whose lines are
     searched in a's lines. With `sorter`, int64 of a's shape, a[sorter] along the last axis is what
-    is sorted. Positions are int64, or int32 with out_int32. ShapeError for what does not fit,
-    ValueError for a side that is unknown or contradicts `right`.
+    is sorted. Positions are int64, or int32 with out_int32. Raises ShapeError for what does not
+    fit, Raises ValueError for a side that is unknown or contradicts `right`.
 
     >>> ndl.searchsorted(ndl.Tensor([1.0, 3.0, 5.0]), ndl.Tensor([3.0, 4.0])).numpy().tolist()
     [1, 2]
@@ -267,7 +267,7 @@ def searchsorted(
 def bucketize(
     a: Operand, boundaries: Tensor, right: bool = False, *, out_int32: bool = False
 ) -> Tensor:
-    """The number of the bucket of each element: boundaries[i - 1] < a <= boundaries[i], or
+    """Return the number of the bucket of each element: boundaries[i - 1] < a <= boundaries[i], or
     boundaries[i - 1] <= a < boundaries[i] if `right`; int64, or int32 with out_int32. `boundaries`
     are sorted, (n,); ShapeError for others."""
     if isinstance(boundaries, Tensor) and boundaries.ndim != 1:

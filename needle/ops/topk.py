@@ -106,7 +106,7 @@ class Topk(Op):
         rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
 
         def better(b: Expr, a: Expr) -> Expr:
-            """Whether b, which comes later, belongs before a."""
+            """Return whether b, which comes later, belongs before a."""
             high, low = (b, a) if self.largest else (a, b)
             above = high > low
             if floating:
@@ -115,7 +115,7 @@ class Topk(Op):
             return above
 
         def may_be_better(b: Expr, a: Expr) -> Expr:
-            """The same or more, in less: it decides which elements are compared again."""
+            """Return the same or more, in less: it decides which elements are compared again."""
             above = b > a if self.largest else b < a
             return k.tirx.any(above, k.tirx.isnan(b if self.largest else a)) if floating else above
 
@@ -170,9 +170,9 @@ class Topk(Op):
 
 @takes_scalars
 def topk(a: Tensor, k: int, axis: int = -1, largest: bool = True) -> TensorTuple:
-    """(values, int64 positions) of the k largest elements along `axis`, the largest first, or the
-    smallest with largest=False. Among equal ones the first come first; NaN counts as the largest.
-    ShapeError if there are fewer than k.
+    """Return (values, int64 positions) of the k largest elements along `axis`, the largest first,
+    or the smallest with largest=False. Among equal ones the first come first; NaN counts as the
+    largest. Raises ShapeError if there are fewer than k.
 
     >>> values, positions = ndl.topk(ndl.Tensor([3.0, 1.0, 2.0]), 2)
     >>> values.numpy().tolist(), positions.numpy().tolist()

@@ -158,12 +158,12 @@ def atan(a: Tensor) -> Tensor:
 
 
 def sinh(a: Tensor) -> Tensor:
-    """Hyperbolic sine, elementwise; integers give float64."""
+    """Return the hyperbolic sine, elementwise; integers give float64."""
     return apply(SINH, (a,))
 
 
 def cosh(a: Tensor) -> Tensor:
-    """Hyperbolic cosine, elementwise; integers give float64."""
+    """Return the hyperbolic cosine, elementwise; integers give float64."""
     return apply(COSH, (a,))
 
 
@@ -183,6 +183,6 @@ def atanh(a: Tensor) -> Tensor:
 
 
 def atan2(a: Operand, b: Operand) -> Tensor:
-    """The angle of the point (b, a) in radians, from -pi to pi, with broadcasting; integers give
-    float64."""
+    """Return the angle of the point (b, a) in radians, from -pi to pi, with broadcasting; integers
+    give float64."""
     return applied(ATAN2, a, b)

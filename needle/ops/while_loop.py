@@ -84,7 +84,8 @@ class WhileLoop(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in after])
 
     def fitted(self, given: Sequence[Spec]) -> WhileLoop:
-        """The loop with bodies of these inputs: they may have been traced for other dtypes."""
+        """Return the loop with bodies of these inputs: they may have been traced for other
+        dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given])
         test, body = (replace(each, inputs=inputs) for each in (self.test, self.body))
         return replace(self, test=test, body=body)
@@ -93,7 +94,8 @@ class WhileLoop(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the body: the test has no errors."""
+        """Return `reference`, where `run` computes the steps of the body: the test has no
+        errors."""
         return self._run(
             inputs,
             lambda given: self.test.evaluated(given, reference_of),

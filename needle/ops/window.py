@@ -215,8 +215,8 @@ def sliding_windows(
 ) -> Tensor:
     """Every window of `a` (N, H, W, C), padded with `value`: (N, rows, columns, kh, kw, C).
 
-    kernel (kh, kw), stride, padding and dilation are ints or pairs (rows, columns). ShapeError if
-    no window fits.
+    kernel (kh, kw), stride, padding and dilation are ints or pairs (rows, columns). Raises
+    ShapeError if no window fits.
     """
     window = as_window("sliding_windows", kernel, stride, padding, dilation)
     return apply(SlidingWindows(*window, value), (a,))

@@ -54,13 +54,13 @@ class Expression:
         return math.ceil(max(low, other_low)), math.floor(min(high, other_high))
 
     def value(self, sizes: Mapping[Dim, Any]) -> Any:
-        """The value for `sizes`, an int or an expression for each dim; KeyError if one is
-        missing."""
+        """Return the value for `sizes`, an int or an expression for each dim; KeyError if
+        one is missing."""
         return self.built(sizes.__getitem__, operator.floordiv)
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The same expression of other objects, which know `+` and `*`: `build` gives that of a
-        dim, `divide` a quotient, rounded down, of two of them or of one and an int."""
+        """Return the same expression of other objects, which know `+` and `*`: `build` gives that
+        of a dim, `divide` a quotient, rounded down, of two of them or of one and an int."""
         total: Any = 0
         for factors, coefficient in self._terms.items():
             product: Any = coefficient.numerator
@@ -258,7 +258,7 @@ class Dim(Expression):
         return self.min, self.max
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The object that `build` makes of this dim; `divide` is for expressions."""
+        """Return the object that `build` makes of this dim; `divide` is for expressions."""
         return build(self)
 
     def described(self) -> str:
@@ -300,7 +300,7 @@ class _Quotient(Expression):
         return min(ends), max(ends)
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The quotient of what both make."""
+        """Return the quotient of what both make."""
         parts = [
             each.built(build, divide) if isinstance(each, Expression) else each
             for each in (self.numerator, self.divisor)
@@ -324,17 +324,17 @@ def _dim(name: str, least: int, largest: int, multiple_of: int) -> Dim:
 
 
 def dims_of(shape: Iterable[Any]) -> frozenset[Dim]:
-    """The dims that the extents of a shape depend on."""
+    """Return the dims that the extents of a shape depend on."""
     return frozenset(dim for n in shape if isinstance(n, Expression) for dim in n.dims)
 
 
 def bounds_of(extent: int | Expression) -> tuple[int, int]:
-    """The bounds of an extent; an int is both."""
+    """Return the bounds of an extent; an int is both."""
     return extent.bounds if isinstance(extent, Expression) else (extent, extent)
 
 
 def size_of(extent: int | Expression, sizes: Mapping[Dim, Any]) -> Any:
-    """An extent for a size of each dim."""
+    """Return an extent for a size of each dim."""
     return extent.value(sizes) if isinstance(extent, Expression) else extent
 
 
@@ -342,7 +342,7 @@ def size_of(extent: int | Expression, sizes: Mapping[Dim, Any]) -> Any:
 
 
 def _terms_of(value: Any) -> Terms | None:
-    """The terms of an int or an expression; None for anything else."""
+    """Return the terms of an int or an expression; None for anything else."""
     if isinstance(value, Expression):
         return value._terms
     if isinstance(value, (int, np.integer)):
@@ -351,7 +351,7 @@ def _terms_of(value: Any) -> Terms | None:
 
 
 def _expression(terms: Terms) -> Any:
-    """The int, the dim or the expression that these terms are."""
+    """Return the int, the dim or the expression that these terms are."""
     if not terms.keys() - {()}:
         return int(terms.get((), 0))
     ordered = {factors: terms[factors] for factors in sorted(terms, key=poly.order)}
@@ -384,7 +384,7 @@ def _without_rounding(terms: Terms, upwards: bool) -> Terms:
 
 
 def _quotient(numerator: Any, divisor: Any) -> Any:
-    """numerator // divisor."""
+    """Return numerator // divisor."""
     if bounds_of(divisor)[1] < 0:
         return _quotient(-numerator, -divisor)
     if bounds_of(divisor)[0] < 1:
@@ -413,7 +413,7 @@ def _by_number(terms: Terms, divisor: int) -> Any:
 
 
 def _rounded(rest: Any, divisor: Any) -> Any:
-    """rest // divisor for a rest that cannot be divided term by term."""
+    """Return rest // divisor for a rest that cannot be divided term by term."""
     low, high = bounds_of(rest)
     least, most = bounds_of(divisor)
     ends = {end // by for end in (low, high) for by in (least, most)}
@@ -428,7 +428,8 @@ def _rounded(rest: Any, divisor: Any) -> Any:
 
 
 def _refusal(what: str, involved: Iterable[Any]) -> TraceError:
-    """The error for something that is not known of sizes, with the place in the user's code."""
+    """Return the error for something that is not known of sizes, with the place in the user's
+    code."""
     dims = sorted(dims_of(involved), key=lambda dim: dim.name)
     here = state.trace.here if state.trace is not None else "the code"
     return TraceError(

@@ -23,7 +23,7 @@ class Elements(int):
     shape: tuple[int, ...]
 
     def __call__(self, dim: int | None = None) -> Any:
-        """The shape, or its extent along the axis `dim`."""
+        """Return the shape, or its extent along the axis `dim`."""
         return _extents(self.shape, dim)
 
     def __reduce__(self) -> Any:
@@ -40,12 +40,12 @@ class OpenElements(Expression):
         self.number, self.shape = number, shape
 
     def __call__(self, dim: int | None = None) -> Any:
-        """The shape, or its extent along the axis `dim`."""
+        """Return the shape, or its extent along the axis `dim`."""
         return _extents(self.shape, dim)
 
 
 def elements(shape: tuple[Any, ...]) -> Any:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     number: Any = 1
     for n in shape:
         number *= n

@@ -21,7 +21,7 @@ def order(factors: Factors) -> tuple[int, tuple[str, ...]]:
 
 
 def add(left: Terms, right: Terms, times: Fraction | int = 1) -> Terms:
-    """left + times * right."""
+    """Return left + times * right."""
     out = dict(left)
     for factors, coefficient in right.items():
         total = out.pop(factors, 0) + coefficient * times
@@ -31,7 +31,7 @@ def add(left: Terms, right: Terms, times: Fraction | int = 1) -> Terms:
 
 
 def multiply(left: Terms, right: Terms) -> Terms:
-    """left * right."""
+    """Return left * right."""
     out: Terms = {}
     for a, x in left.items():
         for b, y in right.items():
@@ -41,12 +41,12 @@ def multiply(left: Terms, right: Terms) -> Terms:
 
 
 def multiple_of(factors: Factors) -> int:
-    """A number that divides every value of a product of factors."""
+    """Return a number that divides every value of a product of factors."""
     return math.prod(getattr(each, "multiple_of", 1) for each in factors)
 
 
 def interval(terms: Terms) -> tuple[Fraction, Fraction]:
-    """A least and a largest value, from the bounds of the factors."""
+    """Return a least and a largest value, from the bounds of the factors."""
     low = high = Fraction(0)
     for factors, coefficient in terms.items():
         ends = [coefficient]
@@ -75,7 +75,7 @@ def divide(terms: Terms, divisor: Terms) -> tuple[Terms, Terms]:
 
 
 def _without(factors: Factors, gone: Factors) -> Factors | None:
-    """The factors but for those of `gone`; None if one of those is not among them."""
+    """Return the factors but for those of `gone`; None if one of those is not among them."""
     left = {each._key: each for each in factors}
     counts = Counter(each._key for each in factors)
     counts.subtract(each._key for each in gone)
