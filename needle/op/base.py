@@ -51,9 +51,9 @@ class Op:
     """
 
     name: ClassVar[str]
-    # The values that `gradient` reads besides shapes and dtypes, which are always known: a subset of
-    # {"inputs", "output"}, or the indices of parts if the output is a tuple. Every other value is
-    # freed as soon as nothing refers to it.
+    # The values that `gradient` reads besides shapes and dtypes, which are always known: a subset
+    # of {"inputs", "output"}, or the indices of parts if the output is a tuple. Every other value
+    # is freed as soon as nothing refers to it.
     reads: ClassVar[frozenset[Any]] = frozenset()
     # True if the kernels accept inputs that `infer` refuses: eager calls then infer first. Other
     # ops compute at once, and call `infer` only to explain a kernel's error.
@@ -108,23 +108,25 @@ class Op:
         return apply(self, inputs)
 
     def infer(self, *specs: Any) -> Spec | tuple[Spec, ...]:
-        """Return the Spec of the output from those of the inputs; a tuple of Specs for a
-        tuple-valued op.
+        """Return the Spec of the output for inputs with these Specs; a tuple of Specs if the output
+        is a tuple.
 
-        Raises ShapeError or TypeError that names the op, the inputs and the rule they break.
+        Raises ShapeError or TypeError with the op, the inputs and the rule that they break.
         """
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
     def decided(self, *specs: Any) -> Op:
-        """Return the same op for inputs whose extents depend on dims, with attributes that leave
-        nothing to decide by an extent, which `emit_te` cannot: no -1 in a shape, no end of a slice
-        that is cut off. Raises what `infer` raises."""
+        """Return the same op with attributes that do not depend on an extent, for inputs whose
+        extents depend on dims: `emit_te` cannot decide by an extent. The attributes hold no -1 in a
+        shape and no end of a slice that is cut off. Raises what `infer` raises."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
-        """For each input that holds indices, by its position: the least and largest valid index.
+        """Return the least and the largest valid index of each input that holds indices, by the
+        input's position.
 
-        Eager calls raise IndexError for others. Compiled functions check the inputs of a call.
+        Eager calls raise IndexError for other indices. Compiled functions check the inputs of a
+        call.
         """
         return {}
 
@@ -169,7 +171,7 @@ class Op:
 
     # An op that graph passes should recognise defines
     #     emit(self, r, *relax_exprs)
-    # with r = tvm.relax; it returns an expression, or None if this case has no equal operator.
+    # with r = tvm.relax. It returns an expression, or None if Relax has no equal operator.
     emit: ClassVar[Callable[..., Expr | None] | None] = None
 
     # needle.onnx.emit says needle's own ops in ONNX; another op that should be exported defines
@@ -186,8 +188,8 @@ class Op:
 
 
 def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a `compute` of several steps: half-precision inputs are computed in float32
-    throughout, and the result is rounded once."""
+    """Decorate a `compute` of several steps: it computes half-precision inputs in float32
+    throughout and rounds the result once."""
 
     @functools.wraps(compute)
     def wrapped(self: Op, *inputs: Any) -> Any:
@@ -235,13 +237,13 @@ def register(cls: O) -> O:
 
 
 def remembered(cls: Callable[..., C]) -> Callable[..., C]:
-    """Return the constructor of an op, which gives the same object for the same attributes: ops
-    hold no state, and a small call spends much of its time on making one."""
+    """Return a constructor of the op that returns the same object for the same attributes. Ops
+    hold no state, and constructing them is a large part of the time of a small call."""
     return functools.lru_cache(maxsize=256, typed=True)(cls)
 
 
 class Elementwise(Op):
-    """One input, an output of the same shape. `floating` ops compute integers in float64."""
+    """An op with one input and an output of the same shape; `floating`: integers give float64."""
 
     floating: ClassVar[bool] = False
 
@@ -253,7 +255,7 @@ class Elementwise(Op):
 
 
 class Binary(Op):
-    """Two inputs with NumPy broadcasting and promotion."""
+    """An op with two inputs, with NumPy's broadcasting and promotion."""
 
     def infer(self, a: Spec, b: Spec) -> Spec:
         device = common_device(self.name, a, b)
@@ -265,7 +267,7 @@ class Binary(Op):
 
 
 class Reduce(Op):
-    """Axes (None: all) are removed, or reduced to extent 1 with keepdims."""
+    """An op that removes axes (None: all), or reduces them to extent 1 with `keepdims`."""
 
     # Fields of subclasses.
     axes: int | tuple[int, ...] | None
@@ -290,7 +292,7 @@ class Reduce(Op):
 
 
 class Movement(Op):
-    """Elements are moved or repeated, none is computed; subclasses define `shape_of`."""
+    """An op that only moves or repeats elements. Subclasses define `shape_of`."""
 
     moves = True
 

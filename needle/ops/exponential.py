@@ -81,7 +81,7 @@ def _te_softplus(k: TeNamespace, x: TeTensor) -> TeTensor:
 
 
 def _te_erfinv(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """In float64, as the kernel."""
+    """Return erfinv of x, computed in float64 as in the kernel."""
     wide = _te.cast(k, x, "float64")
 
     def const(value: float) -> Expr:
@@ -201,7 +201,7 @@ class Erfinv(
     te=_te_erfinv,
     relax="",
 ):
-    """y = the x of y = erf(x): the inverse of the error function (Wichura 1988)."""
+    """y = the inverse of the error function: erf(y) = x (Wichura 1988)."""
 
 
 EXP2, EXPM1, LOG2, LOG10, LOG1P = Exp2(), Expm1(), Log2(), Log10(), Log1p()
@@ -244,8 +244,8 @@ def erfinv(a: Tensor) -> Tensor:
 
 
 def softplus(a: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Return ln(1 + exp(beta * a)) / beta, and `a` itself where beta * a is above `threshold`.
-    ValueError for a beta of 0."""
+    """Return ln(1 + exp(beta * a)) / beta, or `a` itself where beta * a is above `threshold`.
+    Raises ValueError for a beta of 0."""
     if finite("softplus", "beta", beta) == 0:
         raise ValueError("softplus: beta 0 is a divisor; it must not be 0")
     check_tensors("softplus", a=a)

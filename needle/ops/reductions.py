@@ -81,38 +81,38 @@ def _inverted(k: TeNamespace) -> Any:
 
 @takes_scalars
 def argmin(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """Return int64 index of the first smallest element along `axis` (None: among all); NaN is
-    smallest."""
+    """Return the int64 index of the first smallest element along `axis` (None: among all); NaN
+    counts as the smallest."""
     return apply(Argmin(None if axis is None else as_int(axis), keepdims), (a,))
 
 
 @takes_scalars
 def amax(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return `max`: the largest element over `axes` (None: all)."""
+    """Return the largest element over `axes` (None: all), as `max` does."""
     return max(a, axes, keepdims)
 
 
 @takes_scalars
 def amin(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return `min`: the smallest element over `axes` (None: all)."""
+    """Return the smallest element over `axes` (None: all), as `min` does."""
     return min(a, axes, keepdims)
 
 
 @takes_scalars
 def count_nonzero(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the int64 number of elements over `axes` (None: all) that are not 0; NaN is not."""
+    """Return the int64 number of nonzero elements over `axes` (None: all); NaN is nonzero."""
     return summation(cast(a, "bool"), axes, keepdims)
 
 
 @takes_scalars
 def any(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return whether an element over `axes` (None: all) is not 0; False over no elements."""
+    """Return whether any element over `axes` (None: all) is nonzero; False over no elements."""
     return cast(count_nonzero(a, axes, keepdims), "bool")
 
 
 @takes_scalars
 def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return whether no element over `axes` (None: all) is 0; True over no elements."""
+    """Return whether all elements over `axes` (None: all) are nonzero; True over no elements."""
     check_tensors("all", a=a)
     zeros = count_nonzero(compare("equal", a, _constant(a, 0)), axes, keepdims)
     return compare("equal", zeros, _constant(zeros, 0))
@@ -120,8 +120,8 @@ def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def std(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Return the standard deviation over `axes` (None: all): the root of `var` with this
-    correction. Its gradient is 0 where all elements are equal."""
+    """Return the standard deviation over `axes` (None: all): the square root of `var` with this
+    correction. The gradient is 0 where all elements are equal."""
     return _root(var(a, axes, keepdims, correction), 2)
 
 
@@ -139,9 +139,10 @@ def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord;
-    the largest for inf, the least for -inf, the number of nonzero elements for 0. The gradient is 0
-    where the norm is 0, and for elements that are 0 where that of |a| ** ord is infinite."""
+    """Return the vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord.
+    With `ord` inf it is the largest |a|, with -inf the smallest, with 0 the number of nonzero
+    elements. The gradient is 0 where the norm is 0; it is also 0 for elements that are 0 if the
+    slope of |a| ** ord at 0 is infinite. Raises TypeError unless `ord` is a number."""
     check_tensors("norm", a=a)
     if not isinstance(ord, (int, float)):
         raise TypeError(f"norm: ord is a {type(ord).__name__}, not a number")
@@ -166,8 +167,8 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
 
 
 def _root(total: Tensor, ord: float) -> Tensor:
-    """Return total ** (1 / ord), with a gradient of 0 where total is 0 (or infinite, for a negative
-    ord): the slope is infinite there. The root is taken of 1 in its place, and not used."""
+    """Return total ** (1 / ord). Where the slope of the root is infinite, at a total of 0 (or of
+    inf, for a negative ord), the gradient is 0: the root is computed of 1 there and dropped."""
     ends = total == (0 if ord > 0 else inf)
     inner = where(ends, 1, total)
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))
@@ -175,8 +176,8 @@ def _root(total: Tensor, ord: float) -> Tensor:
 
 @takes_scalars
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Return the median over `axes` (None: all), the lower of two; NaN if an element is. Raises
-    ShapeError over no elements."""
+    """Return the median over `axes` (None: all): the lower of the two middle elements if their
+    number is even, and NaN if an element is NaN. Raises ShapeError over no elements."""
     check_tensors("median", a=a)
     lines, shape = _lines("median", a, axes, keepdims)
     _refuse_nothing("median", a, lines)
@@ -189,8 +190,9 @@ def quantile(
     a: Tensor, q: float | Sequence[float], axes: Axes = None, keepdims: bool = False
 ) -> Tensor:
     """Return the value below which a share `q` of the elements over `axes` (None: all) lies,
-    interpolated between neighbours; NaN if an element is. Several q give a new first axis. float64
-    for integers. Raises ValueError for a q outside 0..1, ShapeError over no elements."""
+    interpolated between neighbours; it is NaN if an element is NaN. A list of `q` adds a first
+    axis. Integers give float64. Raises ValueError for a `q` outside 0..1, ShapeError over no
+    elements."""
     check_tensors("quantile", a=a)
     several = isinstance(q, (list, tuple))
     shares: Sequence[Any] = q if isinstance(q, (list, tuple)) else [q]
@@ -202,7 +204,7 @@ def quantile(
     _refuse_nothing("quantile", a, lines)
     ordered, last = sort(lines, -1)[0], lines.shape[-1] - 1
     if not isinstance(last, int):
-        raise TraceError("quantile: the number of elements decides where to look; it must be fixed")
+        raise TraceError("quantile: the number of elements is open; quantile needs a fixed number")
     found = []
     for share in shares:
         low = int(share * last)
@@ -218,10 +220,10 @@ def quantile(
 def bincount(
     a: Tensor, weights: Tensor | None = None, minlength: int = 0, length: int | None = None
 ) -> Tensor:
-    """Return how often each of 0, 1, 2, ... is among the integers `a` (n,), or the sum of its
-    `weights`. The result has `length` elements, or as many as the largest element needs, but no
-    fewer than `minlength`; compiled code needs `length`. Raises IndexError for an element
-    outside."""
+    """Return how often each of 0, 1, 2, ... occurs in the integers `a` (n,), or the sum of its
+    `weights`. The result has `length` elements; without a `length`, it has as many as the largest
+    element needs, but at least `minlength`. Compiled code needs `length`. Raises IndexError for an
+    element out of range."""
     check_tensors("bincount", a=a)
     if a.ndim != 1 or is_floating(a.dtype) or a.dtype == "bool":
         raise TypeError(f"bincount: {a.dtype}{list(a.shape)} is not integers along one axis")
@@ -240,9 +242,10 @@ def bincount(
 def histogram(
     a: Tensor, bins: int = 10, range: tuple[float, float] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return (int64 counts, edges) of all elements in `bins` of equal width within `range`, whose
-    upper end belongs to the last one; elements outside are left out. Without a range, from the
-    least to the largest element; compiled code needs a range. No gradient flows back."""
+    """Return (int64 counts, edges) of the elements in `bins` intervals of equal width within
+    `range`. The last interval includes its upper end; elements outside the range are not counted.
+    The default range is from the least to the largest element; compiled code needs a `range`. No
+    gradient flows back."""
     check_tensors("histogram", a=a)
     if bins < 1:
         raise ValueError(f"histogram: bins {bins} is below 1")
@@ -255,7 +258,7 @@ def histogram(
         raise ValueError(f"histogram: range {range} is empty")
     edges = make_const(nd_array(np.linspace(low, high, bins + 1), device=a.device).astype(dtype))
     line = cast(reshape(a, (product(a.shape),)), dtype)
-    # Bucket 0 is for what is below, and bins + 1 for what is above, or NaN.
+    # Bucket 0 counts the elements below the range, bucket bins + 1 those above it, and NaN.
     bucket = searchsorted(edges, line, right=True)
     is_end = compare("equal", line, broadcast_to(slice_(edges, (-1,)), line.shape))
     bucket = bucket - cast(is_end, "int64")
@@ -270,7 +273,7 @@ def _added(x: Tensor, index: Tensor, length: int) -> Tensor:
 
 
 def _is_known(n: Any, extent: int) -> bool:
-    """Return whether an extent is a number, and this one."""
+    """Return whether `n` is a number and equal to `extent`."""
     return isinstance(n, int) and n == extent
 
 
@@ -279,7 +282,7 @@ def _constant(like: Tensor, value: float, dtype: str | None = None) -> Tensor:
 
 
 def _lines(name: str, a: Tensor, axes: Axes, keepdims: bool) -> tuple[Tensor, tuple[int, ...]]:
-    """Return `a` with the axes as its last one, and the shape of what is reduced along it."""
+    """Return `a` with the reduced axes merged into one last axis, and the shape of the result."""
     gone = normalize_axes(name, axes, a.ndim)
     kept = [i for i in builtins.range(a.ndim) if i not in gone]
     turned = a if [*kept, *gone] == list(builtins.range(a.ndim)) else permute(a, (*kept, *gone))
@@ -294,7 +297,7 @@ def _refuse_nothing(name: str, a: Tensor, lines: Tensor) -> None:
 
 
 def _or_nan(value: Tensor, ordered: Tensor) -> Tensor:
-    """Return `value`, or NaN where the last in order is, as NaN is last."""
+    """Return `value`, or NaN where the last element in order is NaN (sorting puts NaN last)."""
     last = slice_(ordered, (Ellipsis, -1))
     return (
         where(compare("not_equal", last, last), last, value) if is_floating(last.dtype) else value

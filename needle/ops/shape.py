@@ -90,7 +90,7 @@ class Transpose(Movement):
     )
 
     def order(self, ndim: int) -> tuple[int, ...]:
-        """For each axis of y, the axis of x."""
+        """Return the axis of x for each axis of y."""
         pair = normalize_axes(self.name, (-1, -2) if self.axes is None else self.axes, ndim)
         if len(pair) != 2:
             raise ShapeError(f"{self.name}: axes {self.axes} must be two axes (or use permute)")
@@ -119,7 +119,7 @@ class Transpose(Movement):
 
 @register
 class Reshape(Movement):
-    """y = x's elements in the same order under another shape."""
+    """y = the elements of x in the same order, in another shape."""
 
     may_share = True
 
@@ -195,7 +195,7 @@ class Reshape(Movement):
 
 @register
 class BroadcastTo(Movement):
-    """y = x's elements repeated along new axes and axes of extent 1."""
+    """y = the elements of x, repeated along new axes and along axes of extent 1."""
 
     may_share = True
 
@@ -239,7 +239,7 @@ class BroadcastTo(Movement):
 
 def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
     """Return `a` with its axes in the order `axes`. Raises ShapeError unless `axes` names every
-    axis once.
+    axis exactly once.
 
     >>> ndl.permute(ndl.zeros(2, 3, 4), (2, 0, 1)).shape
     (4, 2, 3)
@@ -260,8 +260,8 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Return the same elements under another shape, with at most one -1. Raises ShapeError if it
-    does not fit.
+    """Return the elements of `a` in another `shape`, which may contain one -1. Raises ShapeError if
+    the number of elements does not fit.
 
     >>> ndl.reshape(ndl.arange(6), (2, -1)).numpy().tolist()
     [[0, 1, 2], [3, 4, 5]]
@@ -288,8 +288,8 @@ def _reshaping(shape: Any) -> Reshape:
 
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Return elements repeated to fill `shape`. Raises ShapeError if NumPy's rule does not allow
-    it.
+    """Return `a` with its elements repeated to fill `shape`. Raises ShapeError if NumPy's rule does
+    not allow it.
 
     >>> ndl.broadcast_to(ndl.arange(2), (3, 2)).numpy().tolist()
     [[0, 1], [0, 1], [0, 1]]
