@@ -131,20 +131,21 @@ class Op:
         return {}
 
     def compute(self, *inputs: Any) -> NDArray | tuple[NDArray, ...]:
-        """Return the output NDArray (or a tuple of them) from input NDArrays, which it never writes
-        to."""
+        """Return the output NDArray (or a tuple of them) from the input NDArrays. It never writes
+        to an input."""
         raise NotImplementedError(f"{self.name}: compute is not defined")
 
     def gradient(self, out_grad: Any, node: Any) -> Tensor | Gradients | None:
         """Return the gradients for the inputs of `node`, the output Tensor, computed with Tensor
         ops.
 
-        For each input a Tensor of its shape and dtype, or None if no gradient flows back.
+        The gradient for an input is a Tensor of its shape and dtype, or None if no gradient flows
+        back.
         """
         raise NotImplementedError(f"{self.name}: gradient is not defined")
 
     def gradient_as_tuple(self, out_grad: Any, node: Any) -> Gradients:
-        """Like `gradient`, but always a tuple with one entry per input."""
+        """Return `gradient` as a tuple with one entry per input."""
         out: Any = self.gradient(out_grad, node)
         if type(out) is tuple:
             return out
@@ -152,11 +153,11 @@ class Op:
             return tuple(out)
         return (out,)
 
-    # An op that has kernels for its gradient defines
+    # An op with kernels for its gradient defines
     #     backward(self, out_grad, node)
-    # the twin of `gradient` on NDArrays, for gradients that are not differentiated again: `node` is
-    # the Node with `saved` and `output` as `reads` requests. The out_grad of a tuple-valued op has
-    # None for parts without a gradient. It returns a tuple with one entry per input, or
+    # the twin of `gradient` on NDArrays, for gradients that are not differentiated again. `node` is
+    # the Node with `saved` and `output` as `reads` requests. For a tuple-valued op, the out_grad is
+    # None for parts without a gradient. `backward` returns a tuple with one entry per input, or
     # NotImplemented for a case that it leaves to `gradient`. If the gradient is recorded or traced,
     # `gradient` is used; a property test checks that both give the same results.
     backward: ClassVar[Callable[..., ArrayGradients] | None] = None
@@ -174,9 +175,9 @@ class Op:
     # with r = tvm.relax. It returns an expression, or None if Relax has no equal operator.
     emit: ClassVar[Callable[..., Expr | None] | None] = None
 
-    # needle.onnx.emit says needle's own ops in ONNX; another op that should be exported defines
+    # needle.onnx.emit exports needle's own ops to ONNX. Another op to be exported defines
     #     emit_onnx(self, site, *values)
-    # with the `Site` and `Value`s of that package; it returns a Value, or a tuple of them.
+    # with the `Site` and `Value`s of that package. It returns a Value, or a tuple of them.
     emit_onnx: ClassVar[Callable[..., Any] | None] = None
 
     def reduction_length(self, *specs: Any) -> int:

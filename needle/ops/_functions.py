@@ -1,5 +1,5 @@
-"""Functions of one or two elements as expressions, for `emit_te`: to the last few bits also near 0
-and for large quotients, where TVM's are not. `k` is that rule's argument."""
+"""Expressions for functions of one or two elements, for `emit_te` and its argument `k`. They are
+exact to the last few bits also near 0 and for large quotients, where TVM's functions are not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def fmod(k: TeNamespace, x: Expr, y: Expr) -> Expr:
 
 
 def remainder(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """Return the remainder with the sign of y, exact also for large quotients."""
+    """Return the remainder with the sign of y, exact for large quotients too."""
     rest = fmod(k, x, y)
     return k.tirx.Select(_of_other_sign(k, rest, y), rest + y, rest)
 
@@ -29,7 +29,7 @@ def _of_other_sign(k: TeNamespace, x: Expr, y: Expr) -> Expr:
 
 
 def floor_divided(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """Return the quotient that belongs to `remainder`, and not one off where `x / y` rounds up."""
+    """Return the floor of x / y that matches `remainder`, also where `x / y` itself rounds up."""
     zero, one = (k.tirx.const(value, str(x.ty)) for value in (0, 1))
     rest = fmod(k, x, y)
     quotient = (x - rest) / y
@@ -52,15 +52,15 @@ def _series(k: TeNamespace, x: Expr, factors: list[float]) -> Expr:
 
 
 def expm1(k: TeNamespace, x: Expr) -> Expr:
-    """Return exp(x) - 1, near 0 by its series, in which nothing cancels."""
+    """Return exp(x) - 1; near 0 by its series, to avoid cancellation."""
     terms = 17 if str(x.ty) == "float64" else 9
     near = x * _series(k, x, [1 / math.factorial(i + 1) for i in range(terms)])
     return k.tirx.Select(k.tirx.abs(x) < _number(k, x, 0.5), near, k.tirx.exp(x) - _number(k, x, 1))
 
 
 def log1p(k: TeNamespace, x: Expr) -> Expr:
-    """Return log(1 + x), near 0 as twice the inverse hyperbolic tangent of x / (2 + x), by its
-    series."""
+    """Return log(1 + x); near 0 by the series of twice the inverse hyperbolic tangent of
+    x / (2 + x)."""
     terms = 14 if str(x.ty) == "float64" else 6
     ratio = x / (_number(k, x, 2) + x)
     near = ratio * _series(k, ratio * ratio, [2 / (2 * i + 1) for i in range(terms)])
@@ -102,7 +102,7 @@ def sinh(k: TeNamespace, x: Expr) -> Expr:
 
     def of(x: Expr) -> Expr:
         above = expm1(k, x)
-        root = k.tirx.exp(x * half)  # the square of which may overflow
+        root = k.tirx.exp(x * half)  # its square may overflow
         near = half * (above + above / (above + _number(k, x, 1)))
         return k.tirx.Select(x > limit, half * root * root, near)
 
@@ -110,7 +110,7 @@ def sinh(k: TeNamespace, x: Expr) -> Expr:
 
 
 def cosh(k: TeNamespace, x: Expr) -> Expr:
-    """Return (exp(x) + exp(-x)) / 2, of which no part overflows."""
+    """Return (exp(x) + exp(-x)) / 2, without overflow in an intermediate result."""
     half = _number(k, x, 0.5)
     root = k.tirx.exp(k.tirx.abs(x) * half)
     return half * root * root + half / (root * root)

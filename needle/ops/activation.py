@@ -1,4 +1,4 @@
-"""Activations: ops of one tensor, and functions that are made of several ops."""
+"""Activations: ops of one tensor, and functions composed of several ops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _silu(x: np.ndarray) -> np.ndarray:
 
 @register
 class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
-    """y = x * Phi(x) with the normal distribution function Phi, by erf and not by tanh."""
+    """y = x * Phi(x), where Phi is the normal distribution function, computed by erf (not tanh)."""
 
     reads = frozenset({"inputs"})
 
@@ -53,7 +53,7 @@ class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         half, root = (_te.full_like(k, x, c) for c in (0.5, math.sqrt(0.5)))
-        # (erf + 1) / 2, whose halves are exact, as one multiply-add.
+        # (erf + 1) / 2 as one multiply-add; the halves are exact.
         below = k.topi.add(k.topi.multiply(_te.erf(k, k.topi.multiply(x, root)), half), half)
         return k.topi.multiply(x, below)
 
@@ -82,8 +82,9 @@ GELU, SILU = Gelu(), Silu()
 
 
 def gelu(a: Tensor, approximate: str = "none") -> Tensor:
-    """Return a * (1 + erf(a / sqrt(2))) / 2, elementwise, or its approximation by "tanh" (Hendrycks
-    and Gimpel 2016); integers give float64. Raises ValueError for another `approximate`."""
+    """Return a * (1 + erf(a / sqrt(2))) / 2, elementwise, or with `approximate` "tanh" its
+    approximation by tanh (Hendrycks and Gimpel 2016). Integers give float64. Raises ValueError for
+    another `approximate`."""
     if approximate == "none":
         return apply(GELU, (a,))
     if approximate != "tanh":
@@ -98,7 +99,7 @@ def silu(a: Tensor) -> Tensor:
 
 
 def _negative_part(x: Tensor) -> Tensor:
-    """Return x where it is at most 0, else 0, so that nothing computed from it overflows."""
+    """Return x where it is at most 0, else 0, so that computing with it does not overflow."""
     return where(x > 0, 0, x)
 
 
@@ -108,8 +109,8 @@ def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x where it is above 0, else weight * x; weight has one element, or one for each
-    channel, the second axis of x. Raises ValueError for another number."""
+    """Return x where it is above 0, else weight * x. `weight` has one element, or one for each
+    channel (the second axis of `x`). Raises ValueError for another number of elements."""
     check_tensors("prelu", x=x, weight=weight)
     if weight.ndim != 1 or (weight.shape[0] != 1 and x.shape[1:2] != weight.shape):
         raise ValueError(
@@ -126,7 +127,7 @@ def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
 
 
 def selu(x: Tensor) -> Tensor:
-    """Return 1.0507 * elu(x, 1.6733), with more digits (Klambauer et al. 2017)."""
+    """Return 1.0507 * elu(x, 1.6733), with more digits of both (Klambauer et al. 2017)."""
     return elu(x, _SELU_ALPHA) * _SELU_SCALE
 
 
@@ -149,7 +150,7 @@ def mish(x: Tensor) -> Tensor:
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """Return x within [min_val, max_val], whose gradient is 0 at both ends and beyond. Raises
+    """Return `x` limited to [min_val, max_val]. The gradient is 0 at both ends and beyond. Raises
     ValueError unless min_val < max_val."""
     if not min_val < max_val:
         raise ValueError(f"hardtanh: min_val {min_val} is not below max_val {max_val}")
@@ -158,12 +159,12 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
 
 
 def relu6(x: Tensor) -> Tensor:
-    """Return x within [0, 6]."""
+    """Return `x` limited to [0, 6]."""
     return hardtanh(x, 0, 6)
 
 
 def hardsigmoid(x: Tensor) -> Tensor:
-    """Return x / 6 + 1 / 2 within [0, 1]."""
+    """Return x / 6 + 1 / 2, limited to [0, 1]."""
     return hardtanh(x, -3, 3) / 6.0 + 0.5
 
 

@@ -1,4 +1,4 @@
-"""Ops with one input that work element by element."""
+"""Elementwise ops of one input."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))
 
 
 class _Float(Elementwise):
-    """A float-valued function; integers and bools are computed in float64. An op is one row:
+    """Base of float-valued functions, which compute integers and bools in float64. An op is one
+    row:
 
     class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y): ...
 
-    `twin` is NumPy's function of floats and `samples` the range that samples are drawn from. The
-    gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op that gives neither
-    defines `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's
-    name unless `te` (of a tensor), `element` (of an expression) or `relax` ("" for none) give
-    another.
+    `twin` is NumPy's function of floats, and `samples` the range from which samples are drawn. The
+    gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op with neither defines
+    `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's name,
+    unless `te` (of a tensor), `element` (of an expression) or `relax` ("" for none) gives another.
     """
 
     floating = True
@@ -93,7 +93,7 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
 
 
 class _Number(Elementwise):
-    """Not of bools."""
+    """Base of ops that raise TypeError for bool tensors."""
 
     error_samples: ClassVar[Sequence[ErrorSample]] = (
         error(TypeError, "bool", Arg((2,), dtype="bool")),
@@ -149,10 +149,10 @@ class Relu(Elementwise):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         if _te.dtype_of(x) == "bool":
             return k.topi.identity(x)
-        return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order NaN survives
+        return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order, NaN survives
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        dtype = str(x.ty.dtype)  # not relax.nn.relu, which has the order that loses NaN
+        dtype = str(x.ty.dtype)  # not relax.nn.relu: its order of operands loses NaN
         return r.op.maximum(r.const(0, dtype), x) if is_floating(dtype) else None
 
 
@@ -213,7 +213,7 @@ class Abs(Elementwise):
 
 @register
 class Sign(_Number):
-    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. Raises TypeError for bool."""
+    """y = -1, 0 or 1 for x below, at or above 0; NaN for NaN. Raises TypeError for bool."""
 
     infer_first = True
     reference = np.sign
@@ -238,7 +238,7 @@ class Sign(_Number):
 
 @register
 class Cast(Elementwise):
-    """y = x in another dtype; floats are cut towards zero when cast to integers."""
+    """y = x in another dtype; casts from floats to integers round towards zero."""
 
     dtype: str
 
@@ -309,8 +309,8 @@ def abs(a: Tensor) -> Tensor:
 
 
 def sign(a: Tensor) -> Tensor:
-    """Return -1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. Raises TypeError for
-    bool."""
+    """Return the sign -1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. Raises
+    TypeError for bool."""
     return apply(SIGN, (a,))
 
 
@@ -350,8 +350,8 @@ def rsqrt(a: Tensor) -> Tensor:
 
 
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
-    """Return `a` in another dtype (`a` itself if it has that dtype): `x.astype("int64")`. Raises
-    TypeError for an unknown dtype."""
+    """Return `a` in another `dtype`, or `a` itself if it has that dtype: `x.astype("int64")`.
+    Raises TypeError for an unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 

@@ -1,4 +1,4 @@
-"""Matmul."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Matmul(Op):
             grads[0] = reshape(unbroadcast(grad @ transpose(b), a), left)
         if node.inputs[1].requires_grad:
             if b.ndim == 2 and a.ndim > 2:
-                # One matmul instead of one per matrix of the batch and their sum.
+                # One matmul instead of one per matrix of the batch and a sum of the results.
                 rows = prod(a.shape[:-1])
                 a = reshape(a, (rows, a.shape[-1]))
                 grad = reshape(grad, (rows, grad.shape[-1]))
@@ -146,7 +146,7 @@ MATMUL = Matmul()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Return a @ b with NumPy's rules: matrices are the last two axes, the others broadcast.
+    """Return a @ b with NumPy's rules: the last two axes are matrices, the others broadcast. Raises
     ShapeError if the inner extents differ.
 
     >>> ndl.matmul(ndl.ones(5, 2, 3), ndl.ones(3, 4)).shape

@@ -1,4 +1,4 @@
-"""Ops that join or split tensors, or return several."""
+"""Ops that join or split tensors, or return several tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from . import _te
 from .scalar import AddScalar
 from .slicing import slice as get_slice
 
-WIDEST = 64  # parts of a stack or concatenation that one kernel writes
+WIDEST = 64  # number of parts of a stack or concatenation that one kernel writes
 
 _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
 
 @register
 class MakeTuple(Op):
-    """A TensorTuple of the inputs."""
+    """A TensorTuple with the inputs as its parts."""
 
     may_share = True
 
@@ -104,8 +104,8 @@ class TupleGetItem(Op):
 
 
 def _joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDArray:
-    """Return the parts along an axis, or along a new one. Raises ValueError or TypeError if they do
-    not fit."""
+    """Return the parts joined along an axis, or stacked along a new one. Raises ValueError or
+    TypeError if they do not fit."""
     if not parts:
         raise ValueError("there are no parts")
     device = parts[0].device
@@ -116,13 +116,13 @@ def _joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDA
 
 
 def _slice_at(axis: int, i: int) -> tuple[int | slice, ...]:
-    """Return the key of the slice `i` along `axis`."""
+    """Return the key of slice `i` along `axis`."""
     return (*[slice(None)] * axis, i)
 
 
 @register
 class Stack(Op):
-    """Tensors of one shape, stacked along a new axis."""
+    """Tensors of the same shape, stacked along a new axis."""
 
     axis: int = 0
 
@@ -234,7 +234,7 @@ class Split(Op):
 
 @register
 class Concat(Op):
-    """Tensors concatenated along `axis`; their other extents are equal."""
+    """Tensors concatenated along `axis`; their other extents must be equal."""
 
     axis: int = 0
 
@@ -274,7 +274,7 @@ class Concat(Op):
         return Spec(new, dtype, common_device(self.name, *parts))
 
     def spans(self, shapes: Sequence[Shape]) -> list[tuple[slice, ...]]:
-        """Return the key of each part in the result."""
+        """Return the key of each part within the result."""
         axis, start, out = self.axis % len(shapes[0]), 0, []
         for shape in shapes:
             out.append((*[slice(None)] * axis, slice(start, start + shape[axis])))
@@ -344,18 +344,18 @@ class FusedAddScalars(Op):
 
 
 def make_tuple(*parts: Tensor) -> TensorTuple:
-    """Return a TensorTuple of `parts`."""
+    """Return a TensorTuple of the tensors `parts`."""
     return apply(MakeTuple(), parts)
 
 
 def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
-    """Part `index` of a TensorTuple, `value`. Raises IndexError if there is none."""
+    """Return part `index` of `value`, a TensorTuple. Raises IndexError if there is no such part."""
     return apply(TupleGetItem(as_int(index)), (value,))
 
 
 def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Return the tensors `parts`, of one shape, stacked along a new axis. Raises ShapeError if
-    shapes differ.
+    """Return the tensors `parts`, which have the same shape, stacked along a new `axis`. Raises
+    ShapeError if the shapes differ.
 
     >>> ndl.stack([ndl.zeros(3), ndl.ones(3)], axis=1).shape
     (3, 2)
@@ -364,7 +364,7 @@ def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
-    """Return the slices of `a` along `axis`, without that axis. PyTorch's split is `split_sizes`.
+    """Return the slices of `a` along `axis`, without that axis. (PyTorch's split is `split_sizes`.)
 
     >>> [part.shape for part in ndl.split(ndl.zeros(2, 3), axis=0)]
     [(3,), (3,)]
@@ -373,7 +373,7 @@ def split(a: Tensor, axis: int) -> TensorTuple:
 
 
 def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """Return the tensors `parts` one after the other along `axis`. Raises ShapeError if other
+    """Return the tensors `parts` concatenated along `axis`. Raises ShapeError if their other
     extents differ.
 
     >>> ndl.concat([ndl.zeros(2, 3), ndl.ones(1, 3)]).shape
@@ -383,8 +383,9 @@ def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 
 
 def _in_groups(op: Stack | Concat, parts: tuple[Tensor, ...]) -> Tensor:
-    """Return the op of the parts. While a model is traced, that of many is made of groups of them:
-    TVM's passes and LLVM's are recursive, and a kernel of 2,000 parts ends the process."""
+    """Return the op of the parts. While a model is traced, the op of many parts becomes an op of
+    groups: TVM's passes and LLVM's are recursive, and a kernel of 2,000 parts crashes the process.
+    """
     if state.trace is None or len(parts) <= WIDEST:
         return apply(op, parts)
     groups = [parts[i : i + WIDEST] for i in range(0, len(parts), WIDEST)]

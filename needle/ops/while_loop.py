@@ -47,10 +47,10 @@ _LOOP = {"test": _TEST, "body": _STEP, "states": 2}
 
 @register
 class WhileLoop(Op):
-    """The states after a body has run as often as a test of them holds before it.
+    """The states after a body has run for as long as a test of the states holds.
 
-    Inputs: the first `states`, and what is the same in all steps. Test and body take all of these;
-    the test gives one bool, and the body the next states.
+    The first `states` inputs are the first states; the others stay the same in all steps. Test and
+    body take all inputs. The test returns one bool, the body the next states.
     """
 
     may_share = True
@@ -84,7 +84,7 @@ class WhileLoop(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in after])
 
     def fitted(self, given: Sequence[Spec]) -> WhileLoop:
-        """Return the loop with bodies of these inputs: they may have been traced for other
+        """Return the loop with bodies for these inputs: the bodies may have been traced for other
         dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given])
         test, body = (replace(each, inputs=inputs) for each in (self.test, self.body))
@@ -94,8 +94,8 @@ class WhileLoop(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Return `reference`, where `run` computes the steps of the body: the test has no
-        errors."""
+        """Return `reference`, with `run` for the steps of the body. The test runs by its
+        reference."""
         return self._run(
             inputs,
             lambda given: self.test.evaluated(given, reference_of),
