@@ -40,8 +40,8 @@ class ConvOp(Op):
         return {name: getattr(self, name) for name in names}
 
     def output(self, x: Shape, w: Shape) -> Shape4:
-        """Return the shape of conv(x, w) from those of x and w. Raises ShapeError if they do not
-        match."""
+        """Return the shape of conv(x, w) from the shapes of x and w. Raises ShapeError if they do
+        not match."""
         if self.groups < 1:
             raise ValueError(f"{self.name}: groups {self.groups} is below 1")
         (n, h, width, c), (_, _, inputs, outputs) = x, w
@@ -69,8 +69,8 @@ class ConvOp(Op):
         return Spec(self.target(a.shape, b.shape), dtype, device)
 
 
-# On NDArrays. If the device has no kernel for the case, a convolution becomes a matmul of matrices
-# built for it, and its G groups the leading axis of a batched matmul.
+# Convolution on NDArrays. If the device has no kernel for a case, the convolution becomes a product
+# of matrices built for it, and its G groups are the leading axis of a batched matmul.
 
 
 def direct(a: NDArray, b: NDArray, groups: int) -> bool:
@@ -81,7 +81,7 @@ def direct(a: NDArray, b: NDArray, groups: int) -> bool:
 def columns_of(x: NDArray, window: Window, counts: Sequence[int], groups: int) -> NDArray:
     """Return the windows of x as one matrix per group: (G, N * rows * columns, kh * kw * C / G)."""
     n, _, _, c = x.shape
-    # Every element is read once per tap, so make them contiguous first.
+    # Each element is read once per tap, so make the elements contiguous first.
     x = pad(x, window).compact()
     seen = windows(x, window, counts)
     rows, inner = n * prod(counts), prod(window.kernel) * (c // groups)
@@ -101,7 +101,8 @@ def weights_of(w: NDArray, groups: int) -> NDArray:
 
 
 def rows_of(g: NDArray, groups: int) -> NDArray:
-    """Outputs (N, rows, columns, O) as one matrix per group: (G, N * rows * columns, O / G)."""
+    """Return outputs (N, rows, columns, O) as one matrix per group: (G, N * rows * columns, O / G).
+    """
     n, h, w, o = g.shape
     if groups == 1:
         return g.reshape((1, n * h * w, o))

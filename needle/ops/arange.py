@@ -1,4 +1,4 @@
-"""Numbers that count. While tracing, they may be sizes that are not known."""
+"""Evenly spaced numbers. While tracing, they may depend on sizes that are not known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import _te
 
 @register
 class Arange(Op):
-    """y = x + first, x + first + 1, ... (`count` numbers) for a 0-d x."""
+    """y = x + first, x + first + 1, ... (`count` numbers), for a 0-d x."""
 
     count: int
     first: int = 0
@@ -75,10 +75,12 @@ def arange(
     dtype: str | None = None,
     device: DeviceLike | None = None,
 ) -> Tensor:
-    """Numbers from `start` to before `stop` in steps of `step`; from 0 on if only one is given, as
-    in NumPy and PyTorch. The dtype is int64 for ints and float32 for floats unless it is given.
+    """Return the numbers from `start` up to but not including `stop`, in steps of `step`. With one
+    argument, they start at 0, as in NumPy and PyTorch. Without a `dtype`, ints give int64 and
+    floats float32.
 
-    Raises TypeError for what is not a number, ValueError for a step of 0 or an infinite range.
+    Raises TypeError for arguments that are not numbers, ValueError for a step of 0 or an infinite
+    range.
 
     >>> ndl.arange(3).dtype, ndl.arange(0, 1, 0.25).numpy().tolist()
     ('int64', [0.0, 0.25, 0.5, 0.75])

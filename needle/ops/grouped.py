@@ -1,4 +1,4 @@
-"""Matmuls of rows by the matrix of their group, as in a mixture of experts."""
+"""Products of rows and the matrix of their group, as in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .shape import reshape, transpose
 
 @register
 class GroupedMatmul(Index):
-    """y[s] = rows[s] @ matrices[group[s]]: rows (S, K), matrices (G, K, N), group (S,) of integers
-    from 0 to G, and y (S, N). Rows of group G are 0."""
+    """y[s] = rows[s] @ matrices[group[s]], where rows is (S, K), matrices (G, K, N), group (S,)
+    holds integers from 0 to G, and y is (S, N). Rows of group G give 0."""
 
     axis = 0
 
@@ -127,10 +127,10 @@ class GroupedMatmul(Index):
 
 
 def grouped_matmul(rows: Tensor, matrices: Tensor, group: Tensor) -> Tensor:
-    """Return each of the `rows` (S, K) times the matrix of its group: `matrices` (G, K, N), and
-    `group` (S,) of integers from 0 to G: (S, N). Rows of group G are 0.
+    """Return each of the `rows` (S, K) times the matrix of its group: (S, N). `matrices` is (G, K,
+    N), and `group` (S,) holds integers from 0 to G. Rows of group G give 0.
 
-    Raises IndexError for another group. A compiled function checks those that it is called with.
+    Raises IndexError for another group. A compiled function checks the groups it is called with.
 
     >>> rows, matrices = ndl.ones(2, 3), ndl.ones(4, 3, 5)
     >>> ndl.ops.grouped_matmul(rows, matrices, ndl.Tensor([1, 4])).numpy()[:, 0].tolist()
