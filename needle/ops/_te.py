@@ -1,6 +1,6 @@
-"""Helpers shared by several `emit_te` rules. `k` is that rule's argument; nothing imports TVM.
+"""Helpers for several `emit_te` rules. `k` is the rule's argument; nothing here imports TVM.
 
-TVM's own operators differ from NumPy's for NaN, bool and dtype promotion; these do not.
+TVM's own operators differ from NumPy's in NaN, bools and dtype promotion; these helpers do not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..backend_ndarray.dtypes import (
 from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
 from . import _functions
 
-WORK = "needle.work"  # annotates a parallel loop: the instructions of all its tasks together
+WORK = "needle.work"  # annotates a parallel loop with the instructions of all its tasks together
 
-Reducer = Callable[..., TeTensor]  # te.sum, or made by te.comm_reducer
+Reducer = Callable[..., TeTensor]  # te.sum, or the result of te.comm_reducer
 
 _MOST_TERMS = 1 << 12  # a longer float32 sum is accumulated in float64
 
@@ -43,15 +43,15 @@ def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
     if dtype == "bool":
         return elementwise(k, lambda v: not_equal(k, v, k.tirx.const(0, old), old), x)
     if old == "bool":
-        # Cast by way of an integer: the code generator takes bool as one bit wide.
+        # Cast by way of an integer: the code generator treats bool as one bit wide.
         return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
     if dtype in SMALL_INTEGER and is_floating(old):
-        x = k.topi.cast(x, "int32")  # whose low bits are kept, as in NumPy
+        x = k.topi.cast(x, "int32")  # the cast below keeps the low bits, as in NumPy
     return k.topi.cast(x, dtype)
 
 
 def as_float(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """Return the operand of a float-valued function: integers and bools as float64."""
+    """Return the operand of a float-valued function, with integers and bools as float64."""
     return x if is_floating(dtype_of(x)) else cast(k, x, FLOAT_OF_INTEGER)
 
 
@@ -62,7 +62,7 @@ def promote(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTenso
 
 
 def without_bool(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
-    """Return both operands in their common dtype, which is int32 for bools."""
+    """Return both operands in their common dtype, with bools as int32."""
     a, b = promote(k, a, b)
     return (cast(k, a, "int32"), cast(k, b, "int32")) if dtype_of(a) == "bool" else (a, b)
 
@@ -78,8 +78,8 @@ def by_element(fn: Callable[[TeNamespace, Expr], Expr], k: TeNamespace, x: TeTen
 
 
 def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
-    """Return a scalar of x's dtype for te and topi expressions; infinite if the dtype cannot hold
-    it."""
+    """Return a scalar in x's dtype for te and topi expressions; infinity if the dtype cannot hold
+    the value."""
     dtype = dtype_of(x)
     if is_floating(dtype) and dtype != "float64" and abs(value) > _FLOAT32_MAX:
         value = math.copysign(math.inf, value)
@@ -87,17 +87,18 @@ def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
 
 
 def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """Return a != b for two expressions of `dtype`; true if either is NaN, where TVM's is false."""
+    """Return a != b for two expressions of `dtype`, true if either is NaN (TVM's is false there).
+    """
     if not is_floating(dtype):
         return a != b
     return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))
 
 
 def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """Return max(a, b) for two expressions of `dtype`; NaN if either is.
+    """Return max(a, b) for two expressions of `dtype`, NaN if either is NaN.
 
-    The inner Select is one instruction on x86, which returns b if either operand is NaN; beside a
-    constant that is all.
+    The inner Select is one instruction on x86, which returns b if either operand is NaN. If b is a
+    constant number, that instruction is enough.
     """
     if not is_floating(dtype):
         return k.tirx.max(a, b)
@@ -107,7 +108,7 @@ def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """Return min(a, b) for two expressions of `dtype`; NaN if either is."""
+    """Return min(a, b) for two expressions of `dtype`, NaN if either is NaN."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
     if _is_number(k, b):
@@ -116,18 +117,18 @@ def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def _is_number(k: TeNamespace, x: Expr) -> bool:
-    """Return whether x is a constant, and not NaN."""
+    """Return whether x is a constant other than NaN."""
     return isinstance(x, k.tirx.FloatImm) and not math.isnan(x.value)
 
 
 def maximum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
-    """NaN-propagating maximum over `axes` (normalized)."""
+    """Return the maximum over `axes` (normalized), which propagates NaN."""
     reducer, lowest = largest(k, dtype_of(x))
     return reduce_over(k, reducer, x, axes, keepdims, lowest)
 
 
 def minimum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
-    """NaN-propagating minimum over `axes` (normalized)."""
+    """Return the minimum over `axes` (normalized), which propagates NaN."""
     dtype = dtype_of(x)
     highest = k.tirx.const(float("inf"), dtype) if is_floating(dtype) else k.tirx.max_value(dtype)
     reducer = _reducer(k, "min", less_or_nan, highest, dtype)
@@ -155,10 +156,10 @@ def reduce_over(
     identity: Expr | None = None,
     wide: bool = True,
 ) -> TeTensor:
-    """Apply `reducer` (te.sum, or one made by te.comm_reducer) over `axes` (normalized).
+    """Apply `reducer` (te.sum, or the result of te.comm_reducer) over `axes` (normalized).
 
-    `identity` (None: zero) is the result over no elements. A long float32 sum is accumulated in
-    float64 if `wide` allows it, because the generated code adds the terms one after the other.
+    `identity` (None: zero) is the result over no elements. If `wide`, a long float32 sum is
+    accumulated in float64, because the generated code adds the terms one after the other.
     """
     if wide and reducer is k.te.sum and dtype_of(x) == "float32" and _is_long(x, axes):
         total = reduce_over(k, reducer, cast(k, x, "float64"), axes, keepdims)
@@ -194,8 +195,8 @@ def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
 
 
 def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
-    """Return `axes`, in the order in which their elements are added: the last axes of all `ndim`,
-    and then the others. Of thousands of numbers added one after the other, float32 loses two
+    """Return `axes` in the order in which their elements are added: first the trailing axes of all
+    `ndim`, then the others. Adding thousands of float32 numbers one after the other loses two
     digits."""
     inner = tuple(a for a in axes if all(later in axes for later in range(a, ndim)))
     outer = tuple(a for a in axes if a not in inner)
@@ -203,7 +204,7 @@ def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
 
 
 def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
-    """Return x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of
+    """Return x - mean(x) and the biased variance of a floating x over `axes`, kept with extent
     1."""
 
     def mean(y: TeTensor) -> TeTensor:
@@ -226,12 +227,12 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
 def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
     """Return x / number, elementwise in x's dtype; `number` may be an expression.
 
-    TVM refuses a divisor that it knows to be 0.
+    TVM refuses a divisor that is known to be 0.
     """
     value = number
-    while hasattr(value, "value"):  # a constant, or a cast one
+    while hasattr(value, "value"):  # a constant, or a cast constant
         value = value.value
-    if isinstance(value, Real) and value == 0:  # -0.0 too
+    if isinstance(value, Real) and value == 0:  # true for -0.0 too
         return k.topi.multiply(x, full_like(k, x, math.copysign(math.inf, value)))
     divisor = k.tirx.Cast(dtype_of(x), number) if hasattr(number, "ty") else full_like(k, x, value)
     return k.topi.divide(x, divisor)
@@ -278,19 +279,19 @@ def broadcast(
 
 
 def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """Return tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
+    """Return tanh of x. It keeps NaN, which TVM clamps, and in float64 the digits near 0."""
     if dtype_of(x) == "float64":
         return by_element(_functions.tanh, k, x)
     return elementwise(k, lambda v: tanh_or_nan(k, v), x)
 
 
 def tanh_or_nan(k: TeNamespace, x: Expr) -> Expr:
-    """TVM's tanh of an expression, but NaN of NaN."""
+    """Return TVM's tanh of an expression, but NaN for NaN."""
     return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
 
 def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """Return erf that keeps NaN."""
+    """Return erf of x, which keeps NaN."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
@@ -300,13 +301,14 @@ def rsqrt(k: TeNamespace, x: TeTensor) -> TeTensor:
 
 
 def same_number(r: ModuleType, a: Expr, b: Expr) -> bool | None:
-    """True if two Relax expressions share a dtype other than bool, else None."""
+    """Return True if two Relax expressions have the same dtype and it is not bool, else None."""
     left, right = str(a.ty.dtype), str(b.ty.dtype)
     return True if left == right and left != "bool" else None
 
 
 def number_of(x: Expr, scalar: float) -> bool | None:
-    """True if a Relax expression other than bool keeps its dtype with this scalar, else None."""
+    """Return True if a Relax expression is not bool and keeps its dtype with this scalar, else
+    None."""
     dtype = str(x.ty.dtype)
     weak = is_floating(dtype) or not isinstance(scalar, float)
     fits = dtype == "float64" or not _FLOAT32_MAX < abs(scalar) < math.inf
@@ -321,9 +323,9 @@ def sum_of_few(
     dtype: str,
     name: str,
 ) -> TeTensor:
-    """Return the sums of part(t, *indices), of the dtype in which `dtype` is computed, over t below
-    a small count. If that is a number, the terms are written out, so that they fuse with what
-    follows."""
+    """Return the sums of part(t, *indices) over t below a small `count`, cast to `dtype`; the parts
+    have the dtype in which `dtype` is computed. If `count` is a number, the terms are written out,
+    so that they fuse with the ops that follow."""
     wide, number = compute_dtype(dtype), getattr(count, "value", count)
     if not isinstance(number, int):
         t = k.te.reduce_axis((0, count), name="t")
@@ -340,7 +342,7 @@ def sum_of_few(
 
 
 def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
-    """Return the place along each axis of a row-major position in all of them."""
+    """Return the place along each axis for a row-major position in all axes."""
     places: list[Expr] = []
     for number, n in reversed(list(enumerate(extents))):
         places.insert(0, k.tirx.floormod(flat, n) if number else flat)
@@ -351,8 +353,9 @@ def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]
 def any_in(
     k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
 ) -> None:
-    """Statements that set flag[0], an int32, to whether condition(j) holds for any j below a small
-    count. Written out, comparisons of neighbours become those of a vector."""
+    """Write statements that set flag[0], an int32, to whether condition(j) holds for any j below a
+    small `count`. They are unrolled, so that comparisons of neighbours become vector instructions.
+    """
     flag[0] = k.tirx.const(0, "int32")
     with s.unroll(0, count) as j:
         flag[0] = flag[0] | k.tirx.Cast("int32", condition(j))
@@ -361,8 +364,8 @@ def any_in(
 def all_in(
     k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
 ) -> None:
-    """Return the same for all j. (TVM takes `not a >= b` for `a < b`, which it is not beside
-    NaN.)"""
+    """Write statements that set flag[0], an int32, to whether condition(j) holds for all j below a
+    small `count`. (TVM replaces `not a >= b` by `a < b`, which differs for NaN.)"""
     flag[0] = k.tirx.const(1, "int32")
     with s.unroll(0, count) as j:
         flag[0] = flag[0] & k.tirx.Cast("int32", condition(j))
@@ -370,8 +373,8 @@ def all_in(
 
 def tasks(s: Any, count: Extent, work: Extent) -> Any:
     """Return a loop of statements (`TeNamespace.statements`) over `count` tasks that threads
-    divide; a CPU does so few instructions, all tasks together, on one thread that others would come
-    too late."""
+    divide. A CPU runs a small `work`, the instructions of all tasks together, on one thread: others
+    would start too late."""
     known = getattr(work, "value", work)
     notes = {WORK: known} if isinstance(known, int) else {}
     return s.parallel(0, count, annotations=notes)

@@ -1,5 +1,5 @@
-"""Checks of values that a dtype does not make right: class numbers, probabilities, lengths. While
-tracing there are no values, and only dtypes are checked."""
+"""Checks of values beyond their dtype: class numbers, probabilities, lengths. A trace has no
+values, so only dtypes are checked while tracing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_integers(owner: str, what: str, x: Tensor) -> None:
 def check_within(
     owner: str, what: str, x: Tensor, least: float, most: float, error: type[Exception] = ValueError
 ) -> None:
-    """Return `error` for an element outside [least, most], as NaN is."""
+    """Raise `error` for an element outside [least, most]; NaN is outside."""
     if state.trace is None and x.size:
         data = x.cached_data
         for value in (data.min().item(), data.max().item()):

@@ -1,6 +1,6 @@
 """Geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-Convolution, pooling, `SlidingWindows` and `OverlapAdd` use it.
+Convolution, pooling, `SlidingWindows` and `OverlapAdd` use this geometry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IntOrPair = int | Sequence[int]
 
 
 class Window(NamedTuple):
-    """Kernel extents, stride, padding (zeros on both sides of the input) and dilation, each
+    """Kernel extents, stride, padding (zeros on both sides of the input) and dilation, each as
     (rows, columns)."""
 
     kernel: Pair
@@ -34,8 +34,8 @@ class Window(NamedTuple):
     dilation: Pair
 
     def counts(self, name: str, size: Sequence[int]) -> Pair:
-        """Return the number of windows that fit an input of `size`. Raises ShapeError if none
-        fits."""
+        """Return the number of windows that fit an input of `size`, as (rows, columns). Raises
+        ShapeError if none fits."""
         out = []
         for n, k, s, p, d in zip(size, *self, strict=True):
             reach = d * (k - 1) + 1
@@ -69,7 +69,7 @@ def as_window(
 ) -> Window:
     """Return a Window from ints or pairs. Raises TypeError or ValueError for anything else."""
     given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
-    # An unhashable value cannot be a cache key, and is not an int either: its repr is refused.
+    # An unhashable value cannot be a cache key, and is no int: its repr takes its place and raises.
     return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
 
 
@@ -133,7 +133,7 @@ def overlap(x: NDArray, window: Window, size: Pair) -> NDArray:
 
 
 def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = None) -> TeTensor:
-    """Like `pad`; `value` None means zero."""
+    """Return x padded as by `pad`; a `value` of None means zero."""
     (p, q), (n, h, w, c) = window.padding, x.shape
     if not p and not q:
         return x
@@ -147,7 +147,7 @@ def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = Non
 
 
 def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
-    """Like `Window.counts`, for extents that may be symbolic."""
+    """Return the number of windows as `Window.counts` does, for extents that may be symbolic."""
     return [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, p, d in zip((h, w), *window, strict=True)
@@ -174,5 +174,5 @@ def check_rank(name: str, what: str, x: Spec, ndim: int) -> None:
 
 
 def lowest(dtype: str) -> float:
-    """Return the least value of a floating or integer dtype (minus infinity for a float)."""
+    """Return the least value of a float or integer dtype (minus infinity for floats)."""
     return float("-inf") if is_floating(dtype) else int(np.iinfo(dtype).min)

@@ -93,9 +93,10 @@ class _Running(Along):
         if first:
             best[j], where[j] = value, i
         else:
-            # The position comes first, because `_taken` reads the old best value. `further` uses a
-            # comparison of its own, which is one instruction together with the choice; the next
-            # step waits for it.
+            # The position comes first, because `_taken` reads the old best value.
+            where[j] = k.tirx.Select(self._taken(k, value, best[j]), i, where[j])
+            # `further` compares again: comparison and choice are then one instruction, for which
+            # the next step waits.
             best[j] = further(k, value, best[j], _dtype(value))
         outs[0][place], outs[1][place] = best[j], where[j]
 

@@ -21,10 +21,10 @@ _STATE = Arg((2,), 0, 1000, dtype="int64", special=False)
 
 @register
 class RandomUniform(Op):
-    """y = numbers of this shape in [0, 1), float64 if `wide` and float32 otherwise, by Philox
+    """y = numbers of `shape` in [0, 1), float64 if `wide` and float32 otherwise, drawn by Philox
     4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). The input is int64
-    (2,): the key, and the number of the first block of four 32-bit words; `blocks` says how many
-    are used."""
+    (2,): the key, and the number of the first block of four 32-bit words. `blocks` is the number of
+    blocks that the numbers take."""
 
     shape: tuple[int, ...]
     wide: bool = False
