@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
     """Let the axis (or axes) of a function be 0 or -1 for a 0-d tensor. The tensor then counts as
+    """Let the axis (or axes) of a function be 0 or -1 for a 0-d tensor. The tensor then counts as
     one element along that axis, and each result is 0-d again."""
-    element is then the only one along that axis, and each result has no axes either."""
     parameters = list(inspect.signature(function).parameters.values())
     at = next(i for i, each in enumerate(parameters) if each.name in ("axis", "axes"))
     name, default = parameters[at].name, parameters[at].default
