@@ -1,7 +1,7 @@
 """`python -m needle.methods._stub` writes the types of Tensor's methods.
 
-They stand in `autograd/tensor_methods.pyi`, so that a type checker knows Tensor before it reads the
-ops, whose types are made of it.
+They are in `autograd/tensor_methods.pyi`, so that a type checker knows Tensor before it reads the
+ops, whose types refer to it.
 """
 
 from __future__ import annotations
