@@ -14,7 +14,7 @@ from .tuples import make_tuple
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-    """Let the axis (or axes) of a function be 0 or -1 for a 0-d tensor. The tensor then counts as
+def takes_scalars(function: F) -> F:
     """Let the axis (or axes) of a function be 0 or -1 for a 0-d tensor. The tensor then counts as
     one element along that axis, and each result is 0-d again."""
     parameters = list(inspect.signature(function).parameters.values())
