@@ -26,7 +26,7 @@ class IndexingMethods:
 
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
         raise TypeError(
-            "elements of a Tensor are never assigned to: x[i] = v is x = x.at[i].set(v), for a "
+            "a Tensor does not allow x[i] = v: write x = x.at[i].set(v), or for a "
             "Parameter p.data = p.data.at[i].set(v) (NDArrays can be assigned to)"
         )
 

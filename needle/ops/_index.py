@@ -47,7 +47,7 @@ class Index(Op):
 def check_index(name: str, index: Spec) -> None:
     """Raise TypeError unless the index holds integers."""
     if index.dtype not in INTEGER:
-        raise TypeError(f"{name}: the index is {index.dtype}, not of integers")
+        raise TypeError(f"{name}: the index is {index.dtype}; it must hold integers")
 
 
 def positions(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:

@@ -113,7 +113,9 @@ class Update(Op):
             if spec.dtype not in ({param.dtype} if spec is grad else allowed):
                 raise TypeError(f"{self.name}: {what} is {spec}, the parameter {param}")
         if lr.shape != () or not is_floating(lr.dtype) or step.shape != () or step.dtype != "int64":
-            raise TypeError(f"{self.name}: lr is {lr} and step {step}, not a float and an int64 []")
+            raise TypeError(
+                f"{self.name}: lr is {lr} and step {step}; they must be a float [] and an int64 []"
+            )
         common_device(self.name, *specs)
         return (param, *state, step)
 

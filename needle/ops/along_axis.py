@@ -316,7 +316,7 @@ def _check_along(name: str, x: Spec, index: Spec, axis: int) -> None:
         raise ShapeError(f"{name}: the index has {index.ndim} axes, {x.shape} has {x.ndim}")
     if (*index.shape[:axis], *index.shape[axis + 1 :]) != (*x.shape[:axis], *x.shape[axis + 1 :]):
         raise ShapeError(
-            f"{name}: the index {index.shape} differs from {x.shape} beyond axis {axis}"
+            f"{name}: the index {index.shape} and {x.shape} must be equal except along axis {axis}"
         )
 
 

@@ -44,7 +44,9 @@ class Arange(Op):
         if x.shape:
             raise ShapeError(f"{self.name}: the first number has shape {x.shape}, not ()")
         if x.dtype not in INTEGER and not is_floating(x.dtype):
-            raise TypeError(f"{self.name}: {x.dtype} does not count")
+            raise TypeError(
+                f"{self.name}: the first number is {x.dtype}; it must be an integer or a float"
+            )
         if self.count < 0:
             raise ValueError(f"{self.name}: count {self.count} is negative")
         return Spec((self.count,), x.dtype, x.device)
@@ -89,14 +91,17 @@ def arange(
         start, stop = 0, start
     if any(isinstance(n, (float, np.floating)) for n in (start, stop, step)):
         if not step or not np.isfinite([start, stop, step]).all():
-            raise ValueError(f"arange: from {start} to {stop} in steps of {step} is no range")
+            raise ValueError(
+                f"arange: start {start}, stop {stop} and step {step} must be finite, "
+                "and step must not be 0"
+            )
         return make_const(array(np.arange(start, stop, step), dtype or "float32", device))
     try:
         start, stop, step = as_extent(start), as_extent(stop), as_int(step)
     except TypeError:
         raise TypeError(f"arange: {start!r}, {stop!r} and {step!r} must be numbers") from None
     if step == 0:
-        raise ValueError("arange: the step is 0")
+        raise ValueError("arange: the step is 0; it must not be")
     distance = stop - start if step > 0 else start - stop
     count = -(-distance // abs(step))
     if not isinstance(count, Expression):

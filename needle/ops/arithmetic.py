@@ -275,7 +275,7 @@ class Compare(Binary):
 
 @register
 class Where(Op):
-    """y = a where the condition is non-zero, else b; all three broadcast."""
+    """y = a where the condition is nonzero, else b; all three broadcast."""
 
     reads = frozenset({"inputs"})
     samples = tuple(

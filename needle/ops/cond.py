@@ -64,7 +64,9 @@ class Cond(Op):
     def infer(self, predicate: Spec, *given: Spec) -> tuple[Spec, ...]:
         check_predicate(self.name, "the predicate", predicate)
         if len(given) != len(self.true.inputs):
-            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.true.inputs)}")
+            raise TypeError(
+                f"{self.name}: {len(given)} inputs; the bodies take {len(self.true.inputs)}"
+            )
         found, other = self.true.output_specs(given), self.false.output_specs(given)
         for number, (a, b) in enumerate(zip(found, other, strict=True)):
             if not same_spec(a, b):

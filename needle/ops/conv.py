@@ -256,7 +256,9 @@ class ConvWeight(_conv.ConvOp):
     def target(self, x: Shape, g: Shape) -> _conv.Shape4:
         """Return the shape of the weight."""
         if self.groups >= 1 and x[3] % self.groups:
-            raise ShapeError(f"{self.name}: {x[3]} channels do not divide by groups={self.groups}")
+            raise ShapeError(
+                f"{self.name}: {x[3]} channels are not a multiple of groups={self.groups}"
+            )
         kh, kw = as_window(self.name, self.kernel, 1, 0, 1).kernel
         shape = kh, kw, x[3] // max(self.groups, 1), g[3]
         expected = self.output(x, shape)

@@ -132,7 +132,7 @@ def _corner(name: str, a: Any, axis: Any, index: Any) -> tuple[tuple[slice, ...]
         return (), axis
     if any(index.shape[i] > a.shape[i] for i in rest):
         raise ShapeError(
-            f"{name}: the index {index.shape} is longer than {a.shape} along another axis than "
+            f"{name}: the index {index.shape} is longer than {a.shape} along an axis other than "
             f"{axis}"
         )
     key = tuple(slice(None) if i == axis else slice(0, n) for i, n in enumerate(index.shape))

@@ -87,8 +87,8 @@ def _entry(a: Tensor, entry: Any) -> Any:
             return entry.numpy()
         except TraceError as error:
             raise TraceError(
-                f"{error} (the number of True elements of a mask decides the shape of what it "
-                "picks; use where)"
+                f"{error} (the number of True elements of a mask decides the shape of the "
+                "result; use where)"
             ) from None
     return entry.numpy()
 

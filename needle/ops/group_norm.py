@@ -56,8 +56,8 @@ class GroupNorm(Op):
     def infer(self, x: Spec, weight: Spec, bias: Spec) -> Spec:
         if x.ndim < 2 or self.groups < 1 or x.shape[1] % self.groups:
             raise ShapeError(
-                f"{self.name}: x has shape {x.shape}, not (N, channels, ...) with channels that "
-                f"{self.groups} groups divide"
+                f"{self.name}: x has shape {x.shape}; it must be (N, channels, ...), with "
+                f"channels that {self.groups} groups divide evenly"
             )
         for what, given in (("weight", weight), ("bias", bias)):
             if given.shape != x.shape[1:2]:

@@ -54,17 +54,17 @@ class GroupedMatmul(Index):
         if not fits or same(matrices.shape[0], 0):
             raise ShapeError(
                 f"{self.name}: rows and matrices of shapes {rows.shape} and {matrices.shape} must "
-                "be (S, K) and (G, K, N), with a matrix"
+                "be (S, K) and (G, K, N), with G at least 1"
             )
         if group.shape != rows.shape[:1]:
             raise ShapeError(
-                f"{self.name}: a group of shape {group.shape} is not for rows of {rows.shape}"
+                f"{self.name}: a group of shape {group.shape} must be (S,) for rows {rows.shape}"
             )
         check_index(self.name, group)
         if rows.dtype != matrices.dtype or rows.dtype == "bool":
             raise TypeError(
                 f"{self.name}: rows are {rows.dtype} and matrices {matrices.dtype}; both must be "
-                "of one dtype, and not bool"
+                "of one dtype other than bool"
             )
         shape = (rows.shape[0], matrices.shape[2])
         return Spec(shape, rows.dtype, common_device(self.name, rows, matrices, group))

@@ -204,7 +204,7 @@ class BitwiseNot(Elementwise):
 
     def dtype_of(self, dtype: str) -> str:
         if is_floating(dtype):
-            raise TypeError(f"{self.name}: {dtype} is no integer dtype")
+            raise TypeError(f"{self.name}: {dtype} is not an integer dtype")
         return dtype
 
     def compute(self, x: NDArray) -> NDArray:

@@ -53,7 +53,9 @@ class Matmul(Op):
         dtype = result_type(a.dtype, b.dtype)
         left, right = a.shape, b.shape
         if not left or not right:
-            raise ShapeError(f"{self.name}: shapes {left} and {right}: an operand is 0-d")
+            raise ShapeError(
+                f"{self.name}: shapes {left} and {right}: an operand is 0-d; multiply it with *"
+            )
         inner = left[-1], right[-2] if len(right) > 1 else right[0]
         if inner[0] != inner[1]:
             raise ShapeError(

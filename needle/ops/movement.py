@@ -351,7 +351,7 @@ class Unsqueeze(Movement):
         """Return the new axes of the output for an input of `ndim` axes."""
         if self.axes is None:
             raise TypeError(
-                f"{self.name}: axes None must be an int or ints: the places of new axes"
+                f"{self.name}: axes None must be an int or ints: the positions of the new axes"
             )
         count = len(self.axes) if isinstance(self.axes, tuple) else 1
         return normalize_axes(self.name, self.axes, ndim + count)

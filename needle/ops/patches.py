@@ -63,7 +63,7 @@ def fold(
     (kh, kw), (n, depth, patches) = window.kernel, a.shape
     if depth % (kh * kw) != 0 or patches != rows * columns:
         raise ShapeError(
-            f"fold: shape {a.shape} is not {rows * columns} patches of {kh} x {kw} elements each, "
+            f"fold: shape {a.shape} must be {rows * columns} patches of {kh} x {kw} elements each, "
             f"as images of {size} have"
         )
     parts = permute(reshape(a, (n, depth // (kh * kw), kh, kw, rows, columns)), (0, 4, 5, 2, 3, 1))

@@ -67,7 +67,7 @@ def tensordot(
     given: Any = axes
     if isinstance(given, (tuple, list)):
         if len(given) != 2:
-            raise ShapeError(f"tensordot: axes {given} are not a number or two lists of axes")
+            raise ShapeError(f"tensordot: axes {given} must be a number or two lists of axes")
     else:
         count = as_int(given)
         if not 0 <= count <= min(a.ndim, b.ndim):

@@ -41,7 +41,7 @@ from .tuples import stack
 
 @register
 class Argmin(Argmax):
-    """y = int64 index of the first smallest element along `axis` (None: among all elements in
+    """y = the int64 index of the first smallest element along `axis` (None: among all elements in
     order); NaN counts as the smallest. No gradient flows back."""
 
     axis: int | None = None
@@ -60,7 +60,7 @@ class Argmin(Argmax):
         return x.argmin(self.axis, self.keepdims)
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        """Return the argmax of what has the order turned round: of -x, or ~x for integers."""
+        """Return the argmax of x in reversed order: of -x, or of ~x for integers."""
         if _te.dtype_of(x) == "bool":
             x = _te.cast(k, x, "int32")
         turn = k.topi.negative if is_floating(_te.dtype_of(x)) else _inverted(k)
@@ -226,7 +226,7 @@ def bincount(
     element out of range."""
     check_tensors("bincount", a=a)
     if a.ndim != 1 or is_floating(a.dtype) or a.dtype == "bool":
-        raise TypeError(f"bincount: {a.dtype}{list(a.shape)} is not integers along one axis")
+        raise TypeError(f"bincount: {a.dtype}{list(a.shape)} must be integers along one axis")
     if length is None:
         largest = int(_value("bincount", "length=...", max(a))) if a.shape[0] else -1
         if a.shape[0] and int(_value("bincount", "length=...", min(a))) < 0:

@@ -193,7 +193,7 @@ def repeat(a: Tensor, *repeats: Any) -> Tensor:
     check_tensors("repeat", a=a)
     times = as_shape("repeat", repeats)
     if len(times) < a.ndim:
-        raise ShapeError(f"repeat: {times} must have a number for each axis of {a.shape}")
+        raise ShapeError(f"repeat: {times} must have repeats for each axis of {a.shape}")
     shape = (*[1] * (len(times) - a.ndim), *a.shape)
     apart = [n for extent in shape for n in (1, extent)]
     spread = [n for pair in zip(times, shape, strict=True) for n in pair]
@@ -253,7 +253,7 @@ def roll(a: Tensor, shifts: int | Sequence[int], axes: Axes = None) -> Tensor:
     steps = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
     over = axes if isinstance(axes, (tuple, list)) else (axes,)
     if len(over) != len(steps):
-        raise ShapeError(f"roll: shifts {shifts} must be one number for each of the axes {axes}")
+        raise ShapeError(f"roll: shifts {shifts} are not one for each of the axes {axes}")
     if axes is None:
         return reshape(_rolled(reshape(a, (a.size,)), as_int(steps[0]), 0), a.shape)
     for step, axis in zip(steps, over, strict=True):

@@ -117,14 +117,16 @@ class Scan(Op):
         """Return the specs of the body's inputs. Raises TypeError or ShapeError for inputs that do
         not fit."""
         if len(given) != len(self.body.inputs):
-            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
+            raise TypeError(
+                f"{self.name}: {len(given)} inputs; the body takes {len(self.body.inputs)}"
+            )
         slices = [Spec(*spec) for spec in given]
         for number in range(self.states, self.states + self.sequences):
             shape = given[number].shape
             if not shape or not same(shape[0], self.length):
                 raise ShapeError(
                     f"{self.name}: sequence {number - self.states} of shape {shape} for "
-                    f"{self.length} steps"
+                    f"{self.length} steps; its first axis must have that extent"
                 )
             slices[number] = Spec(shape[1:], given[number].dtype, given[number].device)
         return tuple(slices)

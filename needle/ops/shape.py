@@ -153,8 +153,8 @@ class Reshape(Movement):
                 )
             if rest <= 0 or size % rest:
                 raise ShapeError(
-                    f"{self.name}: shape {shape} ({size} elements) gives no whole number for the "
-                    f"-1 in {new}"
+                    f"{self.name}: shape {shape} ({size} elements) gives no whole number for "
+                    f"the -1 in {new}"
                 )
             new = tuple(size // rest if n == -1 else n for n in new)
         if any(n < 0 for n in new):

@@ -210,8 +210,8 @@ def argsort(a: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def kthvalue(a: Tensor, k: int, axis: int = -1, keepdims: bool = False) -> TensorTuple:
-    """Return (value, int64 position) of the k-th smallest element along `axis`, counted from 1.
-    ShapeError if there are fewer than k.
+    """Return (value, int64 position) of the `k`-th smallest element along `axis`, counted from 1.
+    Raises ShapeError if there are fewer than `k` elements.
 
     >>> value, position = ndl.kthvalue(ndl.Tensor([3.0, 1.0, 2.0]), 2)
     >>> value.item(), position.item()

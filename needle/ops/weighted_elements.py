@@ -72,7 +72,7 @@ class WeightedElements(Index):
         check_index(self.name, index)
         if weight.dtype != x.dtype or not is_floating(x.dtype):
             raise TypeError(
-                f"{self.name}: x is {x.dtype}, the weight {weight.dtype}; both must be one float"
+                f"{self.name}: x is {x.dtype}, the weight {weight.dtype}; both need one float dtype"
             )
         device = common_device(self.name, x, index, weight)
         return Spec((*x.shape[:2], index.shape[2]), x.dtype, device)

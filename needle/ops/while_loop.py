@@ -73,7 +73,9 @@ class WhileLoop(Op):
 
     def infer(self, *given: Spec) -> tuple[Spec, ...]:
         if len(given) != len(self.body.inputs):
-            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
+            raise TypeError(
+                f"{self.name}: {len(given)} inputs; the body takes {len(self.body.inputs)}"
+            )
         check_predicate(self.name, "the test", self.test.output_specs(given)[0])
         after = self.body.output_specs(given)
         for number, (first, last) in enumerate(zip(given, after, strict=False)):
