@@ -32,7 +32,9 @@ def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     name = make.__name__
     method.__name__ = f"new_{name}"
-    method.__doc__ = f"Return `{name}` of `shape`; the other arguments are as in `new_tensor`."
+    method.__doc__ = (
+        f"Return `{name}` of `shape`; `device`, `dtype` and `requires_grad` are as in `new_tensor`."
+    )
     return method
 
 

@@ -60,10 +60,10 @@ _CASTERS = {dtype: _Caster(dtype) for dtype in HALVES}
 
 
 class autocast:
-    """Let this thread's ops choose their dtypes, as a context manager or decorator. Products
+    """A context manager and decorator that lets this thread's ops choose their dtypes. Products
     (linear layers, convolutions, attention, matmul and einsum) compute in `dtype`, "bfloat16" or
     "float16"; normalizations, softmax, losses and reductions compute in float32. float64 stays.
-    With enabled=False nothing is cast, even within another autocast.
+    With `enabled` False nothing is cast, even within another autocast.
 
     Weights stay float32 and get float32 gradients. Put the forward pass and the loss inside; a
     backward pass is never cast, and uses the dtypes of the forward pass. Recurrent layers compute

@@ -272,12 +272,12 @@ def _put_te(
 
 
 def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
-    """Return zeros of `shape` with `a` at [`key`]. Raises ShapeError if `a` does not fit."""
+    """Return zeros of `shape` with `a` at `key`. Raises ShapeError if `a` does not fit."""
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
 
 
 def set_slice(a: Tensor, value: Tensor, key: BasicKey) -> Tensor:
-    """Return a copy of `a` whose slice at [`key`] (ints, slices, None and Ellipsis) is `value`,
+    """Return a copy of `a` whose slice at `key` (ints, slices, None and Ellipsis) is `value`,
     which has the dtype of `a` and the shape of a[key]. Raises ShapeError, IndexError or TypeError
     if it does not fit."""
     return apply(SetSlice(as_key(key)), (a, value))
