@@ -74,7 +74,7 @@ class IndexingMethods:
         return self.numel()
 
     def ndimension(self: Tensor) -> int:
-        """Return the number of axes, as `ndim`."""
+        """Return the number of axes, `ndim`."""
         return self.ndim
 
     def take(self: Tensor, index: Tensor, axis: int | None = None) -> Tensor:

@@ -117,8 +117,8 @@ class Op:
 
     def decided(self, *specs: Any) -> Op:
         """Return the same op with attributes that do not depend on an extent, for inputs whose
-        extents depend on dims: `emit_te` cannot decide by an extent. The attributes hold no -1 in a
-        shape and no end of a slice that is cut off. Raises what `infer` raises."""
+        extents depend on dims: `emit_te` cannot decide by an extent. The attributes then hold no -1
+        in a shape and no slice end that must be clipped. Raises what `infer` raises."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
@@ -244,7 +244,8 @@ def remembered(cls: Callable[..., C]) -> Callable[..., C]:
 
 
 class Elementwise(Op):
-    """An op with one input and an output of the same shape; `floating`: integers give float64."""
+    """An op with one input and an output of the same shape. If it is `floating`, integers give
+    float64."""
 
     floating: ClassVar[bool] = False
 

@@ -20,7 +20,7 @@ _ERRORS = (
     error(ShapeError, "out of range", ()),
 )
 _COLUMNS = 64  # adjacent lines that one task of compiled code scans at once
-_STEP = 8  # instructions
+_STEP = 8  # instructions per step of a line
 _SHORT = 1 << 13  # rows with fewer instructions in all are not shared out among threads
 
 # One step of a scan in compiled code: see `Along.lines`.
@@ -79,7 +79,7 @@ class Along(Op):
                     s.buffer_proxy(s.alloc_buffer((most,), dtype, scope="local"))
                     for dtype in states
                 ]
-                if in_rows:  # the last task's rows end with the last one: it may repeat some
+                if in_rows:  # the last task ends at the last row, so it may repeat rows
                     first_row = task if most == 1 else k.te.min(task * most, outer - most)
                     each_line = partial(s.unroll, 0, most)
                 else:

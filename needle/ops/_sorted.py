@@ -16,8 +16,8 @@ from ..backend_ndarray.dtypes import is_floating
 from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 
-_SHORT = 64  # elements
-_DIGIT = 8  # bits
+_SHORT = 64  # elements; longer rows are sorted by digits
+_DIGIT = 8  # bits per digit
 _BUCKETS = 1 << _DIGIT
 
 

@@ -69,7 +69,7 @@ def _run(find: Any, what: tuple[Any, ...], operands: Sequence[Tensor]) -> Tensor
         dtype = functools.reduce(result_type, [x.dtype for x in operands])
         values = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
     if state.trace is not None:
-        find = find.__wrapped__  # uncached: unknown sizes may be equal in one trace only
+        find = find.__wrapped__  # a cache would compare sizes, which may be undecided
     for function, places in find(*what, tuple([x.shape for x in operands]), is_half(dtype)):
         if len(places) == 1:
             (at,) = places

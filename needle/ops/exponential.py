@@ -253,5 +253,5 @@ def softplus(a: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     y = apply(SOFTPLUS, (scaled,))
     y = y if beta == 1 else y / float(beta)
     if finite("softplus", "threshold", threshold) >= 20 and y.dtype != "float64":
-        return y  # there it is `a` rounded to float32
+        return y  # above the threshold, y is `a` rounded
     return where(scaled > float(threshold), a, y)

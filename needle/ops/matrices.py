@@ -26,7 +26,7 @@ from .slicing import unslice
 def _rows_against_columns(
     kind: str, rows: Any, columns: Any, k: int, device: DeviceLike | None
 ) -> Tensor:
-    """Return a bool matrix of the comparison column `kind` (row + k)."""
+    """Return the bool matrix of compare(kind, column, row + k)."""
     rows, columns, k = as_extent(rows), as_extent(columns), as_int(k)
     if state.trace is None:
         counted = np.arange(k, k + rows)[:, None]

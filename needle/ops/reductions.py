@@ -152,7 +152,7 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
     if ord == -inf:
         return min(abs_(a), axes, keepdims)
     if ord == 0:
-        return summation(where(a == a, abs_(sign(a)), 1), axes, keepdims)  # NaN is not 0
+        return summation(where(a == a, abs_(sign(a)), 1), axes, keepdims)  # NaN is nonzero
     if ord == 1:
         return summation(abs_(a), axes, keepdims)
     if ord == 2:

@@ -32,7 +32,7 @@ def _samples(*scalars: float, low: float = -2, high: float = 2) -> tuple[Sample,
 
 
 class _WithScalar(Elementwise):
-    """x op scalar."""
+    """Base of ops of a tensor and a Python number, `scalar`."""
 
     scalar: float
 
