@@ -1,12 +1,12 @@
-"""Functions of functions: derivatives as values, with torch.func's names and meanings.
+"""Functions of functions: derivatives as functions, with torch.func's names and meanings.
 
-Each takes a function of Tensors and of lists, tuples and dicts of Tensors, and differentiates by
-the positional arguments `argnums`, an integer or a tuple of them. What the function closes over,
-such as a model's weights, may require gradients as well: results stay in their graph. Every
-function here can be nested in another and traced.
+Each takes a function of Tensors, or of lists, tuples and dicts of Tensors, and differentiates by
+the positional arguments `argnums`, an integer or a tuple of integers. Tensors that the function
+closes over, such as a model's weights, may require gradients too: the results stay in their graph.
+All functions here can be nested in each other and traced.
 
 There is no forward mode and no batching of calls: `jvp` and `jacfwd` differentiate a gradient, and
-Jacobians take one backward pass for each row or column.
+a Jacobian takes one backward pass for each row or column.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""A call of a function on fresh tensors, and the products with its Jacobian."""
+"""A call of a function on fresh tensors, and products with its Jacobian."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from ..init import zeros, zeros_like
 
 
 class Call:
-    """A call of a function on fresh tensors, `ends`, in the place of those to differentiate by.
+    """A call of a function in which fresh tensors, `ends`, replace the tensors to differentiate by.
 
-    `shares` says whether the results depend on other tensors that require gradients as well. Then
-    they are recorded (`keeps`), if the caller records gradients; otherwise they have no graph.
+    `shares` says whether the results also depend on other tensors that require gradients. If so,
+    and if the caller records gradients, the results are recorded (`keeps`). Otherwise they have no
+    graph.
     """
 
     def __init__(
@@ -79,20 +80,20 @@ class Call:
         self.outs = [x for _, x in outs]
         roots = [x.node for x in self.outs if x.requires_grad]
         behind = topological_order(roots, requires_grad=True)
-        # In a trace, the fresh tensors of the calls around this one are results of ops.
+        # In a trace, the fresh tensors of the surrounding calls are results of ops.
         self.shares = any(node.op is None or node in _here.live for node in behind)
         self.keeps = state.grad and self.shares
         self.result, self.aux = self._released(out), self._released(aux)
 
     def _released(self, value: Any) -> Any:
-        """`value` without the graph of the fresh tensors."""
+        """Return `value` without the graph of the fresh tensors."""
         tree, leaves = flatten(value, "", _is_tensor)
         return unflatten(tree, iter([x if self.keeps else x.detach() for _, x in leaves]))
 
     def pulled(
         self, cotangents: Sequence[Any], keeps: bool | None = None, retain: bool = True
     ) -> list[Tensor]:
-        """The vector-Jacobian products for `ends`; a cotangent of None is zero."""
+        """Return the vector-Jacobian products for `ends`; a cotangent of None counts as zero."""
         chosen = [(out, x) for out, x in zip(self.outs, cotangents, strict=True) if x is not None]
         keeps = self.keeps if keeps is None else keeps
         roots, given = [out for out, _ in chosen], [x for _, x in chosen]
@@ -103,7 +104,7 @@ class Call:
         ]
 
     def by_argument(self, values: Sequence[Any]) -> Any:
-        """`values`, one for each of `ends`, in the nest of the arguments."""
+        """Return `values`, one for each of `ends`, in the arguments' nest."""
         nest = unflatten(self.in_tree, iter(values))
         return nest[0] if self._one else nest
 
@@ -125,7 +126,8 @@ class Push:
             self.products = call_recording(True, call.pulled, given, True)
 
     def __call__(self, directions: Sequence[tuple[int, Tensor]]) -> list[Tensor]:
-        """The derivatives of the results in the direction of (number of the end, tangent)s."""
+        """Return the derivatives of the results in the given directions: pairs of an end's number
+        and its tangent."""
         roots, given = [self.products[i] for i, _ in directions], [x for _, x in directions]
         keeps = self.call.keeps or (state.grad and any(x.requires_grad for x in given))
         with _live(self.hidden):
@@ -138,7 +140,7 @@ class Push:
 
 
 class _Here(threading.local):
-    """This thread's nodes in a `_live` context."""
+    """The nodes of this thread that are in a `_live` context."""
 
     def __init__(self) -> None:
         self.live: set[Node] = set()
@@ -149,8 +151,8 @@ _here = _Here()
 
 @contextlib.contextmanager
 def _live(nodes: list[Node]) -> Iterator[None]:
-    """Context in which `nodes` require a gradient; outside it nothing flows to them, so that an
-    outer derivative does not see them."""
+    """Let `nodes` require a gradient within the context. Outside it no gradient flows to them, so
+    an outer derivative does not see them."""
     for node in nodes:
         node.requires_grad = True
     _here.live.update(nodes)
@@ -167,7 +169,7 @@ def _is_tensor(x: Any) -> bool:
 
 
 def _static(tree: Any) -> str | None:
-    """The name of the class of a value in a tree that is no tensor."""
+    """Return the class name of a value in a tree that is not a Tensor, or None if there is none."""
     if not isinstance(tree, dict):
         return None
     ((kind, inside),) = tree.items()
@@ -178,7 +180,7 @@ def _static(tree: Any) -> str | None:
 
 
 def _fresh(x: Tensor) -> Tensor:
-    """A tensor of x's value to differentiate by; outer derivatives flow on to x."""
+    """Return a tensor with x's value to differentiate by; outer derivatives flow on to x."""
     if state.trace is None and not (x.requires_grad and state.grad):
         return Tensor(x.realize_cached_data())
     alias: Tensor = apply(ops.Reshape(x.shape), (x,))
@@ -186,7 +188,7 @@ def _fresh(x: Tensor) -> Tensor:
 
 
 def units(like: Tensor) -> Iterator[Tensor]:
-    """The unit vectors of like's shape."""
+    """Yield the unit vectors of like's shape."""
     for i in range(like.size):
         unit = np.zeros(like.size, "float64")
         unit[i] = 1
@@ -200,7 +202,8 @@ def stacked(parts: list[Tensor], axis: int, shape: tuple[int, ...], like: Tensor
 
 
 def matching(name: str, what: str, given: Any, tree: Any, like: Sequence[Tensor]) -> list[Tensor]:
-    """The Tensors of `given`, in like's dtypes; it must have the nest `tree` and like's shapes."""
+    """Return the Tensors of `given`, in like's dtypes. Raises ValueError for another nest than
+    `tree`, ShapeError for shapes other than like's."""
     found, leaves = flatten(given, what, _is_tensor)
     wrong = difference(tree, found, what)
     if wrong is not None:

@@ -19,13 +19,14 @@ def functional_call(
     *,
     strict: bool = False,
 ) -> Any:
-    """module(*args, **kwargs) with the tensors of the dict (or dicts) `parameters_and_buffers` in
-    the place of the parameters and buffers of these names; `args` that are no tuple are the only
-    argument. The module keeps its own, and whatever the call writes into the others is dropped.
+    """Return module(*args, **kwargs), computed with other weights: `parameters_and_buffers`, a dict
+    (or several) of tensors, replaces the `module`'s parameters and buffers of these names. If
+    `args` is not a tuple, it is the only argument. The module keeps its own weights, and values
+    that the call writes into the others are dropped.
 
-    KeyError for names that the module does not have, and with `strict` for those that are missing;
-    TypeError for what is no Tensor, ShapeError for another shape. Other threads must not use the
-    module meanwhile.
+    Raises KeyError for names that the module does not have, and if `strict` also for names that are
+    missing. Raises TypeError for values that are not Tensors, ShapeError for another shape. Other
+    threads must not use the module during the call.
 
     >>> model = nn.Linear(2, 1)
     >>> weights = {"weight": ndl.ones(2, 1), "bias": ndl.zeros(1, 1)}
@@ -51,7 +52,7 @@ def functional_call(
             text = f"has shape {own[name].shape}, not {value.shape}"
             raise ShapeError(f"functional_call: {name!r} {text}")
     tracing = state.trace is not None
-    # Taken before the first is replaced: a value may be another of the module's tensors.
+    # Read all before the first is replaced: a value may be another of the module's tensors.
     new = {name: (None, x.node) if tracing else (x._data, x._node) for name, x in values.items()}
     before = [(own[name], own[name]._data, own[name]._node) for name in new]
     arguments = () if args is None else args if isinstance(args, tuple) else (args,)

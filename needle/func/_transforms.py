@@ -1,4 +1,4 @@
-"""The functions of functions; see the docstring of the package."""
+"""The functions of `needle.func`; see the docstring of the package."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Argnums = int | tuple[int, ...]
 def grad(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the gradients of `func`, whose result is a scalar: one for an integer
-    `argnums`, a tuple for a tuple. With `has_aux`, `func` returns (scalar, aux), and the new
-    function (gradients, aux).
+    """Return a function that computes the gradients of `func`, whose result is a scalar: one
+    gradient for an integer `argnums`, a tuple of gradients for a tuple. With `has_aux`, `func`
+    returns (scalar, aux), and the new function returns (gradients, aux).
 
-    ShapeError unless the result is a Tensor of no axes; TypeError or ValueError for arguments that
-    are not floating Tensors, and for `argnums` that the call does not have.
+    The new function raises ShapeError unless the result is a 0-d Tensor, TypeError or ValueError
+    for arguments that are not floating Tensors and for `argnums` that the call does not have.
 
     >>> ndl.func.grad(ndl.func.grad(lambda x: x**3))(ndl.Tensor(2.0)).item()
     12.0
@@ -40,8 +40,8 @@ def grad(
 def value_and_grad(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Like `grad` of `func`, `argnums` and `has_aux`, but the new function returns (value,
-    gradients), and with `has_aux` ((value, aux), gradients), as JAX's."""
+    """Return a function as `grad` does for `func`, `argnums` and `has_aux`, whose result is (value,
+    gradients), or ((value, aux), gradients) with `has_aux`, as in JAX."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         name = "value_and_grad"
@@ -54,8 +54,8 @@ def value_and_grad(
 def grad_and_value(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Like `grad` of `func`, `argnums` and `has_aux`, but the new function returns (gradients,
-    value), and with `has_aux` (gradients, (value, aux)), as PyTorch's."""
+    """Return a function as `grad` does for `func`, `argnums` and `has_aux`, whose result is
+    (gradients, value), or (gradients, (value, aux)) with `has_aux`, as in PyTorch."""
 
     def both(*args: Any, **kwargs: Any) -> Any:
         name = "grad_and_value"
@@ -66,12 +66,13 @@ def grad_and_value(
 
 
 def vjp(func: Callable[..., Any], *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """(func(*primals), pull), and aux behind them if `has_aux` says that `func` returns (result,
-    aux). `pull(cotangents)` takes a nest of Tensors as the result is and returns the tuple of
-    vector-Jacobian products for `primals`; it may be called any number of times.
+    """Return (func(*primals), pull). If `has_aux`, `func` returns (result, aux), and vjp returns
+    (result, pull, aux). `pull(cotangents)` takes a nest of Tensors like the result's nest and
+    returns the tuple of vector-Jacobian products for `primals`. It may be called any number of
+    times.
 
-    TypeError for primals that are not floating Tensors; ValueError or ShapeError for cotangents
-    that do not fit the result.
+    Raises TypeError for primals that are not floating Tensors. `pull` raises ValueError or
+    ShapeError for cotangents that do not fit the result.
 
     >>> y, pull = ndl.func.vjp(lambda x: x * x, ndl.Tensor([1.0, 2.0]))
     >>> pull(ndl.ones(2))[0].tolist()
@@ -94,15 +95,16 @@ def jvp(
     *,
     has_aux: bool = False,
 ) -> tuple[Any, ...]:
-    """(func(*primals), the derivative in the direction of `tangents`, a tuple as `primals` is), and
-    aux behind them if `has_aux` says that `func` returns (result, aux).
+    """Return (func(*primals), derivative): the derivative in the direction of `tangents`, a tuple
+    like `primals`. If `has_aux`, `func` returns (result, aux), and jvp returns (result, derivative,
+    aux).
 
-    The vector-Jacobian product is linear in its vector, so its gradient by that vector, weighted by
-    the tangents, is the product that forward mode would give (Townsend 2017, "A new trick for
-    calculating Jacobian vector products").
+    The vector-Jacobian product is linear in its vector. Its gradient by that vector, weighted by
+    the tangents, is therefore the product that forward mode would compute (Townsend 2017, "A new
+    trick for calculating Jacobian vector products").
 
-    TypeError for primals that are not a tuple of floating Tensors; ValueError or ShapeError for
-    tangents that do not fit them.
+    Raises TypeError for primals that are not a tuple of floating Tensors, ValueError or ShapeError
+    for tangents that do not fit them.
 
     >>> ndl.func.jvp(lambda x: x**2, (ndl.Tensor(3.0),), (ndl.Tensor(1.0),))[1].item()
     6.0
@@ -120,11 +122,12 @@ def jvp(
 def jacrev(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the Jacobian of `func` by the arguments `argnums`: in the place of
-    each Tensor of its result the nest of the argument (a tuple for a tuple of `argnums`), of
-    Tensors of shape (*result's shape, *argument's shape). It takes one backward pass for each
-    element of the result. With `has_aux`, `func` returns (result, aux), and the new function
-    (Jacobian, aux). Errors are those of `grad`, for a result of any shape.
+    """Return a function that computes the Jacobian of `func` by the arguments `argnums`. Its result
+    has the nest of func's result; each Tensor in it is replaced by the nest of the argument (a
+    tuple of nests for a tuple of `argnums`), with Tensors of shape (*result's shape, *argument's
+    shape). It takes one backward pass for each element of the result. With `has_aux`, `func`
+    returns (result, aux), and the new function returns (Jacobian, aux). It raises the errors of
+    `grad`, but accepts a result of any shape.
 
     >>> ndl.func.jacrev(lambda x: x * x)(ndl.Tensor([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
@@ -155,8 +158,9 @@ def jacrev(
 def jacfwd(
     func: Callable[..., Any], argnums: Argnums = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """Like `jacrev` of `func`, `argnums` and `has_aux`, by one pass for each element of the
-    arguments (see `jvp`): cheaper where the result has more elements than they have."""
+    """Return a function that computes the same as `jacrev` for `func`, `argnums` and `has_aux`, by
+    one pass for each element of the arguments (see `jvp`). It is cheaper if the result has more
+    elements than the arguments."""
 
     def jacobians(*args: Any, **kwargs: Any) -> Any:
         call = Call("jacfwd", func, args, kwargs, argnums, has_aux)
@@ -181,9 +185,9 @@ jacobian = jacrev
 
 
 def hessian(func: Callable[..., Any], argnums: Argnums = 0) -> Callable[..., Any]:
-    """A function that returns the second derivatives of `func` by the arguments `argnums`: the
-    Jacobian of its Jacobian. Both are `jacrev`, because forward mode would cost another backward
-    pass here. Errors are those of `jacrev`.
+    """Return a function that computes the second derivatives of `func` by the arguments `argnums`:
+    the Jacobian of its Jacobian. Both are `jacrev`, because forward mode would cost another
+    backward pass here. It raises the errors of `jacrev`.
 
     >>> ndl.func.hessian(lambda x: (x**3).sum())(ndl.Tensor([1.0, 2.0])).tolist()
     [[6.0, 0.0], [0.0, 12.0]]

@@ -1,8 +1,8 @@
 """Linear algebra: NumPy's linalg on Tensors, with gradients of any order.
 
-NumPy (LAPACK) computes it on the host, for eager code: tracing refuses these functions by name,
-but for `matrix_power` and those norms that are made of ops. Matrices are the last two axes; leading
-axes are a batch.
+NumPy (LAPACK) computes these functions on the host, in eager code. Tracing one raises an error that
+names it, except for `matrix_power` and those norms that are composed of ops. Matrices are the last
+two axes; leading axes are a batch.
 """
 
 import inspect

@@ -37,8 +37,8 @@ class Slogdet(NamedTuple):
 
 
 class Lstsq(NamedTuple):
-    """What `lstsq` gives: the least-squares solution, its residuals, and the rank and the
-    singular_values of the matrix."""
+    """The result of `lstsq`: the least-squares solution, its residuals, and the rank and the
+    singular values of the matrix."""
 
     solution: Tensor
     residuals: Tensor
@@ -90,7 +90,7 @@ class SlogdetOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class PinvOp(NumpyOp):
-    """The pseudoinverses of x, in which singular values up to `rtol` times the largest count as 0.
+    """The pseudoinverses of x. Singular values up to `rtol` times the largest count as 0.
 
     Gradient: Golub and Pereyra, "The differentiation of pseudo-inverses", 1973; the rank must not
     change nearby.
@@ -111,7 +111,7 @@ class PinvOp(NumpyOp):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (a,) = node.inputs
-        p, grad = transpose(node), transpose(out_grad)  # of a's shape
+        p, grad = transpose(node), transpose(out_grad)  # both have a's shape
         rows = grad @ (node @ p)
         columns = (p @ node) @ grad
         rows = rows - a @ (node @ rows)
@@ -123,11 +123,12 @@ DET, SLOGDET = DetOp(), SlogdetOp()
 
 
 def det(a: Tensor) -> Tensor:
-    """The determinants (...) of matrices a (..., n, n). The gradient of a singular matrix is that
-    of its cofactors; its second derivative needs different singular values.
+    """Return the determinants (...) of the matrices `a` (..., n, n). The gradient of a singular
+    matrix is computed from its cofactors; the second derivative of such a matrix needs distinct
+    singular values.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square. Eager code alone: TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
+    that are not square, TraceError while tracing.
 
     >>> ndl.linalg.det(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]])).item()
     8.0
@@ -136,12 +137,13 @@ def det(a: Tensor) -> Tensor:
 
 
 def slogdet(a: Tensor) -> Slogdet:
-    """(sign, logabsdet) of the determinants (...) of matrices a (..., n, n): they are
-    sign * exp(logabsdet), without overflow; 0 and -inf for a singular matrix. The gradient of the
-    sign is 0; that of logabsdet is the transposed inverse, a LinAlgError for a singular matrix.
+    """Return (sign, logabsdet) of the matrices `a` (..., n, n). The determinants (...) are
+    sign * exp(logabsdet), which does not overflow; a singular matrix has sign 0 and logabsdet -inf.
+    The gradient of the sign is 0. The gradient of logabsdet is the transposed inverse; it raises
+    LinAlgError for a singular matrix.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square. Eager code alone: TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
+    that are not square, TraceError while tracing.
 
     >>> ndl.linalg.slogdet(ndl.Tensor([[0.0, 1.0], [1.0, 0.0]])).sign.item()
     -1.0
@@ -152,12 +154,12 @@ def slogdet(a: Tensor) -> Slogdet:
 
 
 def pinv(a: Tensor, rtol: float | None = None) -> Tensor:
-    """The Moore-Penrose inverses (..., n, m) of matrices a (..., m, n). Singular values up to
-    `rtol` times the largest count as 0 (None: the larger extent times the dtype's eps, as in
-    PyTorch). The gradient is for a rank that does not change nearby.
+    """Return the Moore-Penrose inverses (..., n, m) of the matrices `a` (..., m, n). Singular
+    values up to `rtol` times the largest count as 0 (None: the larger extent times the dtype's eps,
+    as in PyTorch). The gradient holds where the rank does not change nearby.
 
-    float64 for integers; halves are computed in float32. ShapeError without two axes, ValueError
-    for a negative rtol, LinAlgError for NaN. Eager code alone: TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError without two
+    axes, ValueError for a negative `rtol`, LinAlgError for NaN, TraceError while tracing.
 
     >>> ndl.linalg.pinv(ndl.ones(3, 2)).shape
     (2, 3)
@@ -167,16 +169,17 @@ def pinv(a: Tensor, rtol: float | None = None) -> Tensor:
 
 
 def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
-    """(solution, residuals, rank, singular_values) of the least-squares problems: the solution x
-    has the smallest norm among those for which that of a @ x - b is smallest, for a (..., m, n) and
-    b (m,) or (..., m, k). It is pinv(a, rtol) @ b, and has its gradients.
+    """Return (solution, residuals, rank, singular_values) of the least-squares problems for `a`
+    (..., m, n) and `b` (m,) or (..., m, k). Among all x for which the norm of a @ x - b is
+    smallest, the solution is the x with the smallest norm. It is pinv(a, rtol) @ b, and has the
+    gradients of that product.
 
-    Residuals are the sums of squares of a @ x - b over the rows, for any rank (NumPy leaves them
-    out if that is not full). The rank is int64 and, as the singular values, of `a` alone.
+    The residuals are the sums of squares of a @ x - b over the rows, for any rank (NumPy omits them
+    if the rank is not full). The rank (int64) and the singular values depend on `a` only.
 
-    The common dtype, float64 for integers; halves are computed in float32. ShapeError for shapes
-    that do not fit, ValueError for a negative rtol, LinAlgError for NaN. Eager code alone:
-    TraceError while tracing.
+    The result has the common dtype, or float64 for integers; half precision is computed in float32.
+    Raises ShapeError for shapes that do not fit, ValueError for a negative `rtol`, LinAlgError for
+    NaN, TraceError while tracing.
 
     >>> a = ndl.Tensor([[1.0, 0.0], [1.0, 1.0], [1.0, 2.0]])
     >>> ndl.linalg.lstsq(a, ndl.Tensor([1.0, 3.0, 5.0])).rank.item()
@@ -206,10 +209,10 @@ def lstsq(a: Tensor, b: Tensor, rtol: float | None = None) -> Lstsq:
 
 
 def matrix_power(a: Tensor, n: int) -> Tensor:
-    """a @ a @ ... n times, for matrices a (..., m, m): the identity for 0, powers of the inverse
-    for a negative n. Keeps the dtype (a negative n: as `inv`). Made of matmuls, so that it compiles
-    for n >= 0. ShapeError for matrices that are not square, LinAlgError for a negative power of a
-    singular one.
+    """Return the product of `n` factors `a`, for matrices `a` (..., m, m): the identity for 0,
+    powers of the inverse for a negative `n`. The result has a's dtype (for a negative `n`, that of
+    `inv`). The function is composed of matmuls, so it compiles for n >= 0. Raises ShapeError for
+    matrices that are not square, LinAlgError for a negative power of a singular matrix.
 
     >>> ndl.linalg.matrix_power(ndl.Tensor([[1.0, 1.0], [0.0, 1.0]]), 3).numpy().tolist()
     [[1.0, 3.0], [0.0, 1.0]]
@@ -236,17 +239,23 @@ def matrix_power(a: Tensor, n: int) -> Tensor:
 def norm(
     a: Tensor, ord: float | str | None = None, axes: Axes = None, keepdims: bool = False
 ) -> Tensor:
-    """The norm of vectors or matrices, as NumPy's and PyTorch's linalg.norm.
+    """Return the norm of the vectors or matrices `a`, as NumPy's and PyTorch's linalg.norm.
 
-    Over one axis, or of a tensor of one axis: the vector norm of order `ord` (any number, or inf
-    and -inf; None is 2), which `ndl.ops.norm` describes, as keepdims. Over two axes, or of a tensor
-    of two axes, if `ord` is given: "fro", the root of the sum of squares; "nuc", the sum of the
-    singular values; 2 and -2, the largest and the smallest of these; 1 and -1, the largest and
-    smallest sum of magnitudes of a column; inf and -inf, of a row. With neither `ord` nor axes the
-    root of the sum of all squares.
+    If `axes` is one axis, or `a` has one axis, it is the vector norm of order `ord` (any number,
+    inf or -inf; None is 2), as in `ndl.ops.norm`. If `axes` are two axes, or `a` has two axes, and
+    `ord` is given, it is a matrix norm:
 
-    float64 for integers. "nuc", 2 and -2 of matrices are eager code alone, the others compile.
-    ShapeError for more than two axes, ValueError for an `ord` that is none of these.
+    - "fro": the root of the sum of squares;
+    - "nuc": the sum of the singular values;
+    - 2 and -2: the largest and the smallest singular value;
+    - 1 and -1: the largest and the smallest sum of magnitudes of a column;
+    - inf and -inf: the largest and the smallest sum of magnitudes of a row.
+
+    With neither `ord` nor `axes`, it is the root of the sum of all squares. `keepdims` keeps the
+    reduced axes with extent 1.
+
+    Integers give float64. The matrix norms "nuc", 2 and -2 raise TraceError while tracing; the
+    others compile. Raises ShapeError for more than two axes, ValueError for another `ord`.
 
     >>> ndl.linalg.norm(ndl.Tensor([[3.0, 4.0]]), "fro").item()
     5.0
@@ -301,9 +310,9 @@ def _as_matrices(x: Tensor) -> Tensor:
 
 
 def _cofactors(x: Tensor) -> Tensor:
-    """The gradient of the determinant, which exists for singular matrices too: cofactors of a
-    product are the product of those of its factors, and those of an orthogonal one are its own,
-    times its determinant."""
+    """Return the gradient of the determinant, which also exists for singular matrices: the
+    cofactors. The cofactors of a product are the product of its factors' cofactors, and those of an
+    orthogonal matrix are the matrix itself, times its determinant."""
     u, s, vh = SVDOp(False)(x)
     n = s.shape[-1]
     others = ops.broadcast_to(reshape(s, (*s.shape[:-1], 1, n)), (*s.shape[:-1], n, n))

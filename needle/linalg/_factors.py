@@ -20,14 +20,14 @@ _NOT_CONVERGED = "has NaN or infinite elements, or the iteration did not converg
 
 
 class QR(NamedTuple):
-    """a = Q @ R."""
+    """The factors of a = Q @ R."""
 
     Q: Tensor
     R: Tensor
 
 
 class SVD(NamedTuple):
-    """a = U @ diag(S) @ Vh."""
+    """The factors of a = U @ diag(S) @ Vh."""
 
     U: Tensor
     S: Tensor
@@ -35,7 +35,7 @@ class SVD(NamedTuple):
 
 
 class Eigh(NamedTuple):
-    """a = eigenvectors @ diag(eigenvalues) @ the transpose of eigenvectors."""
+    """The parts of a = eigenvectors @ diag(eigenvalues) @ transpose(eigenvectors)."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
@@ -43,7 +43,7 @@ class Eigh(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CholeskyOp(NumpyOp):
-    """The lower triangular L with L @ L.T = x, of which the lower half is read.
+    """The lower triangular L with L @ L.T = x; only the lower half of x is read.
 
     Gradient: Murray, "Differentiation of the Cholesky decomposition", 2016.
     """
@@ -62,14 +62,14 @@ class CholeskyOp(NumpyOp):
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         turned = transpose(node)
         inner = tril(turned @ tril(out_grad))
-        inner = (inner + tril(inner, -1)) / 2  # which halves the diagonal
+        inner = (inner + tril(inner, -1)) / 2  # this halves the diagonal
         half = SOLVE(turned, inner)
         return transpose(SOLVE(turned, transpose(half)))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class QROp(NumpyOp):
-    """Q with orthonormal columns and R upper triangular, for no fewer rows than columns."""
+    """Q with orthonormal columns and R upper triangular, for at least as many rows as columns."""
 
     name = "linalg.qr"
     arity = 1
@@ -92,7 +92,7 @@ class QROp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SVDOp(NumpyOp):
-    """U, S and Vh; with `full` U and Vh are square."""
+    """U, S and Vh; with `full`, U and Vh are square."""
 
     full: bool
 
@@ -128,7 +128,7 @@ class SVDOp(NumpyOp):
         return out
 
     def reduced(self, parts: TensorTuple, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """U, S and Vh, or their gradients, with k columns and rows."""
+        """Return U, S and Vh, or their gradients, with k columns of U and k rows of Vh."""
         u, s, vh = parts[0], parts[1], parts[2]
         if self.full:
             u = get_slice(u, (Ellipsis, slice(k)))
@@ -136,7 +136,8 @@ class SVDOp(NumpyOp):
         return u, s, vh
 
     def refuse_extra(self, out_grad: TensorTuple, k: int) -> None:
-        """RuntimeError if something depends on vectors that the matrix does not determine."""
+        """Raise RuntimeError if a gradient flows to the vectors that the matrix does not determine.
+        """
         if out_grad[0].numpy()[..., k:].any() or out_grad[2].numpy()[..., k:, :].any():
             raise RuntimeError(
                 f"{self.name}: full_matrices=True: the vectors beyond the first {k} are not "
@@ -171,12 +172,12 @@ CHOLESKY, QR_REDUCED, EIGH = CholeskyOp(), QROp(), EighOp()
 
 
 def cholesky(a: Tensor, upper: bool = False) -> Tensor:
-    """The lower triangular L with L @ L.T = a, or with `upper` its transpose, for symmetric
-    positive definite matrices a (..., n, n). Of others the symmetric part (a + a.T) / 2 is
-    factored, as JAX does, so that the gradient is symmetric.
+    """Return the lower triangular L with L @ L.T = a, or its transpose if `upper`, for symmetric
+    positive definite matrices `a` (..., n, n). For other matrices, the symmetric part
+    (a + a.T) / 2 is factored, as in JAX, so that the gradient is symmetric.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square, LinAlgError for one that is not positive definite. Eager code alone: TraceError while
+    Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
+    that are not square, LinAlgError for one that is not positive definite, TraceError while
     tracing.
 
     >>> ndl.linalg.cholesky(ndl.Tensor([[4.0, 2.0], [2.0, 5.0]])).numpy().tolist()
@@ -188,14 +189,14 @@ def cholesky(a: Tensor, upper: bool = False) -> Tensor:
 
 
 def qr(a: Tensor, mode: str = "reduced") -> QR:
-    """(Q, R) with a = Q @ R for matrices a (..., m, n): orthonormal columns (..., m, k) and an
-    upper triangular (..., k, n), where k is the smaller extent. `mode` "complete" gives Q (..., m,
-    m) and R (..., m, n); for more rows than columns it has no gradient. The gradient needs linearly
-    independent columns (the first k).
+    """Return (Q, R) with a = Q @ R for matrices `a` (..., m, n), where Q (..., m, k) has
+    orthonormal columns, R (..., k, n) is upper triangular, and k is the smaller extent. With `mode`
+    "complete", Q is (..., m, m) and R (..., m, n); there is then no gradient for more rows than
+    columns. The gradient needs linearly independent columns (the first k).
 
-    float64 for integers; halves are computed in float32. ShapeError without two axes, ValueError
-    for another mode, LinAlgError in the gradient of a matrix of smaller rank. Eager code alone:
-    TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError without two
+    axes, ValueError for another `mode`, TraceError while tracing. The gradient raises LinAlgError
+    for a matrix of smaller rank.
 
     >>> q, r = ndl.linalg.qr(ndl.ones(3, 2))
     >>> q.shape, r.shape
@@ -229,17 +230,17 @@ def _complete(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def svd(a: Tensor, full_matrices: bool = True) -> SVD:
-    """(U, S, Vh) with a = U @ diag(S) @ Vh for matrices a (..., m, n): singular values S (..., k)
-    in descending order, where k is the smaller extent, and orthonormal vectors as columns of U
-    (..., m, k) and as rows of Vh (..., k, n). With `full_matrices`, as is NumPy's and PyTorch's
-    default, U is (..., m, m) and Vh (..., n, n).
+    """Return (U, S, Vh) with a = U @ diag(S) @ Vh for matrices `a` (..., m, n). S (..., k) holds
+    the singular values in descending order, where k is the smaller extent. The columns of U
+    (..., m, k) and the rows of Vh (..., k, n) are orthonormal. With `full_matrices`, the default as
+    in NumPy and PyTorch, U is (..., m, m) and Vh (..., n, n).
 
-    Vectors are determined up to their signs, and those of equal singular values up to a rotation;
-    the part of a gradient that depends on that choice is taken as 0. RuntimeError for a gradient of
-    the vectors that only `full_matrices` adds.
+    Vectors are determined up to their signs, and the vectors of equal singular values up to a
+    rotation; the part of a gradient that depends on that choice is taken as 0. A gradient of the
+    vectors that only `full_matrices` adds raises RuntimeError.
 
-    float64 for integers; halves are computed in float32. ShapeError without two axes, LinAlgError
-    for NaN. Eager code alone: TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError without two
+    axes, LinAlgError for NaN, TraceError while tracing.
 
     >>> u, s, vh = ndl.linalg.svd(ndl.ones(3, 2), full_matrices=False)
     >>> u.shape, s.shape, vh.shape
@@ -251,20 +252,20 @@ def svd(a: Tensor, full_matrices: bool = True) -> SVD:
 
 
 def svdvals(a: Tensor) -> Tensor:
-    """The singular values of `svd` in descending order."""
+    """Return the singular values of `a` in descending order, as in `svd`."""
     return svd(a, full_matrices=False).S
 
 
 def eigh(a: Tensor) -> Eigh:
-    """(eigenvalues, eigenvectors) of symmetric matrices a (..., n, n): values (..., n) in ascending
-    order, and the orthonormal vectors as columns (..., n, n). Of other matrices, the symmetric part
-    (a + a.T) / 2 is taken, so that the gradient is symmetric.
+    """Return (eigenvalues, eigenvectors) of symmetric matrices `a` (..., n, n): the values (..., n)
+    in ascending order, and the orthonormal vectors as columns (..., n, n). For other matrices, the
+    symmetric part (a + a.T) / 2 is taken, so that the gradient is symmetric.
 
-    Vectors are determined up to their signs, and those of equal eigenvalues up to a rotation; the
-    part of a gradient that depends on that choice is taken as 0.
+    Vectors are determined up to their signs, and the vectors of equal eigenvalues up to a rotation;
+    the part of a gradient that depends on that choice is taken as 0.
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square, LinAlgError for NaN. Eager code alone: TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
+    that are not square, LinAlgError for NaN, TraceError while tracing.
 
     >>> ndl.linalg.eigh(ndl.Tensor([[2.0, 1.0], [1.0, 2.0]])).eigenvalues.shape
     (2,)
@@ -275,7 +276,7 @@ def eigh(a: Tensor) -> Eigh:
 
 
 def eigvalsh(a: Tensor) -> Tensor:
-    """The eigenvalues of `eigh` in ascending order."""
+    """Return the eigenvalues of `a` in ascending order, as in `eigh`."""
     return eigh(a).eigenvalues
 
 
@@ -293,7 +294,7 @@ def _column(x: Tensor) -> Tensor:
 
 
 def _diagonal(x: Tensor) -> Tensor:
-    """The matrices with `x` (..., n) on the diagonal."""
+    """Return diagonal matrices with `x` (..., n) on their diagonals."""
     return _row(x) * eye(x.shape[-1], dtype=x.dtype, device=x.device)
 
 
@@ -302,7 +303,7 @@ def _skew(x: Tensor) -> Tensor:
 
 
 def _over(x: Tensor) -> Tensor:
-    """1 / x, but 0 where x is 0."""
+    """Return 1 / x, or 0 where x is 0."""
     zero, one = (_constant(x, value) for value in (0, 1))
     nothing = compare("equal", x, zero)
     return where(nothing, zero, one / where(nothing, one, x))

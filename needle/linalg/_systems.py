@@ -39,7 +39,7 @@ class Inv(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Solve(NumpyOp):
-    """x with a @ x = b, for matrices b; leading axes broadcast."""
+    """The x with a @ x = b, for matrices b; leading axes broadcast."""
 
     name = "linalg.solve"
     arity = 2
@@ -72,10 +72,10 @@ INV, SOLVE = Inv(), Solve()
 
 
 def inv(a: Tensor) -> Tensor:
-    """The inverses of the matrices a (..., n, n).
+    """Return the inverses of the matrices `a` (..., n, n).
 
-    float64 for integers; halves are computed in float32. ShapeError for matrices that are not
-    square, LinAlgError for a singular one. Eager code alone: TraceError while tracing.
+    Integers give float64; half precision is computed in float32. Raises ShapeError for matrices
+    that are not square, LinAlgError for a singular matrix, TraceError while tracing.
 
     >>> ndl.linalg.inv(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]])).numpy().tolist()
     [[0.5, 0.0], [0.0, 0.25]]
@@ -84,11 +84,13 @@ def inv(a: Tensor) -> Tensor:
 
 
 def solve(a: Tensor, b: Tensor) -> Tensor:
-    """x with a @ x = b, for a (..., n, n) and b (n,), (..., n, m), or as in PyTorch (..., n) with
-    the leading axes of `a`, whose rows are then right sides. Leading axes broadcast.
+    """Return x with a @ x = b, for `a` (..., n, n) and `b` (n,) or (..., n, m); leading axes
+    broadcast. As in PyTorch, `b` may also be (..., n) with the leading axes of `a`; each of its
+    rows is then a right-hand side.
 
-    The common dtype, float64 for integers; halves are computed in float32. ShapeError for shapes
-    that do not fit, LinAlgError for a singular matrix. Eager code alone: TraceError while tracing.
+    The result has the common dtype, or float64 for integers; half precision is computed in float32.
+    Raises ShapeError for shapes that do not fit, LinAlgError for a singular matrix, TraceError
+    while tracing.
 
     >>> ndl.linalg.solve(ndl.Tensor([[2.0, 0.0], [0.0, 4.0]]), ndl.ones(2)).numpy().tolist()
     [0.5, 0.25]

@@ -1,6 +1,6 @@
 """The methods and operators of Tensor, which call ops.
 
-The class Tensor is defined before the ops, so `binding` binds these methods to it once all ops are
+The class Tensor is defined before the ops, so `binding` binds these methods to it after all ops are
 defined. `indexed_update` has `x.at[key].set(value)`.
 """
 

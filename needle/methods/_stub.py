@@ -1,7 +1,7 @@
 """`python -m needle.methods._stub` writes the types of Tensor's methods.
 
-They stand in `autograd/tensor_methods.pyi`, so that a type checker knows Tensor before it reads the
-ops, whose types are made of it.
+They are in `autograd/tensor_methods.pyi`, so that a type checker knows Tensor before it reads the
+ops, whose types refer to it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STARS: dict[Any, str] = {
 
 
 def text() -> str:
-    """The text of the stub."""
+    """Return the text of the stub."""
     bases = [base for base in TensorMethods.__bases__ if base is not object]
     names: dict[str, str] = {"Protocol": "typing"}
     written = [_class(cls, "Protocol", names) for cls in (IndexUpdate, At)]

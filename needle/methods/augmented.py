@@ -2,7 +2,7 @@
 
 A Parameter, and any other leaf that requires a gradient, is a variable: the operator writes into
 its memory, so that views, its module and compiled code see the result. Every other Tensor is a
-value: Python then binds the name to the result, which is a new Tensor.
+value: the operator returns a new Tensor, and Python binds the name to it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _method(symbol: str, compute: Callable[[Any, Any], Any]) -> Callable[[Tensor
 
 
 def write(target: Tensor, symbol: str, result: Any) -> None:
-    """Set the elements of a tensor to those of `result`, rounded to its dtype. `symbol` is the
-    operator or method that the error names."""
+    """Set the elements of a tensor to the elements of `result`, rounded to its dtype. `symbol` is
+    the operator or method that errors name."""
     name = f"{type(target).__name__} {symbol}"
     if not isinstance(result, Tensor):
         raise TypeError(f"{name}: the result is a {type(result).__name__}, not a Tensor")
@@ -78,7 +78,7 @@ def write(target: Tensor, symbol: str, result: Any) -> None:
 
 
 def recorded(target: Tensor, symbol: str) -> RuntimeError:
-    """The error for a write where gradients are recorded."""
+    """Return the error for a write to a tensor while gradients are recorded."""
     kind, name = type(target).__name__, symbol[:-1]
     instead = f"x = x.{name}(...)" if name.isidentifier() else f"x = x {name} y"
     value = "this" if target.requires_grad else "the value to write"

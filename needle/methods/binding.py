@@ -1,6 +1,6 @@
 """Operators, methods and gradients of Tensors, which call ops. This module binds them to Tensor.
 
-Ops compute with Tensors, so the class is defined before the ops, and these methods after them.
+Ops compute with Tensors, so the class is defined before the ops, and these methods after the ops.
 """
 
 # mypy: disable-error-code="misc"
@@ -44,7 +44,7 @@ class TensorMethods(
     LinalgMethods,
     PyTorchMethods,
 ):
-    """Methods of Tensor. needle.ops documents what each does and raises."""
+    """Methods of Tensor. needle.ops documents their results and errors."""
 
     def __add__(self: Tensor, other: Any) -> Tensor:
         if isinstance(other, Tensor):
@@ -97,7 +97,7 @@ class TensorMethods(
     def __rmatmul__(self: Tensor, other: Any) -> Tensor:
         return binary(ops.MATMUL, self, other, swap=True)
 
-    # Comparisons are elementwise and give bool tensors.
+    # Comparisons are elementwise and return bool tensors.
 
     def __eq__(self: Tensor, other: Any) -> Any:
         return _compare("equal", self, other)
@@ -117,7 +117,7 @@ class TensorMethods(
     def __ge__(self: Tensor, other: Any) -> Tensor:
         return _compare("greater_equal", self, other)
 
-    # Ops as methods; needle.ops documents each.
+    # Ops as methods; needle.ops documents them.
 
     def __getitem__(self: Tensor, key: Any) -> Tensor:
         return ops.getitem(self, key)
@@ -190,18 +190,19 @@ class TensorMethods(
         return ops.broadcast_to(self, shape)
 
     def transpose(self: Tensor, *axes: Any) -> Tensor:
-        """Two axes exchanged, given as two numbers or as a pair; by default the last two."""
+        """Return the tensor with two axes exchanged: two numbers or a pair, by default the last
+        two."""
         return ops.transpose(self, (axes[0] if len(axes) == 1 else axes) or None)
 
     def permute(self: Tensor, *axes: Any) -> Tensor:
         return ops.permute(self, axes)
 
     def astype(self: Tensor, dtype: Any) -> Tensor:
-        """`cast`: the elements in another `dtype`."""
+        """Return the elements in another `dtype`, as `needle.ops.cast` does."""
         return ops.cast(self, dtype)
 
     def detach(self: Tensor) -> Tensor:
-        """The same value without its history; it shares memory."""
+        """Return the same value without its history. The result shares memory with this tensor."""
         if state.trace is not None:
             return call_recording(False, ops.detach, self)
         if self._data is None:
@@ -216,13 +217,13 @@ class TensorMethods(
     ) -> None:
         """Add d(self)/d(leaf), weighted by `out_grad` (ones if None), to each leaf's `.grad`.
 
-        With `create_graph` the gradients have a graph of their own. Unless `retain_graph` (None:
-        as create_graph), the values saved by the forward pass are freed on the way, and a second
-        pass is refused. On an error no leaf changes.
+        With `create_graph`, the gradients have a graph of their own. Unless `retain_graph` (None:
+        as `create_graph`), the values that the forward pass saved are freed on the way, and a
+        second pass raises an error. On an error, no leaf changes.
 
         Raises RuntimeError if nothing here requires a gradient, or if a saved value was freed or
-        written in place since; ShapeError, TypeError or ValueError for an out_grad of another
-        shape, dtype or device.
+        has been written in place. Raises ShapeError, TypeError or ValueError for an `out_grad` of
+        another shape, dtype or device.
 
         >>> x = ndl.Tensor([2.0, 3.0])
         >>> (x**2).sum().backward()
@@ -241,7 +242,7 @@ class TupleMethods:
         return ops.tuple_get_item(self, index)
 
     def detach(self: TensorTuple) -> TensorTuple:
-        """The parts, cut from the graph."""
+        """Return a tuple of the same parts, cut from the graph."""
         return ops.make_tuple(*(part.detach() for part in self))
 
 
@@ -259,7 +260,7 @@ def _compare(kind: str, x: Tensor, other: Any) -> Any:
     if type(other) is int and not holds(x.dtype, other):
         other = full(
             (), other, "int64", x.device
-        )  # the answer is known, and is a bool all the same
+        )  # the dtype cannot hold the number, but the comparison has an answer
     return binary(COMPARE[kind], x, other)
 
 

@@ -1,4 +1,4 @@
-"""Methods of Tensor that copy it, and that convert it by PyTorch's names of dtypes and devices.
+"""Methods of Tensor that copy it, or convert it by PyTorch's names of dtypes and devices.
 binding.py binds them."""
 
 # mypy: disable-error-code="misc"
@@ -14,63 +14,63 @@ from . import unchecked_ops as ops
 
 
 class CopyingMethods:
-    """Methods of Tensor, as PyTorch has them."""
+    """Methods of Tensor with PyTorch's names."""
 
     def clone(self: Tensor) -> Tensor:
-        """A copy with memory of its own, through which gradients flow."""
+        """Return a copy with its own memory, through which gradients flow."""
         return apply(ops.Cast(self.dtype), (self,))
 
     def contiguous(self: Tensor) -> Tensor:
-        """This tensor if its elements lie in order, without gaps; otherwise a copy where they do.
-        Every op takes tensors of any layout."""
+        """Return this tensor if its elements lie in order without gaps, else a copy in which they
+        do. Every op takes tensors of any layout."""
         if state.trace is not None or self.cached_data.is_compact:
             return self
         return self.clone()
 
     def cpu(self: Tensor) -> Tensor:
-        """The tensor on the CPU, as `to("cpu")`."""
+        """Return the tensor on the CPU, as `to("cpu")` does."""
         return self.to("cpu")
 
     def cuda(self: Tensor, device: DeviceLike | None = None) -> Tensor:
-        """The tensor on the GPU `device` (None: the first), as `to`."""
+        """Return the tensor on the GPU `device` (None: the first), as `to` does."""
         return self.to("cuda" if device is None else device)
 
     def bool(self: Tensor) -> Tensor:
-        """The elements as bool: whether they are not 0."""
+        """Return the elements as bool: whether they are nonzero."""
         return ops.cast(self, "bool")
 
     def int(self: Tensor) -> Tensor:
-        """The elements as int32, as `astype`."""
+        """Return the elements as int32, as `astype` does."""
         return ops.cast(self, "int32")
 
     def short(self: Tensor) -> Tensor:
-        """The elements as int16, as `astype`."""
+        """Return the elements as int16, as `astype` does."""
         return ops.cast(self, "int16")
 
     def char(self: Tensor) -> Tensor:
-        """The elements as int8, as `astype`."""
+        """Return the elements as int8, as `astype` does."""
         return ops.cast(self, "int8")
 
     def byte(self: Tensor) -> Tensor:
-        """The elements as uint8, as `astype`."""
+        """Return the elements as uint8, as `astype` does."""
         return ops.cast(self, "uint8")
 
     def long(self: Tensor) -> Tensor:
-        """The elements as int64, as `astype`."""
+        """Return the elements as int64, as `astype` does."""
         return ops.cast(self, "int64")
 
     def half(self: Tensor) -> Tensor:
-        """The elements as float16, as `astype`."""
+        """Return the elements as float16, as `astype` does."""
         return ops.cast(self, "float16")
 
     def bfloat16(self: Tensor) -> Tensor:
-        """The elements as bfloat16, as `astype`."""
+        """Return the elements as bfloat16, as `astype` does."""
         return ops.cast(self, "bfloat16")
 
     def float(self: Tensor) -> Tensor:
-        """The elements as float32, as `astype`."""
+        """Return the elements as float32, as `astype` does."""
         return ops.cast(self, "float32")
 
     def double(self: Tensor) -> Tensor:
-        """The elements as float64, as `astype`."""
+        """Return the elements as float64, as `astype` does."""
         return ops.cast(self, "float64")

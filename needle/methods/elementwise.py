@@ -1,4 +1,4 @@
-"""Elementwise methods and operators of Tensor. binding.py binds them; needle.ops documents each."""
+"""Elementwise methods and operators of Tensor. binding.py binds them; needle.ops documents them."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
@@ -13,7 +13,7 @@ from . import unchecked_ops as ops
 
 
 class ElementwiseMethods:
-    """Methods of Tensor, as PyTorch has them."""
+    """Methods of Tensor with PyTorch's names."""
 
     add = ops.add
     sub = subtract = ops.subtract
@@ -89,15 +89,15 @@ class ElementwiseMethods:
     right_shift = ops.right_shift
 
     def clamp_min(self: Tensor, min: Operand) -> Tensor:
-        """`clip` with the bound `min` alone."""
+        """Return the elements limited from below by `min`, as `clip` does."""
         return ops.clip(self, min)
 
     def clamp_max(self: Tensor, max: Operand) -> Tensor:
-        """`clip` with the bound `max` alone."""
+        """Return the elements limited from above by `max`, as `clip` does."""
         return ops.clip(self, None, max)
 
     def where(self: Tensor, condition: Tensor, other: Operand) -> Tensor:
-        """This tensor where `condition` holds, elsewhere `other`."""
+        """Return this tensor's elements where `condition` holds, and `other` elsewhere."""
         return ops.where(condition, self, other)
 
     def __abs__(self: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Methods of Tensor that change it, by PyTorch's names, which end in "_". binding.py binds them.
 
-They write into the memory of the tensor, so that views, its module and compiled code see it. Where
-gradients are recorded, the result of an op takes a new value instead: the tensor stands for the new
-value in what follows, and views that were taken before keep the old one.
+They write into the tensor's memory, so that views, its module and compiled code see the change. If
+gradients are recorded and the tensor is the result of an op, it takes a new value instead: it
+stands for the new value from then on, and views that were taken before keep the old value.
 """
 
 # mypy: disable-error-code="misc"
@@ -24,7 +24,7 @@ from .augmented import recorded, write
 
 
 def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
-    """`x` with the value of `result`. RuntimeError where that would lose a gradient."""
+    """Return `x` with the value of `result`. Raises RuntimeError if a gradient would be lost."""
     is_recorded = state.grad and (x.requires_grad or result.requires_grad)
     if x._data is not None and not is_recorded:
         write(x, name, result)
@@ -46,7 +46,7 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
     if x.op is None or isinstance(x.op, (Movement, ops.TupleGetItem)):
         raise recorded(x, name)
     if result.shape != x.shape:
-        write(x, name, result)  # which says so
+        write(x, name, result)  # raises the error
     if not is_recorded and state.trace is not None:
         result = result.clone()
         state.trace.overwritten(x.node, f"the result of {x.op.name}")
@@ -56,7 +56,7 @@ def _becomes(x: Tensor, name: str, result: Any) -> Tensor:
 
 
 def _in_place(compute: Callable[..., Tensor], name: str | None = None) -> Callable[..., Tensor]:
-    """The method that changes a tensor to what `compute` returns for it."""
+    """Return the method that changes a tensor to the result of `compute`."""
     called = f"{name or compute.__name__}_"
 
     @functools.wraps(compute)
@@ -70,7 +70,7 @@ def _in_place(compute: Callable[..., Tensor], name: str | None = None) -> Callab
 
 
 class InPlaceMethods:
-    """Methods of Tensor, as PyTorch has them; each returns the tensor."""
+    """Methods of Tensor with PyTorch's names; each returns the tensor."""
 
     abs_ = _in_place(ops.abs)
     addcdiv_ = _in_place(ops.addcdiv)
@@ -113,13 +113,13 @@ class InPlaceMethods:
         return _becomes(self, "sub_", ops.subtract(self, other if alpha == 1 else other * alpha))
 
     def copy_(self: Tensor, source: Operand, non_blocking: bool = False) -> Tensor:
-        """Give the tensor the elements of `source`, a Tensor, array or number that broadcasts, in
-        its own dtype and on its device. `non_blocking` is accepted and has no effect."""
+        """Set the elements to those of `source`, a Tensor, an array or a number that broadcasts.
+        The tensor keeps its dtype and device. `non_blocking` is accepted and has no effect."""
         values = source.to(self.device) if isinstance(source, Tensor) else source
         return _becomes(self, "copy_", as_source("copy_", self, values, self.shape))
 
     def fill_(self: Tensor, value: float) -> Tensor:
-        """Give all elements one `value`."""
+        """Set all elements to `value`."""
         return _becomes(self, "fill_", as_source("fill_", self, value, self.shape))
 
     def zero_(self: Tensor) -> Tensor:
@@ -147,6 +147,6 @@ class InPlaceMethods:
         return self
 
     def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
-        """Set whether the tensor, a leaf, gets a gradient, as `requires_grad` says."""
+        """Set whether the tensor, which must be a leaf, gets a gradient: `requires_grad`."""
         self.requires_grad = requires_grad
         return self

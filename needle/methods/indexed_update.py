@@ -1,4 +1,4 @@
-"""`x.at[key].set(value)`: assignment to a part of a Tensor, which returns a new Tensor."""
+"""`x.at[key].set(value)`: an assignment to a part of a Tensor that returns a new Tensor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..autograd.tensor import Tensor
 
 
 class At:
-    """x.at, which takes a key in brackets."""
+    """The object x.at, which takes a key in brackets."""
 
     __slots__ = ("_tensor",)
 
@@ -21,7 +21,8 @@ class At:
 
 
 class IndexUpdate:
-    """x.at[key], whose methods return a copy of x that differs at key; x stays as it is."""
+    """The object x.at[key]. Its methods return a copy of x that differs at key; x stays as it is.
+    """
 
     __slots__ = ("_key", "_tensor")
 
@@ -29,11 +30,12 @@ class IndexUpdate:
         self._tensor, self._key = tensor, key
 
     def get(self) -> Tensor:
-        """The elements x[key] themselves."""
+        """Return the elements x[key]."""
         return ops.getitem(self._tensor, self._key)
 
     def set(self, value: Any) -> Tensor:
-        """x with x[key] = value; the last value of an element that the key names repeatedly.
+        """Return a copy of x with x[key] = value. If the key names an element repeatedly, the last
+        value stays.
 
         >>> x = ndl.zeros(2, 2)
         >>> x.at[0, 1].set(3.0).numpy().tolist(), x.numpy().tolist()
@@ -42,7 +44,8 @@ class IndexUpdate:
         return ops.set_at(self._tensor, self._key, value)
 
     def add(self, value: Any) -> Tensor:
-        """x with `value` added to x[key], once for each time that the key names an element.
+        """Return a copy of x with `value` added to x[key], once for each time that the key names an
+        element.
 
         >>> ndl.zeros(3).at[[0, 0, 2]].add(1.0).numpy().tolist()
         [2.0, 0.0, 1.0]
@@ -50,13 +53,14 @@ class IndexUpdate:
         return ops.add_at(self._tensor, self._key, value)
 
     def multiply(self, value: Any) -> Tensor:
-        """x with x[key] multiplied by `value`, once for each time that the key names an element."""
+        """Return a copy of x with x[key] multiplied by `value`, once for each time that the key
+        names an element."""
         return ops.mul_at(self._tensor, self._key, value)
 
     def max(self, value: Any) -> Tensor:
-        """x with the larger of x[key] and `value` at key."""
+        """Return a copy of x with the larger of x[key] and `value` at the key."""
         return ops.max_at(self._tensor, self._key, value)
 
     def min(self, value: Any) -> Tensor:
-        """x with the smaller of x[key] and `value` at key."""
+        """Return a copy of x with the smaller of x[key] and `value` at the key."""
         return ops.min_at(self._tensor, self._key, value)

@@ -1,5 +1,5 @@
-"""Methods of Tensor that move, cut and choose elements. binding.py binds them; needle.ops documents
-what each does and raises."""
+"""Methods of Tensor that move, cut or choose elements. binding.py binds them; needle.ops documents
+their results and errors."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
@@ -17,31 +17,32 @@ from .indexed_update import At
 
 
 class IndexingMethods:
-    """Methods of Tensor, as PyTorch has them."""
+    """Methods of Tensor with PyTorch's names."""
 
     @property
     def at(self: Tensor) -> At:
-        """x.at[key].set(value), .add, .max and .min: copies of x that differ at key."""
+        """Copies of x that differ at a key: x.at[key].set(value), .add, .multiply, .max, .min."""
         return At(self)
 
     def __setitem__(self: Tensor, key: Any, value: Any) -> None:
         raise TypeError(
-            "elements of a Tensor are never assigned to: x[i] = v is x = x.at[i].set(v), for a "
+            "a Tensor does not allow x[i] = v: write x = x.at[i].set(v), or for a "
             "Parameter p.data = p.data.at[i].set(v) (NDArrays can be assigned to)"
         )
 
     @property
     def T(self: Tensor) -> Tensor:
-        """All axes in the opposite order, as NumPy's."""
+        """The tensor with all axes in the opposite order, as in NumPy."""
         return self if self.ndim < 2 else ops.permute(self, range(self.ndim)[::-1])
 
     @property
     def mT(self: Tensor) -> Tensor:
-        """The last two axes exchanged."""
+        """The tensor with its last two axes exchanged."""
         return ops.transpose(self)
 
     def t(self: Tensor) -> Tensor:
-        """The transpose of a matrix; a vector or a number as it is. ShapeError for more axes."""
+        """Return the transpose of a matrix; a vector or a number stays as it is. Raises ShapeError
+        for more axes."""
         if self.ndim > 2:
             raise ShapeError(f"t: shape {self.shape} has more than two axes; use mT or permute")
         return self.T
@@ -65,15 +66,15 @@ class IndexingMethods:
         return ops.ravel(self)
 
     def view_as(self: Tensor, other: Tensor) -> Tensor:
-        """`reshape` to the shape of `other`."""
+        """Return the tensor reshaped to the shape of `other`."""
         return ops.reshape(self, other.shape)
 
     def nelement(self: Tensor) -> int:
-        """`numel`."""
+        """Return the number of elements, as `numel` does."""
         return self.numel()
 
     def ndimension(self: Tensor) -> int:
-        """`ndim`."""
+        """Return the number of axes, `ndim`."""
         return self.ndim
 
     def take(self: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
@@ -109,15 +110,16 @@ class IndexingMethods:
         return ops.unique(self, return_inverse, return_counts, axis)
 
     def view(self: Tensor, *shape: Any) -> Tensor:
-        """`reshape` to `shape`. Where the elements have to be copied for it, this copies them."""
+        """Return the tensor reshaped to `shape`, as `reshape` does. Elements are copied if
+        necessary."""
         return ops.reshape(self, shape)
 
     def reshape_as(self: Tensor, other: Tensor) -> Tensor:
-        """`reshape` to the shape of `other`."""
+        """Return the tensor reshaped to the shape of `other`."""
         return ops.reshape(self, other.shape)
 
     def expand_as(self: Tensor, other: Tensor) -> Tensor:
-        """`broadcast_to` the shape of `other`."""
+        """Return the tensor broadcast to the shape of `other`."""
         return ops.broadcast_to(self, other.shape)
 
     def squeeze(self: Tensor, axes: Axes = None) -> Tensor:
@@ -165,7 +167,8 @@ class IndexingMethods:
         return ops.roll(self, shifts, axes)
 
     def split(self: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-        """Parts of these sizes along `axis`, or of one size (PyTorch's split): ops.split_sizes."""
+        """Return parts along `axis` of these `sizes`, or of one size, as `needle.ops.split_sizes`
+        does (PyTorch's split)."""
         return ops.split_sizes(self, sizes, axis)
 
     def chunk(self: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
@@ -175,8 +178,8 @@ class IndexingMethods:
         return ops.unbind(self, axis)
 
     def unfold(self: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
-        """All windows of `size` elements along `axis`, `step` apart: ops.windows (ops.unfold is of
-        images)."""
+        """Return all windows of `size` elements along `axis`, `step` apart, as `needle.ops.windows`
+        does. (`needle.ops.unfold` is for images.)"""
         return ops.windows(self, axis, size, step)
 
     def diagonal(self: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:

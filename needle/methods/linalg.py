@@ -1,5 +1,5 @@
 """Methods of Tensor for products of vectors and matrices. binding.py binds them; needle.ops and
-needle.linalg document what each does and raises."""
+needle.linalg document their results and errors."""
 
 # mypy: disable-error-code="misc"
 # Each `self` is an instance of the class that the function is bound to.
@@ -15,7 +15,7 @@ from . import unchecked_ops as ops
 
 
 class LinalgMethods:
-    """Methods of Tensor, as PyTorch has them."""
+    """Methods of Tensor with PyTorch's names."""
 
     mm = mv = ops.matmul
 
@@ -46,25 +46,25 @@ class LinalgMethods:
         return ops.norm(self, ord, axes, keepdims)
 
     def inverse(self: Tensor) -> Tensor:
-        """`needle.linalg.inv` of this tensor."""
+        """Return `needle.linalg.inv` of this tensor."""
         return linalg.inv(self)
 
     def pinverse(self: Tensor, rtol: float | None = None) -> Tensor:
-        """`needle.linalg.pinv` of this tensor, with the same rtol."""
+        """Return `needle.linalg.pinv` of this tensor, with the same `rtol`."""
         return linalg.pinv(self, rtol)
 
     def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-        """`needle.linalg.cholesky` of this tensor, with the same upper."""
+        """Return `needle.linalg.cholesky` of this tensor, with the same `upper`."""
         return linalg.cholesky(self, upper)
 
     def det(self: Tensor) -> Tensor:
-        """`needle.linalg.det` of this tensor."""
+        """Return `needle.linalg.det` of this tensor."""
         return linalg.det(self)
 
     def slogdet(self: Tensor) -> Any:
-        """`needle.linalg.slogdet` of this tensor."""
+        """Return `needle.linalg.slogdet` of this tensor."""
         return linalg.slogdet(self)
 
     def matrix_power(self: Tensor, n: int) -> Tensor:
-        """`needle.linalg.matrix_power` of this tensor: `n` times itself."""
+        """Return `needle.linalg.matrix_power` of this tensor: the product of `n` such factors."""
         return linalg.matrix_power(self, n)

@@ -1,4 +1,4 @@
-"""PyTorch's methods that make tensors like this one, and that ask about it. binding.py binds
+"""PyTorch's methods that create tensors like this one, or that describe it. binding.py binds
 them."""
 
 # mypy: disable-error-code="misc"
@@ -18,8 +18,7 @@ from . import unchecked_ops as ops
 
 
 def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The method that returns what `make` returns for a shape, in this tensor's dtype and on its
-    device."""
+    """Return a method that calls `make` for a shape, with this tensor's dtype and device."""
 
     def method(
         self: Tensor,
@@ -33,19 +32,21 @@ def _new(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     name = make.__name__
     method.__name__ = f"new_{name}"
-    method.__doc__ = f"`{name}` of `shape`; device, dtype and requires_grad as in `new_tensor`."
+    method.__doc__ = (
+        f"Return `{name}` of `shape`; `device`, `dtype` and `requires_grad` are as in `new_tensor`."
+    )
     return method
 
 
 class PyTorchMethods:
-    """Methods of Tensor, as PyTorch has them."""
+    """Methods of Tensor with PyTorch's names."""
 
     def type(self: Tensor, dtype: Any) -> Tensor:
-        """The elements as `dtype`, as `astype`."""
+        """Return the elements as `dtype`, as `astype` does."""
         return ops.cast(self, dtype)
 
     def type_as(self: Tensor, other: Tensor) -> Tensor:
-        """The elements in the dtype and on the device of `other`."""
+        """Return the elements in the dtype and on the device of `other`."""
         return self.to(other)
 
     def new_tensor(
@@ -56,8 +57,8 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """`needle.tensor` of `data` with this requires_grad, in the dtype and on the device of this
-        tensor (None), or those given."""
+        """Return `needle.tensor` of `data` with this `requires_grad`. `dtype` and `device` are by
+        default those of this tensor."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return tensors.tensor(data, requires_grad=requires_grad, **where)
 
@@ -74,30 +75,30 @@ class PyTorchMethods:
         dtype: Any = None,
         requires_grad: bool = False,
     ) -> Tensor:
-        """`full` of `shape` and `fill_value`; device, dtype and requires_grad as in
-        `new_tensor`."""
+        """Return `full` of `shape` and `fill_value`; `device`, `dtype` and `requires_grad` are as
+        in `new_tensor`."""
         where: dict[str, Any] = {"device": device or self.device, "dtype": dtype or self.dtype}
         return init.full(shape, fill_value, requires_grad=requires_grad, **where)
 
     def is_floating_point(self: Tensor) -> bool:
-        """Whether the dtype is floating."""
+        """Return whether the dtype is a floating dtype."""
         return is_floating(self.dtype)
 
     def is_contiguous(self: Tensor) -> bool:
-        """Whether the elements lie in order, without gaps."""
+        """Return whether the elements lie in order, without gaps."""
         return state.trace is not None or self.cached_data.is_compact
 
     def element_size(self: Tensor) -> int:
-        """The bytes of one element."""
+        """Return the number of bytes of one element."""
         return ITEMSIZE[self.dtype]
 
     @property
     def nbytes(self: Tensor) -> int:
-        """The bytes of all elements."""
+        """The number of bytes of all elements."""
         return self.numel() * self.element_size()
 
     def pin_memory(self: Tensor) -> Tensor:
-        """The tensor itself: memory is not pinned here."""
+        """Return the tensor itself: needle does not pin memory."""
         return self
 
     @property
@@ -112,7 +113,8 @@ class PyTorchMethods:
         atol: float = 1e-8,
         equal_nan: bool = False,
     ) -> Tensor:
-        """`needle.isclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
+        """Return `needle.isclose` of this tensor and `other`; `rtol`, `atol` and `equal_nan` are
+        passed on."""
         return tensors.isclose(self, other, rtol, atol, equal_nan)
 
     def allclose(
@@ -122,5 +124,6 @@ class PyTorchMethods:
         atol: float = 1e-8,
         equal_nan: bool = False,
     ) -> bool:
-        """`needle.allclose` of this tensor and `other`, with its rtol, atol and equal_nan."""
+        """Return `needle.allclose` of this tensor and `other`; `rtol`, `atol` and `equal_nan` are
+        passed on."""
         return tensors.allclose(self, other, rtol, atol, equal_nan)

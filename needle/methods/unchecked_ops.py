@@ -1,4 +1,4 @@
-"""The ops without checks of keywords, for Tensor's methods, which check their own."""
+"""The ops without keyword checks, for Tensor's methods, which check keywords themselves."""
 
 from typing import TYPE_CHECKING
 

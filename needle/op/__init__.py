@@ -1,8 +1,8 @@
-"""Op, the base of all ops, and all that the definition of an op needs.
+"""Op, the base class of all ops, and everything that the definition of an op needs.
 
 `base` has the class, its families (`Elementwise`, `Binary`, `Reduce`, `Movement`) and `register`;
-`signatures` the types in the signatures of rules, `samples` the descriptions of example inputs, and
-`subgraph` the functions of tensors that ops such as `Scan` have as attributes.
+`signatures` has the types in the signatures of rules, `samples` the descriptions of example inputs,
+and `subgraph` the functions of tensors that are attributes of ops such as `Scan`.
 """
 
 from ..autograd.shapes import Axes, Spec, normalize_axes, normalize_axis

@@ -1,8 +1,9 @@
-"""Op, the base of all ops. An op is one class: its methods are its rules, its fields attributes.
+"""Op, the base class of all ops. An op is one class: its methods are its rules, its fields its
+attributes.
 
-Rules are pure: nothing is stored on the op, so one op object may be used any number of times, by
-any number of threads, and gradients of gradients are right. Ops import no TVM: `emit_te` and `emit`
-get TVM's modules as an argument.
+The rules are pure. They store nothing on the op, so one op object may be used any number of times,
+by any number of threads, and the gradients of gradients are correct. Ops do not import TVM:
+`emit_te` and `emit` receive TVM's modules as an argument.
 """
 
 from __future__ import annotations
@@ -50,31 +51,31 @@ class Op:
     """
 
     name: ClassVar[str]
-    # The values that `gradient` reads (shapes and dtypes are always known): a subset of {"inputs",
-    # "output"}, or the indices of parts if the output is a tuple. All other values are freed as
-    # soon as nothing else refers to them.
+    # The values that `gradient` reads besides shapes and dtypes, which are always known: a subset
+    # of {"inputs", "output"}, or the indices of parts if the output is a tuple. Every other value
+    # is freed as soon as nothing refers to it.
     reads: ClassVar[frozenset[Any]] = frozenset()
     # True if the kernels accept inputs that `infer` refuses: eager calls then infer first. Other
     # ops compute at once, and call `infer` only to explain a kernel's error.
     infer_first: ClassVar[bool] = False
-    # True if the result may lie in the memory of an input, so that writes to one change the other.
+    # True if the result may share memory with an input, so that a write to one changes the other.
     may_share: ClassVar[bool] = False
-    # True if the op only regroups values (make_tuple, tuple_get_item): nothing to compute.
+    # True if the op only regroups values and computes nothing (make_tuple, tuple_get_item).
     structural: ClassVar[bool] = False
-    # True if the op moves or repeats elements and computes none: halves need not be widened for it.
+    # True if the op only moves or repeats elements: half-precision inputs need not be widened.
     moves: ClassVar[bool] = False
-    # True if values depend on the bits of operands: a reference takes them in their own dtype.
+    # True if the result depends on the bits of its operands: a reference keeps their dtype.
     reads_bits: ClassVar[bool] = False
-    # True if `gradient` compares inputs with the output, so that both must be of one computation.
+    # True if `gradient` compares inputs with the output: both must come from the same computation.
     compares: ClassVar[bool] = False
     # True if `gradient` of a tuple-valued op takes None for parts that no gradient reaches.
     partial_gradients: ClassVar[bool] = False
     # True if compiled code never fuses its kernel with others.
     opaque: ClassVar[bool] = False
-    # True if `emit_te` writes a kernel's loops as they shall be.
+    # True if `emit_te` writes a kernel's loops in their final form.
     scheduled: ClassVar[bool] = False
-    # True if the op runs bodies, which compiled code has kernels of (needle_tvm.frontend.loops): it
-    # has no `emit_te`.
+    # True if the op runs bodies, for which compiled code has kernels (needle_tvm.frontend.loops);
+    # such an op has no `emit_te`.
     has_bodies: ClassVar[bool] = False
     # False if `gradient` always raises an UnsupportedError.
     has_gradient: ClassVar[bool] = True
@@ -84,7 +85,8 @@ class Op:
     error_samples: ClassVar[Sequence[ErrorSample]] = ()
 
     def __eq__(self, other: object) -> bool:
-        """Whether class and attributes are equal; attributes of different types (2, 2.0) differ."""
+        """Return whether class and attributes are equal. Attributes of different types (2 and 2.0)
+        differ."""
         return type(self) is type(other) and self._key() == other._key()
 
     def __hash__(self) -> int:
@@ -94,7 +96,7 @@ class Op:
         return tuple([repr(getattr(self, f.name)) for f in dataclasses.fields(self)])  # type: ignore
 
     def keep(self, output: Any) -> Any:
-        """The part of the output to save for `gradient`."""
+        """Return the part of the output to save for `gradient`."""
         if "output" in self.reads:
             return output
         if type(output) is tuple and any(i in self.reads for i in range(len(output))):
@@ -106,38 +108,44 @@ class Op:
         return apply(self, inputs)
 
     def infer(self, *specs: Any) -> Spec | tuple[Spec, ...]:
-        """The Spec of the output from those of the inputs; a tuple of Specs for a tuple-valued op.
+        """Return the Spec of the output for inputs with these Specs; a tuple of Specs if the output
+        is a tuple.
 
-        Raises ShapeError or TypeError that names the op, the inputs and the rule they break.
+        Raises ShapeError or TypeError with the op, the inputs and the rule that they break.
         """
         raise NotImplementedError(f"{self.name}: infer is not defined")
 
     def decided(self, *specs: Any) -> Op:
-        """The same op for inputs whose extents depend on dims, with attributes that leave nothing
-        to decide by an extent, which `emit_te` cannot: no -1 in a shape, no end of a slice that is
-        cut off. Raises what `infer` raises."""
+        """Return the same op with attributes that do not depend on an extent, for inputs whose
+        extents depend on dims: `emit_te` cannot decide by an extent. The attributes then hold no -1
+        in a shape and no slice end that must be clipped. Raises what `infer` raises."""
         return self
 
     def index_ranges(self, *specs: Any) -> dict[int, tuple[int, int]]:
-        """For each input that holds indices, by its position: the least and largest valid index.
+        """Return the least and the largest valid index of each input that holds indices, by the
+        input's position.
 
-        Eager calls raise IndexError for others. Compiled functions check the inputs of a call.
+        Eager calls raise IndexError for other indices. Compiled functions check the inputs of a
+        call.
         """
         return {}
 
     def compute(self, *inputs: Any) -> NDArray | tuple[NDArray, ...]:
-        """The output NDArray (or a tuple of them) from input NDArrays, which it never writes to."""
+        """Return the output NDArray (or a tuple of them) from the input NDArrays. It never writes
+        to an input."""
         raise NotImplementedError(f"{self.name}: compute is not defined")
 
     def gradient(self, out_grad: Any, node: Any) -> Tensor | Gradients | None:
-        """The gradients for the inputs of `node`, the output Tensor, computed with Tensor ops.
+        """Return the gradients for the inputs of `node`, the output Tensor, computed with Tensor
+        ops.
 
-        For each input a Tensor of its shape and dtype, or None if no gradient flows back.
+        The gradient for an input is a Tensor of its shape and dtype, or None if no gradient flows
+        back.
         """
         raise NotImplementedError(f"{self.name}: gradient is not defined")
 
     def gradient_as_tuple(self, out_grad: Any, node: Any) -> Gradients:
-        """Like `gradient`, but always a tuple with one entry per input."""
+        """Return `gradient` as a tuple with one entry per input."""
         out: Any = self.gradient(out_grad, node)
         if type(out) is tuple:
             return out
@@ -145,17 +153,17 @@ class Op:
             return tuple(out)
         return (out,)
 
-    # An op that has kernels for its gradient defines
+    # An op with kernels for its gradient defines
     #     backward(self, out_grad, node)
-    # the twin of `gradient` on NDArrays, for gradients that are not differentiated again: `node` is
-    # the Node with `saved` and `output` as `reads` requests. The out_grad of a tuple-valued op has
-    # None for parts without a gradient. It returns a tuple with one entry per input, or
+    # the twin of `gradient` on NDArrays, for gradients that are not differentiated again. `node` is
+    # the Node with `saved` and `output` as `reads` requests. For a tuple-valued op, the out_grad is
+    # None for parts without a gradient. `backward` returns a tuple with one entry per input, or
     # NotImplemented for a case that it leaves to `gradient`. If the gradient is recorded or traced,
     # `gradient` is used; a property test checks that both give the same results.
     backward: ClassVar[Callable[..., ArrayGradients] | None] = None
 
     def emit_te(self, k: TeNamespace, *inputs: Any) -> TeTensor | tuple[TeTensor, ...]:
-        """The output te.Tensor (or a tuple of them) from input te.Tensors.
+        """Return the output te.Tensor (or a tuple of them) from input te.Tensors.
 
         `k` has TVM's te, topi and tirx, and `statements` for loops that are not expressions: it
         passes TVM's statement builder to a function and returns a statement for te.extern.
@@ -164,16 +172,16 @@ class Op:
 
     # An op that graph passes should recognise defines
     #     emit(self, r, *relax_exprs)
-    # with r = tvm.relax; it returns an expression, or None if this case has no equal operator.
+    # with r = tvm.relax. It returns an expression, or None if Relax has no equal operator.
     emit: ClassVar[Callable[..., Expr | None] | None] = None
 
-    # needle.onnx.emit says needle's own ops in ONNX; another op that should be exported defines
+    # needle.onnx.emit exports needle's own ops to ONNX. Another op to be exported defines
     #     emit_onnx(self, site, *values)
-    # with the `Site` and `Value`s of that package; it returns a Value, or a tuple of them.
+    # with the `Site` and `Value`s of that package. It returns a Value, or a tuple of them.
     emit_onnx: ClassVar[Callable[..., Any] | None] = None
 
     def reduction_length(self, *specs: Any) -> int:
-        """The number of terms that an output element sums; rounding errors grow with it."""
+        """Return the number of terms that an output element sums; rounding errors grow with it."""
         return 1
 
     # NumPy twin of `compute`: a ufunc, or a method.
@@ -181,8 +189,8 @@ class Op:
 
 
 def in_float32(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a `compute` of several steps: half-precision inputs are computed in float32
-    throughout, and the result is rounded once."""
+    """Decorate a `compute` of several steps: it computes half-precision inputs in float32
+    throughout and rounds the result once."""
 
     @functools.wraps(compute)
     def wrapped(self: Op, *inputs: Any) -> Any:
@@ -230,13 +238,14 @@ def register(cls: O) -> O:
 
 
 def remembered(cls: Callable[..., C]) -> Callable[..., C]:
-    """The constructor of an op, which gives the same object for the same attributes: ops hold no
-    state, and a small call spends much of its time on making one."""
+    """Return a constructor of the op that returns the same object for the same attributes. Ops
+    hold no state, and constructing them is a large part of the time of a small call."""
     return functools.lru_cache(maxsize=256, typed=True)(cls)
 
 
 class Elementwise(Op):
-    """One input, an output of the same shape. `floating` ops compute integers in float64."""
+    """An op with one input and an output of the same shape. If it is `floating`, integers give
+    float64."""
 
     floating: ClassVar[bool] = False
 
@@ -248,7 +257,7 @@ class Elementwise(Op):
 
 
 class Binary(Op):
-    """Two inputs with NumPy broadcasting and promotion."""
+    """An op with two inputs, with NumPy's broadcasting and promotion."""
 
     def infer(self, a: Spec, b: Spec) -> Spec:
         device = common_device(self.name, a, b)
@@ -260,7 +269,7 @@ class Binary(Op):
 
 
 class Reduce(Op):
-    """Axes (None: all) are removed, or reduced to extent 1 with keepdims."""
+    """An op that removes axes (None: all), or reduces them to extent 1 with `keepdims`."""
 
     # Fields of subclasses.
     axes: int | tuple[int, ...] | None
@@ -277,7 +286,7 @@ class Reduce(Op):
         return prod(x.shape[a] for a in normalize_axes(self.name, self.axes, x.ndim))
 
     def expand(self, reduced: Tensor, like: Tensor) -> Tensor:
-        """`reduced` with the reduced axes as extents of 1, to broadcast against `like`."""
+        """Return `reduced` with the reduced axes as extents of 1, to broadcast against `like`."""
         if self.keepdims:
             return reduced
         axes = normalize_axes(self.name, self.axes, like.ndim)
@@ -285,7 +294,7 @@ class Reduce(Op):
 
 
 class Movement(Op):
-    """Elements are moved or repeated, none is computed; subclasses define `shape_of`."""
+    """An op that only moves or repeats elements. Subclasses define `shape_of`."""
 
     moves = True
 
@@ -297,7 +306,7 @@ class Movement(Op):
 
 
 def unbroadcast(grad: Tensor, like: Tensor) -> Tensor:
-    """`grad` summed over the axes along which `like` was broadcast, in like's dtype."""
+    """Return `grad` summed over the axes along which `like` was broadcast, in like's dtype."""
     shape, target = grad.shape, like.shape
     if not same(shape, target):
         lead = len(shape) - len(target)

@@ -1,7 +1,7 @@
 """Descriptions of example inputs of ops; `needle.testing` draws their values.
 
-An op lists `samples` (inputs that it must compute correctly) and `error_samples` (inputs that it
-must refuse). They are plain data, so that importing needle draws no random numbers.
+An op lists `samples` (inputs that it must compute correctly) and `error_samples` (inputs for which
+it must raise an error). They are plain data, so importing needle draws no random numbers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ Shape = tuple[int, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Arg:
-    """One array: drawn uniformly from [low, high), all elements distinct.
+    """One array whose elements are distinct and drawn uniformly from [low, high).
 
-    dtype None means the dtype under test. Integers are drawn from the same range. `special`: values
-    outside that range are valid too, as NaN, infinities, negative zero and the least and largest
-    integers (false for indices and the like).
+    A `dtype` of None means the dtype under test. Integers are drawn from the same range. If
+    `special`, values outside the range are valid too: NaN, infinities, negative zero, and the least
+    and the largest integers. It is False for indices and the like.
     """
 
     shape: Shape
@@ -64,12 +64,12 @@ PAIRS: tuple[tuple[Shape, Shape], ...] = (
 
 
 def sample(*inputs: Any, **attributes: Any) -> Sample:
-    """A sample whose inputs are shapes or Args."""
+    """Return a sample whose inputs are shapes or Args."""
     return Sample(tuple(_arg(x) for x in inputs), attributes)
 
 
 def error(kind: type[Exception], match: str, /, *inputs: Any, **attributes: Any) -> ErrorSample:
-    """An error sample whose inputs are shapes or Args."""
+    """Return an error sample whose inputs are shapes or Args."""
     return ErrorSample(tuple(_arg(x) for x in inputs), kind, match, attributes)
 
 
@@ -80,14 +80,14 @@ def unary(
     gradient: bool = True,
     **attributes: Any,
 ) -> tuple[Sample, ...]:
-    """One-input samples over the usual shapes."""
+    """Return one-input samples over the usual shapes."""
     return tuple(Sample((Arg(shape, low, high),), attributes, gradient) for shape in shapes)
 
 
 def binary(
     low: float = -2.0, high: float = 2.0, low2: float | None = None, high2: float | None = None
 ) -> tuple[Sample, ...]:
-    """Two-input samples over broadcasting pairs; low2, high2 bound the second input."""
+    """Return two-input samples over broadcasting pairs; low2 and high2 bound the second input."""
     second = (low if low2 is None else low2, high if high2 is None else high2)
     return tuple(sample(Arg(a, low, high), Arg(b, *second)) for a, b in PAIRS)
 

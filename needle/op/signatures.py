@@ -33,10 +33,10 @@ __all__ = [
     "TeTensor",
 ]
 
-Array = TypeVar("Array", np.ndarray, NDArray)  # of helpers that `reference` and `compute` share
+Array = TypeVar("Array", np.ndarray, NDArray)  # for helpers that `reference` and `compute` share
 
-Extent: TypeAlias = "int | Expr"  # of an axis; compiled code also has symbolic ones
-# One entry per input: None where nothing flows back, a tuple for an input that is a tuple.
+Extent: TypeAlias = "int | Expr"  # of an axis; in compiled code, it may be symbolic
+# One entry per input: None if no gradient flows back, a tuple for an input that is a tuple.
 Gradients: TypeAlias = tuple[Tensor | tuple[Tensor | None, ...] | None, ...]
 ArrayGradients: TypeAlias = tuple[NDArray | tuple[NDArray | None, ...] | None, ...]
 
@@ -56,5 +56,5 @@ class TeNamespace(Protocol):
     tirx: ModuleType
 
     def statements(self, body: Callable[[Any], None]) -> Stmt:
-        """The loops that `body` writes with TVM's statement builder, for te.extern."""
+        """Return the loops that `body` writes with TVM's statement builder, for te.extern."""
         ...

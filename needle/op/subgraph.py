@@ -1,8 +1,8 @@
-"""Body: a pure function of tensors as data, the attribute of the ops that run one many times.
+"""Body: a pure function of tensors as data. It is an attribute of the ops that run it many times.
 
-A body numbers its values: first its inputs, then the result of each step. It is what a jaxpr is to
-JAX (https://docs.jax.dev/en/latest/jaxpr.html), without nested scopes: everything that the function
-read from its surroundings is an input.
+A body numbers its values: first its inputs, then the result of each step. It corresponds to a jaxpr
+in JAX (https://docs.jax.dev/en/latest/jaxpr.html), without nested scopes: every value that the
+function read from its surroundings is an input.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from ..sizes.dims import Expression
 from ..sizes.extents import replaced, same
 from .base import Op
 
-Run = Callable[[Op, tuple[Any, ...]], Any]  # an op's result from values
+Run = Callable[[Op, tuple[Any, ...]], Any]  # computes an op's result from values
 
 
 def reference_of(op: OpRules, given: tuple[Any, ...]) -> Any:
-    """The result of an op's NumPy twin, or of `compute` on the NumPy device if it has none."""
+    """Return the result of an op's NumPy twin. An op without a twin runs `compute` on the NumPy
+    device."""
     if op.reference is not None:
         return op.reference(*given)
     made = op.compute(*_mapped(lambda x: NDArray(x, device=cpu_numpy()), given))
@@ -42,7 +43,7 @@ R = TypeVar("R")
 
 
 class Step(NamedTuple):
-    """One application of an op: to values by their numbers."""
+    """One application of an op to values, which `inputs` names by their numbers."""
 
     op: Op
     inputs: tuple[int, ...]
@@ -50,7 +51,8 @@ class Step(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """`outputs` are numbers of values: of `inputs`, or of the results of `steps`."""
+    """A function whose `outputs` are numbers of values: of `inputs`, or of the results of `steps`.
+    """
 
     inputs: tuple[Spec, ...]
     steps: tuple[Step, ...]
@@ -63,7 +65,7 @@ class Body:
         return hash(repr(self))
 
     def __repr__(self) -> str:
-        """A short text that is the same for equal bodies, and differs for others."""
+        """Return a short text that is the same for equal bodies and differs for others."""
         text: str | None = self.__dict__.get("_text")
         if text is None:
             specs = [(spec.shape, spec.dtype) for spec in self.inputs]
@@ -74,8 +76,8 @@ class Body:
 
     @property
     def is_plain(self) -> bool:
-        """Whether equal texts mean equal bodies: there are no sizes of dims, which have names, and
-        no ops of others, whose attributes may have any text."""
+        """Whether equal texts mean equal bodies. This is so without dims, which have names, and
+        without ops from outside needle, whose attributes may have any text."""
         known: bool | None = self.__dict__.get("_is_plain")
         if known is None:
             sizes: list[Expression] = []
@@ -90,12 +92,12 @@ class Body:
         return len(self.inputs) + len(self.steps)
 
     def numbered(self) -> Iterable[tuple[int, Step]]:
-        """The steps with the numbers of their results."""
+        """Return the steps with the numbers of their results."""
         return enumerate(self.steps, len(self.inputs))
 
     def specs(self, given: Sequence[Spec] | None = None) -> list[Any]:
-        """The Spec of each value, for inputs like `given`; a tuple of Specs for a tuple. Raises the
-        errors of `infer`."""
+        """Return the Spec of each value for inputs like `given`, a tuple of Specs for a tuple.
+        Raises the errors of `infer`."""
         found: list[Any] = list(self.inputs if given is None else given)
         for step in self.steps:
             found.append(step.op.infer(*[found[i] for i in step.inputs]))
@@ -107,7 +109,7 @@ class Body:
 
     @property
     def has_gradient(self) -> bool:
-        """Whether all steps have one, those of bodies in it too."""
+        """Whether all steps have a gradient, including the steps of nested bodies."""
         return all(
             step.op.has_gradient
             and all(x.has_gradient for x in vars(step.op).values() if isinstance(x, Body))
@@ -115,14 +117,14 @@ class Body:
         )
 
     def reduction_length(self, given: Sequence[Spec]) -> int:
-        """The number of terms that the sums of all steps have together, at least 1."""
+        """Return the number of terms in the sums of all steps together, at least 1."""
         found = self.specs(given)
         terms = [s.op.reduction_length(*[found[i] for i in s.inputs]) for s in self.steps]
         return max(1, sum(terms))
 
     def evaluated(self, inputs: Sequence[Any], run: Run) -> Any:
-        """The outputs, each step's result being run(op, inputs). A value is dropped when no later
-        step reads it."""
+        """Return the outputs, where run(op, inputs) computes the result of each step. A value is
+        dropped after the last step that reads it."""
         values: list[Any] = list(inputs)
         for (op, given), dead in self._program():
             values.append(run(op, tuple([values[i] for i in given])))
@@ -131,7 +133,7 @@ class Body:
         return [values[number] for number in self.outputs]
 
     def _program(self) -> list[tuple[Step, list[int]]]:
-        """The steps with the values that each is the last to read."""
+        """Return each step with the values that no later step or output reads."""
         found: list[tuple[Step, list[int]]] | None = self.__dict__.get("_steps")
         if found is None:
             found = list(zip(self.steps, self._last_reads(), strict=True))
@@ -139,12 +141,12 @@ class Body:
         return found
 
     def compute(self, inputs: Sequence[Any]) -> list[Any]:
-        """The outputs as NDArrays, from NDArrays."""
+        """Return the outputs as NDArrays, computed from NDArrays."""
         found: list[Any] = self.evaluated(inputs, lambda op, given: op.compute(*given))
         return found
 
     def _last_reads(self) -> list[list[int]]:
-        """For each step, the values that it is the last to read, outputs apart."""
+        """Return for each step the values that no later step reads, without the outputs."""
         seen = set(self.outputs)
         found = []
         for step in reversed(self.steps):
@@ -154,7 +156,7 @@ class Body:
         return found[::-1]
 
     def needed(self, outputs: Iterable[int]) -> set[int]:
-        """The values that these depend on, with themselves."""
+        """Return the values that `outputs` depend on, including `outputs`."""
         found = set(outputs)
         for number, step in reversed(list(self.numbered())):
             if number in found:
@@ -162,7 +164,7 @@ class Body:
         return found
 
     def reached(self, sources: Iterable[int]) -> set[int]:
-        """The values that depend on one of these, with these themselves."""
+        """Return the values that depend on `sources`, including `sources`."""
         found = set(sources)
         for number, step in self.numbered():
             if not found.isdisjoint(step.inputs):
@@ -170,8 +172,8 @@ class Body:
         return found
 
     def cut(self, inputs: Sequence[int], outputs: Sequence[int]) -> Body:
-        """The body that computes some values from others, which are its inputs. Everything that the
-        outputs depend on is among these or computed from them."""
+        """Return the body that computes the values `outputs` from the values `inputs`. Everything
+        that the outputs depend on must be among the inputs or computed from them."""
         specs = self.specs()
         place = {number: at for at, number in enumerate(inputs)}
         wanted, pending = set(outputs), list(reversed(list(self.numbered())))
@@ -199,8 +201,8 @@ def _is_plain(op: Op) -> bool:
 
 
 def remembered(function: Callable[..., R]) -> Callable[..., R]:
-    """Keep the results of a function of an op with bodies, or of a body, and of other values that
-    can be hashed: eager code runs the same loops again and again."""
+    """Cache the results of a function of an op with bodies, or of a body, and of other hashable
+    values: eager code runs the same loops again and again."""
     kept = functools.lru_cache(maxsize=256)(function)
 
     @functools.wraps(function)
@@ -217,9 +219,9 @@ def body_of(
     alias: Mapping[Any, Any],
     detach: Op | None = None,
 ) -> Body:
-    """The body of traced nodes: `order` has those between inputs and outputs, in order of
-    computing; a node in `alias` stands for another. `detach` comes behind what was computed without
-    a gradient from values that have one."""
+    """Return the body of traced nodes. `order` has the nodes between inputs and outputs in the
+    order of their computation; a node in `alias` stands for another. `detach` is applied to results
+    computed without a gradient from values that have one."""
     place = {node: number for number, node in enumerate(inputs)}
     steps: list[Step] = []
     reached = {node for node in inputs if node.requires_grad}  # by the gradients of steps
@@ -247,10 +249,10 @@ def body_of(
 
 
 def same_spec(a: Spec, b: Spec) -> bool:
-    """Whether shape and dtype are equal."""
+    """Return whether shape and dtype are equal."""
     return a.dtype == b.dtype and same(a.shape, b.shape)
 
 
 def without(numbers: Iterable[int], others: Collection[int]) -> list[int]:
-    """`numbers` that are not among `others`, in order."""
+    """Return the `numbers` that are not among `others`, in order."""
     return [number for number in numbers if number not in others]

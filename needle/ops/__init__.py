@@ -31,7 +31,7 @@ from ..op import REGISTRY, Op, register
 
 
 def _defined(module: ModuleType) -> dict[str, Any]:
-    """The public names that a file defines, and their values."""
+    """Return the public names that a file defines, and their values."""
 
     def own(value: Any) -> bool:
         if isinstance(value, Op):
@@ -46,7 +46,7 @@ _FILES = [file.name for file in pkgutil.iter_modules(__path__) if file.name[0] !
 # Import all files first: an import binds the file's name here, and `softmax` must be the function.
 _NAMES = {file: _defined(importlib.import_module(f"{__name__}.{file}")) for file in _FILES}
 
-# The same names without checks of keywords, for Tensor's methods, which check their own.
+# The same names without keyword checks, for Tensor's methods, which check keywords themselves.
 unchecked = SimpleNamespace(**{n: v for names in _NAMES.values() for n, v in names.items()})
 
 for _names in _NAMES.values():

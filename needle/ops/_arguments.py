@@ -1,4 +1,4 @@
-"""Checks of arguments of functions that are made of several ops."""
+"""Checks of arguments for functions composed of several ops."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from .shape import broadcast_to
 
 
 def check_tensors(name: str, **inputs: Any) -> None:
-    """TypeError unless all inputs are Tensors."""
+    """Raise TypeError unless all inputs are Tensors."""
     for what, x in inputs.items():
         if not isinstance(x, Tensor):
             raise TypeError(f"{name}: {what} is a {type(x).__name__}, not a Tensor")
 
 
 def as_source(name: str, a: Tensor, source: Any, shape: Sequence[int]) -> Tensor:
-    """What is put into `a`, a Tensor or a number: in a's dtype, broadcast to `shape`. ShapeError if
-    it does not, TypeError for anything else."""
+    """Return `source`, a Tensor or a number to put into `a`, in a's dtype and broadcast to `shape`.
+    Raises ShapeError if it does not broadcast, TypeError for anything else."""
     if isinstance(source, (bool, int, float, np.generic)):
         value = source.item() if isinstance(source, np.generic) else source
         source = make_const(full((), value_in(name, value, a.dtype), a.dtype, a.device))

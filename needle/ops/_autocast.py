@@ -1,4 +1,4 @@
-"""autocast: the dtypes in which ops compute, chosen op by op, as torch.autocast does."""
+"""autocast: the dtypes in which ops compute, chosen for each op as in torch.autocast."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .elementwise import Cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Ops that compute float32 inputs in the lower dtype: products, which it makes faster.
+# Ops that compute float32 inputs in the lower dtype: products, which become faster.
 LOW = frozenset(("matmul", "grouped_matmul", "conv", "conv_input", "conv_weight"))
-# Ops that compute the lower dtype's inputs in float32: normalizations, reductions, what losses are
-# made of, and functions whose results need its range. These are the lists of torch.autocast for
-# GPUs; on CPUs PyTorch leaves many of them in the dtype of their inputs.
+# Ops that compute the lower dtype's inputs in float32: normalizations, reductions, the ops of
+# losses, and functions whose results need float32's range. These are the lists of torch.autocast
+# for GPUs; on CPUs, PyTorch leaves many of them in the dtype of their inputs.
 WIDE = frozenset(
     (
         *("layer_norm", "group_norm", "batch_norm_train", "normalize"),
@@ -31,7 +31,7 @@ WIDE = frozenset(
 
 
 class _Caster:
-    """Casts the inputs of ops, for one lower dtype."""
+    """The casts of ops' inputs for one lower dtype."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
@@ -40,14 +40,14 @@ class _Caster:
         return f"autocast({self.dtype!r})"
 
     def cast(self, op: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The inputs in the dtype in which `op` computes; float64 and integers stay."""
+        """Return the inputs in the dtype in which `op` computes. float64 and integers stay."""
         name = op.name
         if name in LOW:
             return self.lowered(inputs)
         return tuple([self._to(x, "float32", HALVES) for x in inputs]) if name in WIDE else inputs
 
     def lowered(self, inputs: Iterable[Any]) -> tuple[Any, ...]:
-        """The inputs of a product."""
+        """Return the inputs of a product in the lower dtype."""
         return tuple([self._to(x, self.dtype, ("float32", *HALVES)) for x in inputs])
 
     def _to(self, x: Any, dtype: str, kinds: tuple[str, ...]) -> Any:
@@ -60,15 +60,15 @@ _CASTERS = {dtype: _Caster(dtype) for dtype in HALVES}
 
 
 class autocast:
-    """Context manager and decorator in which this thread's ops choose their dtypes: products
+    """A context manager and decorator that lets this thread's ops choose their dtypes. Products
     (linear layers, convolutions, attention, matmul and einsum) compute in `dtype`, "bfloat16" or
-    "float16", while normalizations, softmax, losses and reductions compute in float32. float64
-    stays. With enabled=False nothing is cast, also within another autocast.
+    "float16"; normalizations, softmax, losses and reductions compute in float32. float64 stays.
+    With `enabled` False nothing is cast, even within another autocast.
 
-    Weights stay float32 and get float32 gradients. Let it hold the forward pass and the loss; a
+    Weights stay float32 and get float32 gradients. Put the forward pass and the loss inside; a
     backward pass is never cast, and uses the dtypes of the forward pass. Recurrent layers compute
-    their steps in float32. Traces record the casts, so compiled code computes them. TypeError for
-    another dtype.
+    their steps in float32. Traces record the casts, so compiled code computes them too. Raises
+    TypeError for another dtype.
 
     >>> layer, x = nn.Linear(3, 4), ndl.ones(2, 3)
     >>> with ndl.autocast("bfloat16"):

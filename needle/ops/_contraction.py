@@ -1,8 +1,8 @@
-"""Sums of products as a list of ops: which pair of operands is contracted first, and how.
+"""Sums of products as a list of ops: the order in which operands are contracted, and the ops.
 
-A contraction of two operands is one matmul: shared labels that the result keeps are its batch,
-shared labels that are summed its inner axis. Both operands are permuted and reshaped to that form.
-The list depends on shapes alone, so that a caller may keep it.
+A contraction of two operands is one matmul. Shared labels that the result keeps are its batch axes;
+shared labels that are summed are its inner axis. Both operands are permuted and reshaped to that
+form. The list depends only on shapes, so a caller may keep it.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from .reduce import Summation
 from .reorder import diagonal
 from .shape import Permute, Reshape
 
-# Functions of one or two tensors, and the places of these among the operands and earlier results.
-# The last result is that of the program.
+# Functions of one or two tensors, with the places of these tensors among the operands and the
+# earlier results. The last result is the program's result.
 Program = list[tuple[Callable[..., Tensor], tuple[int, ...]]]
 
-_GUESS = 256  # for a size that is not known, unless its largest value is smaller
+_GUESS = 256  # taken for an unknown size, unless its largest value is smaller
 
 
 def program(
     name: str, inputs: tuple[Labels, ...], output: Labels, shapes: tuple[Shape, ...], half: bool
 ) -> Program:
-    """The ops that sum the products over all labels that `output` lacks, for operands in half
-    precision or not. ShapeError for extents that do not fit."""
+    """Return the ops that sum the products over all labels that `output` lacks, for operands in
+    half precision (`half`) or not. Raises ShapeError for extents that do not fit."""
     run = _Builder(name, inputs, output, shapes, half)
     live = [run.simplified(at, _others(inputs, at)) for at in range(len(inputs))]
     for chosen in _path([run.labels[at] for at in live], output, run.extents):
@@ -53,15 +53,15 @@ def program(
 
 
 def _others(inputs: Sequence[Labels], at: int) -> set[Any]:
-    """The labels of all operands but one."""
+    """Return the labels of all operands but one."""
     return {label for i, labels in enumerate(inputs) if i != at for label in labels}
 
 
 def _path(
     inputs: Sequence[Labels], output: Labels, extents: dict[Any, Any]
 ) -> Iterable[tuple[int, ...]]:
-    """The operands that are contracted step by step, as NumPy's einsum_path gives them: they are
-    removed from the list, and the result comes to its end."""
+    """Return the operands to contract in each step, as NumPy's einsum_path does: a step removes
+    them from the list of operands and appends their result."""
     if len(inputs) < 3:
         return [tuple(range(len(inputs)))]
     if len(extents) > len(ascii_letters):
@@ -72,7 +72,7 @@ def _path(
         label: n if isinstance(n, int) else min(bounds_of(n)[1], _GUESS)
         for label, n in extents.items()
     }
-    # Arrays of these shapes that take no memory. An extent of 0 would make all orders alike.
+    # Arrays of these shapes that take no memory. An extent of 0 would make all orders cost 0.
     like = [np.broadcast_to(0.0, [sizes[label] or 1 for label in labels]) for labels in inputs]
     kind = "optimal" if len(inputs) <= 5 else "greedy"
     subscripts = f"{','.join(terms[:-1])}->{terms[-1]}"
@@ -81,8 +81,8 @@ def _path(
 
 
 class _Builder:
-    """The program as far as it is made. `labels` and `shapes` describe the values by their places;
-    a value with merged axes, which the next matmul reads, has those of its single axes."""
+    """A program under construction. `labels` and `shapes` describe the values by their places. For
+    a value with merged axes, which the next matmul reads, they describe the axes unmerged."""
 
     def __init__(
         self,
@@ -109,7 +109,8 @@ class _Builder:
                     )
 
     def add(self, function: Any, places: tuple[int, ...], labels: Iterable[Any]) -> int:
-        """The place of a function's result, whose axes are `labels`."""
+        """Add a function of the values at `places`, and return the place of its result, whose axes
+        are `labels`."""
         self.steps.append((function, places))
         self.labels.append(tuple(labels))
         self.shapes.append(self.shape(self.labels[-1]))
@@ -119,8 +120,8 @@ class _Builder:
         return tuple(self.extents[label] for label in labels)
 
     def simplified(self, at: int, others: Collection[Any]) -> int:
-        """An operand with each label once, without axes that broadcast, and without those that
-        nothing else has: these are summed."""
+        """Return the place of an operand with each label once, without axes that broadcast. Labels
+        that neither another operand nor the result has are summed."""
         labels, shape = self.labels[at], self.shapes[at]
         for label in dict.fromkeys(labels):
             if labels.count(label) > 1:
@@ -133,7 +134,8 @@ class _Builder:
         return self.summed(at, others)
 
     def diagonal(self, at: int, label: Any) -> int:
-        """A value whose axes of one label are the last axis, which has it once."""
+        """Return the place of the diagonal of a value along all axes of `label`. It is the last
+        axis of the result."""
         labels, shape = list(self.labels[at]), list(self.shapes[at])
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -154,7 +156,8 @@ class _Builder:
         return at
 
     def summed(self, at: int, kept: Collection[Any]) -> int:
-        """A value without the labels that neither `kept` nor the result have."""
+        """Return the place of a value summed over the labels that neither `kept` nor the result
+        have."""
         labels = self.labels[at]
         gone = [i for i, x in enumerate(labels) if x not in kept and x not in self.output]
         if not gone:
@@ -163,7 +166,8 @@ class _Builder:
         return self.add(Summation(tuple(gone)), (at,), rest)
 
     def arranged(self, at: int, groups: Sequence[Sequence[Any]]) -> int:
-        """A value with its axes in the order of groups, each of which becomes one axis."""
+        """Return the place of a value with its axes in the order of groups; each group of labels
+        becomes one axis."""
         order = [label for group in groups for label in group]
         labels = self.labels[at]
         if list(labels) != order:
@@ -174,7 +178,8 @@ class _Builder:
         return at
 
     def contracted(self, a: int, b: int, kept: Collection[Any]) -> int:
-        """The product of two values, summed over labels that neither `kept` nor the result have."""
+        """Return the place of the product of two values, summed over labels that neither `kept` nor
+        the result have."""
         a, b = (self.summed(at, {*kept, *self.labels[other]}) for at, other in ((a, b), (b, a)))
         first, second = self.labels[a], self.labels[b]
         shared = [label for label in first if label in second]
@@ -193,18 +198,19 @@ class _Builder:
         return self.product(a, b, left, inner, right)
 
     def ordered(self, labels: Iterable[Any]) -> list[Any]:
-        """Labels in the order of the result; those that it lacks stay behind the others."""
+        """Return the labels in the order of the result, followed by those that the result lacks."""
         place = {label: i for i, label in enumerate(self.output)}
         return sorted(labels, key=lambda label: place.get(label, len(place)))
 
     def comes_before(self, first: Iterable[Any], second: Iterable[Any]) -> bool:
-        """Whether the result has one of the first labels before all of the second. False if it has
-        none of either: then a later contraction decides, for which any order is as good."""
+        """Return whether the result has one of the first labels before all of the second. Return
+        False if it lacks all labels of one group: a later contraction then decides the order."""
         places = [[i for i, x in enumerate(self.output) if x in group] for group in (first, second)]
         return all(places) and min(places[0]) < min(places[1])
 
     def multiplied(self, a: int, b: int, order: Sequence[Any]) -> int:
-        """The elementwise product, with axes of extent 1 for labels that one of them lacks."""
+        """Return the place of the elementwise product, with axes of extent 1 for labels that one of
+        the two values lacks."""
         sides = []
         for at in (a, b):
             own = self.labels[at]
@@ -216,8 +222,8 @@ class _Builder:
         return self.add(MULTIPLY, tuple(sides), order)
 
     def dot(self, a: int, b: int, batch: Sequence[Any], inner: Sequence[Any]) -> int:
-        """The sums of products of operands that have the same labels."""
-        if self.half:  # a matmul rounds its sums alone, not each product
+        """Return the place of the sums of products of two values with the same labels."""
+        if self.half:  # a matmul rounds only its sums, not each product
             return self.batched(a, b, batch, (), inner, ())
         sides = [self.arranged(at, [[x] for x in (*batch, *inner)]) for at in (a, b)]
         return self.summed(self.add(MULTIPLY, tuple(sides), (*batch, *inner)), batch)
@@ -231,7 +237,7 @@ class _Builder:
         inner: Sequence[Any],
         right: Sequence[Any],
     ) -> int:
-        """A matmul for each index of the batch."""
+        """Return the place of a product by one matmul for each index of the batch."""
         alone = [[x] for x in batch]
         a = self.arranged(a, [*alone, left, inner])
         b = self.arranged(b, [*alone, inner, right])
@@ -241,13 +247,14 @@ class _Builder:
     def product(
         self, a: int, b: int, left: Sequence[Any], inner: Sequence[Any], right: Sequence[Any]
     ) -> int:
-        """One matmul, in which an operand of several axes keeps them as leading axes."""
+        """Return the place of a product by a single matmul, in which an operand of several axes
+        keeps them as leading axes."""
         if self.comes_before(right, left):
             a, b, left, right = b, a, right, left
         order = [x for x in self.output if x in left or x in right]
         between = order.index(right[0]) if right and right[0] in order else 0
         if 0 < between < len(left) and order == [*left[:between], *right, *left[between:]]:
-            # The result has b's labels among those of a: b is multiplied from the left.
+            # The result has b's labels among those of a, so b is multiplied from the left.
             outer, last = left[:between], left[between:]
             b = self.arranged(b, [right, inner])
             a = self.arranged(a, [*([x] for x in outer), inner, last])
@@ -259,11 +266,12 @@ class _Builder:
         return self.apart(at) if len(right) > 1 else at
 
     def apart(self, at: int) -> int:
-        """A matmul's result with merged axes as they were."""
+        """Return the place of a matmul's result with its merged axes split again."""
         return self.add(Reshape(self.shape(self.labels[at])), (at,), self.labels[at])
 
     def finish(self, at: int) -> None:
-        """The result's axes in order; at least one step, so that the last value is the result."""
+        """Add the steps that bring the result's axes into order; at least one step in all, so that
+        the last value is the result."""
         at = self.summed(at, ())
         if not self.steps or self.labels[at] != self.output:
             order = tuple(self.labels[at].index(label) for label in self.output)

@@ -29,7 +29,7 @@ class ConvOp(Op):
     reads = frozenset({"inputs"})
 
     def window(self, kernel: Sequence[Extent]) -> Window:
-        """The window geometry for a weight of shape `kernel`."""
+        """Return the window geometry for a weight of shape `kernel`."""
         pair = int(kernel[0]), int(kernel[1])
         return as_window(self.name, pair, self.stride, self.padding, self.dilation)
 
@@ -40,7 +40,8 @@ class ConvOp(Op):
         return {name: getattr(self, name) for name in names}
 
     def output(self, x: Shape, w: Shape) -> Shape4:
-        """The shape of conv(x, w) from those of x and w. ShapeError if they do not match."""
+        """Return the shape of conv(x, w) from the shapes of x and w. Raises ShapeError if they do
+        not match."""
         if self.groups < 1:
             raise ValueError(f"{self.name}: groups {self.groups} is below 1")
         (n, h, width, c), (_, _, inputs, outputs) = x, w
@@ -54,7 +55,8 @@ class ConvOp(Op):
         return n, rows, columns, outputs
 
     def target(self, a: Shape, b: Shape) -> Shape4:
-        """The op's output shape from its input shapes. ShapeError if they do not match."""
+        """Return the op's output shape from its input shapes. Raises ShapeError if they do not
+        match."""
         raise NotImplementedError(f"{self.name} defines no target")
 
     def infer(self, a: Spec, b: Spec) -> Spec:
@@ -67,19 +69,19 @@ class ConvOp(Op):
         return Spec(self.target(a.shape, b.shape), dtype, device)
 
 
-# On NDArrays. If the device has no kernel for the case, a convolution becomes a matmul of matrices
-# built for it, and its G groups the leading axis of a batched matmul.
+# Convolution on NDArrays. If the device has no kernel for a case, the convolution becomes a product
+# of matrices built for it, and its G groups are the leading axis of a batched matmul.
 
 
 def direct(a: NDArray, b: NDArray, groups: int) -> bool:
-    """Whether the device has a convolution kernel for these."""
+    """Return whether the device has a convolution kernel for these."""
     return groups == 1 and convolution.supported(a, b)
 
 
 def columns_of(x: NDArray, window: Window, counts: Sequence[int], groups: int) -> NDArray:
-    """The windows of x as one matrix per group: (G, N * rows * columns, kh * kw * C / G)."""
+    """Return the windows of x as one matrix per group: (G, N * rows * columns, kh * kw * C / G)."""
     n, _, _, c = x.shape
-    # Every element is read once per tap, so make them contiguous first.
+    # Each element is read once per tap, so make the elements contiguous first.
     x = pad(x, window).compact()
     seen = windows(x, window, counts)
     rows, inner = n * prod(counts), prod(window.kernel) * (c // groups)
@@ -90,7 +92,7 @@ def columns_of(x: NDArray, window: Window, counts: Sequence[int], groups: int) -
 
 
 def weights_of(w: NDArray, groups: int) -> NDArray:
-    """The weight as one matrix per group: (G, kh * kw * C / G, O / G)."""
+    """Return the weight as one matrix per group: (G, kh * kw * C / G, O / G)."""
     kh, kw, c, o = w.shape
     if groups == 1:
         return w.reshape((1, kh * kw * c, o))
@@ -99,7 +101,8 @@ def weights_of(w: NDArray, groups: int) -> NDArray:
 
 
 def rows_of(g: NDArray, groups: int) -> NDArray:
-    """Outputs (N, rows, columns, O) as one matrix per group: (G, N * rows * columns, O / G)."""
+    """Return outputs (N, rows, columns, O) as one matrix per group: (G, N * rows * columns, O / G).
+    """
     n, h, w, o = g.shape
     if groups == 1:
         return g.reshape((1, n * h * w, o))
@@ -116,7 +119,8 @@ def convolve(x: NDArray, w: NDArray, window: Window, counts: Pair, groups: int) 
 
 
 def mirrored(w: NDArray, groups: int) -> NDArray:
-    """The weight that convolves outputs back to inputs: taps reversed, channels exchanged."""
+    """Return the weight that convolves outputs back to inputs: taps reversed, channels
+    exchanged."""
     kh, kw, c, o = w.shape
     w = w.flip((0, 1)).reshape((kh, kw, c, groups, o // groups))
     return w.permute((0, 1, 4, 3, 2)).reshape((kh, kw, o // groups, groups * c))

@@ -2,11 +2,11 @@
 
 Along one axis with stride s, result `q * s + r` of the unpadded transposed convolution is the sum
 over t of g[q - t] w[t * s + r]. So the s results of block q are the output channels of a dense
-convolution, which a permutation lays out (Shi et al., "Real-time single image and video
+convolution. A permutation puts them side by side (Shi et al., "Real-time single image and video
 super-resolution", 2016), and a slice applies the padding.
 
-If s does not divide the kernel, that convolution multiplies zeros. Few results of a block then have
-a convolution each, with the taps that they need.
+If s does not divide the kernel, that convolution multiplies zeros. If a block has few results, each
+result then gets its own convolution, with only the taps that it needs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ._windows import Pair, Window
 
 
 class Axis(NamedTuple):
-    """One axis of the convolution into blocks."""
+    """One axis of the convolution that computes blocks of results."""
 
     stride: int
     kernel: int
-    taps: int  # of the convolution: the kernel has `taps * stride` with zeros behind
+    taps: int  # of the convolution; the kernel, padded with zeros, has `taps * stride` elements
     dilation: int
-    before: int  # zeros before the input, and after it
-    after: int
+    before: int  # zeros before the input
+    after: int  # zeros after the input
     blocks: int
-    begin: int  # of the result in the blocks laid out
+    begin: int  # of the result within the blocks, side by side
     size: int  # of the result
 
 
@@ -40,15 +40,15 @@ _MOST_PHASES = 4
 
 
 def axes_of(g: Sequence[Extent], window: Window, size: Pair) -> Axes | None:
-    """Both axes for outputs of shape `g`; None if `axis_of` one is."""
+    """Return both axes for outputs of shape `g`, or None if `axis_of` returns None for one."""
     high, wide = (axis_of(*each) for each in zip(g[1:3], size, *window, strict=True))
     return None if high is None or wide is None else (high, wide)
 
 
 def axis_of(n: Extent, m: Extent, k: int, s: int, p: int, d: int) -> Axis | None:
-    """The axis along which `n` elements become `m` by a kernel of `k`, stride `s`, padding `p` and
-    dilation `d`. None if extents are symbolic, if there are a stride and a dilation, or if padding
-    cuts off more than the first and the last blocks."""
+    """Return the axis along which `n` elements become `m` by a kernel of `k`, stride `s`, padding
+    `p` and dilation `d`. Return None if extents are symbolic, if both stride and dilation are above
+    1, or if the padding cuts off more than the first and the last block."""
     if not (is_known(n) and is_known(m)) or (s > 1 and d > 1):
         return None
     taps = -(-k // s)
@@ -60,13 +60,14 @@ def axis_of(n: Extent, m: Extent, k: int, s: int, p: int, d: int) -> Axis | None
 
 
 def is_known(n: Extent) -> bool:
-    """Whether an extent is a number above 0."""
+    """Return whether an extent is a number above 0."""
     value = getattr(n, "value", n)
     return isinstance(value, int) and value > 0
 
 
 def emit(r: ModuleType, g: Expr, w: Expr, axes: Axes, groups: int) -> Expr | None:
-    """The transposed convolution of g (N, rows, columns, O) with w (kh, kw, C / groups, O)."""
+    """Return the transposed convolution of g (N, rows, columns, O) with w (kh, kw, C / groups,
+    O)."""
     (high, wide), op = axes, r.op
     *_, each, outputs = (int(n) for n in w.ty.shape)
     batch, channels = g.ty.shape[0], each * groups
@@ -88,7 +89,8 @@ def emit(r: ModuleType, g: Expr, w: Expr, axes: Axes, groups: int) -> Expr | Non
 
 
 def _conv(r: ModuleType, g: Expr, w: Expr, axes: Axes, taps: Pair, groups: int) -> Expr:
-    """The convolution of g with weights of so many taps, which gives a result for each block."""
+    """Return the convolution of g with weights of this number of taps, which gives a result for
+    each block."""
     lacking = [axis.dilation * (axis.taps - n) for axis, n in zip(axes, taps, strict=True)]
     before = [axis.before - n for axis, n in zip(axes, lacking, strict=True)]
     return r.op.nn.conv2d(
@@ -103,10 +105,10 @@ def _conv(r: ModuleType, g: Expr, w: Expr, axes: Axes, taps: Pair, groups: int) 
 
 
 def _in_phases(axes: Axes) -> bool:
-    """Whether each result of a block gets a convolution of its own."""
+    """Return whether each result of a block gets its own convolution."""
     uneven = any(axis.kernel % axis.stride for axis in axes)
     few = axes[0].stride * axes[1].stride <= _MOST_PHASES
-    # Each has a tap, and those with fewer taps than others no negative padding.
+    # Each result must have a tap, and those with fewer taps must not need negative padding.
     return (
         uneven
         and few
@@ -116,13 +118,13 @@ def _in_phases(axes: Axes) -> bool:
 
 
 def _phases(axes: Axes) -> Iterator[Pair]:
-    """The places of results in a block."""
+    """Return the places of the results in a block."""
     high, wide = axes
     return itertools.product(range(high.stride), range(wide.stride))
 
 
 def _phase(r: ModuleType, g: Expr, w: Expr, axes: Axes, at: Pair) -> Expr:
-    """The result at one place of every block."""
+    """Return the results at one place of all blocks."""
     op, ends = r.op, [axis.kernel for axis in axes]
     strides = [axis.stride for axis in axes]
     w = op.strided_slice(w, [0, 1], list(at), ends, strides, assume_inbound=True)
@@ -139,8 +141,8 @@ def _reversed(r: ModuleType, w: Expr, positions: Pair, taps: Sequence[int]) -> E
 
 
 def _weights(r: ModuleType, w: Expr, axes: Axes, groups: int) -> Expr:
-    """(kh, kw, C / groups, O) -> (taps, taps, O / groups, groups * stride * stride * C / groups),
-    taps reversed."""
+    """Return the weights (kh, kw, C / groups, O) as (taps, taps, O / groups, groups * stride *
+    stride * C / groups), with the taps reversed."""
     (high, wide), op = axes, r.op
     *_, each, outputs = (int(n) for n in w.ty.shape)
     more = [axis.taps * axis.stride - axis.kernel for axis in axes]

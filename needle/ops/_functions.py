@@ -1,5 +1,5 @@
-"""Functions of one or two elements as expressions, for `emit_te`: to the last few bits also near 0
-and for large quotients, where TVM's are not. `k` is that rule's argument."""
+"""Expressions for functions of one or two elements, for `emit_te` and its argument `k`. They are
+exact to the last few bits also near 0 and for large quotients, where TVM's functions are not."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from ..op.signatures import Expr, TeNamespace
 
 
 def fmod(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """The C library's fmod, which is exact for every quotient; TVM's own rounds the quotient."""
+    """Return the C library's fmod, which is exact for every quotient; TVM's own rounds the
+    quotient."""
     dtype = str(x.ty)
     return k.tirx.call_pure_extern(dtype, "fmod" if dtype == "float64" else "fmodf", x, y)
 
 
 def remainder(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """The remainder with the sign of y, exact also for large quotients."""
+    """Return the remainder with the sign of y, exact for large quotients too."""
     rest = fmod(k, x, y)
     return k.tirx.Select(_of_other_sign(k, rest, y), rest + y, rest)
 
 
 def _of_other_sign(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """Whether one of two numbers is below 0 and the other above."""
+    """Return whether one of two numbers is below 0 and the other above."""
     zero = k.tirx.const(0, str(x.ty))
     return k.tirx.any(k.tirx.all(x < zero, y > zero), k.tirx.all(x > zero, y < zero))
 
 
 def floor_divided(k: TeNamespace, x: Expr, y: Expr) -> Expr:
-    """The quotient that belongs to `remainder`, and not one off where `x / y` rounds up."""
+    """Return the floor of x / y that matches `remainder`, also where `x / y` itself rounds up."""
     zero, one = (k.tirx.const(value, str(x.ty)) for value in (0, 1))
     rest = fmod(k, x, y)
     quotient = (x - rest) / y
@@ -43,7 +44,7 @@ def _number(k: TeNamespace, like: Expr, value: float) -> Expr:
 
 
 def _series(k: TeNamespace, x: Expr, factors: list[float]) -> Expr:
-    """factors[0] + factors[1] * x + factors[2] * x * x + ..."""
+    """Return factors[0] + factors[1] * x + factors[2] * x * x + ..."""
     total = _number(k, x, factors[-1])
     for factor in reversed(factors[:-1]):
         total = total * x + _number(k, x, factor)
@@ -51,14 +52,15 @@ def _series(k: TeNamespace, x: Expr, factors: list[float]) -> Expr:
 
 
 def expm1(k: TeNamespace, x: Expr) -> Expr:
-    """exp(x) - 1, near 0 by its series, in which nothing cancels."""
+    """Return exp(x) - 1; near 0 by its series, to avoid cancellation."""
     terms = 17 if str(x.ty) == "float64" else 9
     near = x * _series(k, x, [1 / math.factorial(i + 1) for i in range(terms)])
     return k.tirx.Select(k.tirx.abs(x) < _number(k, x, 0.5), near, k.tirx.exp(x) - _number(k, x, 1))
 
 
 def log1p(k: TeNamespace, x: Expr) -> Expr:
-    """log(1 + x), near 0 as twice the inverse hyperbolic tangent of x / (2 + x), by its series."""
+    """Return log(1 + x); near 0 by the series of twice the inverse hyperbolic tangent of
+    x / (2 + x)."""
     terms = 14 if str(x.ty) == "float64" else 6
     ratio = x / (_number(k, x, 2) + x)
     near = ratio * _series(k, ratio * ratio, [2 / (2 * i + 1) for i in range(terms)])
@@ -95,12 +97,12 @@ def atanh(k: TeNamespace, x: Expr) -> Expr:
 
 
 def sinh(k: TeNamespace, x: Expr) -> Expr:
-    """(exp(x) - exp(-x)) / 2 by expm1, which keeps all digits near 0."""
+    """Return (exp(x) - exp(-x)) / 2 by expm1, which keeps all digits near 0."""
     half, limit = _number(k, x, 0.5), _number(k, x, 20)
 
     def of(x: Expr) -> Expr:
         above = expm1(k, x)
-        root = k.tirx.exp(x * half)  # the square of which may overflow
+        root = k.tirx.exp(x * half)  # its square may overflow
         near = half * (above + above / (above + _number(k, x, 1)))
         return k.tirx.Select(x > limit, half * root * root, near)
 
@@ -108,14 +110,14 @@ def sinh(k: TeNamespace, x: Expr) -> Expr:
 
 
 def cosh(k: TeNamespace, x: Expr) -> Expr:
-    """(exp(x) + exp(-x)) / 2, of which no part overflows."""
+    """Return (exp(x) + exp(-x)) / 2, without overflow in an intermediate result."""
     half = _number(k, x, 0.5)
     root = k.tirx.exp(k.tirx.abs(x) * half)
     return half * root * root + half / (root * root)
 
 
 def tanh(k: TeNamespace, x: Expr) -> Expr:
-    """tanh by expm1, which keeps all digits near 0."""
+    """Return tanh by expm1, which keeps all digits near 0."""
 
     def of(x: Expr) -> Expr:
         below = expm1(k, _number(k, x, -2) * x)

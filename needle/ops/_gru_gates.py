@@ -11,7 +11,7 @@ from .tuples import concat
 def gates_gradient(
     out_grad: Tensor, inputs: Tensor, states: Tensor, h: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients for the inputs of `gru_gates` from that for h'."""
+    """Return the gradients for the inputs of `gru_gates` from the gradient for h'."""
     width = h.shape[1]
     gates = sigmoid(inputs[:, : 2 * width] + states[:, : 2 * width])
     r, z, own = gates[:, :width], gates[:, width:], states[:, 2 * width :]
@@ -24,7 +24,7 @@ def gates_gradient(
 def gates_backward(
     out_grad: NDArray, inputs: NDArray, states: NDArray, h: NDArray
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """`gates_gradient` on arrays."""
+    """Return the result of `gates_gradient`, computed on arrays."""
     width = h.shape[1]
     gates = (inputs[:, : 2 * width] + states[:, : 2 * width]).sigmoid()
     r, z, own = gates[:, :width], gates[:, width:], states[:, 2 * width :]

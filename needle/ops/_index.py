@@ -1,4 +1,4 @@
-"""What ops that take elements from positions, or put them there, have in common."""
+"""The common part of ops that take elements from positions, or put elements there."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..op.samples import Arg
 from ..op.signatures import Expr, Extent, Stmt, TeNamespace, TeTensor
 from . import _te
 
-# What an element at a position becomes: the last of those put there, their sum with the old
-# element or the product, or the largest or least of all.
+# The new element at a position: the last element put there, the sum or the product of the old
+# element and all elements put there, or the largest or smallest of them.
 HOW = ("set", "add", "mul", "max", "min")
 
 # Adjacent elements that one task handles at once: enough for vectors, few enough to share the work.
-# Where nothing else divides it, they are fewer, down to a few cache lines.
+# If no other axis divides the work, they are fewer, down to a few cache lines.
 _COLUMNS, _FEW_COLUMNS = 256, 32
-# Elements that one task copies.
+# Number of elements that one task copies.
 _PIECE = 1 << 14
 
-# Annotation of loops that copy an input before anything else is written there. Code that writes
-# over its input leaves them out.
+# Annotation of loops that copy an input before the output is written. Code that writes over its
+# input omits these loops.
 COPIED = "needle.copied"
 
 
@@ -37,21 +37,21 @@ class Index(Op):
     reads = frozenset({"inputs"})  # the index
 
     def at(self, k: TeNamespace, index: TeTensor, i: Sequence[Expr], n: Extent) -> Expr:
-        """For emit_te: the position along an axis of extent n that index[i] names, clamped, so that
-        memory beyond the tensor is never read."""
+        """Return, for `emit_te`, the position that index[i] names along an axis of extent n. It is
+        clamped, so that memory beyond the tensor is never read."""
         value = k.tirx.Cast("int64", index(*i))
         place = k.tirx.Select(value < 0, value + n, value)
         return k.tirx.max(k.tirx.min(place, n - 1), k.tirx.const(0, "int64"))
 
 
 def check_index(name: str, index: Spec) -> None:
-    """TypeError unless the index holds integers."""
+    """Raise TypeError unless the index holds integers."""
     if index.dtype not in INTEGER:
-        raise TypeError(f"{name}: the index is {index.dtype}, not of integers")
+        raise TypeError(f"{name}: the index is {index.dtype}; it must hold integers")
 
 
 def positions(*shape: int, low: int = 0, high: int = 3, dtype: str = "int64") -> Arg:
-    """An index among an op's samples."""
+    """Return an index for an op's samples."""
     return Arg(shape, low, high, dtype=dtype, special=False)
 
 
@@ -66,12 +66,12 @@ def put_te(
     name: str,
     each: bool = False,
 ) -> TeTensor:
-    """A copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
-    positions along `axis` that the index names; positions outside are skipped.
+    """Return a copy of `base` (None: zeros) of this shape, with the elements of `source` put at the
+    positions along `axis` that the index names. Positions out of range are skipped.
 
-    With `each` the index has the source's shape; otherwise that of its axes from `axis` on, whose
-    whole slices get one position each. Threads divide the other axes, so that what comes to one
-    position comes in the order of the index.
+    With `each`, the index has the source's shape. Without it, the index has the shape of the
+    source's axes from `axis` on that it replaces, and each position takes a whole slice. Threads
+    divide the other axes, so that elements for one position come in the order of the index.
     """
     end = axis + (1 if each else len(index.shape))
     dtype, extent = _te.dtype_of(source), shape[axis]
@@ -90,10 +90,10 @@ def put_te(
     blocks = k.tirx.floordiv(row + columns - 1, columns)
     total = outer * extent * row
     notes = {COPIED: 1} if base is not None else {}
-    alone = _te.is_one(outer * blocks)  # then one task puts all, after several have copied
+    alone = _te.is_one(outer * blocks)  # then several tasks copy, and after them one task puts all
 
     def element(at: Expr, place: Expr, j: Expr) -> list[Expr]:
-        """The place of an element in the result: in the axes before, at and behind `axis`."""
+        """Return the index of an element in the result: its axes before, at and behind `axis`."""
         return [*_te.unravel(k, at, shape[:axis]), place, *_te.unravel(k, j, shape[axis + 1 :])]
 
     def copy(s: Any, old: Any, out: Any, at: list[Expr]) -> None:

@@ -1,4 +1,4 @@
-"""Keys of basic indexing: ints, slices with any step, Ellipsis and None, as attributes of ops."""
+"""Keys of basic indexing as attributes of ops: ints, slices with any step, Ellipsis and None."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..sizes.extents import as_extent, is_symbolic
 
 
 class Range(NamedTuple):
-    """A slice as an attribute of an op (Python's own cannot be hashed before 3.12)."""
+    """A slice as an attribute of an op (Python's own slices are not hashable before 3.12)."""
 
     start: int | None = None
     stop: int | None = None
@@ -26,7 +26,7 @@ _WHOLE = Range()
 
 class Span(NamedTuple):
     """`length` positions along an axis, from `start` on in steps of `step`: a slice of an axis
-    whose extent depends on dims, or with such ends. All but the step may be expressions."""
+    whose extent, or a slice whose ends, depend on dims. All but the step may be expressions."""
 
     start: int
     step: int
@@ -35,12 +35,12 @@ class Span(NamedTuple):
 
 Entry = int | Range | Span | None
 Key = tuple[Entry | EllipsisType, ...]  # at most one Ellipsis
-BasicEntry = int | slice | Range | Span | EllipsisType | None  # what stands in brackets
+BasicEntry = int | slice | Range | Span | EllipsisType | None  # an entry in brackets
 BasicKey = BasicEntry | tuple[BasicEntry, ...]
 
 
 def as_key(key: BasicKey) -> Key:
-    """A basic index as a tuple of ints, Ranges, None and Ellipsis.
+    """Return a basic index as a tuple of ints, Ranges, None and Ellipsis.
 
     Raises TypeError for anything else; arrays and masks are not basic indices.
     """
@@ -63,7 +63,8 @@ def as_key(key: BasicKey) -> Key:
 
 
 def expand(name: str, key: Key, ndim: int) -> list[Entry]:
-    """`key` with one entry for each of `ndim` axes. ShapeError if it has too many."""
+    """Return `key` with one entry for each of `ndim` axes. Raises ShapeError for a key with more
+    entries."""
     used = sum(entry is not None and entry is not Ellipsis for entry in key)
     if used > ndim or sum(entry is Ellipsis for entry in key) > 1:
         raise ShapeError(f"{name}: {len(key)} indices do not fit {ndim} dimensions")
@@ -74,15 +75,15 @@ def expand(name: str, key: Key, ndim: int) -> list[Entry]:
 
 
 def steps(name: str, entry: Range, n: int) -> range:
-    """The positions that `entry` selects along an axis of extent `n`."""
+    """Return the positions that `entry` selects along an axis of extent `n`."""
     if entry.step == 0:
         raise ShapeError(f"{name}: a slice's step must not be 0")
     return range(*slice(*entry).indices(n))
 
 
 def span(name: str, entry: Range | Span, n: int) -> Span:
-    """The positions that `entry` selects along an axis of extent `n`, all of which may be
-    expressions. TraceError if that is another number of positions for some sizes."""
+    """Return the positions that `entry` selects along an axis of extent `n`; both may hold
+    expressions. Raises TraceError if no single formula gives the positions at all sizes."""
     if isinstance(entry, Span):
         return entry
     if not is_symbolic((*entry, n)):
@@ -102,15 +103,15 @@ def span(name: str, entry: Range | Span, n: int) -> Span:
 
 
 def _within(place: int, n: int, low: int, high: int) -> int:
-    """An end of a slice along an axis of extent `n`, counted from the front and cut off."""
+    """Return an end of a slice along an axis of extent `n`, counted from the front and clipped."""
     if place < 0:
         place = place + n
     return low if place < low else high if place > high else place
 
 
 def resolved(name: str, key: Key, shape: tuple[int, ...]) -> Key:
-    """The same key for an axis of any size: entries that depend on one that is not a number count
-    from the front. Raises what `sliced_shape` raises."""
+    """Return the same key for an axis of any size: entries of an axis whose extent is an expression
+    count from the front. Raises the errors of `sliced_shape`."""
     out: list[Entry] = []
     axis = 0
     for entry in expand(name, key, len(shape)):
@@ -134,8 +135,8 @@ def _out_of_range(name: str, index: int, axis: int, n: int) -> IndexError:
 
 
 def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of x[key]; an axis whose extent is an expression is whole, or has a `resolved`
-    entry. IndexError for an int out of range."""
+    """Return the shape of x[key]. An axis whose extent is an expression must be taken whole or have
+    a `resolved` entry. Raises IndexError for an int out of range."""
     out, axis = [], 0
     for entry in expand(name, key, len(shape)):
         if entry is None:
@@ -153,7 +154,7 @@ def sliced_shape(name: str, key: Key, shape: tuple[int, ...]) -> tuple[int, ...]
 
 
 def native(key: Key) -> tuple[int | slice | EllipsisType | None, ...]:
-    """The key in the form that NumPy and NDArray take."""
+    """Return the key in the form that NumPy and NDArray accept."""
     return tuple(_native(entry) for entry in key)
 
 

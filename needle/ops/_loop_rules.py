@@ -1,5 +1,5 @@
-"""Rules of ops with bodies that trace, or that know layers: needle.loops and needle.recurrence
-define them, which need these ops."""
+"""Rules of ops with bodies that need tracing or layers. needle.loops and needle.recurrence, which
+import these ops, define them."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Ops that NumPy computes: for eager code alone, with gradients of any order."""
+"""Ops that NumPy computes. They work in eager code only, with gradients of any order."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ Array = np.ndarray[Any, Any]
 
 
 class NumpyOp(Op):
-    """An op whose `values` maps float32 or float64 NumPy arrays to such arrays.
+    """Base of ops whose `values` maps float32 or float64 NumPy arrays to such arrays.
 
-    A subclass is a frozen dataclass with `name`, `arity`, `values`, `gradient`, `check` and what
-    these read. It is in no registry, as there is nothing to translate: a trace refuses it.
+    A subclass is a frozen dataclass with `name`, `arity`, `values`, `gradient`, `check` and the
+    attributes that these read. It is in no registry, because it cannot be translated: a trace
+    refuses it.
     """
 
-    infer_first = True  # so that shapes are refused in our words
-    # What `values` does not accept, for the error when NumPy raises a LinAlgError.
+    infer_first = True  # so that an error about shapes is ours, not NumPy's
+    # What is wrong with a matrix for which NumPy raises a LinAlgError, for the error message.
     fails: ClassVar[str] = ""
 
     def check(self, *shapes: Any) -> None:
-        """ShapeError for shapes that `values` does not take."""
+        """Raise ShapeError for shapes that `values` does not accept."""
 
     def infer(self, *specs: Spec) -> Any:
         refuse_trace(self.name)
@@ -51,11 +52,11 @@ class NumpyOp(Op):
         return array(np.asarray(out), device=inputs[0].device)
 
     def values(self, *arrays: Any) -> Any:
-        """The result, or a tuple of results, from the inputs' values."""
+        """Return the result, or a tuple of results, from the inputs' values."""
         raise NotImplementedError(f"{self.name}: values is not defined")
 
     def failed(self, x: Array, *others: Array) -> str:
-        """Which matrix of `x` is refused, in words."""
+        """Return words for the error: which matrix of `x` fails, and why."""
         for index in np.ndindex(x.shape[:-2]):
             try:
                 self.values(
@@ -68,7 +69,7 @@ class NumpyOp(Op):
 
 
 def refuse_trace(name: str) -> None:
-    """TraceError while tracing."""
+    """Raise TraceError while tracing."""
     if state.trace is not None:
         raise TraceError(
             f"{name}: tracing: {state.trace.here} calls it; NumPy computes it, so it is for eager "
@@ -77,7 +78,7 @@ def refuse_trace(name: str) -> None:
 
 
 def check_square(name: str, shape: Shape) -> None:
-    """ShapeError unless the last two extents are equal."""
+    """Raise ShapeError unless the last two extents are equal."""
     check_matrices(name, shape)
     if shape[-2] != shape[-1]:
         raise ShapeError(
@@ -87,15 +88,15 @@ def check_square(name: str, shape: Shape) -> None:
 
 
 def check_matrices(name: str, shape: Shape) -> None:
-    """ShapeError unless there are two axes."""
+    """Raise ShapeError unless there are two axes."""
     if len(shape) < 2:
         raise ShapeError(f"{name}: shape {shape} is not of matrices: it has fewer than two axes")
 
 
 def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:
-    """The inputs in the dtype in which they are computed, and the dtype of the result: that which
-    they have in common, or float64 for integers; halves are computed in float32. TypeError for
-    anything but Tensors, TraceError while tracing."""
+    """Return the inputs in the dtype in which they are computed, and the dtype of the result: their
+    common dtype, or float64 for integers. Half precision is computed in float32. Raises TypeError
+    for anything but Tensors, TraceError while tracing."""
     refuse_trace(name)
     for number, x in enumerate(inputs):
         if not isinstance(x, Tensor):
@@ -107,11 +108,11 @@ def as_floats(name: str, *inputs: Any) -> tuple[list[Tensor], str]:
 
 
 def in_dtype(x: Tensor, dtype: str) -> Tensor:
-    """`x` in this dtype: itself if it has it."""
+    """Return `x` in this dtype, or `x` itself if it has it."""
     return x if x.dtype == dtype else cast(x, dtype)
 
 
 def unary(name: str, op: Callable[[Tensor], Tensor], a: Any) -> Tensor:
-    """The result of an op of one float input, for an input of any dtype."""
+    """Return the result of an op of one float input, for an input of any dtype."""
     (x,), dtype = as_floats(name, a)
     return in_dtype(op(x), dtype)

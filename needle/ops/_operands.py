@@ -1,4 +1,4 @@
-"""Operands of ops that are not Tensors: Python numbers, which are weak, arrays, and sizes."""
+"""Operands of ops that are not Tensors: Python numbers (which are weak), arrays, and sizes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ SCALARS = (bool, int, float)
 
 
 def operand(x: Any, like: Tensor) -> Tensor | None:
-    """`x` as a Tensor on like's device, None if it cannot be one.
+    """Return `x` as a Tensor on like's device, or None if it cannot be one.
 
-    A number has like's dtype unless it is of a higher kind: an int for bools, a float for integers.
-    OverflowError, as NumPy's, for an integer that the dtype does not hold.
+    A number gets like's dtype unless it is of a higher kind: an int with bools, a float with
+    integers. Raises OverflowError, as NumPy does, for an integer that the dtype does not hold.
     """
     if isinstance(x, Tensor):
         return x
@@ -49,7 +49,8 @@ def _size(size: Expression, dtype: str, device: Device) -> Tensor:
 
 
 def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
-    """`x op other`, where `other` may be a Python scalar (weak), a NumPy array or an NDArray."""
+    """Return `x op other`, where `other` may be a Python number (weak), a NumPy array or an
+    NDArray. Return NotImplemented for anything else."""
     other = operand(other, x)
     if other is None:
         return NotImplemented
@@ -57,9 +58,9 @@ def binary(op: Op, x: Any, other: Any, swap: bool = False) -> Any:
 
 
 def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
-    """`op` of inputs of which one is a Tensor; the others may be numbers and arrays. The first
-    `after` inputs are Tensors whose dtype says nothing about the others. TypeError for inputs that
-    are nothing of the kind."""
+    """Return `op` of inputs of which at least one is a Tensor; the others may be numbers and
+    arrays. The first `after` inputs are Tensors whose dtype does not affect the others. Raises
+    TypeError for other inputs."""
     for x in inputs:
         if not isinstance(x, Tensor):
             return apply(op, (*inputs[:after], *_tensors(inputs[after:], inputs[:after])))
@@ -69,11 +70,11 @@ def applied(op: Op, *inputs: Any, after: int = 0) -> Any:
 def _tensors(inputs: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...]:
     like = next((x for x in inputs if isinstance(x, Tensor)), None)
     if like is None:
-        # Only numbers: the first one decides, in the dtype of a Tensor that is made of it.
+        # Only numbers: they take the dtype of a Tensor made of them.
         device = next((x.device for x in before if isinstance(x, Tensor)), None)
         numbers = all(isinstance(x, (*SCALARS, np.generic)) for x in inputs)
         if device is None or not numbers:
-            return inputs  # which `apply` refuses by name
+            return inputs  # `apply` raises an error that names them
         dtype = np.result_type(*(np.asarray(x) for x in inputs)).name
         like = make_const(full((), 0, "float32" if dtype == "float64" else dtype, device))
     found = (operand(x, like) for x in inputs)
@@ -82,5 +83,5 @@ def _tensors(inputs: tuple[Any, ...], before: tuple[Any, ...]) -> tuple[Any, ...
 
 @functools.lru_cache(maxsize=256)
 def _scalar(text: str, value: bool | int | float, dtype: str, device: Device) -> NDArray:
-    """A cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
+    """Return a cached 0-d array (`text` distinguishes 0.0 from -0.0)."""
     return full((), value, dtype, device)

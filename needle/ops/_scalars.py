@@ -1,4 +1,4 @@
-"""Axes of tensors without axes, which may be named as in PyTorch: 0 and -1."""
+"""The axis of 0-d tensors, which may be named 0 or -1 as in PyTorch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def takes_scalars(function: F) -> F:
-    """Let the axis (or axes) of a function be 0 or -1 if its tensor has no axes. The tensor's only
-    element is then the only one along that axis, and each result has no axes either."""
+    """Let the axis (or axes) of a function be 0 or -1 for a 0-d tensor. The tensor then counts as
+    one element along that axis, and each result is 0-d again."""
     parameters = list(inspect.signature(function).parameters.values())
     at = next(i for i, each in enumerate(parameters) if each.name in ("axis", "axes"))
     name, default = parameters[at].name, parameters[at].default
@@ -35,4 +35,4 @@ def takes_scalars(function: F) -> F:
 def _without_axes(result: Any) -> Any:
     if isinstance(result, TensorTuple):
         return make_tuple(*map(_without_axes, result))
-    return reshape(result, ()) if result.shape == (1,) else result  # a topk of no elements
+    return reshape(result, ()) if result.shape == (1,) else result  # topk may return no elements

@@ -1,4 +1,4 @@
-"""What scans have in common: lines along an axis, in one pass, in compiled code."""
+"""The common part of scans: compiled code walks along an axis line by line, in one pass."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _ERRORS = (
     error(ShapeError, "out of range", ()),
 )
 _COLUMNS = 64  # adjacent lines that one task of compiled code scans at once
-_STEP = 8  # instructions
-_SHORT = 1 << 13  # instructions of rows too short to be shared out
+_STEP = 8  # instructions per step of a line
+_SHORT = 1 << 13  # rows with fewer instructions in all are not shared out among threads
 
 # One step of a scan in compiled code: see `Along.lines`.
 Step = Callable[[list[Any], list[Any], list[Any], Expr, Any, Expr, bool], None]
@@ -31,13 +31,14 @@ class Along(Op):
     axis: int
 
     def line_axis(self, x: NDArray) -> int:
-        """`axis` counted from the front. ValueError if it is out of range; `infer` says more."""
+        """Return `axis` counted from the front. Raises ValueError if it is out of range; `infer`
+        raises the full message."""
         ndim = x.view.ndim
         if not -ndim <= self.axis < ndim:
             raise ValueError(self.axis)
         return self.axis % ndim
 
-    rows = 4  # that one task of compiled code scans at once
+    rows = 4  # number of rows that one task of compiled code scans at once
     error_samples: ClassVar[Sequence[ErrorSample]] = _ERRORS
 
     def reduction_length(self, *specs: Spec) -> int:
@@ -52,12 +53,14 @@ class Along(Op):
         step: Step,
         reverse: bool = False,
     ) -> list[TeTensor]:
-        """For emit_te: outputs of the inputs' shape, one per dtype, written along the axis by
-        step(inputs, outputs, states, i, place, j, first): the i-th step of a line, whose elements
-        are at the indices `place`, and whose states (of these dtypes) are at `j`; `first` says
-        whether it is the line's first one, with states not set yet. One pass; threads divide the
-        lines. A task has several, since a step waits for the one before in its line: adjacent
-        ones, whose steps are whole vectors, or rows, whose steps the processor overlaps."""
+        """Return, for `emit_te`, outputs of the inputs' shape, one per dtype, written along the
+        axis by step(inputs, outputs, states, i, place, j, first).
+
+        This is the i-th step of a line. Its elements are at the indices `place`, and its states (of
+        the dtypes `states`) at `j`; `first` says that it is the line's first step, with states not
+        set yet. There is one pass, and threads divide the lines. A step waits for the step before
+        it, so a task takes several lines at once: adjacent ones, whose steps are whole vectors, or
+        rows, whose steps the processor overlaps."""
         shape = list(inputs[0].shape)
         if any(_te.is_zero(n) for n in shape):
             return [nothing(k, shape, dtype) for dtype in dtypes]
@@ -76,7 +79,7 @@ class Along(Op):
                     s.buffer_proxy(s.alloc_buffer((most,), dtype, scope="local"))
                     for dtype in states
                 ]
-                if in_rows:  # the last task's rows end with the last one: it may repeat some
+                if in_rows:  # the last task ends at the last row, so it may repeat rows
                     first_row = task if most == 1 else k.te.min(task * most, outer - most)
                     each_line = partial(s.unroll, 0, most)
                 else:
@@ -106,7 +109,8 @@ class Along(Op):
 
 
 def _rows_at_once(rows: Any, length: Any, most: int) -> int:
-    """How many of so many rows a task scans at once, such that threads have enough tasks."""
+    """Return the number of rows that a task scans at once, at most `most`, so that all threads have
+    tasks."""
     count, steps = getattr(rows, "value", 1), getattr(length, "value", None)
     short = steps is not None and count * steps * _STEP <= _SHORT
     return max(1, min(most, count if short else count // most))

@@ -1,9 +1,9 @@
-"""Stable sorts of rows in compiled code. `k` is `emit_te`'s argument; nothing imports TVM.
+"""Stable sorts of rows in compiled code. `k` is `emit_te`'s argument; nothing here imports TVM.
 
-Elements become whole numbers of the same order, all NaN the largest one and both zeros the same.
-Short rows are sorted by counting how many elements come before each, without a branch; longer ones
-by the digits of their numbers, the lowest first (a radix sort), in time that does not depend on the
-values.
+Elements become integers in the same order; all NaN become the largest integer, and both zeros the
+same one. Short rows are sorted by counting how many elements come before each element, without a
+branch. Longer rows are sorted by the digits of their integers, the lowest digit first (a radix
+sort), in time that does not depend on the values.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ..backend_ndarray.dtypes import is_floating
 from ..op.signatures import Expr, Stmt, TeNamespace, TeTensor
 from . import _te
 
-_SHORT = 64  # elements
-_DIGIT = 8  # bits
+_SHORT = 64  # elements; longer rows are sorted by digits
+_DIGIT = 8  # bits per digit
 _BUCKETS = 1 << _DIGIT
 
 
 def sorted_rows(k: TeNamespace, x: TeTensor, descending: bool) -> list[TeTensor]:
-    """(values, int64 positions) of the elements in order along the last axis, for any dtype but
-    bool. Threads divide the rows."""
+    """Return (values, int64 positions) of the elements in order along the last axis, for any dtype
+    but bool. Threads divide the rows."""
     dtype, n = _te.dtype_of(x), x.shape[-1]
     rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
     length = _te.number(k, n)
@@ -53,20 +53,20 @@ def sorted_rows(k: TeNamespace, x: TeTensor, descending: bool) -> list[TeTensor]
     def body(ins: Sequence[Any], outs: Sequence[Any]) -> Stmt:
         return k.statements(lambda s: write(s, ins, outs))
 
-    # The spare memory has one axis: TVM drops parts of a larger one that it thinks unwritten.
+    # The spare memory has one axis: TVM drops parts of several axes that it takes as unwritten.
     spare = [key_dtype] if short else [key_dtype, "int32"] * 2
     shapes = [x.shape, x.shape, *[[rows * length]] * len(spare)]
     return list(k.te.extern(shapes, [x], body, dtype=[dtype, "int64", *spare], name="sort"))[:2]
 
 
 def _key(k: TeNamespace, x: Expr, dtype: str, descending: bool) -> Expr:
-    """A signed whole number by whose order x is sorted."""
+    """Return a signed integer whose order is the sort order of x."""
     if not is_floating(dtype):
         key = k.tirx.Cast("int64" if dtype == "int64" else "int32", x)
     else:
         bits = dtype.removeprefix("float")
         kind = f"int{bits}"
-        # The bits of a number below 0 grow with its magnitude.
+        # The bits of a negative number grow with its magnitude.
         number = k.tirx.reinterpret(kind, k.tirx.Select(x == 0, k.tirx.const(0, dtype), x))
         most = k.tirx.max_value(kind)
         sign = k.tirx.shift_right(number, k.tirx.const(int(bits) - 1, kind))
@@ -75,7 +75,7 @@ def _key(k: TeNamespace, x: Expr, dtype: str, descending: bool) -> Expr:
 
 
 def _count(k: TeNamespace, s: Any, keys: Any, base: Expr, n: Expr, places: Any) -> Any:
-    """Put each element's position at the number of those that come before it."""
+    """Write each element's index at its rank: the number of elements that come before it."""
     rank = s.buffer_proxy(s.alloc_buffer((1,), "int32", scope="local"))
     count = k.tirx.Cast("int32", n)  # so that positions are as wide as most keys
     with s.serial(0, count) as i:
@@ -92,7 +92,7 @@ def _by_digits(
     k: TeNamespace, s: Any, spare: Sequence[Any], base: Expr, n: Expr, bits: int, signed: bool
 ) -> Any:
     """Sort keys and int32 positions by each digit in turn, from one pair of `spare` buffers to the
-    other; the positions in order."""
+    other, and return the buffer of positions in order."""
     with s.serial(0, n) as i:
         spare[1][base + i] = k.tirx.Cast("int32", i)
     count = s.buffer_proxy(s.alloc_buffer((_BUCKETS,), "int32", scope="local"))
@@ -113,7 +113,7 @@ def _by_digits(
         with s.serial(0, n) as i:
             count[digit(i)] = count[digit(i)] + 1
         total[0] = k.tirx.const(0, "int32")
-        with s.serial(0, _BUCKETS) as each:  # where each bucket begins
+        with s.serial(0, _BUCKETS) as each:  # compute where each bucket begins
             total[1] = count[each]
             count[each] = total[0]
             total[0] = total[0] + total[1]

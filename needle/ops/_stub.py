@@ -23,7 +23,7 @@ unchecked: Any
 
 
 def text() -> str:
-    """The text of the stub."""
+    """Return the text of the stub."""
     lines = [
         f"from .{file} import {name} as {name}\n"
         for file, names in ops._NAMES.items()

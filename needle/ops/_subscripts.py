@@ -1,7 +1,7 @@
-"""The subscripts of einsum as labels: one for each axis of each operand, and of the result.
+"""The subscripts of einsum as labels: one label for each axis of each operand and of the result.
 
-A label is a letter or an int: the axes that an ellipsis stands for have negative ints, counted from
-its last axis, so that they broadcast by NumPy's rule.
+A label is a letter or an int. The axes of an ellipsis have negative ints, counted from the last of
+these axes, so that they broadcast by NumPy's rule.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ Labels = tuple[Any, ...]
 
 
 def parsed(subscripts: str, ranks: tuple[int, ...]) -> tuple[tuple[Labels, ...], Labels]:
-    """The labels of operands with these numbers of axes, and of the result. ValueError for
-    subscripts that are not valid, ShapeError for an operand with another number of axes."""
+    """Return the labels of operands with these numbers of axes, and of the result. Raises
+    ValueError for subscripts that are not valid, ShapeError for an operand with another number of
+    axes."""
     text = subscripts.replace(" ", "")
     left, arrow, right = text.partition("->")
     terms = [_term(subscripts, part) for part in left.split(",")]
@@ -28,14 +29,14 @@ def parsed(subscripts: str, ranks: tuple[int, ...]) -> tuple[tuple[Labels, ...],
 def from_lists(
     lists: Sequence[Any], wanted: Any, ranks: tuple[int, ...]
 ) -> tuple[tuple[Labels, ...], Labels]:
-    """As `parsed`, for lists of ints (and Ellipsis) instead of letters."""
+    """Return the labels as `parsed` does, for lists of ints (and Ellipsis) instead of letters."""
     terms = [_listed(part) for part in lists]
     described = ", ".join(map(str, lists))
     return _labelled(described, terms, None if wanted is None else _listed(wanted), ranks)
 
 
 def _term(subscripts: str, text: str) -> list[Any]:
-    """The letters of one operand, and Ellipsis for '...'."""
+    """Return the letters of one operand, with Ellipsis for '...'."""
     before, dots, after = text.partition("...")
     for letter in before + after:
         if letter not in ascii_letters:
@@ -93,7 +94,7 @@ def _labelled(
 
 
 def _spread(term: Sequence[Any], count: int) -> Labels:
-    """A term with `count` labels in place of its Ellipsis."""
+    """Return a term with `count` labels in place of its Ellipsis."""
     if Ellipsis not in term:
         return tuple(term)
     at = list(term).index(Ellipsis)

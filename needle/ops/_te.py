@@ -1,6 +1,6 @@
-"""Helpers shared by several `emit_te` rules. `k` is that rule's argument; nothing imports TVM.
+"""Helpers for several `emit_te` rules. `k` is the rule's argument; nothing here imports TVM.
 
-TVM's own operators differ from NumPy's for NaN, bool and dtype promotion; these do not.
+TVM's own operators differ from NumPy's in NaN, bools and dtype promotion; these helpers do not.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ..backend_ndarray.dtypes import (
 from ..op.signatures import Expr, Extent, TeNamespace, TeTensor
 from . import _functions
 
-WORK = "needle.work"  # annotates a parallel loop: the instructions of all its tasks together
+WORK = "needle.work"  # annotates a parallel loop with the instructions of all its tasks together
 
-Reducer = Callable[..., TeTensor]  # te.sum, or made by te.comm_reducer
+Reducer = Callable[..., TeTensor]  # te.sum, or the result of te.comm_reducer
 
 _MOST_TERMS = 1 << 12  # a longer float32 sum is accumulated in float64
 
@@ -31,54 +31,55 @@ _FLOAT32_MAX = (2 - 2.0**-23) * 2.0**127
 
 
 def dtype_of(x: TeTensor) -> str:
-    """The dtype name of a te.Tensor."""
+    """Return the dtype name of a te.Tensor."""
     return str(x.dtype)
 
 
 def cast(k: TeNamespace, x: TeTensor, dtype: str) -> TeTensor:
-    """x in another dtype; a cast to bool compares with zero, so that NaN is true."""
+    """Return x in another dtype; a cast to bool compares with zero, so that NaN is true."""
     old = dtype_of(x)
     if old == dtype:
         return x
     if dtype == "bool":
         return elementwise(k, lambda v: not_equal(k, v, k.tirx.const(0, old), old), x)
     if old == "bool":
-        # Cast by way of an integer: the code generator takes bool as one bit wide.
+        # Cast by way of an integer: the code generator treats bool as one bit wide.
         return elementwise(k, lambda v: k.tirx.Cast(dtype, k.tirx.Cast("int32", v)), x)
     if dtype in SMALL_INTEGER and is_floating(old):
-        x = k.topi.cast(x, "int32")  # whose low bits are kept, as in NumPy
+        x = k.topi.cast(x, "int32")  # the cast below keeps the low bits, as in NumPy
     return k.topi.cast(x, dtype)
 
 
 def as_float(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """The operand of a float-valued function: integers and bools as float64."""
+    """Return the operand of a float-valued function, with integers and bools as float64."""
     return x if is_floating(dtype_of(x)) else cast(k, x, FLOAT_OF_INTEGER)
 
 
 def promote(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
-    """Both operands in their common dtype."""
+    """Return both operands in their common dtype."""
     dtype = result_type(dtype_of(a), dtype_of(b))
     return cast(k, a, dtype), cast(k, b, dtype)
 
 
 def without_bool(k: TeNamespace, a: TeTensor, b: TeTensor) -> tuple[TeTensor, TeTensor]:
-    """Both operands in their common dtype, which is int32 for bools."""
+    """Return both operands in their common dtype, with bools as int32."""
     a, b = promote(k, a, b)
     return (cast(k, a, "int32"), cast(k, b, "int32")) if dtype_of(a) == "bool" else (a, b)
 
 
 def elementwise(k: TeNamespace, fn: Callable[[Expr], Expr], x: TeTensor) -> TeTensor:
-    """A te.compute of fn(element)."""
+    """Return a te.compute of fn(element)."""
     return k.te.compute(x.shape, lambda *i: fn(x[i]))
 
 
 def by_element(fn: Callable[[TeNamespace, Expr], Expr], k: TeNamespace, x: TeTensor) -> TeTensor:
-    """A te.compute of fn(k, element)."""
+    """Return a te.compute of fn(k, element)."""
     return elementwise(k, lambda v: fn(k, k.tirx.convert(v)), x)
 
 
 def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
-    """A scalar of x's dtype for te and topi expressions; infinite if the dtype cannot hold it."""
+    """Return a scalar in x's dtype for te and topi expressions; infinity if the dtype cannot hold
+    the value."""
     dtype = dtype_of(x)
     if is_floating(dtype) and dtype != "float64" and abs(value) > _FLOAT32_MAX:
         value = math.copysign(math.inf, value)
@@ -86,17 +87,18 @@ def full_like(k: TeNamespace, x: TeTensor, value: float) -> Expr:
 
 
 def not_equal(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """a != b for two expressions of `dtype`; true if either is NaN, where TVM's is false."""
+    """Return a != b for two expressions of `dtype`, true if either is NaN (TVM's is false there).
+    """
     if not is_floating(dtype):
         return a != b
     return k.tirx.any(a != b, k.tirx.isnan(a), k.tirx.isnan(b))
 
 
 def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """max(a, b) for two expressions of `dtype`; NaN if either is.
+    """Return max(a, b) for two expressions of `dtype`, NaN if either is NaN.
 
-    The inner Select is one instruction on x86, which returns b if either operand is NaN; beside a
-    constant that is all.
+    The inner Select is one instruction on x86, which returns b if either operand is NaN. If b is a
+    constant number, that instruction is enough.
     """
     if not is_floating(dtype):
         return k.tirx.max(a, b)
@@ -106,7 +108,7 @@ def greater_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
-    """min(a, b) for two expressions of `dtype`; NaN if either is."""
+    """Return min(a, b) for two expressions of `dtype`, NaN if either is NaN."""
     if not is_floating(dtype):
         return k.tirx.min(a, b)
     if _is_number(k, b):
@@ -115,18 +117,18 @@ def less_or_nan(k: TeNamespace, a: Expr, b: Expr, dtype: str) -> Expr:
 
 
 def _is_number(k: TeNamespace, x: Expr) -> bool:
-    """Whether x is a constant, and not NaN."""
+    """Return whether x is a constant other than NaN."""
     return isinstance(x, k.tirx.FloatImm) and not math.isnan(x.value)
 
 
 def maximum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
-    """NaN-propagating maximum over `axes` (normalized)."""
+    """Return the maximum over `axes` (normalized), which propagates NaN."""
     reducer, lowest = largest(k, dtype_of(x))
     return reduce_over(k, reducer, x, axes, keepdims, lowest)
 
 
 def minimum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: bool) -> TeTensor:
-    """NaN-propagating minimum over `axes` (normalized)."""
+    """Return the minimum over `axes` (normalized), which propagates NaN."""
     dtype = dtype_of(x)
     highest = k.tirx.const(float("inf"), dtype) if is_floating(dtype) else k.tirx.max_value(dtype)
     reducer = _reducer(k, "min", less_or_nan, highest, dtype)
@@ -134,7 +136,7 @@ def minimum_over(k: TeNamespace, x: TeTensor, axes: Sequence[int], keepdims: boo
 
 
 def largest(k: TeNamespace, dtype: str) -> tuple[Reducer, Expr]:
-    """A max reducer that propagates NaN, and its initial value."""
+    """Return a max reducer that propagates NaN, and its initial value."""
     lowest = k.tirx.const(float("-inf"), dtype) if is_floating(dtype) else k.tirx.min_value(dtype)
     return _reducer(k, "max", greater_or_nan, lowest, dtype), lowest
 
@@ -154,10 +156,10 @@ def reduce_over(
     identity: Expr | None = None,
     wide: bool = True,
 ) -> TeTensor:
-    """Apply `reducer` (te.sum, or one made by te.comm_reducer) over `axes` (normalized).
+    """Apply `reducer` (te.sum, or the result of te.comm_reducer) over `axes` (normalized).
 
-    `identity` (None: zero) is the result over no elements. A long float32 sum is accumulated in
-    float64 if `wide` allows it, because the generated code adds the terms one after the other.
+    `identity` (None: zero) is the result over no elements. If `wide`, a long float32 sum is
+    accumulated in float64, because the generated code adds the terms one after the other.
     """
     if wide and reducer is k.te.sum and dtype_of(x) == "float32" and _is_long(x, axes):
         total = reduce_over(k, reducer, cast(k, x, "float64"), axes, keepdims)
@@ -187,21 +189,23 @@ def reduce_over(
 
 
 def _is_long(x: TeTensor, axes: Sequence[int]) -> bool:
-    """Whether a sum may have many terms; a symbolic extent may be any number."""
+    """Return whether a sum may have many terms; a symbolic extent may be any number."""
     extents = [getattr(x.shape[a], "value", _MOST_TERMS + 1) for a in axes]
     return math.prod(extents) > _MOST_TERMS
 
 
 def last_axes_first(axes: Sequence[int], ndim: int) -> list[tuple[int, ...]]:
-    """`axes`, in the order in which their elements are added: the last axes of all `ndim`, and then
-    the others. Of thousands of numbers added one after the other, float32 loses two digits."""
+    """Return `axes` in the order in which their elements are added: first the trailing axes of all
+    `ndim`, then the others. Adding thousands of float32 numbers one after the other loses two
+    digits."""
     inner = tuple(a for a in axes if all(later in axes for later in range(a, ndim)))
     outer = tuple(a for a in axes if a not in inner)
     return [some for some in (inner, outer) if some]
 
 
 def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor, TeTensor]:
-    """x - mean(x) and the biased variance of a floating x over `axes`, kept as extents of 1."""
+    """Return x - mean(x) and the biased variance of a floating x over `axes`, kept with extent
+    1."""
 
     def mean(y: TeTensor) -> TeTensor:
         count = k.tirx.const(1, "int64")
@@ -221,31 +225,31 @@ def moments(k: TeNamespace, x: TeTensor, axes: Sequence[int]) -> tuple[TeTensor,
 
 
 def divided(k: TeNamespace, x: TeTensor, number: float | Expr) -> TeTensor:
-    """x / number, elementwise in x's dtype; `number` may be an expression.
+    """Return x / number, elementwise in x's dtype; `number` may be an expression.
 
-    TVM refuses a divisor that it knows to be 0.
+    TVM refuses a divisor that is known to be 0.
     """
     value = number
-    while hasattr(value, "value"):  # a constant, or a cast one
+    while hasattr(value, "value"):  # a constant, or a cast constant
         value = value.value
-    if isinstance(value, Real) and value == 0:  # -0.0 too
+    if isinstance(value, Real) and value == 0:  # true for -0.0 too
         return k.topi.multiply(x, full_like(k, x, math.copysign(math.inf, value)))
     divisor = k.tirx.Cast(dtype_of(x), number) if hasattr(number, "ty") else full_like(k, x, value)
     return k.topi.divide(x, divisor)
 
 
 def number(k: TeNamespace, n: Extent, dtype: str = "int64") -> Expr:
-    """An int or an expression as an expression of `dtype`."""
+    """Return an int or an expression as an expression of `dtype`."""
     return k.tirx.const(n, dtype) if isinstance(n, int) else k.tirx.Cast(dtype, n)
 
 
 def is_one(n: Extent) -> bool:
-    """Whether an extent is known to be 1 (a symbolic one is not)."""
+    """Return whether an extent is known to be 1 (a symbolic one is not)."""
     return _is_known(n, 1)
 
 
 def is_zero(n: Extent) -> bool:
-    """Whether an extent is known to be 0."""
+    """Return whether an extent is known to be 0."""
     return _is_known(n, 0)
 
 
@@ -255,14 +259,14 @@ def _is_known(n: Extent, extent: int) -> bool:
 
 
 def result(a: TeTensor, b: TeTensor) -> str:
-    """The common dtype of two te.Tensors."""
+    """Return the common dtype of two te.Tensors."""
     return result_type(dtype_of(a), dtype_of(b))
 
 
 def broadcast(
     k: TeNamespace, fn: Callable[[Expr, Expr], Expr], a: TeTensor, b: TeTensor
 ) -> TeTensor:
-    """A te.compute of fn(a element, b element) with NumPy broadcasting."""
+    """Return a te.compute of fn(a element, b element) with NumPy broadcasting."""
     ndim = max(len(a.shape), len(b.shape))
     shapes = [[1] * (ndim - len(x.shape)) + list(x.shape) for x in (a, b)]
     shape = [n if is_one(m) else m for n, m in zip(*shapes, strict=True)]
@@ -275,35 +279,36 @@ def broadcast(
 
 
 def tanh(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """tanh that keeps NaN, which TVM's clamps away, and in float64 the digits near 0."""
+    """Return tanh of x. It keeps NaN, which TVM clamps, and in float64 the digits near 0."""
     if dtype_of(x) == "float64":
         return by_element(_functions.tanh, k, x)
     return elementwise(k, lambda v: tanh_or_nan(k, v), x)
 
 
 def tanh_or_nan(k: TeNamespace, x: Expr) -> Expr:
-    """TVM's tanh of an expression, but NaN of NaN."""
+    """Return TVM's tanh of an expression, but NaN for NaN."""
     return k.tirx.Select(k.tirx.isnan(x), x, k.tirx.tanh(x))
 
 
 def erf(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """erf that keeps NaN."""
+    """Return erf of x, which keeps NaN."""
     return elementwise(k, lambda v: k.tirx.Select(k.tirx.isnan(v), v, k.tirx.erf(v)), x)
 
 
 def rsqrt(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return k.topi.divide(full_like(k, x, 1), k.topi.sqrt(x))
 
 
 def same_number(r: ModuleType, a: Expr, b: Expr) -> bool | None:
-    """True if two Relax expressions share a dtype other than bool, else None."""
+    """Return True if two Relax expressions have the same dtype and it is not bool, else None."""
     left, right = str(a.ty.dtype), str(b.ty.dtype)
     return True if left == right and left != "bool" else None
 
 
 def number_of(x: Expr, scalar: float) -> bool | None:
-    """True if a Relax expression other than bool keeps its dtype with this scalar, else None."""
+    """Return True if a Relax expression is not bool and keeps its dtype with this scalar, else
+    None."""
     dtype = str(x.ty.dtype)
     weak = is_floating(dtype) or not isinstance(scalar, float)
     fits = dtype == "float64" or not _FLOAT32_MAX < abs(scalar) < math.inf
@@ -318,9 +323,9 @@ def sum_of_few(
     dtype: str,
     name: str,
 ) -> TeTensor:
-    """The sums of part(t, *indices), of the dtype in which `dtype` is computed, over t below a
-    small count. If that is a number, the terms are written out, so that they fuse with what
-    follows."""
+    """Return the sums of part(t, *indices) over t below a small `count`, cast to `dtype`; the parts
+    have the dtype in which `dtype` is computed. If `count` is a number, the terms are written out,
+    so that they fuse with the ops that follow."""
     wide, number = compute_dtype(dtype), getattr(count, "value", count)
     if not isinstance(number, int):
         t = k.te.reduce_axis((0, count), name="t")
@@ -337,7 +342,7 @@ def sum_of_few(
 
 
 def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]:
-    """The place along each axis of a row-major position in all of them."""
+    """Return the place along each axis for a row-major position in all axes."""
     places: list[Expr] = []
     for number, n in reversed(list(enumerate(extents))):
         places.insert(0, k.tirx.floormod(flat, n) if number else flat)
@@ -348,8 +353,9 @@ def unravel(k: TeNamespace, flat: Expr, extents: Sequence[Extent]) -> list[Expr]
 def any_in(
     k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
 ) -> None:
-    """Statements that set flag[0], an int32, to whether condition(j) holds for any j below a small
-    count. Written out, comparisons of neighbours become those of a vector."""
+    """Write statements that set flag[0], an int32, to whether condition(j) holds for any j below a
+    small `count`. They are unrolled, so that comparisons of neighbours become vector instructions.
+    """
     flag[0] = k.tirx.const(0, "int32")
     with s.unroll(0, count) as j:
         flag[0] = flag[0] | k.tirx.Cast("int32", condition(j))
@@ -358,15 +364,17 @@ def any_in(
 def all_in(
     k: TeNamespace, s: Any, flag: Any, count: int, condition: Callable[[Expr], Expr]
 ) -> None:
-    """The same for all j. (TVM takes `not a >= b` for `a < b`, which it is not beside NaN.)"""
+    """Write statements that set flag[0], an int32, to whether condition(j) holds for all j below a
+    small `count`. (TVM replaces `not a >= b` by `a < b`, which differs for NaN.)"""
     flag[0] = k.tirx.const(1, "int32")
     with s.unroll(0, count) as j:
         flag[0] = flag[0] & k.tirx.Cast("int32", condition(j))
 
 
 def tasks(s: Any, count: Extent, work: Extent) -> Any:
-    """A loop of statements (`TeNamespace.statements`) over `count` tasks that threads divide; a CPU
-    does so few instructions, all tasks together, on one thread that others would come too late."""
+    """Return a loop of statements (`TeNamespace.statements`) over `count` tasks that threads
+    divide. A CPU runs a small `work`, the instructions of all tasks together, on one thread: others
+    would start too late."""
     known = getattr(work, "value", work)
     notes = {WORK: known} if isinstance(known, int) else {}
     return s.parallel(0, count, annotations=notes)

@@ -1,4 +1,4 @@
-"""The base of ops that are one step of an optimizer for one parameter."""
+"""The base of ops that take one step of an optimizer for one parameter."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from .reduce import summation
 
 @dataclasses.dataclass(frozen=True)
 class Functions:
-    """What a formula needs besides + - * and /, for one kind of numbers."""
+    """The functions that a formula needs besides + - * and /, for one kind of numbers."""
 
     sqrt: Callable[[Any], Any]
     sign: Callable[[Any], Any]
     maximum: Callable[[Any, Any], Any]
-    power: Callable[[float, Any], Any]  # of a number to a float64
-    above: Callable[[Any, float], Any]  # 1.0 if a float64 is above a number, or else 0.0
+    power: Callable[[float, Any], Any]  # a number to the power of a float64
+    above: Callable[[Any, float], Any]  # 1.0 if a float64 is above a number, else 0.0
 
 
 NUMPY = Functions(np.sqrt, np.sign, np.maximum, lambda a, t: a**t, lambda t, a: float(t > a))
@@ -42,12 +42,14 @@ TENSORS = Functions(sqrt, sign, maximum, lambda a, t: a**t, lambda t, a: cast(t 
 
 
 def decayed(g: Any, p: Any, weight_decay: float) -> Any:
-    """g + weight_decay * p, or g without weight decay: as in PyTorch, also for an infinite p."""
+    """Return g + weight_decay * p, or g if there is no weight decay; as in PyTorch, g stays g for
+    an infinite p."""
     return g + p * weight_decay if weight_decay else g
 
 
 def coupled(op: Any, p: Any, g: Any, lr: Any) -> tuple[Any, Any]:
-    """Parameter and gradient after weight decay, of the parameter itself if `op.decoupled`."""
+    """Return parameter and gradient after weight decay, which changes the parameter itself if
+    `op.decoupled`, else the gradient."""
     if not op.decoupled:
         return p, decayed(g, p, op.weight_decay)
     return (p - p * (lr * op.weight_decay) if op.weight_decay else p), g
@@ -57,9 +59,10 @@ class Update(Op):
     """One step of an optimizer for one parameter: (parameter, gradient, *state, lr, step) -> (new
     parameter, *new state, step + 1).
 
-    The state has the parameter's shape, or () if it is one of `numbers`, and, as the gradient, its
-    dtype, or float32 if the parameter is of half precision. lr is a float of shape (), `step` the
-    int64 number of steps before this one, of shape (). `update` is the same step in place.
+    A state tensor has the parameter's shape, or () if it is one of `numbers`. Its dtype is the
+    parameter's, or float32 for a parameter in half precision; the gradient has the parameter's
+    shape and dtype. lr is a float of shape (), and `step` of shape () is the int64 number of steps
+    before this one. `update` takes the same step in place.
     """
 
     infer_first = True
@@ -68,23 +71,23 @@ class Update(Op):
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The names of the tensors of the state."""
+        """The names of the state tensors."""
         raise NotImplementedError(f"{self.name}: states is not defined")
 
     def scalars(self, lr: Any, step: Any, f: Functions) -> tuple[Any, ...]:
-        """The numbers that the formula reads, from float64 ones."""
+        """Return the numbers that the formula reads, computed from float64 numbers."""
         return (lr,)
 
     def formula(
         self, f: Functions, p: Any, g: Any, state: Mapping[str, Any], *scalars: Any
     ) -> tuple[Any, dict[str, Any]]:
-        """(new parameter, new state), elementwise."""
+        """Return (new parameter, new state), elementwise."""
         raise NotImplementedError(f"{self.name}: formula is not defined")
 
     def update(
         self, param: NDArray, grad: NDArray, state: Mapping[str, NDArray], lr: float, step: int
     ) -> None:
-        """Take the step in place, with a state in the dtype that halves are computed in."""
+        """Take the step in place, with a state in the dtype in which half precision is computed."""
         dtype = compute_dtype(param.dtype)
         p, g = param.astype(dtype, copy=False), grad.astype(dtype, copy=False)
         new, kept = self.formula(ARRAYS, p, g, state, *map(float, self.scalars(lr, step, NUMPY)))
@@ -110,7 +113,9 @@ class Update(Op):
             if spec.dtype not in ({param.dtype} if spec is grad else allowed):
                 raise TypeError(f"{self.name}: {what} is {spec}, the parameter {param}")
         if lr.shape != () or not is_floating(lr.dtype) or step.shape != () or step.dtype != "int64":
-            raise TypeError(f"{self.name}: lr is {lr} and step {step}, not a float and an int64 []")
+            raise TypeError(
+                f"{self.name}: lr is {lr} and step {step}; they must be a float [] and an int64 []"
+            )
         common_device(self.name, *specs)
         return (param, *state, step)
 
@@ -179,7 +184,7 @@ class Update(Op):
             is_number = name in self.numbers
 
             def value(*at: Any) -> Any:
-                # A number does not depend on the element, so any will do.
+                # A number does not depend on the element, so any element will do.
                 at = (k.tirx.const(0, "int32"),) * len(param.shape) if is_number else at
                 old = {
                     n: x() if n in self.numbers else x[at]
@@ -209,8 +214,8 @@ def samples(
     numbers: Sequence[str] = (),
     **attributes: Any,
 ) -> tuple[Sample, ...]:
-    """Samples of a step with these tensors as its state; those of `positive` are above the squares
-    of the others, `numbers` are of shape () and below 1."""
+    """Return samples of a step with these state tensors. The tensors in `positive` are above the
+    squares of the others; `numbers` have shape () and are below 1."""
 
     def kept(name: str, shape: tuple[int, ...]) -> Arg:
         if name in numbers:
@@ -233,7 +238,7 @@ def samples(
 
 
 def error_samples(states: int, numbers: int = 0) -> tuple[ErrorSample, ...]:
-    """Error samples of a step with so many tensors, and then numbers, as its state."""
+    """Return error samples of a step whose state is this number of tensors, then of `numbers`."""
     like = [(2, 3)] * states + [()] * numbers
     whole = Arg((2, 3), dtype="int32")
     return (

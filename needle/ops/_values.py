@@ -1,5 +1,5 @@
-"""Checks of values that a dtype does not make right: class numbers, probabilities, lengths. While
-tracing there are no values, and only dtypes are checked."""
+"""Checks of values beyond their dtype: class numbers, probabilities, lengths. A trace has no
+values, so only dtypes are checked while tracing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .elementwise import cast
 
 
 def whole_numbers(owner: str, what: str, x: Tensor) -> Tensor:
-    """`x`, integers or whole floats, as integers. TypeError for bool, ValueError for a fraction or
-    NaN."""
+    """Return `x`, integers or whole floats, as integers. Raises TypeError for bool, ValueError for
+    a fraction or NaN."""
     if x.dtype in INTEGER:
         return x
     if not is_floating(x.dtype):
@@ -27,7 +27,7 @@ def whole_numbers(owner: str, what: str, x: Tensor) -> Tensor:
 
 
 def check_integers(owner: str, what: str, x: Tensor) -> None:
-    """TypeError for a tensor that does not hold integers."""
+    """Raise TypeError for a tensor that does not hold integers."""
     if x.dtype not in INTEGER:
         raise TypeError(f"{owner}: {what} is {x.dtype}; it must hold integers")
 
@@ -35,7 +35,7 @@ def check_integers(owner: str, what: str, x: Tensor) -> None:
 def check_within(
     owner: str, what: str, x: Tensor, least: float, most: float, error: type[Exception] = ValueError
 ) -> None:
-    """`error` for an element outside [least, most], as NaN is."""
+    """Raise `error` for an element outside [least, most]; NaN is outside."""
     if state.trace is None and x.size:
         data = x.cached_data
         for value in (data.min().item(), data.max().item()):

@@ -1,6 +1,6 @@
 """Geometry of windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-Convolution, pooling, `SlidingWindows` and `OverlapAdd` use it.
+Convolution, pooling, `SlidingWindows` and `OverlapAdd` use this geometry.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ IntOrPair = int | Sequence[int]
 
 
 class Window(NamedTuple):
-    """Kernel extents, stride, padding (zeros on both sides of the input) and dilation, each
+    """Kernel extents, stride, padding (zeros on both sides of the input) and dilation, each as
     (rows, columns)."""
 
     kernel: Pair
@@ -34,7 +34,8 @@ class Window(NamedTuple):
     dilation: Pair
 
     def counts(self, name: str, size: Sequence[int]) -> Pair:
-        """The number of windows that fit an input of `size`. ShapeError if none fits."""
+        """Return the number of windows that fit an input of `size`, as (rows, columns). Raises
+        ShapeError if none fits."""
         out = []
         for n, k, s, p, d in zip(size, *self, strict=True):
             reach = d * (k - 1) + 1
@@ -47,11 +48,12 @@ class Window(NamedTuple):
         return out[0], out[1]
 
     def padded(self, size: Pair) -> Pair:
-        """`size` including the padding on both sides."""
+        """Return `size` including the padding on both sides."""
         return size[0] + 2 * self.padding[0], size[1] + 2 * self.padding[1]
 
     def keys(self, counts: Sequence[int]) -> Iterator[tuple[int, int, tuple[slice, ...]]]:
-        """(row, column, key) for each tap: `key` selects that tap's elements of a padded input."""
+        """Return (row, column, key) for each tap: `key` selects that tap's elements of a padded
+        input."""
         for i in range(self.kernel[0]):
             for j in range(self.kernel[1]):
                 at = (i, j)
@@ -65,9 +67,9 @@ class Window(NamedTuple):
 def as_window(
     name: str, kernel: IntOrPair, stride: IntOrPair, padding: IntOrPair, dilation: IntOrPair
 ) -> Window:
-    """A Window from ints or pairs. TypeError or ValueError for anything else."""
+    """Return a Window from ints or pairs. Raises TypeError or ValueError for anything else."""
     given = (tuple(v) if isinstance(v, list) else v for v in (kernel, stride, padding, dilation))
-    # An unhashable value cannot be a cache key, and is not an int either: its repr is refused.
+    # An unhashable value cannot be a cache key, and is no int: its repr takes its place and raises.
     return _as_window(name, *(v if isinstance(v, Hashable) else repr(v) for v in given))
 
 
@@ -100,13 +102,13 @@ def pair(name: str, what: str, value: IntOrPair, least: int) -> Pair:
 
 
 def pad(x: NDArray, window: Window, value: float = 0) -> NDArray:
-    """x with `value` around its rows and columns (x itself if there is no padding)."""
+    """Return x with `value` around its rows and columns (x itself if there is no padding)."""
     (p, q) = window.padding
     return x.pad(((0, 0), (p, p), (q, q), (0, 0)), value) if p or q else x
 
 
 def windows(x: NDArray, window: Window, counts: Sequence[int]) -> NDArray:
-    """A view (N, *counts, *kernel, C) of a padded x (N, H, W, C)."""
+    """Return a view (N, *counts, *kernel, C) of a padded x (N, H, W, C)."""
     n, _, _, c = x.shape
     shape = (n, *counts, *window.kernel, c)
     batch, row, column, channel = x.strides
@@ -131,7 +133,7 @@ def overlap(x: NDArray, window: Window, size: Pair) -> NDArray:
 
 
 def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = None) -> TeTensor:
-    """Like `pad`; `value` None means zero."""
+    """Return x padded as by `pad`; a `value` of None means zero."""
     (p, q), (n, h, w, c) = window.padding, x.shape
     if not p and not q:
         return x
@@ -145,7 +147,7 @@ def pad_te(k: TeNamespace, x: TeTensor, window: Window, value: Expr | None = Non
 
 
 def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
-    """Like `Window.counts`, for extents that may be symbolic."""
+    """Return the number of windows as `Window.counts` does, for extents that may be symbolic."""
     return [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, k, s, p, d in zip((h, w), *window, strict=True)
@@ -155,8 +157,8 @@ def counts_te(window: Window, h: Extent, w: Extent) -> list[Extent]:
 def windows_at(
     k: TeNamespace, window: Window, y: Expr, x: Expr, i: Expr, j: Expr
 ) -> tuple[Expr, Expr, list[Expr]]:
-    """(row, column, conditions) of the window whose tap (i, j) lies at (y, x) of the input; the
-    window exists if all conditions hold."""
+    """Return (row, column, conditions) of the window whose tap (i, j) lies at (y, x) of the input;
+    the window exists if all conditions hold."""
     out, hits = [], []
     for at, tap, s, p, d in zip((y, x), (i, j), *window[1:], strict=True):
         ahead = at + p - tap * d
@@ -166,11 +168,11 @@ def windows_at(
 
 
 def check_rank(name: str, what: str, x: Spec, ndim: int) -> None:
-    """ShapeError unless x has `ndim` axes."""
+    """Raise ShapeError unless x has `ndim` axes."""
     if x.ndim != ndim:
         raise ShapeError(f"{name}: {what} has shape {x.shape}, not {ndim} axes")
 
 
 def lowest(dtype: str) -> float:
-    """The least value of a floating or integer dtype (minus infinity for a float)."""
+    """Return the least value of a float or integer dtype (minus infinity for floats)."""
     return float("-inf") if is_floating(dtype) else int(np.iinfo(dtype).min)

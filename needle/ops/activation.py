@@ -1,4 +1,4 @@
-"""Activations: ops of one tensor, and functions that are made of several ops."""
+"""Activations: ops of one tensor, and functions composed of several ops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _silu(x: np.ndarray) -> np.ndarray:
 
 @register
 class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
-    """y = x * Phi(x) with the normal distribution function Phi, by erf and not by tanh."""
+    """y = x * Phi(x), where Phi is the normal distribution function, computed by erf (not tanh)."""
 
     reads = frozenset({"inputs"})
 
@@ -53,7 +53,7 @@ class Gelu(_Float, twin=_gelu, relax="nn.gelu"):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x = _te.as_float(k, x)
         half, root = (_te.full_like(k, x, c) for c in (0.5, math.sqrt(0.5)))
-        # (erf + 1) / 2, whose halves are exact, as one multiply-add.
+        # (erf + 1) / 2 as one multiply-add; the halves are exact.
         below = k.topi.add(k.topi.multiply(_te.erf(k, k.topi.multiply(x, root)), half), half)
         return k.topi.multiply(x, below)
 
@@ -82,8 +82,9 @@ GELU, SILU = Gelu(), Silu()
 
 
 def gelu(a: Tensor, approximate: str = "none") -> Tensor:
-    """a * (1 + erf(a / sqrt(2))) / 2, elementwise, or its approximation by "tanh" (Hendrycks and
-    Gimpel 2016); integers give float64. ValueError for another `approximate`."""
+    """Return a * (1 + erf(a / sqrt(2))) / 2, elementwise, or with `approximate` "tanh" its
+    approximation by tanh (Hendrycks and Gimpel 2016). Integers give float64. Raises ValueError for
+    another `approximate`."""
     if approximate == "none":
         return apply(GELU, (a,))
     if approximate != "tanh":
@@ -93,23 +94,23 @@ def gelu(a: Tensor, approximate: str = "none") -> Tensor:
 
 
 def silu(a: Tensor) -> Tensor:
-    """a * sigmoid(a), elementwise; integers give float64."""
+    """Return a * sigmoid(a), elementwise; integers give float64."""
     return apply(SILU, (a,))
 
 
 def _negative_part(x: Tensor) -> Tensor:
-    """x where it is at most 0, else 0, so that nothing computed from it overflows."""
+    """Return x where it is at most 0, else 0, so that computing with it does not overflow."""
     return where(x > 0, 0, x)
 
 
 def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """x where it is above 0, else negative_slope * x."""
+    """Return x where it is above 0, else negative_slope * x."""
     return where(x > 0, x, x * finite("leaky_relu", "negative_slope", negative_slope))
 
 
 def prelu(x: Tensor, weight: Tensor) -> Tensor:
-    """x where it is above 0, else weight * x; weight has one element, or one for each channel, the
-    second axis of x. ValueError for another number."""
+    """Return x where it is above 0, else weight * x. `weight` has one element, or one for each
+    channel (the second axis of `x`). Raises ValueError for another number of elements."""
     check_tensors("prelu", x=x, weight=weight)
     if weight.ndim != 1 or (weight.shape[0] != 1 and x.shape[1:2] != weight.shape):
         raise ValueError(
@@ -121,36 +122,36 @@ def prelu(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def elu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where it is above 0, else alpha * (exp(x) - 1) (Clevert et al. 2015)."""
+    """Return x where it is above 0, else alpha * (exp(x) - 1) (Clevert et al. 2015)."""
     return where(x > 0, x, expm1(_negative_part(x)) * finite("elu", "alpha", alpha))
 
 
 def selu(x: Tensor) -> Tensor:
-    """1.0507 * elu(x, 1.6733), with more digits (Klambauer et al. 2017)."""
+    """Return 1.0507 * elu(x, 1.6733), with more digits of both (Klambauer et al. 2017)."""
     return elu(x, _SELU_ALPHA) * _SELU_SCALE
 
 
 def celu(x: Tensor, alpha: float = 1.0) -> Tensor:
-    """x where it is above 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). ValueError for an
-    alpha of 0."""
+    """Return x where it is above 0, else alpha * (exp(x / alpha) - 1) (Barron 2017). Raises
+    ValueError for an alpha of 0."""
     if finite("celu", "alpha", alpha) == 0:
         raise ValueError("celu: alpha 0 is a divisor; it must not be 0")
     return where(x > 0, x, expm1(_negative_part(x) / float(alpha)) * float(alpha))
 
 
 def logsigmoid(x: Tensor) -> Tensor:
-    """log(sigmoid(x)), elementwise, without overflow."""
+    """Return log(sigmoid(x)), elementwise, without overflow."""
     return -apply(SOFTPLUS, (-x,))
 
 
 def mish(x: Tensor) -> Tensor:
-    """x * tanh(softplus(x)) (Misra 2019)."""
+    """Return x * tanh(softplus(x)) (Misra 2019)."""
     return x * tanh(softplus(x))
 
 
 def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """x within [min_val, max_val], whose gradient is 0 at both ends and beyond. ValueError unless
-    min_val < max_val."""
+    """Return `x` limited to [min_val, max_val]. The gradient is 0 at both ends and beyond. Raises
+    ValueError unless min_val < max_val."""
     if not min_val < max_val:
         raise ValueError(f"hardtanh: min_val {min_val} is not below max_val {max_val}")
     check_tensors("hardtanh", x=x)
@@ -158,30 +159,30 @@ def hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
 
 
 def relu6(x: Tensor) -> Tensor:
-    """x within [0, 6]."""
+    """Return `x` limited to [0, 6]."""
     return hardtanh(x, 0, 6)
 
 
 def hardsigmoid(x: Tensor) -> Tensor:
-    """x / 6 + 1 / 2 within [0, 1]."""
+    """Return x / 6 + 1 / 2, limited to [0, 1]."""
     return hardtanh(x, -3, 3) / 6.0 + 0.5
 
 
 def hardswish(x: Tensor) -> Tensor:
-    """x * hardsigmoid(x) (Howard et al. 2019)."""
+    """Return x * hardsigmoid(x) (Howard et al. 2019)."""
     return x * hardsigmoid(x)
 
 
 def softsign(x: Tensor) -> Tensor:
-    """x / (1 + |x|), elementwise."""
+    """Return x / (1 + |x|), elementwise."""
     return x / (abs(x) + 1.0)
 
 
 def tanhshrink(x: Tensor) -> Tensor:
-    """x - tanh(x), elementwise."""
+    """Return x - tanh(x), elementwise."""
     return x - tanh(x)
 
 
 def threshold(x: Tensor, threshold: float, value: float) -> Tensor:
-    """x where it is above `threshold`, else `value`."""
+    """Return x where it is above `threshold`, else `value`."""
     return where(x > threshold, x, value)

@@ -1,4 +1,4 @@
-"""Steps of further relatives of Adam and Adagrad; see `updates`."""
+"""Steps of other optimizers related to Adam and Adagrad, as ops; see `updates`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ._update import Functions, Update, coupled, decayed, error_samples, samples
 
 @register
 class AdamaxUpdate(Update):
-    """m = moving average of g, where g = gradient + weight_decay * p; largest = max(beta2 *
-    largest, |g| + eps); p -= lr / (1 - beta1 ** (step + 1)) * m / largest."""
+    """A step of Adamax: m is the moving average of g, where g = gradient + weight_decay * p;
+    largest = max(beta2 * largest, |g| + eps); p -= lr / (1 - beta1 ** (step + 1)) * m / largest."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -42,11 +42,11 @@ class AdamaxUpdate(Update):
 
 @register
 class NadamUpdate(Update):
-    """m, v = moving averages of g and g * g, where g = gradient + weight_decay * p. With
-    mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2), t = step + 1 and mu_product the product
-    of mu(1) to mu(t): p -= lr * ((1 - mu(t)) / (1 - mu_product) * g + mu(t + 1) / (1 - mu_product *
-    mu(t + 1)) * m) / (sqrt(v / (1 - beta2 ** t)) + eps). If `decoupled`, p -= lr * weight_decay * p
-    comes first instead."""
+    """A step of NAdam: m and v are moving averages of g and g * g, where g = gradient +
+    weight_decay * p. With t = step + 1, mu(t) = beta1 * (1 - 0.96 ** (t * momentum_decay) / 2), and
+    mu_product the product of mu(1) to mu(t): p -= lr * ((1 - mu(t)) / (1 - mu_product) * g +
+    mu(t + 1) / (1 - mu_product * mu(t + 1)) * m) / (sqrt(v / (1 - beta2 ** t)) + eps). If
+    `decoupled`, g is the gradient, and p -= lr * weight_decay * p comes first."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -91,10 +91,10 @@ class NadamUpdate(Update):
 
 @register
 class RadamUpdate(Update):
-    """m, v = moving averages of g and g * g, where g = gradient + weight_decay * p. Adam's step
-    times a factor r(step + 1) where that is defined, and p -= lr * m / (1 - beta1 ** (step + 1))
-    in the first steps, where it is not. If `decoupled`, p -= lr * weight_decay * p comes first
-    instead."""
+    """A step of RAdam: m and v are moving averages of g and g * g, where g = gradient +
+    weight_decay * p. The step is Adam's times a factor r(step + 1). In the first steps, where the
+    factor is not defined, p -= lr * m / (1 - beta1 ** (step + 1)). If `decoupled`, g is the
+    gradient, and p -= lr * weight_decay * p comes first."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -119,7 +119,7 @@ class RadamUpdate(Update):
         length = limit - (step + 1) * power * 2.0 / (1.0 - power)
         is_defined = f.above(length, 5.0)
         share = (length - 4.0) * (length - 2.0) / length * (limit / (limit - 4) / (limit - 2))
-        # Where it is not defined, the root is one of zero, because `share` may be negative.
+        # Where the factor is not defined, `share` may be negative; the root is then taken of 0.
         return lr, rate, f.sqrt(share * (1.0 - power) * is_defined), 1.0 - is_defined
 
     def formula(
@@ -137,8 +137,9 @@ class RadamUpdate(Update):
 
 @register
 class AdadeltaUpdate(Update):
-    """v = rho * v + (1 - rho) * g * g, where g = gradient + weight_decay * p; d = sqrt(deltas +
-    eps) / sqrt(v + eps) * g; deltas = rho * deltas + (1 - rho) * d * d; p -= lr * d."""
+    """A step of Adadelta: v = rho * v + (1 - rho) * g * g, where g = gradient + weight_decay * p;
+    d = sqrt(deltas + eps) / sqrt(v + eps) * g; deltas = rho * deltas + (1 - rho) * d * d;
+    p -= lr * d."""
 
     rho: float = 0.9
     eps: float = 1e-6
@@ -162,24 +163,25 @@ class AdadeltaUpdate(Update):
 
 
 def adamax_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for Adamax: `inputs` are parameter, gradient, m, the largest gradient, lr
-    and step. `options` are the fields of AdamaxUpdate."""
+    """Return the result of a step of Adamax, as `sgd_update` does. The `inputs` are parameter,
+    gradient, m, the largest gradient, lr and step. `options` are the fields of AdamaxUpdate."""
     return apply(AdamaxUpdate(**options), inputs)
 
 
 def nadam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for NAdam: `inputs` are parameter, gradient, m, v, mu_product of shape (),
-    lr and step. `options` are the fields of NadamUpdate."""
+    """Return the result of a step of NAdam, as `sgd_update` does. The `inputs` are parameter,
+    gradient, m, v, mu_product of shape (), lr and step. `options` are the fields of NadamUpdate."""
     return apply(NadamUpdate(**options), inputs)
 
 
 def radam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for RAdam: `inputs` are parameter, gradient, m, v, lr and step. `options`
-    are the fields of RadamUpdate."""
+    """Return the result of a step of RAdam, as `sgd_update` does. The `inputs` are parameter,
+    gradient, m, v, lr and step. `options` are the fields of RadamUpdate."""
     return apply(RadamUpdate(**options), inputs)
 
 
 def adadelta_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for Adadelta: `inputs` are parameter, gradient, v, the moving average of
-    squared steps, lr and step. `options` are the fields of AdadeltaUpdate."""
+    """Return the result of a step of Adadelta, as `sgd_update` does. The `inputs` are parameter,
+    gradient, v, the moving average of squared steps, lr and step. `options` are the fields of
+    AdadeltaUpdate."""
     return apply(AdadeltaUpdate(**options), inputs)

@@ -1,7 +1,7 @@
-"""Ops that give each element a position of its own along an axis, and ops that put elements there.
+"""Ops that read or write one position along an axis for each element of an index.
 
-`put_along_axis` and `put` return a copy of their first input. What comes to one position comes in
-the order of the index, whatever the number of threads.
+`put_along_axis` and `put` return a copy of their first input. Elements for the same position are
+combined in the order of the index, whatever the number of threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .shape import broadcast_to, reshape
 @register
 class TakeAlongAxis(Index):
     """y[..., j, ...] = x[..., index[..., j, ...], ...] along `axis`. The index has as many axes as
-    x and its extents but for `axis`. Negative positions count from the end."""
+    x, and the same extents except along `axis`. Negative positions count from the end."""
 
     axis: int = 0
 
@@ -103,8 +103,8 @@ class _Put(Index):
         return Spec(x.shape, x.dtype, common_device(self.name, x, index, source))
 
     def source_shape(self, x: Spec, index: Spec) -> Shape:
-        """The shape of what is put. Raises TypeError or ShapeError for an index that does not
-        fit."""
+        """Return the shape that the source must have. Raises TypeError or ShapeError for an index
+        that does not fit."""
         raise NotImplementedError(f"{self.name}: source_shape is not defined")
 
     def index_ranges(self, x: Spec, index: Spec, source: Spec) -> dict[int, tuple[int, int]]:
@@ -112,15 +112,16 @@ class _Put(Index):
         return {1: (-extent, extent - 1)}
 
     def taken(self, x: Tensor, index: Tensor) -> Tensor:
-        """The elements of x at the positions: in the shape of what is put."""
+        """Return the elements of x at the positions, in the source's shape."""
         raise NotImplementedError(f"{self.name}: taken is not defined")
 
     def put(self, how: str, x: Tensor, index: Tensor, source: Tensor) -> Tensor:
-        """This op with another `how`."""
+        """Apply this op with another `how`."""
         return apply(type(self)(how=how, axis=self.axis), (x, index, source))  # type: ignore
 
     def last(self, x: Tensor, index: Tensor) -> Tensor:
-        """Whether an element is the last that comes to its position, to broadcast."""
+        """Return whether each source element is the last one for its position; the result
+        broadcasts."""
         raise NotImplementedError(f"{self.name}: last is not defined")
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
@@ -135,14 +136,15 @@ class _Put(Index):
             return self.put("set", out_grad, index, zero), None, to_source
         if self.how == "mul":
             return self._of_product(out_grad, x, index, source)
-        # Those that are equal share the gradient of a position.
+        # Equal elements share the gradient of a position.
         of_x = cast(compare("equal", x, node), out_grad.dtype)
         of_source = cast(compare("equal", source, self.taken(node, index)), out_grad.dtype)
         share = out_grad / self.put("add", of_x, index, of_source)
         return of_x * share, None, of_source * self.taken(share, index)
 
     def _of_product(self, out_grad: Tensor, x: Tensor, index: Tensor, source: Tensor) -> Gradients:
-        """Each factor gets the product of the others, which is known also where one is 0."""
+        """Return the gradients of a product: out_grad times the other factors. They are right
+        even where a factor is 0, since the others are multiplied without it."""
         to_x = self.put("mul", out_grad, index, source)
         if not source.requires_grad:
             return to_x, None, None
@@ -157,7 +159,7 @@ class _Put(Index):
         return to_x, None, where(none, self.taken(out_grad, index) * rest, zero)
 
     def product(self, x: NDArray, index: NDArray, source: NDArray) -> NDArray:
-        """The result of how "mul", by NumPy: devices have no kernel for it."""
+        """Return the result of `how` "mul", computed by NumPy: devices have no kernel for it."""
         factors = [each.astype(compute_dtype(x.dtype)).numpy() for each in (x, source)]
         made = self.reference(factors[0], index.numpy(), factors[1])
         return array(made, device=x.device).astype(x.dtype)
@@ -165,10 +167,11 @@ class _Put(Index):
 
 @register
 class PutAlongAxis(_Put):
-    """y = x, but y[..., index[..., j, ...], ...] along `axis` is set to source[..., j, ...], or the
-    sum of both (how "add"), the product ("mul"), or the larger or smaller ("max", "min"). The
-    index has the source's shape: that of x but for `axis`. Repeated positions take the last, or
-    all. The gradient of "max" and "min" is shared equally by those that are equal."""
+    """y = a copy of x in which y[..., index[..., j, ...], ...] along `axis` is set to
+    source[..., j, ...], or to the sum of both (`how` "add"), their product ("mul"), the larger or
+    the smaller ("max", "min"). The index has the source's shape: the shape of x except along
+    `axis`. If positions repeat, "set" keeps the last element; the others combine all of them. Equal
+    elements share the gradient of "max" and "min" equally."""
 
     how: str = "set"
     axis: int = 0
@@ -230,16 +233,17 @@ class PutAlongAxis(_Put):
         return put_te(k, x, index, source, x.shape, axis, self.how, self.name, each=True)
 
 
-_SLICE = 16  # slices of fewer elements are not worth a loop each
+_SLICE = 16  # a slice of fewer elements is not worth a loop of its own
 
 
 @register
 class Put(_Put):
-    """y = x, but its slices along `axis` at the positions of an integer index of any shape are set
-    to those of the source, or their sum (how "add") or product ("mul"), or the larger or smaller
-    elements ("max", "min"): what `take` takes. source.shape is x.shape[:axis] + index.shape +
-    x.shape[axis + 1:]. Repeated positions take the last, or all. The gradient of "max" and "min" is
-    shared equally by those that are equal."""
+    """y = a copy of x whose slices along `axis` at the positions of an integer index are set to the
+    slices of the source, or to the sum of both (`how` "add"), their product ("mul"), the larger or
+    smaller elements ("max", "min"). These are the slices that `take` reads; the index may have any
+    shape, and source.shape is x.shape[:axis] + index.shape + x.shape[axis + 1:]. If positions
+    repeat, "set" keeps the last slice; the others combine all of them. Equal elements share the
+    gradient of "max" and "min" equally."""
 
     how: str = "set"
     axis: int = 0
@@ -281,7 +285,7 @@ class Put(_Put):
             put = kernels.scatter if self.how == "set" else kernels.scatter_add
             put(out.view, index.view, source.view, axis)
             return out
-        # The axes of the index as one, whose positions are those of all elements of a slice.
+        # The index's axes merged into one; its positions hold for all elements of a slice.
         end = axis + index.ndim
         shape = (*x.shape[:axis], index.size, *x.shape[axis + 1 :])
         line = (index.size, *[1] * (source.ndim - end))
@@ -312,7 +316,7 @@ def _check_along(name: str, x: Spec, index: Spec, axis: int) -> None:
         raise ShapeError(f"{name}: the index has {index.ndim} axes, {x.shape} has {x.ndim}")
     if (*index.shape[:axis], *index.shape[axis + 1 :]) != (*x.shape[:axis], *x.shape[axis + 1 :]):
         raise ShapeError(
-            f"{name}: the index {index.shape} differs from {x.shape} beyond axis {axis}"
+            f"{name}: the index {index.shape} and {x.shape} must be equal except along axis {axis}"
         )
 
 
@@ -327,14 +331,15 @@ def _put(how: str, x: np.ndarray, places: Any, source: np.ndarray) -> np.ndarray
 
 
 def _filled(like: Tensor, value: float, dtype: str, shape: Shape) -> Tensor:
-    """A constant of like's device, whose elements share memory."""
+    """Return a constant on like's device; its elements share memory."""
     return broadcast_to(make_const(full((), value, dtype, like.device)), shape)
 
 
 def _joined(name: str, a: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Tensor]:
-    """Both broadcast along all axes but `axis`. ShapeError if they do not."""
+    """Return both tensors broadcast along all axes but `axis`. Raises ShapeError if they do not
+    broadcast."""
     if not isinstance(a, Tensor) or not isinstance(index, Tensor) or a.ndim != index.ndim:
-        return a, index  # the op refuses them
+        return a, index  # the op raises the error
     axis = normalize_axis(name, axis, a.ndim)
 
     def rest(x: Tensor) -> Shape:
@@ -346,11 +351,12 @@ def _joined(name: str, a: Tensor, index: Tensor, axis: int) -> tuple[Tensor, Ten
 
 
 def take_along_axis(a: Tensor, index: Tensor, axis: int) -> Tensor:
-    """The element of `a` at each position along `axis` that `index` names: a Tensor of integers
-    of as many axes as `a`. Both broadcast along the other axes (NumPy's take_along_axis).
+    """Return the element of `a` at each position along `axis` that `index` names, as NumPy's
+    take_along_axis. `index` is an integer Tensor with as many axes as `a`; both broadcast along the
+    other axes.
 
-    Negative positions count from the end. IndexError for one out of range. A compiled function
-    checks the indices it is called with, and clamps those that it computes itself.
+    Negative positions count from the end. Raises IndexError for a position out of range. A compiled
+    function checks the indices it is called with, and clamps those that it computes itself.
 
     >>> a = ndl.Tensor([[3.0, 1.0], [2.0, 4.0]])
     >>> ndl.take_along_axis(a, ndl.argsort(a, 1), 1).numpy().tolist()
@@ -362,12 +368,13 @@ def take_along_axis(a: Tensor, index: Tensor, axis: int) -> Tensor:
 def put_along_axis(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int, how: str = "set"
 ) -> Tensor:
-    """A copy of `a` with the elements of `source`, which broadcasts to index's shape, at positions
-    along `axis`: "set" to the last of those put there, or with `how` "add", "mul", "max" or "min"
-    also with the old element. `a` and `index` broadcast along the other axes.
+    """Return a copy of `a` with the elements of `source` at the positions of `index` along `axis`.
+    `how` is "set" (the last element for a position stays) or "add", "mul", "max" or "min", which
+    combine all elements for a position with the old one. `source` broadcasts to index's shape; `a`
+    and `index` broadcast along the other axes.
 
-    IndexError for a position out of range. A compiled function checks the indices it is called
-    with, and skips invalid ones that it computes itself.
+    Raises IndexError for a position out of range. A compiled function checks the indices it is
+    called with, and skips invalid ones that it computes itself.
     """
     check_tensors("put_along_axis", a=a, index=index)
     a, index = _joined("put_along_axis", a, index, axis)
@@ -378,12 +385,12 @@ def put_along_axis(
 def put(
     a: Tensor, index: Tensor, source: Tensor | float, axis: int = 0, how: str = "set"
 ) -> Tensor:
-    """A copy of `a` with its slices along `axis` at the positions of an integer `index`, of any
-    shape, replaced by those of `source`, or with `how` "add", "mul", "max" or "min" combined with
-    them. `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
+    """Return a copy of `a` whose slices along `axis` at the positions of an integer `index`, of any
+    shape, are replaced by the slices of `source` (`how` "set") or combined with them ("add", "mul",
+    "max", "min"). `source` broadcasts to a.shape[:axis] + index.shape + a.shape[axis + 1:].
 
-    IndexError for a position out of range. A compiled function checks the indices it is called
-    with, and skips invalid ones that it computes itself.
+    Raises IndexError for a position out of range. A compiled function checks the indices it is
+    called with, and skips invalid ones that it computes itself.
     """
     check_tensors("put", a=a, index=index)
     at = normalize_axis("put", axis, a.ndim)

@@ -1,4 +1,4 @@
-"""Numbers that count. While tracing, they may be sizes that are not known."""
+"""Evenly spaced numbers. While tracing, they may depend on sizes that are not known."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from . import _te
 
 @register
 class Arange(Op):
-    """y = x + first, x + first + 1, ... (`count` numbers) for a 0-d x."""
+    """y = x + first, x + first + 1, ... (`count` numbers), for a 0-d x."""
 
     count: int
     first: int = 0
@@ -44,7 +44,9 @@ class Arange(Op):
         if x.shape:
             raise ShapeError(f"{self.name}: the first number has shape {x.shape}, not ()")
         if x.dtype not in INTEGER and not is_floating(x.dtype):
-            raise TypeError(f"{self.name}: {x.dtype} does not count")
+            raise TypeError(
+                f"{self.name}: the first number is {x.dtype}; it must be an integer or a float"
+            )
         if self.count < 0:
             raise ValueError(f"{self.name}: count {self.count} is negative")
         return Spec((self.count,), x.dtype, x.device)
@@ -75,10 +77,12 @@ def arange(
     dtype: str | None = None,
     device: DeviceLike | None = None,
 ) -> Tensor:
-    """Numbers from `start` to before `stop` in steps of `step`; from 0 on if only one is given, as
-    in NumPy and PyTorch. The dtype is int64 for ints and float32 for floats unless it is given.
+    """Return the numbers from `start` up to but not including `stop`, in steps of `step`. With one
+    argument, they start at 0, as in NumPy and PyTorch. Without a `dtype`, ints give int64 and
+    floats float32.
 
-    TypeError for what is not a number, ValueError for a step of 0 or an infinite range.
+    Raises TypeError for arguments that are not numbers, ValueError for a step of 0 or an infinite
+    range.
 
     >>> ndl.arange(3).dtype, ndl.arange(0, 1, 0.25).numpy().tolist()
     ('int64', [0.0, 0.25, 0.5, 0.75])
@@ -87,14 +91,17 @@ def arange(
         start, stop = 0, start
     if any(isinstance(n, (float, np.floating)) for n in (start, stop, step)):
         if not step or not np.isfinite([start, stop, step]).all():
-            raise ValueError(f"arange: from {start} to {stop} in steps of {step} is no range")
+            raise ValueError(
+                f"arange: start {start}, stop {stop} and step {step} must be finite, "
+                "and step must not be 0"
+            )
         return make_const(array(np.arange(start, stop, step), dtype or "float32", device))
     try:
         start, stop, step = as_extent(start), as_extent(stop), as_int(step)
     except TypeError:
         raise TypeError(f"arange: {start!r}, {stop!r} and {step!r} must be numbers") from None
     if step == 0:
-        raise ValueError("arange: the step is 0")
+        raise ValueError("arange: the step is 0; it must not be")
     distance = stop - start if step > 0 else start - stop
     count = -(-distance // abs(step))
     if not isinstance(count, Expression):

@@ -137,8 +137,8 @@ class Divide(Binary):
 
 @register
 class Power(Binary):
-    """y = a ** b for floats. The gradient for a is 0 where b is 0, that for b where a is 0 and b is
-    not negative, as PyTorch's."""
+    """y = a ** b for floats. As in PyTorch, the gradient for a is 0 where b is 0, and the gradient
+    for b is 0 where a is 0 and b is not negative."""
 
     infer_first = True
     reads = frozenset({"inputs", "output"})
@@ -175,7 +175,7 @@ class Power(Binary):
 
 
 class _Select(Binary):
-    """Base of maximum and minimum: NaN if either is. The gradient of a tie is shared equally."""
+    """Base of maximum and minimum: NaN if either is NaN. A tie shares the gradient equally."""
 
     reads = frozenset({"inputs"})
     samples = binary()
@@ -191,7 +191,7 @@ class _Select(Binary):
 
 @register
 class Maximum(_Select):
-    """y = the larger of a and b; NaN if either is. The gradient of a tie is shared equally."""
+    """y = the larger of a and b, NaN if either is NaN. A tie shares the gradient equally."""
 
     first = "greater"
     reference = np.maximum
@@ -207,7 +207,7 @@ class Maximum(_Select):
 
 @register
 class Minimum(_Select):
-    """y = the smaller of a and b; NaN if either is. The gradient of a tie is shared equally."""
+    """y = the smaller of a and b, NaN if either is NaN. A tie shares the gradient equally."""
 
     first = "less"
     reference = np.minimum
@@ -260,7 +260,7 @@ class Compare(Binary):
 
     def compute(self, a: NDArray, b: NDArray) -> NDArray:
         if self.kind not in _COMPARISONS:
-            raise ValueError(self.kind)  # infer says more
+            raise ValueError(self.kind)  # infer raises the full message
         return _COMPARISONS[self.kind](a, b)
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Gradients:
@@ -275,7 +275,7 @@ class Compare(Binary):
 
 @register
 class Where(Op):
-    """y = a where the condition is non-zero, else b; all three broadcast."""
+    """y = a where the condition is nonzero, else b; all three broadcast."""
 
     reads = frozenset({"inputs"})
     samples = tuple(
@@ -323,7 +323,7 @@ COMPARE = {kind: Compare(kind) for kind in _COMPARISONS}
 
 
 def add(a: Operand, b: Operand) -> Tensor:
-    """a + b with broadcasting.
+    """Return a + b with broadcasting.
 
     >>> (ndl.ones(2, 1) + ndl.ones(3)).shape
     (2, 3)
@@ -332,27 +332,27 @@ def add(a: Operand, b: Operand) -> Tensor:
 
 
 def subtract(a: Operand, b: Operand) -> Tensor:
-    """a - b with broadcasting. TypeError for two bools."""
+    """Return a - b with broadcasting. Raises TypeError for two bools."""
     return applied(SUBTRACT, a, b)
 
 
 def multiply(a: Operand, b: Operand) -> Tensor:
-    """a * b with broadcasting."""
+    """Return a * b with broadcasting."""
     return applied(MULTIPLY, a, b)
 
 
 def divide(a: Operand, b: Operand) -> Tensor:
-    """a / b with broadcasting; integers give float64."""
+    """Return a / b with broadcasting; integers give float64."""
     return applied(DIVIDE, a, b)
 
 
 def power(a: Operand, b: Operand) -> Tensor:
-    """a ** b with broadcasting. TypeError when both are integers."""
+    """Return a ** b with broadcasting. Raises TypeError when both are integers."""
     return applied(POWER, a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Tensor:
-    """The larger of two elements, NaN if either is, with broadcasting.
+    """Return the larger of two elements, or NaN if either is NaN, with broadcasting.
 
     >>> ndl.maximum(ndl.Tensor([-1.0, 2.0]), 0.0).numpy().tolist()
     [0.0, 2.0]
@@ -361,13 +361,13 @@ def maximum(a: Operand, b: Operand) -> Tensor:
 
 
 def minimum(a: Operand, b: Operand) -> Tensor:
-    """The smaller of two elements, NaN if either is, with broadcasting."""
+    """Return the smaller of two elements, or NaN if either is NaN, with broadcasting."""
     return applied(MINIMUM, a, b)
 
 
 def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
-    """Elements of `a` where `condition` is non-zero, else of `b`; all three broadcast. `a` and `b`
-    may be numbers, which do not widen the dtype.
+    """Return the elements of `a` where `condition` is nonzero, else those of `b`; all three
+    broadcast. `a` and `b` may be numbers, which do not widen the dtype.
 
     >>> x = ndl.Tensor([1.0, -2.0])
     >>> ndl.where(x > 0, x, 0.0).numpy().tolist()
@@ -377,35 +377,36 @@ def where(condition: Tensor, a: Operand, b: Operand) -> Tensor:
 
 
 def compare(kind: str, a: Operand, b: Operand) -> Tensor:
-    """a `kind` b as bool; kind is equal, not_equal, less, less_equal, greater or greater_equal."""
+    """Return a `kind` b as bool; `kind` is equal, not_equal, less, less_equal, greater or
+    greater_equal."""
     return applied(Compare(kind), a, b)
 
 
 def equal(a: Operand, b: Operand) -> Tensor:
-    """a == b, as bool, with broadcasting."""
+    """Return a == b, as bool, with broadcasting."""
     return compare("equal", a, b)
 
 
 def not_equal(a: Operand, b: Operand) -> Tensor:
-    """a != b, as bool, with broadcasting; NaN differs from itself."""
+    """Return a != b, as bool, with broadcasting; NaN differs from itself."""
     return compare("not_equal", a, b)
 
 
 def less(a: Operand, b: Operand) -> Tensor:
-    """a < b, as bool, with broadcasting."""
+    """Return a < b, as bool, with broadcasting."""
     return compare("less", a, b)
 
 
 def less_equal(a: Operand, b: Operand) -> Tensor:
-    """a <= b, as bool, with broadcasting."""
+    """Return a <= b, as bool, with broadcasting."""
     return compare("less_equal", a, b)
 
 
 def greater(a: Operand, b: Operand) -> Tensor:
-    """a > b, as bool, with broadcasting."""
+    """Return a > b, as bool, with broadcasting."""
     return compare("greater", a, b)
 
 
 def greater_equal(a: Operand, b: Operand) -> Tensor:
-    """a >= b, as bool, with broadcasting."""
+    """Return a >= b, as bool, with broadcasting."""
     return compare("greater_equal", a, b)

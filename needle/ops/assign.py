@@ -1,10 +1,10 @@
-"""`a.at[key].set(value)` and its like: a copy of a tensor with the elements at a key replaced.
+"""`a.at[key].set(value)` and its relatives: copies of a tensor with new elements at a key.
 
-The functions take all keys of NumPy. Where a key names an element several times, `set_at` keeps
-the last value, `add_at` adds all, `mul_at` multiplies by all, and `max_at` and `min_at` keep the
-largest and the least of all.
-The gradient of `set_at` flows to the values that stay, and to the elements of `a` that are not
-replaced; elements and values that are equal share that of `max_at` and `min_at` equally.
+The functions take all of NumPy's keys. If a key names an element several times, `set_at` keeps the
+last value, `add_at` adds all values, `mul_at` multiplies by all, and `max_at` and `min_at` keep the
+largest and the smallest of all.
+The gradient of `set_at` flows to the values that stay and to the elements of `a` that are not
+replaced. In `max_at` and `min_at`, equal elements and values share the gradient equally.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from .slicing import slice as get_slice
 
 
 def set_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """A copy of `a` with a[key] = value, which broadcasts and is converted to a's dtype.
+    """Return a copy of `a` with a[key] = value. `value` broadcasts and is converted to a's dtype.
 
-    Raises IndexError for a key out of range, ShapeError for a value that does not broadcast, and
-    TraceError for a mask without a value while tracing, unless `value` fits every element of the
+    Raises IndexError for a `key` out of range, ShapeError for a value that does not broadcast, and
+    TraceError while tracing for a mask without a value, unless `value` fits every element of the
     mask. A compiled function skips positions out of range that it computes itself.
 
     >>> ndl.zeros(3).at[1:].set(5.0).numpy().tolist()
@@ -40,8 +40,8 @@ def set_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
 
 
 def add_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """A copy of `a` with `value` added to a[key], once for each time that the key names an element.
-    Raises what `set_at` raises, and TypeError for bool.
+    """Return a copy of `a` with `value` added to a[key], once for each time that the key names an
+    element. Raises what `set_at` raises, and TypeError for bool.
 
     >>> ndl.zeros(3).at[[0, 0, 2]].add(1.0).numpy().tolist()
     [2.0, 0.0, 1.0]
@@ -50,17 +50,19 @@ def add_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
 
 
 def mul_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """A copy of `a` with a[key] multiplied by `value`. Raises what `add_at` raises."""
+    """Return a copy of `a` with a[key] multiplied by `value`. Raises what `add_at` raises."""
     return _at("mul", a, key, value)
 
 
 def max_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """A copy of `a` with the larger of a[key] and `value` at key. Raises what `add_at` raises."""
+    """Return a copy of `a` with the larger of a[key] and `value` at `key`. Raises what `add_at`
+    raises."""
     return _at("max", a, key, value)
 
 
 def min_at(a: Tensor, key: Any, value: Tensor | float) -> Tensor:
-    """A copy of `a` with the smaller of a[key] and `value` at key. Raises what `add_at` raises."""
+    """Return a copy of `a` with the smaller of a[key] and `value` at `key`. Raises what `add_at`
+    raises."""
     return _at("min", a, key, value)
 
 
@@ -104,7 +106,8 @@ def _combined(how: str, old: Tensor, new: Tensor) -> Tensor:
 
 
 def _covers(a: Tensor, key: Any, value: Any) -> bool:
-    """Whether a key is one mask, and the value has one element (or slice) for all that it picks."""
+    """Return whether the key is one mask, and the value has one element (or slice) for all the
+    elements that it picks."""
     is_mask = isinstance(key, (Tensor, NDArray, np.ndarray)) and str(key.dtype) == "bool"
     if not is_mask or key.ndim == 0 or key.shape != a.shape[: key.ndim]:
         return False

@@ -1,4 +1,4 @@
-"""The bits of floats as integers, and back."""
+"""The bits of floats as integers, and of integers as floats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OTHER = {"float32": "int32", "int32": "float32", "float64": "int64", "int64": "
 
 @register
 class Bitcast(Elementwise):
-    """y = the same bits as another dtype: float32 as int32, float64 as int64, and back. No gradient
+    """y = the bits of x in another dtype: float32 as int32, float64 as int64, and back. No gradient
     flows back."""
 
     infer_first = reads_bits = True
@@ -47,8 +47,8 @@ BITCAST = Bitcast()
 
 
 def bitcast(a: Tensor) -> Tensor:
-    """The bits of float32 as int32, of float64 as int64, and the other way round. TypeError for
-    another dtype.
+    """Return the bits of `a` in another dtype: float32 as int32, float64 as int64, and the other
+    way round. Raises TypeError for another dtype.
 
     >>> hex(ndl.bitcast(ndl.Tensor([1.0])).numpy()[0])
     '0x3f800000'

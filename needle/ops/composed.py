@@ -1,4 +1,4 @@
-"""Elementwise functions that limit, mix and replace values."""
+"""Elementwise functions that limit, mix or replace values."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from .scalar import power_scalar
 
 @register
 class Clip(Elementwise):
-    """y = min(max(x, `min`), `max`), each if it is not None; NaN stays NaN. If `max` is below
-    `min`, y is `max`. The gradient is 0 where x is outside of the bounds, and unless they are
-    `inclusive`, where x is one of them."""
+    """y = min(max(x, `min`), `max`), without a bound that is None; NaN stays NaN. If `max` is below
+    `min`, y is `max`. The gradient is 0 where x is outside the bounds, and also where x equals a
+    bound unless they are `inclusive`."""
 
     may_share = True
 
@@ -66,8 +66,8 @@ class Clip(Elementwise):
         return dtype
 
     def _bounds(self, dtype: str) -> tuple[float | None, float | None]:
-        """The bounds that can change an element. OverflowError if no element of the dtype is within
-        them."""
+        """Return the bounds that can change an element. Raises OverflowError if no value of the
+        dtype is within them."""
         if is_floating(dtype) or dtype == "bool":
             return self.min, self.max
         info = np.iinfo(dtype)
@@ -113,16 +113,17 @@ class Clip(Elementwise):
         dtype = str(x.ty.dtype)
         if not is_floating(dtype):
             return None
-        # In this order of operands NaN survives.
+        # In this order of operands, NaN survives.
         y = x if self.min is None else r.op.maximum(r.const(self.min, dtype), x)
         return y if self.max is None else r.op.minimum(r.const(self.max, dtype), y)
 
 
 def clip(a: Tensor, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-    """`a` within [min, max], elementwise, with the bounds that are not None; NaN stays NaN.
+    """Return `a` limited to [min, max], elementwise. A bound that is None has no effect; NaN stays
+    NaN.
 
     Bounds are numbers or Tensors that broadcast. Where `max` is below `min`, the result is `max`.
-    The gradient is that of what is chosen; at a bound, a's.
+    The gradient flows to the chosen operand; at a bound it flows to `a`.
 
     >>> ndl.clip(ndl.Tensor([-2.0, 0.5, 2.0]), -1.0, 1.0).numpy().tolist()
     [-1.0, 0.5, 1.0]
@@ -137,60 +138,63 @@ def clip(a: Tensor, min: Operand | None = None, max: Operand | None = None) -> T
 
 
 def square(a: Tensor) -> Tensor:
-    """a * a, elementwise. TypeError for bool."""
+    """Return a * a, elementwise. Raises TypeError for bool."""
     return power_scalar(a, 2)
 
 
 def reciprocal(a: Tensor) -> Tensor:
-    """1 / a, elementwise; integers give float64."""
+    """Return 1 / a, elementwise; integers give float64."""
     return applied(DIVIDE, 1, a)
 
 
 def frac(a: Tensor) -> Tensor:
-    """a - trunc(a), elementwise, which has a's sign. TypeError for bool."""
+    """Return the fraction a - trunc(a), elementwise, with the sign of `a`. Raises TypeError for
+    bool."""
     return a - trunc(a)
 
 
 def lerp(a: Tensor, b: Tensor, weight: Operand) -> Tensor:
-    """a + weight * (b - a), with broadcasting: `a` for a weight of 0, b for 1. TypeError for two
-    bools."""
+    """Return a + weight * (b - a), with broadcasting: `a` for a weight of 0, `b` for 1. Raises
+    TypeError for two bools."""
     check_tensors("lerp", a=a, b=b)
     return a + (b - a) * weight
 
 
 def addcmul(a: Tensor, b: Tensor, c: Tensor, value: float = 1) -> Tensor:
-    """a + value * b * c, with broadcasting."""
+    """Return a + value * b * c, with broadcasting."""
     check_tensors("addcmul", a=a, b=b, c=c)
     return a + b * c * value
 
 
 def addcdiv(a: Tensor, b: Tensor, c: Tensor, value: float = 1) -> Tensor:
-    """a + value * b / c, with broadcasting."""
+    """Return a + value * b / c, with broadcasting."""
     check_tensors("addcdiv", a=a, b=b, c=c)
     return a + b / c * value
 
 
 def logit(a: Tensor, eps: float | None = None) -> Tensor:
-    """log(a / (1 - a)), elementwise, of `a` within [eps, 1 - eps], or of `a` itself without an
-    `eps`; integers give float64."""
+    """Return log(a / (1 - a)), elementwise. With an `eps`, `a` is first limited to [eps, 1 - eps].
+    Integers give float64."""
     check_tensors("logit", a=a)
     a = a if eps is None else clip(a, eps, 1 - eps)
     return log(a / (1 - a))
 
 
 def logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp(a) + exp(b)), with broadcasting and without overflow; integers give float64."""
+    """Return log(exp(a) + exp(b)), with broadcasting and without overflow; integers give
+    float64."""
     check_tensors("logaddexp", a=a, b=b)
     top = maximum(a, b)
-    apart = where(top == minimum(a, b), 0, abs(a - b))  # also of equal infinities
+    apart = where(top == minimum(a, b), 0, abs(a - b))  # 0 also for equal infinities
     return top + log1p(exp(-apart))
 
 
 def nan_to_num(
     a: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None
 ) -> Tensor:
-    """`a` with `nan` for NaN, and `posinf` and `neginf` for the infinities (None: the largest and
-    the least finite number of its dtype). The gradient is 0 where a number was replaced."""
+    """Return `a` with `nan` in place of NaN, and `posinf` and `neginf` in place of the infinities
+    (None: the largest and the least finite number of the dtype). The gradient is 0 where a number
+    was replaced."""
     check_tensors("nan_to_num", a=a)
     if not is_floating(a.dtype):
         return a
@@ -205,7 +209,7 @@ def nan_to_num(
 def sum(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """The sum over `axes` (None: all), as `summation`.
+    """Return the sum over `axes` (None: all), as `summation` does.
 
     >>> ndl.sum(ndl.ones(2, 3), axis=1, keepdims=True).shape
     (2, 1)

@@ -34,9 +34,10 @@ def _predicate(*shape: int) -> Arg:
 
 @register
 class Cond(Op):
-    """The results of one of two bodies, chosen by a bool, the first input. Both take all others.
+    """The results of one of two bodies. The first input, a bool, chooses the body; both bodies take
+    all other inputs.
 
-    Only the body that is chosen runs.
+    Only the chosen body runs.
     """
 
     may_share = True
@@ -63,7 +64,9 @@ class Cond(Op):
     def infer(self, predicate: Spec, *given: Spec) -> tuple[Spec, ...]:
         check_predicate(self.name, "the predicate", predicate)
         if len(given) != len(self.true.inputs):
-            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.true.inputs)}")
+            raise TypeError(
+                f"{self.name}: {len(given)} inputs; the bodies take {len(self.true.inputs)}"
+            )
         found, other = self.true.output_specs(given), self.false.output_specs(given)
         for number, (a, b) in enumerate(zip(found, other, strict=True)):
             if not same_spec(a, b):
@@ -75,8 +78,8 @@ class Cond(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in found])
 
     def fitted(self, given: Sequence[Spec]) -> Cond:
-        """The same choice with bodies of these inputs: they may have been traced for other
-        dtypes."""
+        """Return the same choice with bodies for these inputs: the bodies may have been traced for
+        other dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given[1:]])
         true, false = (replace(each, inputs=inputs) for each in (self.true, self.false))
         return replace(self, true=true, false=false)
@@ -90,7 +93,7 @@ class Cond(Op):
     def reference_by(
         self, run: Run, predicate: np.ndarray, *inputs: np.ndarray
     ) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the bodies."""
+        """Return `reference`, with `run` for the steps of the bodies."""
         body = self.true if predicate.item() else self.false
         return tuple(body.evaluated(inputs, run))
 

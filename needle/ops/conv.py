@@ -1,7 +1,8 @@
 """Convolution over (N, H, W, C), and the two ops of its gradient.
 
-<conv(x, w), g> is linear in x, w and g. `Conv` is its derivative by g, `ConvInput` by x and
-`ConvWeight` by w, so the gradients of each op, of any order, are the other two.
+The scalar product <conv(x, w), g> is linear in x, w and g. `Conv` is its derivative by g,
+`ConvInput` its derivative by x and `ConvWeight` its derivative by w, so the gradients of each of
+these ops, of any order, are the other two.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from . import _conv, _te
 from . import _conv_transpose as transposed
 from ._windows import IntOrPair, Pair, as_window, counts_te, overlap, pad_te, windows_at
 
-# An annotation of the gradient to weights: [*stride, *padding, *dilation], if there are no groups.
+# An annotation of weight gradients without groups: [*stride, *padding, *dilation].
 WEIGHT_GRADIENT = "needle.weight_gradient"
 
 
@@ -35,8 +36,8 @@ def _output(x: Shape, w: Shape, attributes: dict[str, Any]) -> Shape:
 
 @register
 class Conv(_conv.ConvOp):
-    """y (N, rows, columns, O): x (N, H, W, C) convolved with w (kh, kw, C / groups, O); rows =
-    (H + 2 padding - dilation (kh - 1) - 1) // stride + 1."""
+    """y (N, rows, columns, O) = x (N, H, W, C) convolved with w (kh, kw, C / groups, O), where
+    rows = (H + 2 padding - dilation (kh - 1) - 1) // stride + 1."""
 
     stride: Pair = (1, 1)
     padding: Pair = (0, 0)
@@ -127,8 +128,8 @@ class Conv(_conv.ConvOp):
 
 @register
 class ConvInput(_conv.ConvOp):
-    """y (N, *size, C): the transposed convolution of outputs g (N, rows, columns, O) with
-    w (kh, kw, C / groups, O), which is the gradient of conv for its input."""
+    """y (N, *size, C) = the transposed convolution of outputs g (N, rows, columns, O) with
+    w (kh, kw, C / groups, O). It is the gradient of conv for its input."""
 
     size: Pair
     stride: Pair = (1, 1)
@@ -147,14 +148,14 @@ class ConvInput(_conv.ConvOp):
     )
 
     def target(self, g: Shape, w: Shape) -> _conv.Shape4:
-        """The shape of the input whose convolution has shape `g`."""
+        """Return the shape of the input whose convolution with a weight like `w` has g's shape."""
         h, width = as_window(self.name, self.size, 1, 0, 1).kernel
         shape = g[0], h, width, w[2] * self.groups
         expected = self.output(shape, w)
         if expected != tuple(g):
             raise ShapeError(
-                f"{self.name}: outputs of shape {tuple(g)} given; size {self.size} and a weight of "
-                f"shape {tuple(w)} have {expected}"
+                f"{self.name}: outputs of shape {tuple(g)}; size {self.size} and a weight of "
+                f"shape {tuple(w)} give {expected}"
             )
         return shape
 
@@ -180,7 +181,7 @@ class ConvInput(_conv.ConvOp):
         groups, taps, each = self.groups, window.kernel, c // self.groups
         reach = [d * (k - 1) - p for k, p, d in zip(taps, *window[2:], strict=True)]
         if window.stride == (1, 1) and min(reach) >= 0:
-            # This is a convolution itself, which sums no overlapping windows.
+            # This is itself a convolution, without sums of overlapping windows.
             back = window._replace(padding=(reach[0], reach[1]))
             return _conv.convolve(g, _conv.mirrored(w, groups), back, (h, width), groups)
         seen = _conv.rows_of(g, groups) @ _conv.weights_of(w, groups).permute((0, 2, 1))
@@ -220,7 +221,7 @@ class ConvInput(_conv.ConvOp):
         return k.te.compute((n, h, width, inputs * self.groups), body, name="conv_input")
 
     def _extents(self) -> Any:
-        """`size` as a pair, which may be of TVM's expressions."""
+        """Return `size` as a pair; its elements may be TVM expressions."""
         return self.size if isinstance(self.size, tuple) else (self.size,) * 2
 
     def emit(self, r: ModuleType, g: Expr, w: Expr) -> Expr | None:
@@ -232,8 +233,9 @@ class ConvInput(_conv.ConvOp):
 
 @register
 class ConvWeight(_conv.ConvOp):
-    """y (*kernel, C / groups, O): for each weight, the sum of what it meets in x (N, H, W, C)
-    times the outputs g (N, rows, columns, O). It is the gradient of conv for its weight."""
+    """y (*kernel, C / groups, O) = for each weight, the sum of the elements of x (N, H, W, C) that
+    it multiplies, times the outputs g (N, rows, columns, O). It is the gradient of conv for its
+    weight."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -252,16 +254,18 @@ class ConvWeight(_conv.ConvOp):
     )
 
     def target(self, x: Shape, g: Shape) -> _conv.Shape4:
-        """Shape of the weight."""
+        """Return the shape of the weight."""
         if self.groups >= 1 and x[3] % self.groups:
-            raise ShapeError(f"{self.name}: {x[3]} channels do not divide by groups={self.groups}")
+            raise ShapeError(
+                f"{self.name}: {x[3]} channels are not a multiple of groups={self.groups}"
+            )
         kh, kw = as_window(self.name, self.kernel, 1, 0, 1).kernel
         shape = kh, kw, x[3] // max(self.groups, 1), g[3]
         expected = self.output(x, shape)
         if expected != tuple(g):
             raise ShapeError(
-                f"{self.name}: outputs of shape {tuple(g)} given; an input of shape {tuple(x)} "
-                f"and kernel {self.kernel} have {expected}"
+                f"{self.name}: outputs of shape {tuple(g)}; an input of shape {tuple(x)} "
+                f"and kernel {self.kernel} give {expected}"
             )
         return shape
 
@@ -338,10 +342,11 @@ def conv(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """`a` (N, H, W, C) convolved with `b` (kh, kw, C / groups, O): (N, rows, columns, O).
+    """Return `a` (N, H, W, C) convolved with `b` (kh, kw, C / groups, O): (N, rows, columns, O).
 
-    stride, padding (zeros on both sides) and dilation are ints or pairs (rows, columns).
-    ShapeError when shapes do not match or the kernel does not fit.
+    `stride`, `padding` (zeros on both sides) and `dilation` are ints or pairs (rows, columns);
+    `groups` divides the channels. Raises ShapeError if shapes do not match or the kernel does not
+    fit.
     """
     window = as_window("conv", 1, stride, padding, dilation)
     return apply(Conv(*window[1:], groups), (a, b))
@@ -356,9 +361,10 @@ def conv_input(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups, O):
-    (N, *size, C). stride, padding, dilation and groups are those of that convolution, `conv`.
-    ShapeError unless it gives such a result a's shape."""
+    """Return the transposed convolution of `a` (N, rows, columns, O) with `b` (kh, kw, C / groups,
+    O): (N, *size, C). `stride`, `padding`, `dilation` and `groups` belong to the convolution that
+    is transposed, `conv`. Raises ShapeError unless an input of `size` gives an output of a's shape.
+    """
     window = as_window("conv_input", size, stride, padding, dilation)
     return apply(ConvInput(*window, groups), (a, b))
 
@@ -372,8 +378,9 @@ def conv_weight(
     dilation: IntOrPair = 1,
     groups: int = 1,
 ) -> Tensor:
-    """The gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the sum of
-    its inputs in `a` (N, H, W, C) times outputs `b` (N, rows, columns, O). stride, padding,
-    dilation and groups are those of `conv`. ShapeError if they do not match."""
+    """Return the gradient of conv for its weight, (*kernel, C / groups, O): for each weight, the
+    sum of its inputs in `a` (N, H, W, C) times the outputs `b` (N, rows, columns, O). `kernel`,
+    `stride`, `padding`, `dilation` and `groups` belong to `conv`. Raises ShapeError if the shapes
+    do not match."""
     window = as_window("conv_weight", kernel, stride, padding, dilation)
     return apply(ConvWeight(*window, groups), (a, b))

@@ -1,4 +1,4 @@
-"""The largest or smallest element up to each along an axis."""
+"""The largest or smallest element up to each position along an axis."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .along_axis import PutAlongAxis, _filled
 from .scan import _SAMPLES
 
 _BLOCK = 16  # elements that are compared at once with the best so far
-_STEP = 2  # instructions for an element, in most blocks
+_STEP = 2  # instructions per element, in most blocks
 
 
 class _Running(Along):
-    """(values, int64 positions)."""
+    """Base of cummax and cummin, which return (values, int64 positions)."""
 
     largest = True
     reads = frozenset({1})
-    rows = 2  # LLVM would make vectors of more, element by element
+    rows = 2  # LLVM would make vectors of more rows, element by element
     samples = _SAMPLES
 
     def infer(self, x: Spec) -> tuple[Spec, ...]:
@@ -70,7 +70,7 @@ class _Running(Along):
         return _te.cast(k, values, dtype), places
 
     def _taken(self, k: TeNamespace, value: Expr, best: Expr) -> Expr:
-        """Whether a value is the best from its place on."""
+        """Return whether a value becomes the best, from its position on."""
         taken = self._reaches(value, best)
         return k.tirx.any(taken, k.tirx.isnan(value)) if is_floating(_dtype(value)) else taken
 
@@ -93,17 +93,18 @@ class _Running(Along):
         if first:
             best[j], where[j] = value, i
         else:
-            # The position first: `taken` reads the value.
+            # The position comes first, because `_taken` reads the old best value.
             where[j] = k.tirx.Select(self._taken(k, value, best[j]), i, where[j])
-            # A comparison of its own is one instruction together with the choice; the next
-            # step waits for it.
+            # `further` compares again: comparison and choice are then one instruction, for which
+            # the next step waits.
             best[j] = further(k, value, best[j], _dtype(value))
         outs[0][place], outs[1][place] = best[j], where[j]
 
     def _by_blocks(self, k: TeNamespace, x: TeTensor, kinds: Sequence[str]) -> list[TeTensor]:
-        """Rows in blocks. Most have no element that is taken, and repeat the best so far; some rise
-        from one element to the next, and are copied. Only others take a step for each element."""
-        axis = self.axis % len(x.shape)  # any after it are 1
+        """Return the results of rows, computed in blocks. Most blocks have no better element, and
+        repeat the best so far. Some rise from each element to the next, and are copied. Only the
+        other blocks take a step for each element."""
+        axis = self.axis % len(x.shape)  # any axes after it have extent 1
         n, rows = x.shape[axis], prod(x.shape[:axis], start=k.tirx.const(1, "int64"))
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
@@ -138,7 +139,8 @@ class _Running(Along):
                     where[0] = k.tirx.Cast("int64", first + _BLOCK - 1)
 
                 def find(at: Expr, first: Expr) -> None:
-                    """The block at a place, which begins with a row's element `first`."""
+                    """Copy or step through the block at `at`, which begins with the row's element
+                    `first`."""
                     _te.all_in(k, s, flag, _BLOCK - 1, lambda j: rises(at + j))
                     with s.If(k.tirx.all(flag[0] != 0, self._reaches(source[at], best[0]))):
                         with s.Then():
@@ -167,16 +169,16 @@ class _Running(Along):
 
 @register
 class Cummax(_Running):
-    """(values, positions): the largest element up to each along `axis`, NaN once there was one, and
-    the last position that has it. The gradient goes to that position."""
+    """(values, positions): the largest element up to each position along `axis`, or NaN after the
+    first NaN, and the last position that has it. The gradient flows to that position."""
 
     axis: int = -1
 
 
 @register
 class Cummin(_Running):
-    """(values, positions): the smallest element up to each along `axis`, NaN once there was one,
-    and the last position that has it. The gradient goes to that position."""
+    """(values, positions): the smallest element up to each position along `axis`, or NaN after the
+    first NaN, and the last position that has it. The gradient flows to that position."""
 
     axis: int = -1
     largest = False
@@ -188,7 +190,7 @@ def _dtype(x: Expr) -> str:
 
 @takes_scalars
 def cummax(a: Tensor, axis: int) -> TensorTuple:
-    """(values, int64 positions) of the largest element up to each along `axis`.
+    """Return (values, int64 positions) of the largest element up to each position along `axis`.
 
     >>> ndl.cummax(ndl.Tensor([1.0, 3.0, 2.0]), 0)[0].numpy().tolist()
     [1.0, 3.0, 3.0]
@@ -198,5 +200,5 @@ def cummax(a: Tensor, axis: int) -> TensorTuple:
 
 @takes_scalars
 def cummin(a: Tensor, axis: int) -> TensorTuple:
-    """(values, int64 positions) of the smallest element up to each along `axis`."""
+    """Return (values, int64 positions) of the smallest element up to each position along `axis`."""
     return apply(Cummin(as_int(axis)), (a,))

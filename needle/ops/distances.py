@@ -13,17 +13,17 @@ from .reduce import summation
 from .reductions import _root, norm
 from .shape import transpose
 
-_FEW = 25  # rows, from which PyTorch takes products instead of differences as well
+_FEW = 25  # more rows are computed from products instead of differences, as in PyTorch
 
 
 def cdist(a: Tensor, b: Tensor, p: float = 2.0) -> Tensor:
-    """The p-norm of the difference of each row of `a` (..., n, d) and each row of b (..., m, d):
-    (..., n, m). The axes before the last two broadcast.
+    """Return the p-norm of the difference of each row of `a` (..., n, d) and each row of `b`
+    (..., m, d): (..., n, m). The axes before the last two broadcast.
 
-    p may be 0 (the number of elements that differ) and infinite (the largest difference). The
+    `p` may be 0 (the number of elements that differ) or infinite (the largest difference). The
     gradient of a distance of 0 is 0. Euclidean distances of more than 25 rows are computed from
-    products, whose rounding errors are relative to the rows and not to their distance. ShapeError
-    for other shapes, ValueError for a negative p.
+    products; their rounding errors are relative to the rows, not to the distance. Raises ShapeError
+    for other shapes, ValueError for a negative `p`.
 
     >>> ndl.cdist(ndl.tensor([[0.0, 0.0], [3.0, 4.0]]), ndl.tensor([[0.0, 0.0]])).tolist()
     [[0.0], [5.0]]

@@ -1,4 +1,4 @@
-"""Einstein summation: sums of products, made of permutations, reshapes and matmuls."""
+"""Einstein summation: sums of products, computed by permutations, reshapes and matmuls."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from .elementwise import cast
 
 
 def einsum(subscripts: Any, *operands: Any) -> Tensor:
-    """The sum of products of elements that `subscripts` describes, as NumPy's and PyTorch's einsum.
+    """Return the sum of products of elements that `subscripts` describes, as NumPy's and PyTorch's
+    einsum.
 
-    "ij,jk->ik" names the axes of each operand, and those of the result: for every i and k,
-    y[i, k] is the sum over j of a[i, j] * b[j, k]. A name that the result lacks is summed over, one
-    that an operand has twice takes its diagonal ("ii->i"). Without "->", the result has the names
-    that occur once, in alphabetical order. "..." stands for all axes that are not named; these
-    broadcast, and come first where no "->" says where; they are summed if the result lacks them. An
-    axis of extent 1 broadcasts against others of its name. As in NumPy, the names may also be lists
-    of integers: einsum(a, [0, 1], b, [1, 2], [0, 2]).
+    "ij,jk->ik" names the axes of each operand and of the result: for every i and k, y[i, k] is the
+    sum over j of a[i, j] * b[j, k]. A name that the result lacks is summed over. A name that an
+    operand has twice takes its diagonal ("ii->i"). Without "->", the result has the names that
+    occur once, in alphabetical order. "..." stands for all axes without a name. These axes
+    broadcast; without "->" they come first, and if the result lacks them they are summed. An axis
+    of extent 1 broadcasts against the other axes of its name. As in NumPy, the names may also be
+    lists of integers: einsum(a, [0, 1], b, [1, 2], [0, 2]).
 
-    Operands: Tensors of any shapes and dtypes, on one device. The result has their common dtype;
-    integers wrap around in it. Of several operands, those pairs are contracted first that make the
-    least work (NumPy's einsum_path), each by one matmul where names are shared. With sizes that are
-    not known while tracing, the order is chosen for their largest values, at most 256.
+    The operands are Tensors of any shapes and dtypes, on one device. The result has their common
+    dtype; integers wrap around in it. With more than two operands, the pairs that cost the least
+    work are contracted first (NumPy's einsum_path); each contraction with shared names is one
+    matmul. For sizes that are unknown while tracing, the order is chosen for their largest values,
+    at most 256.
 
-    ValueError for subscripts that cannot be read or do not fit the number of operands; ShapeError
-    for another number of axes, or extents of one name that differ.
+    Raises ValueError for subscripts that cannot be read or do not fit the number of operands,
+    ShapeError for an operand with another number of axes or for extents of one name that differ.
 
     >>> a, b = ndl.ones(2, 3), ndl.ones(3, 4)
     >>> ndl.einsum("ij,jk->ki", a, b).shape
@@ -52,13 +54,13 @@ def einsum(subscripts: Any, *operands: Any) -> Tensor:
 def _contract(
     name: str, inputs: Sequence[Labels], output: Labels, operands: Sequence[Tensor]
 ) -> Tensor:
-    """The sum of products over all labels that `output` lacks; `inputs` label the operands' axes.
-    For functions of this folder."""
+    """Return the sum of products over all labels that `output` lacks; `inputs` label the operands'
+    axes. This function is for the modules of this folder."""
     return _run(_program, (name, tuple(inputs), output), operands)
 
 
 def _run(find: Any, what: tuple[Any, ...], operands: Sequence[Tensor]) -> Tensor:
-    """Run the program that `find` has for `what` and these operands."""
+    """Run the program that `find` returns for `what` and these operands."""
     if state.autocast is not None:
         operands = state.autocast.lowered(operands)
     dtype = operands[0].dtype
@@ -67,7 +69,7 @@ def _run(find: Any, what: tuple[Any, ...], operands: Sequence[Tensor]) -> Tensor
         dtype = functools.reduce(result_type, [x.dtype for x in operands])
         values = [x if x.dtype == dtype else cast(x, dtype) for x in operands]
     if state.trace is not None:
-        find = find.__wrapped__  # whether sizes that are not known are equal may not be known
+        find = find.__wrapped__  # a cache would compare sizes, which may be undecided
     for function, places in find(*what, tuple([x.shape for x in operands]), is_half(dtype)):
         if len(places) == 1:
             (at,) = places
@@ -76,7 +78,7 @@ def _run(find: Any, what: tuple[Any, ...], operands: Sequence[Tensor]) -> Tensor
             at, other = places
             values.append(function(values[at], values[other]))
             values[other] = None
-        values[at] = None  # each value is used once, and freed then
+        values[at] = None  # each value is used once, then freed
     out: Tensor = values[-1]
     return out if out.dtype == dtype else cast(out, dtype)
 
@@ -91,7 +93,7 @@ def _program_of_text(subscripts: str, shapes: tuple[Shape, ...], half: bool) -> 
 
 
 def _interleaved(arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], list[Any], Any]:
-    """The operands, their lists of labels, and the result's list or None."""
+    """Return the operands, their lists of labels, and the list of the result or None."""
     wanted = arguments[-1] if len(arguments) % 2 else None
     pairs = arguments[: len(arguments) // 2 * 2]
     return pairs[::2], list(pairs[1::2]), wanted

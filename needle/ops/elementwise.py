@@ -1,4 +1,4 @@
-"""Ops with one input that work element by element."""
+"""Elementwise ops of one input."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _TWO_INPUTS = error(TypeError, "takes 1 input", (2,), (2,))
 
 
 class _Float(Elementwise):
-    """A float-valued function; integers and bools are computed in float64. An op is one row:
+    """Base of float-valued functions, which compute integers and bools in float64. An op is one
+    row:
 
     class Exp(_Float, twin=np.exp, samples=(-3, 3), by_output=lambda g, y: g * y): ...
 
-    `twin` is NumPy's function of floats and `samples` the range that samples are drawn from. The
-    gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op that gives neither
-    defines `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's
-    name unless `te` (of a tensor), `element` (of an expression) or `relax` ("" for none) give
-    another.
+    `twin` is NumPy's function of floats, and `samples` the range from which samples are drawn. The
+    gradient is `by_input(out_grad, x)` or `by_output(out_grad, y)`; an op with neither defines
+    `reads` and `gradient`. The kernel, topi's function and Relax's operator have the op's name,
+    unless `te` (of a tensor), `element` (of an expression) or `relax` ("" for none) gives another.
     """
 
     floating = True
@@ -93,7 +93,7 @@ def _rsqrt(x: np.ndarray) -> np.ndarray:
 
 
 class _Number(Elementwise):
-    """Not of bools."""
+    """Base of ops that raise TypeError for bool tensors."""
 
     error_samples: ClassVar[Sequence[ErrorSample]] = (
         error(TypeError, "bool", Arg((2,), dtype="bool")),
@@ -108,7 +108,7 @@ class _Number(Elementwise):
 
 @register
 class Negate(_Number):
-    """y = -x. TypeError for bool."""
+    """y = -x. Raises TypeError for bool."""
 
     reference = np.negative
     samples = unary()
@@ -149,10 +149,10 @@ class Relu(Elementwise):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         if _te.dtype_of(x) == "bool":
             return k.topi.identity(x)
-        return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order NaN survives
+        return k.topi.maximum(_te.full_like(k, x, 0), x)  # in this order, NaN survives
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        dtype = str(x.ty.dtype)  # not relax.nn.relu, which has the order that loses NaN
+        dtype = str(x.ty.dtype)  # not relax.nn.relu: its order of operands loses NaN
         return r.op.maximum(r.const(0, dtype), x) if is_floating(dtype) else None
 
 
@@ -213,7 +213,7 @@ class Abs(Elementwise):
 
 @register
 class Sign(_Number):
-    """y = -1, 0 or 1, as x is below, at or above 0; NaN for NaN. TypeError for bool."""
+    """y = -1, 0 or 1 for x below, at or above 0; NaN for NaN. Raises TypeError for bool."""
 
     infer_first = True
     reference = np.sign
@@ -238,7 +238,7 @@ class Sign(_Number):
 
 @register
 class Cast(Elementwise):
-    """y = x in another dtype; floats are cut towards zero when cast to integers."""
+    """y = x in another dtype; casts from floats to integers round towards zero."""
 
     dtype: str
 
@@ -299,62 +299,63 @@ ABS, SIGN = Abs(), Sign()
 
 
 def negate(a: Tensor) -> Tensor:
-    """-a. TypeError for bool."""
+    """Return -a. Raises TypeError for bool."""
     return apply(NEGATE, (a,))
 
 
 def abs(a: Tensor) -> Tensor:
-    """The absolute value |a|, elementwise."""
+    """Return the absolute value |a|, elementwise."""
     return apply(ABS, (a,))
 
 
 def sign(a: Tensor) -> Tensor:
-    """-1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. TypeError for bool."""
+    """Return the sign -1, 0 or 1, elementwise; NaN for NaN. No gradient flows back. Raises
+    TypeError for bool."""
     return apply(SIGN, (a,))
 
 
 def relu(a: Tensor) -> Tensor:
-    """max(a, 0), elementwise; NaN stays NaN."""
+    """Return max(a, 0), elementwise; NaN stays NaN."""
     return apply(RELU, (a,))
 
 
 def exp(a: Tensor) -> Tensor:
-    """e ** a, elementwise; integers give float64."""
+    """Return e ** a, elementwise; integers give float64."""
     return apply(EXP, (a,))
 
 
 def log(a: Tensor) -> Tensor:
-    """Natural logarithm, elementwise; integers give float64."""
+    """Return the natural logarithm, elementwise; integers give float64."""
     return apply(LOG, (a,))
 
 
 def tanh(a: Tensor) -> Tensor:
-    """Hyperbolic tangent, elementwise; integers give float64."""
+    """Return the hyperbolic tangent, elementwise; integers give float64."""
     return apply(TANH, (a,))
 
 
 def sigmoid(a: Tensor) -> Tensor:
-    """1 / (1 + exp(-a)), elementwise; integers give float64."""
+    """Return 1 / (1 + exp(-a)), elementwise; integers give float64."""
     return apply(SIGMOID, (a,))
 
 
 def sqrt(a: Tensor) -> Tensor:
-    """Square root, elementwise; integers give float64, negative numbers NaN."""
+    """Return the square root, elementwise; integers give float64, negative numbers NaN."""
     return apply(SQRT, (a,))
 
 
 def rsqrt(a: Tensor) -> Tensor:
-    """1 / sqrt(a), elementwise; integers give float64."""
+    """Return 1 / sqrt(a), elementwise; integers give float64."""
     return apply(RSQRT, (a,))
 
 
 def cast(a: Tensor, dtype: DTypeLike) -> Tensor:
-    """`a` in another dtype (`a` itself if it has that dtype): `x.astype("int64")`. TypeError for an
-    unknown dtype."""
+    """Return `a` in another `dtype`, or `a` itself if it has that dtype: `x.astype("int64")`.
+    Raises TypeError for an unknown dtype."""
     name = dtype_name(dtype)
     return a if isinstance(a, Tensor) and a.dtype == name else apply(Cast(name), (a,))
 
 
 def detach(a: Tensor) -> Tensor:
-    """The value of `a` without its history; no gradient flows through it."""
+    """Return the value of `a` without its history; no gradient flows through it."""
     return apply(DETACH, (a,))

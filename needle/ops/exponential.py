@@ -81,7 +81,7 @@ def _te_softplus(k: TeNamespace, x: TeTensor) -> TeTensor:
 
 
 def _te_erfinv(k: TeNamespace, x: TeTensor) -> TeTensor:
-    """In float64, as the kernel."""
+    """Return erfinv of x, computed in float64 as in the kernel."""
     wide = _te.cast(k, x, "float64")
 
     def const(value: float) -> Expr:
@@ -201,7 +201,7 @@ class Erfinv(
     te=_te_erfinv,
     relax="",
 ):
-    """y = the x of y = erf(x): the inverse of the error function (Wichura 1988)."""
+    """y = the inverse of the error function: erf(y) = x (Wichura 1988)."""
 
 
 EXP2, EXPM1, LOG2, LOG10, LOG1P = Exp2(), Expm1(), Log2(), Log10(), Log1p()
@@ -209,43 +209,43 @@ SOFTPLUS, ERF, ERFINV = Softplus(), Erf(), Erfinv()
 
 
 def exp2(a: Tensor) -> Tensor:
-    """2 ** a, elementwise; integers give float64."""
+    """Return 2 ** a, elementwise; integers give float64."""
     return apply(EXP2, (a,))
 
 
 def expm1(a: Tensor) -> Tensor:
-    """exp(a) - 1 without cancellation near 0, elementwise; integers give float64."""
+    """Return exp(a) - 1 without cancellation near 0, elementwise; integers give float64."""
     return apply(EXPM1, (a,))
 
 
 def log2(a: Tensor) -> Tensor:
-    """Logarithm to base 2, elementwise; integers give float64."""
+    """Return the logarithm to base 2, elementwise; integers give float64."""
     return apply(LOG2, (a,))
 
 
 def log10(a: Tensor) -> Tensor:
-    """Logarithm to base 10, elementwise; integers give float64."""
+    """Return the logarithm to base 10, elementwise; integers give float64."""
     return apply(LOG10, (a,))
 
 
 def log1p(a: Tensor) -> Tensor:
-    """ln(1 + a) without cancellation near 0, elementwise; integers give float64."""
+    """Return ln(1 + a) without cancellation near 0, elementwise; integers give float64."""
     return apply(LOG1P, (a,))
 
 
 def erf(a: Tensor) -> Tensor:
-    """The error function, elementwise; integers give float64."""
+    """Return the error function, elementwise; integers give float64."""
     return apply(ERF, (a,))
 
 
 def erfinv(a: Tensor) -> Tensor:
-    """The inverse of the error function, elementwise; NaN outside [-1, 1]."""
+    """Return the inverse of the error function, elementwise; NaN outside [-1, 1]."""
     return apply(ERFINV, (a,))
 
 
 def softplus(a: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """ln(1 + exp(beta * a)) / beta, and `a` itself where beta * a is above `threshold`. ValueError
-    for a beta of 0."""
+    """Return ln(1 + exp(beta * a)) / beta, or `a` itself where beta * a is above `threshold`.
+    Raises ValueError for a beta of 0."""
     if finite("softplus", "beta", beta) == 0:
         raise ValueError("softplus: beta 0 is a divisor; it must not be 0")
     check_tensors("softplus", a=a)
@@ -253,5 +253,5 @@ def softplus(a: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     y = apply(SOFTPLUS, (scaled,))
     y = y if beta == 1 else y / float(beta)
     if finite("softplus", "threshold", threshold) >= 20 and y.dtype != "float64":
-        return y  # there it is `a` rounded to float32
+        return y  # above the threshold, y is `a` rounded
     return where(scaled > float(threshold), a, y)

@@ -25,13 +25,13 @@ from .slicing import slice as get_slice
 
 
 def getitem(a: Tensor, key: Any) -> Tensor:
-    """a[key] by NumPy's rules: ints, slices, None, Ellipsis, integer arrays and bool masks (NumPy
-    arrays, lists, NDArrays or Tensors).
+    """Return a[key] by NumPy's rules. The `key` holds ints, slices, None, Ellipsis, integer arrays
+    and bool masks (NumPy arrays, lists, NDArrays or Tensors).
 
     Raises IndexError for an index out of range and for masks and arrays that do not fit, ValueError
-    for an index on another device, and TraceError for a mask without a value while tracing, because
-    the number of its True elements decides the shape. A compiled function checks the indices it is
-    called with; it clamps indices that it computes itself to the valid range.
+    for an index on another device. Raises TraceError while tracing for a mask without a value,
+    because the number of its True elements decides the shape. A compiled function checks the
+    indices it is called with, and clamps those that it computes itself.
 
     >>> x = ndl.Tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     >>> x[1, ::2].numpy().tolist(), x[x > 4].numpy().tolist(), x[[1, 0], [0, 2]].numpy().tolist()
@@ -50,8 +50,8 @@ def _slice_of(key: Any) -> Slice:
 
 
 def _placed(a: Tensor, key: Any) -> tuple[indexing.Arrangement, Tensor, Tensor, int]:
-    """A key with arrays as one index along one axis: how NumPy arranges it, `a` so arranged with
-    the indexed axes merged, the index, and the axis."""
+    """Return a key with arrays as one index along one axis: NumPy's arrangement of the key, `a` so
+    arranged with the indexed axes merged, the index, and the axis."""
     entries = tuple(_entry(a, e) for e in (key if type(key) is tuple else (key,)))
     plan = indexing.arrange(entries, a.shape, functools.partial(broadcast_shapes, "index"))
     if any(entry != slice(None) for entry in plan.kept):
@@ -67,7 +67,7 @@ def _placed(a: Tensor, key: Any) -> tuple[indexing.Arrangement, Tensor, Tensor, 
 
 
 def _has_sizes_alone(key: Any) -> bool:
-    """Whether a key is basic but for ints that are expressions of dims."""
+    """Return whether a key is basic except for ints that are expressions of dims."""
     entries = key if type(key) is tuple else (key,)
     return is_symbolic(entries) and indexing.is_basic(
         tuple(entry for entry in entries if not isinstance(entry, Expression))
@@ -75,7 +75,7 @@ def _has_sizes_alone(key: Any) -> bool:
 
 
 def _entry(a: Tensor, entry: Any) -> Any:
-    """An entry of a key: an integer Tensor as it is, any other array as NumPy's."""
+    """Return a key's entry: an integer Tensor unchanged, any other array as a NumPy array."""
     if not isinstance(entry, (Tensor, NDArray)):
         return entry
     if entry.device is not a.device:
@@ -87,8 +87,8 @@ def _entry(a: Tensor, entry: Any) -> Any:
             return entry.numpy()
         except TraceError as error:
             raise TraceError(
-                f"{error} (the number of True elements of a mask decides the shape of what it "
-                "picks; use where)"
+                f"{error} (the number of True elements of a mask decides the shape of the "
+                "result; use where)"
             ) from None
     return entry.numpy()
 
@@ -98,7 +98,7 @@ def _tensor(a: Tensor, index: Tensor | np.ndarray) -> Tensor:
 
 
 def _linear(a: Tensor, plan: indexing.Arrangement, extents: tuple[int, ...]) -> Tensor:
-    """The index arrays combined into one over the product of `extents`."""
+    """Return the index arrays combined into one index over the product of `extents`."""
     if is_symbolic(extents) or any(isinstance(i, Tensor) for i in plan.arrays):
         return RavelIndex(extents)(*[_tensor(a, i) for i in plan.arrays])
     return make_const(indexing.linear_index(plan.arrays, extents, plan.shape), a.device)

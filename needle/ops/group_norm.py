@@ -27,10 +27,10 @@ from .shape import reshape
 
 @register
 class GroupNorm(Op):
-    """y = x * weight + bias where each of `groups` groups of adjacent channels of x (N, channels,
-    ...) is normalized to mean 0 and variance 1; weight and bias are (channels,).
+    """y = x * weight + bias, where each of `groups` groups of adjacent channels of x (N, channels,
+    ...) is first normalized to mean 0 and variance 1; weight and bias are (channels,).
 
-    x is the only large value that the gradient reads; it recomputes the normalized x.
+    The only large value that the gradient reads is x; the gradient recomputes the normalized x.
     """
 
     groups: int
@@ -56,8 +56,8 @@ class GroupNorm(Op):
     def infer(self, x: Spec, weight: Spec, bias: Spec) -> Spec:
         if x.ndim < 2 or self.groups < 1 or x.shape[1] % self.groups:
             raise ShapeError(
-                f"{self.name}: x has shape {x.shape}, not (N, channels, ...) with channels that "
-                f"{self.groups} groups divide"
+                f"{self.name}: x has shape {x.shape}; it must be (N, channels, ...), with "
+                f"channels that {self.groups} groups divide evenly"
             )
         for what, given in (("weight", weight), ("bias", bias)):
             if given.shape != x.shape[1:2]:
@@ -73,11 +73,11 @@ class GroupNorm(Op):
         return Spec(x.shape, dtype, common_device(self.name, x, weight, bias))
 
     def grouped(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of x with a group on its last axis."""
+        """Return the shape of x with each group's elements along one last axis."""
         return (shape[0], self.groups, prod(shape[1:]) // self.groups)
 
     def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape under which (channels,) broadcasts against x."""
+        """Return the shape in which (channels,) broadcasts against x."""
         return (shape[1], *[1] * (len(shape) - 2))
 
     def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
@@ -132,8 +132,8 @@ class GroupNorm(Op):
 
 
 def group_norm(a: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float = 1e-5) -> Tensor:
-    """Each of `groups` groups of adjacent channels of `a` (N, channels, ...), normalized, times
-    weight plus bias (channels,); `eps` is added to the variance. The CPU computes it in one pass.
-    In `nn.functional.group_norm` weight and bias may be None."""
+    """Return `a` (N, channels, ...) with each of `groups` groups of adjacent channels normalized,
+    times `weight` plus `bias`, both (channels,). `eps` is added to the variance. The CPU computes
+    it in one pass. In `nn.functional.group_norm`, weight and bias may be None."""
     op = GroupNorm(as_int(groups), float(eps))
     return apply(op, (a, weight, bias))

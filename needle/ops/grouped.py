@@ -1,4 +1,4 @@
-"""Matmuls of rows by the matrix of their group, as in a mixture of experts."""
+"""Products of rows and the matrix of their group, as in a mixture of experts."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from .shape import reshape, transpose
 
 @register
 class GroupedMatmul(Index):
-    """y[s] = rows[s] @ matrices[group[s]]: rows (S, K), matrices (G, K, N), group (S,) of integers
-    from 0 to G, and y (S, N). Rows of group G are 0."""
+    """y[s] = rows[s] @ matrices[group[s]], where rows is (S, K), matrices (G, K, N), group (S,)
+    holds integers from 0 to G, and y is (S, N). Rows of group G give 0."""
 
     axis = 0
 
@@ -54,17 +54,17 @@ class GroupedMatmul(Index):
         if not fits or same(matrices.shape[0], 0):
             raise ShapeError(
                 f"{self.name}: rows and matrices of shapes {rows.shape} and {matrices.shape} must "
-                "be (S, K) and (G, K, N), with a matrix"
+                "be (S, K) and (G, K, N), with G at least 1"
             )
         if group.shape != rows.shape[:1]:
             raise ShapeError(
-                f"{self.name}: a group of shape {group.shape} is not for rows of {rows.shape}"
+                f"{self.name}: a group of shape {group.shape} must be (S,) for rows {rows.shape}"
             )
         check_index(self.name, group)
         if rows.dtype != matrices.dtype or rows.dtype == "bool":
             raise TypeError(
                 f"{self.name}: rows are {rows.dtype} and matrices {matrices.dtype}; both must be "
-                "of one dtype, and not bool"
+                "of one dtype other than bool"
             )
         shape = (rows.shape[0], matrices.shape[2])
         return Spec(shape, rows.dtype, common_device(self.name, rows, matrices, group))
@@ -127,10 +127,10 @@ class GroupedMatmul(Index):
 
 
 def grouped_matmul(rows: Tensor, matrices: Tensor, group: Tensor) -> Tensor:
-    """Each of the `rows` (S, K) times the matrix of its group: `matrices` (G, K, N), and `group`
-    (S,) of integers from 0 to G: (S, N). Rows of group G are 0.
+    """Return each of the `rows` (S, K) times the matrix of its group: (S, N). `matrices` is (G, K,
+    N), and `group` (S,) holds integers from 0 to G. Rows of group G give 0.
 
-    IndexError for another group. A compiled function checks those that it is called with.
+    Raises IndexError for another group. A compiled function checks the groups it is called with.
 
     >>> rows, matrices = ndl.ones(2, 3), ndl.ones(4, 3, 5)
     >>> ndl.ops.grouped_matmul(rows, matrices, ndl.Tensor([1, 4])).numpy()[:, 0].tolist()

@@ -22,9 +22,9 @@ from .elementwise import Sigmoid, Tanh
 
 @register
 class GruGates(Op):
-    """h' of a GRU step from the pre-activations of gates r, z, n side by side, of the input (B,
-    3 H) and of the state (B, 3 H), and the state h (B, H): r = sigmoid(r + r'), z = sigmoid(z +
-    z'), n = tanh(n + r * n'), h' = n + z * (h - n)."""
+    """The new state h' of a GRU step. The inputs are the pre-activations of the gates r, z, n side
+    by side, computed from the input (B, 3 H) and from the state (B, 3 H), and the state h (B, H):
+    r = sigmoid(r + r'), z = sigmoid(z + z'), n = tanh(n + r * n'), h' = n + z * (h - n)."""
 
     infer_first = True
     reads = frozenset({"inputs"})
@@ -99,7 +99,7 @@ GRU_GATES = GruGates()
 
 
 def gru_gates(inputs: Tensor, states: Tensor, h: Tensor) -> Tensor:
-    """h' of a GRU step from the pre-activations of its gates r, z, n, those of the input (`inputs`)
-    and those of the state (`states`, both (B, 3 H)), and its state h (B, H). ShapeError if they do
-    not match."""
+    """Return the new state of a GRU step. `inputs` and `states`, both (B, 3 H), are the
+    pre-activations of the gates r, z, n from the input and from the state; `h` (B, H) is the state.
+    Raises ShapeError if the shapes do not match."""
     return apply(GRU_GATES, (inputs, states, h))

@@ -34,7 +34,7 @@ from .shape import reshape
 
 @register
 class OneHot(Op):
-    """y[..., j] = 1 where x (class numbers of any dtype but bool) equals j, else 0."""
+    """y[..., j] = 1 where x equals j, else 0. x holds class numbers of any dtype but bool."""
 
     num_classes: int
     dtype: str = "float32"
@@ -53,7 +53,7 @@ class OneHot(Op):
 
     def infer(self, x: Spec) -> Spec:
         if x.dtype == "bool":
-            raise TypeError(f"{self.name}: class numbers cannot be bool")
+            raise TypeError(f"{self.name}: class numbers are bool; cast them to an integer dtype")
         if self.num_classes < 1:
             raise ValueError(f"{self.name}: num_classes {self.num_classes} is below 1")
         return Spec((*x.shape, self.num_classes), dtype_name(self.dtype), x.device)
@@ -82,8 +82,8 @@ class OneHot(Op):
 
 @register
 class Take(Index):
-    """y = the slices of x along `axis` that an integer index names; y.shape is x.shape[:axis] +
-    index.shape + x.shape[axis + 1:]. Negative indices count from the end."""
+    """y = the slices of x along `axis` at the positions of an integer index. y.shape is
+    x.shape[:axis] + index.shape + x.shape[axis + 1:]. Negative indices count from the end."""
 
     axis: int = 0
 
@@ -138,8 +138,8 @@ class Take(Index):
 
 @register
 class RavelIndex(Op):
-    """Integer indices, one per axis, as one row-major index over all of these axes: NumPy's
-    `ravel_multi_index`, except that negative indices count from the end. They broadcast."""
+    """y = one row-major index over all axes from one integer index per axis, as NumPy's
+    `ravel_multi_index`. Negative indices count from the end. The indices broadcast."""
 
     extents: tuple[int, ...]
     infer_first = True
@@ -190,7 +190,7 @@ class RavelIndex(Op):
 
             def rule(i: Expr) -> Expr:
                 i = k.tirx.Cast("int64", i)
-                # Clamped, so that one axis does not reach into the next.
+                # Clamped, so that an index along one axis does not reach into the next.
                 return k.tirx.max(k.tirx.min(k.tirx.Select(i < 0, i + n, i), last), zero)
 
             return rule
@@ -206,7 +206,7 @@ class RavelIndex(Op):
 @register
 class SegmentSum(Index):
     """y = zeros with `extent` along `axis`, plus the slices of x at the positions of an integer
-    index: take's gradient. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
+    index: the gradient of take. x.shape is y.shape[:axis] + index.shape + y.shape[axis + 1:]."""
 
     extent: int
     axis: int = 0
@@ -230,7 +230,7 @@ class SegmentSum(Index):
     def infer(self, x: Spec, index: Spec) -> Spec:
         check_index(self.name, index)
         if x.dtype == "bool":
-            raise TypeError(f"{self.name}: the input is bool, which does not add up")
+            raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         if self.extent < 0:
             raise ValueError(f"{self.name}: extent {self.extent} is negative")
         if not 0 <= self.axis <= x.ndim - len(index.shape):
@@ -241,8 +241,8 @@ class SegmentSum(Index):
         end = self.axis + index.ndim
         if x.shape[self.axis : end] != index.shape:
             raise ShapeError(
-                f"{self.name}: x {x.shape} has at axis {self.axis} not the index's shape "
-                f"{index.shape}"
+                f"{self.name}: x {x.shape} must have, from axis {self.axis} on, the index's "
+                f"shape {index.shape}"
             )
         shape = (*x.shape[: self.axis], self.extent, *x.shape[end:])
         return Spec(shape, x.dtype, common_device(self.name, x, index))
@@ -275,11 +275,12 @@ class SegmentSum(Index):
 
 
 def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
-    """Rows of the identity matrix selected by class numbers: shape a.shape + (num_classes,).
+    """Return rows of the identity matrix selected by the class numbers `a`: the shape is
+    a.shape + (num_classes,).
 
     Raises IndexError for a class number outside 0..num_classes - 1, ValueError for one that is not
-    whole. A compiled function checks the
-    class numbers it is called with; for one that it computes itself the row is zeros.
+    whole. A compiled function checks the class numbers it is called with; for an invalid one that
+    it computes itself, the row is zeros.
 
     >>> ndl.one_hot(ndl.Tensor([0, 2]), 3).numpy().tolist()
     [[1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
@@ -289,11 +290,11 @@ def one_hot(a: Tensor, num_classes: int, dtype: str = "float32") -> Tensor:
 
 
 def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
-    """The slices of `a` along `axis` (None: the elements of the flattened tensor) that an int32 or
-    int64 `index` of any shape names (np.take).
+    """Return the slices of `a` along `axis` at the positions of an int32 or int64 `index` of any
+    shape, as np.take. Without an `axis`, take elements of the flattened tensor.
 
-    Negative indices count from the end. Raises IndexError for one out of range. A compiled function
-    checks the indices it is called with, and clamps those that it computes itself.
+    Negative indices count from the end. Raises IndexError for an index out of range. A compiled
+    function checks the indices it is called with, and clamps those that it computes itself.
 
     >>> ndl.take(ndl.Tensor([5.0, 6.0, 7.0]), ndl.Tensor([2, 0]), axis=0).numpy().tolist()
     [7.0, 5.0]
@@ -305,21 +306,22 @@ def take(a: Tensor, index: Tensor, axis: int | None = None) -> Tensor:
 
 
 def ravel_index(indices: Sequence[Tensor], extents: Sequence[int]) -> Tensor:
-    """`indices`, integer Tensors, one per axis of `extents`, as one row-major int64 index over all
-    of these axes. They broadcast; negative ones count from the end. IndexError if one is out of
-    range."""
+    """Return one row-major int64 index over all axes from `indices`: integer Tensors that
+    broadcast, one for each axis of `extents`. Negative indices count from the end. Raises
+    IndexError for an index out of range."""
     return apply(RavelIndex(tuple(map(as_extent, extents))), tuple(indices))
 
 
 def segment_sum(a: Tensor, index: Tensor, extent: int, axis: int = 0) -> Tensor:
-    """Zeros with `extent` along `axis`, plus the slices of `a` at `index`; the axes of `index` are
-    those of `a` from `axis` on. Raises IndexError for an index out of range. A compiled function
-    checks the indices it is called with, and skips invalid ones that it computes itself."""
+    """Return zeros with `extent` along `axis`, plus the slices of `a` at `index`. The axes of `a`
+    from `axis` on are the axes of `index`. Raises IndexError for an index out of range. A compiled
+    function checks the indices it is called with, and skips invalid ones that it computes itself.
+    """
     return apply(SegmentSum(extent, axis), (a, index))
 
 
 def embedding(index: Tensor, weight: Tensor) -> Tensor:
-    """Rows of `weight` (count, dim) selected by an integer index: index.shape + (dim,).
+    """Return the rows of `weight` (count, dim) at an integer `index`: index.shape + (dim,).
 
     >>> ndl.ops.embedding(ndl.Tensor([[0, 1]]), ndl.zeros(5, 8)).shape
     (1, 2, 8)

@@ -69,8 +69,8 @@ _LOGICAL = {
 
 @register
 class Logical(Binary):
-    """y = a and b, a or b, or just one of them (logical_and, logical_or, logical_xor), as bool;
-    numbers are true unless they are 0. No gradient flows back."""
+    """y = a and b, a or b, or exactly one of them (logical_and, logical_or, logical_xor), as bool;
+    a nonzero number is true. No gradient flows back."""
 
     kind: str
 
@@ -123,9 +123,9 @@ _SHIFTS = ("left_shift", "right_shift")
 @register
 class Bitwise(Binary):
     """y = a & b, a | b, a ^ b, a << b or a >> b of integers (bitwise_and, bitwise_or, bitwise_xor,
-    left_shift, right_shift); bools have bits but no shifts.
+    left_shift, right_shift). Bools have no shifts.
 
-    A shift by all bits or more, or by a negative number, leaves zeros, or signs to the right.
+    A left shift by a negative number or by all bits or more gives 0; a right shift gives 0 or -1.
     """
 
     kind: str
@@ -195,7 +195,7 @@ def _bits(dtype: str) -> int:
 
 @register
 class BitwiseNot(Elementwise):
-    """y = ~x of an integer, not x of a bool."""
+    """y = ~x for integers, "not x" for bools."""
 
     infer_first = True
     reference = np.invert
@@ -204,7 +204,7 @@ class BitwiseNot(Elementwise):
 
     def dtype_of(self, dtype: str) -> str:
         if is_floating(dtype):
-            raise TypeError(f"{self.name}: {dtype} is no integer dtype")
+            raise TypeError(f"{self.name}: {dtype} is not an integer dtype")
         return dtype
 
     def compute(self, x: NDArray) -> NDArray:
@@ -225,78 +225,79 @@ BITWISE_NOT = BitwiseNot()
 
 
 def isnan(a: Tensor) -> Tensor:
-    """Whether an element is NaN, as bool."""
+    """Return whether each element is NaN, as bool."""
     return apply(ISNAN, (a,))
 
 
 def isfinite(a: Tensor) -> Tensor:
-    """Whether an element is neither NaN nor infinite, as bool."""
+    """Return whether each element is neither NaN nor infinite, as bool."""
     return apply(ISFINITE, (a,))
 
 
 def isinf(a: Tensor) -> Tensor:
-    """Whether an element is infinite, as bool."""
+    """Return whether each element is infinite, as bool."""
     return logical_not(logical_or(isfinite(a), isnan(a)))
 
 
 def logical_not(a: Tensor) -> Tensor:
-    """Whether an element is 0, as bool."""
+    """Return whether each element is 0, as bool."""
     return apply(LOGICAL_NOT, (a,))
 
 
 def logical_and(a: Operand, b: Operand) -> Tensor:
-    """Whether both elements are true (not 0), as bool, with broadcasting."""
+    """Return whether both elements are nonzero, as bool, with broadcasting."""
     return applied(LOGICAL_AND, a, b)
 
 
 def logical_or(a: Operand, b: Operand) -> Tensor:
-    """Whether one element or both are true (not 0), as bool, with broadcasting."""
+    """Return whether at least one of two elements is nonzero, as bool, with broadcasting."""
     return applied(LOGICAL_OR, a, b)
 
 
 def logical_xor(a: Operand, b: Operand) -> Tensor:
-    """Whether just one of two elements is true (not 0), as bool, with broadcasting."""
+    """Return whether exactly one of two elements is nonzero, as bool, with broadcasting."""
     return applied(LOGICAL_XOR, a, b)
 
 
 def bitwise_and(a: Operand, b: Operand) -> Tensor:
-    """a & b of integers or bools, with broadcasting. TypeError for floats."""
+    """Return a & b of integers or bools, with broadcasting. Raises TypeError for floats."""
     return applied(BITWISE_AND, a, b)
 
 
 def bitwise_or(a: Operand, b: Operand) -> Tensor:
-    """a | b of integers or bools, with broadcasting. TypeError for floats."""
+    """Return a | b of integers or bools, with broadcasting. Raises TypeError for floats."""
     return applied(BITWISE_OR, a, b)
 
 
 def bitwise_xor(a: Operand, b: Operand) -> Tensor:
-    """a ^ b of integers or bools, with broadcasting. TypeError for floats."""
+    """Return a ^ b of integers or bools, with broadcasting. Raises TypeError for floats."""
     return applied(BITWISE_XOR, a, b)
 
 
 def bitwise_not(a: Tensor) -> Tensor:
-    """~a of integers, not a of bools. TypeError for floats."""
+    """Return ~a for integers, "not a" for bools. Raises TypeError for floats."""
     return apply(BITWISE_NOT, (a,))
 
 
 def left_shift(a: Operand, b: Operand) -> Tensor:
-    """a << b of integers, with broadcasting; 0 if b is negative or not below the number of bits.
-    TypeError for floats and two bools."""
+    """Return a << b of integers, with broadcasting; 0 where b is negative or at least the number of
+    bits. Raises TypeError for floats and two bools."""
     return applied(LEFT_SHIFT, a, b)
 
 
 def right_shift(a: Operand, b: Operand) -> Tensor:
-    """a >> b of integers, which repeats the sign, with broadcasting; all signs if b is negative or
-    not below the number of bits. TypeError for floats and two bools."""
+    """Return a >> b of integers, which repeats the sign bit, with broadcasting; 0 or -1 (the sign)
+    where b is negative or at least the number of bits. Raises TypeError for floats and two
+    bools."""
     return applied(RIGHT_SHIFT, a, b)
 
 
 def condition(kind: str, a: Tensor) -> Tensor:
-    """Whether elements are so, as bool; kind is isnan, isfinite or logical_not."""
+    """Return the condition `kind` of each element as bool: isnan, isfinite or logical_not."""
     return apply(Condition(kind), (a,))
 
 
 def bitwise(kind: str, a: Operand, b: Operand) -> Tensor:
-    """A function of the bits of integers; kind is bitwise_and, bitwise_or, bitwise_xor, left_shift
-    or right_shift."""
+    """Return the bitwise operation `kind` of integers: bitwise_and, bitwise_or, bitwise_xor,
+    left_shift or right_shift."""
     return applied(Bitwise(kind), a, b)

@@ -1,4 +1,4 @@
-"""Matmul."""
+"""Matrix products."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ class Matmul(Op):
         dtype = result_type(a.dtype, b.dtype)
         left, right = a.shape, b.shape
         if not left or not right:
-            raise ShapeError(f"{self.name}: shapes {left} and {right}: an operand is 0-d")
+            raise ShapeError(
+                f"{self.name}: shapes {left} and {right}: an operand is 0-d; multiply it with *"
+            )
         inner = left[-1], right[-2] if len(right) > 1 else right[0]
         if inner[0] != inner[1]:
             raise ShapeError(
@@ -84,7 +86,7 @@ class Matmul(Op):
             grads[0] = reshape(unbroadcast(grad @ transpose(b), a), left)
         if node.inputs[1].requires_grad:
             if b.ndim == 2 and a.ndim > 2:
-                # One matmul instead of one per matrix of the batch and their sum.
+                # One matmul instead of one per matrix of the batch and a sum of the results.
                 rows = prod(a.shape[:-1])
                 a = reshape(a, (rows, a.shape[-1]))
                 grad = reshape(grad, (rows, grad.shape[-1]))
@@ -146,8 +148,8 @@ MATMUL = Matmul()
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b with NumPy's rules: matrices are the last two axes, the others broadcast. ShapeError if
-    the inner extents differ.
+    """Return a @ b with NumPy's rules: the last two axes are matrices, the others broadcast. Raises
+    ShapeError if the inner extents differ.
 
     >>> ndl.matmul(ndl.ones(5, 2, 3), ndl.ones(3, 4)).shape
     (5, 2, 4)

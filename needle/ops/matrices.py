@@ -1,4 +1,5 @@
-"""Matrices and grids that are made of sizes, and parts of matrices: of counting and comparing."""
+"""Matrices and grids built from sizes, and parts of matrices, computed by counting and
+comparing."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from .slicing import unslice
 def _rows_against_columns(
     kind: str, rows: Any, columns: Any, k: int, device: DeviceLike | None
 ) -> Tensor:
-    """Whether column `kind` row + k, as a bool matrix."""
+    """Return the bool matrix of compare(kind, column, row + k)."""
     rows, columns, k = as_extent(rows), as_extent(columns), as_int(k)
     if state.trace is None:
         counted = np.arange(k, k + rows)[:, None]
@@ -42,8 +43,8 @@ def eye(
     dtype: str = "float32",
     device: DeviceLike | None = None,
 ) -> Tensor:
-    """Ones on the diagonal `k` (0: the main one, above it if k is positive) of zeros, of shape
-    (n, m), or (n, n)."""
+    """Return zeros of shape (n, m), or (n, n) without `m`, with ones on the diagonal `k` (0: the
+    main diagonal; positive: above it)."""
     return cast(_rows_against_columns("equal", n, n if m is None else m, k, device), dtype)
 
 
@@ -54,12 +55,13 @@ def tri(
     dtype: str = "float32",
     device: DeviceLike | None = None,
 ) -> Tensor:
-    """Ones at and below the diagonal `k` of zeros, of shape (n, m), or (n, n)."""
+    """Return zeros of shape (n, m), or (n, n) without `m`, with ones at and below the diagonal `k`.
+    """
     return cast(_rows_against_columns("less_equal", n, n if m is None else m, k, device), dtype)
 
 
 def tril(a: Tensor, k: int = 0) -> Tensor:
-    """`a` with zeros above the diagonal `k` of its last two axes.
+    """Return `a` with zeros above the diagonal `k` of its last two axes.
 
     >>> ndl.tril(ndl.ones(2, 3)).numpy().tolist()
     [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
@@ -69,32 +71,33 @@ def tril(a: Tensor, k: int = 0) -> Tensor:
 
 
 def triu(a: Tensor, k: int = 0) -> Tensor:
-    """`a` with zeros below the diagonal `k` of its last two axes."""
+    """Return `a` with zeros below the diagonal `k` of its last two axes."""
     check_tensors("triu", a=a)
     return _triangle("triu", "greater_equal", a, k)
 
 
 def _triangle(name: str, kind: str, a: Tensor, k: int) -> Tensor:
     if a.ndim < 2:
-        raise ShapeError(f"{name}: shape {a.shape} has no two axes")
+        raise ShapeError(f"{name}: shape {a.shape} has fewer than two axes")
     inside = _rows_against_columns(kind, a.shape[-2], a.shape[-1], k, a.device)
     return where(inside, a, make_const(full((), 0, a.dtype, a.device)))
 
 
 def tril_indices(row: int, col: int, offset: int = 0) -> Tensor:
-    """The places (2, n) of the elements of a matrix (row, col) on and below the diagonal `offset`,
-    row by row, int64."""
+    """Return the int64 positions (2, n) of the elements on and below the diagonal `offset` of a
+    matrix with `row` rows and `col` columns, row by row."""
     return make_const(np.stack(np.tril_indices(as_int(row), as_int(offset), as_int(col))))
 
 
 def triu_indices(row: int, col: int, offset: int = 0) -> Tensor:
-    """The places (2, n) of the elements of a matrix (row, col) on and above the diagonal `offset`,
-    row by row, int64."""
+    """Return the int64 positions (2, n) of the elements on and above the diagonal `offset` of a
+    matrix with `row` rows and `col` columns, row by row."""
     return make_const(np.stack(np.triu_indices(as_int(row), as_int(offset), as_int(col))))
 
 
 def diag(a: Tensor, k: int = 0) -> Tensor:
-    """The diagonal `k` of a matrix, or for a vector the matrix of zeros that has it there."""
+    """Return the diagonal `k` of a matrix `a`, or for a vector `a` the matrix of zeros with the
+    vector on its diagonal `k`."""
     check_tensors("diag", a=a)
     if a.ndim == 2:
         return diagonal(a, k)
@@ -105,7 +108,7 @@ def diag(a: Tensor, k: int = 0) -> Tensor:
     if is_symbolic((n,)):
         column = reshape(a, (n, 1)) if k == 0 else None
         if column is None:
-            raise ShapeError(f"diag: k {k} is not 0 for a vector of size {n}, which is not known")
+            raise ShapeError(f"diag: k {k} for a vector of open size {n}; it must be 0 there")
         inside = _rows_against_columns("equal", n, n, 0, a.device)
         return where(inside, column, make_const(full((), 0, a.dtype, a.device)))
     start = k if k > 0 else -k * size
@@ -114,9 +117,9 @@ def diag(a: Tensor, k: int = 0) -> Tensor:
 
 
 def meshgrid(*axes: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
-    """Coordinates of the grid of vectors: for each of them a Tensor of shape (n1, n2, ...) in which
-    it runs along its own axis. With `indexing` "xy" the first two axes are exchanged (NumPy's
-    default; PyTorch's is "ij")."""
+    """Return the coordinates of the grid of the vectors `axes`: for each vector a Tensor of shape
+    (n1, n2, ...) that varies along the vector's own axis. With `indexing` "xy" the first two axes
+    are exchanged (NumPy's default; PyTorch's is "ij")."""
     check_tensors("meshgrid", **{f"input {i}": x for i, x in enumerate(axes)})
     if indexing not in ("ij", "xy"):
         raise ValueError(f"meshgrid: indexing {indexing!r} is not 'ij' or 'xy'")
@@ -138,7 +141,7 @@ def meshgrid(*axes: Tensor, indexing: str = "ij") -> tuple[Tensor, ...]:
 def linspace(
     start: float, stop: float, count: int, dtype: str = "float32", device: DeviceLike | None = None
 ) -> Tensor:
-    """`count` numbers at equal distances, the first `start` and the last `stop`.
+    """Return `count` equally spaced numbers from `start` to `stop`, both included.
 
     >>> ndl.linspace(0.0, 1.0, 5).numpy().tolist()
     [0.0, 0.25, 0.5, 0.75, 1.0]

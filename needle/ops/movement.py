@@ -1,4 +1,4 @@
-"""Ops that reverse, spread and pad elements, and add or drop axes of extent 1."""
+"""Ops that reverse, spread or pad elements, or add or drop axes of extent 1."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ class _Spread(Movement):
     dilation: int
 
     def over(self, ndim: int) -> Shape:
-        """The axes that change, counted from the front."""
+        """Return the axes that change, counted from the front."""
         if self.dilation < 0:
             raise ValueError(f"{self.name}: dilation {self.dilation} is negative")
         return normalize_axes(self.name, self.axes, ndim)
 
     def key(self, ndim: int) -> tuple[slice, ...]:
-        """The key that selects the elements from among the zeros."""
+        """Return the key that selects the original elements from among the zeros."""
         over = self.over(ndim)
         return tuple(slice(None, None, self.dilation + 1 if a in over else 1) for a in range(ndim))
 
@@ -95,8 +95,8 @@ _SPREAD_ERRORS = (
 
 @register
 class Dilate(_Spread):
-    """y = x with `dilation` zeros after each element along `axes`; extents grow (dilation + 1)
-    times."""
+    """y = x with `dilation` zeros after each element along `axes`; these extents grow
+    (dilation + 1) times."""
 
     axes: int | Shape | None
     dilation: int
@@ -144,7 +144,7 @@ class Dilate(_Spread):
 
 @register
 class Undilate(_Spread):
-    """y = every (dilation + 1)-th element of x along `axes`, beginning with the first."""
+    """y = every (dilation + 1)-th element of x along `axes`, starting with the first."""
 
     may_share = True
 
@@ -263,7 +263,7 @@ class Pad(Movement):
         zero = self.value == 0 and math.copysign(1, self.value) == 1  # -0.0 is another number
         if not (images and floats and zero and all(isinstance(n, int) for n in widths)):
             return None
-        return r.op.nn.pad(x, widths)  # a convolution may pad by itself: fold_pad
+        return r.op.nn.pad(x, widths)  # fold_pad may merge it into a convolution
 
 
 @register
@@ -287,11 +287,11 @@ class Squeeze(Movement):
     )
 
     def is_one(self, n: Extent) -> bool:
-        """Whether an extent is 1; TraceError for one that may or may not be."""
+        """Return whether an extent is 1. Raises TraceError for one that is 1 at some sizes only."""
         return n == 1 if isinstance(n, Expression) else _te.is_one(n)
 
     def gone(self, shape: Sequence[Extent]) -> Shape:
-        """The axes that are dropped."""
+        """Return the axes that are dropped."""
         if self.axes is None:
             return tuple(a for a, n in enumerate(shape) if self.is_one(n))
         axes = normalize_axes(self.name, self.axes, len(shape))
@@ -328,7 +328,7 @@ class Squeeze(Movement):
 
 @register
 class Unsqueeze(Movement):
-    """y = x with new axes of extent 1 at `axes` of y."""
+    """y = x with new axes of extent 1 at the positions `axes` of y."""
 
     may_share = True
 
@@ -348,10 +348,10 @@ class Unsqueeze(Movement):
     )
 
     def new(self, ndim: int) -> Shape:
-        """The new axes of the output for an input of `ndim` axes."""
+        """Return the new axes of the output for an input of `ndim` axes."""
         if self.axes is None:
             raise TypeError(
-                f"{self.name}: axes None must be an int or ints: the places of new axes"
+                f"{self.name}: axes None must be an int or ints: the positions of the new axes"
             )
         count = len(self.axes) if isinstance(self.axes, tuple) else 1
         return normalize_axes(self.name, self.axes, ndim + count)
@@ -380,13 +380,14 @@ class Unsqueeze(Movement):
 
 
 def _reshaped(r: ModuleType, x: Expr, shape: Shape) -> Expr | None:
-    """For emit: x in another shape; TVM's reshape takes an extent 0 for that of x."""
+    """Return x in another shape, for `emit`; TVM's reshape reads an extent of 0 as x's extent."""
     return None if any(map(_te.is_zero, shape)) else r.op.reshape(x, list(shape))
 
 
 @takes_scalars
 def flip(a: Tensor, axes: Axes = None) -> Tensor:
-    """Elements reversed along `axes` (None: all). ShapeError for axes out of range.
+    """Return `a` with its elements reversed along `axes` (None: all). Raises ShapeError for axes
+    out of range.
 
     >>> ndl.flip(ndl.arange(3)).numpy().tolist()
     [2, 1, 0]
@@ -395,19 +396,20 @@ def flip(a: Tensor, axes: Axes = None) -> Tensor:
 
 
 def dilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
-    """`dilation` zeros after each element along `axes`: extents grow dilation + 1 times."""
+    """Return `a` with `dilation` zeros after each element along `axes`: these extents grow
+    dilation + 1 times."""
     return apply(Dilate(as_axes("dilate", axes), as_int(dilation)), (a,))
 
 
 def undilate(a: Tensor, axes: Axes, dilation: int) -> Tensor:
-    """Every (dilation + 1)-th element along `axes`: the inverse of `dilate`."""
+    """Return every (dilation + 1)-th element along `axes`: the inverse of `dilate`."""
     return apply(Undilate(as_axes("undilate", axes), as_int(dilation)), (a,))
 
 
 def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor:
-    """`a` with elements of `value` around it: `padding` has a pair (before, after) for each axis,
-    as NumPy's. (PyTorch's has flat numbers, the last axis first.) ShapeError unless there is a pair
-    for each axis, ValueError for a negative width.
+    """Return `a` with elements of `value` around it. `padding` has a pair (before, after) for each
+    axis, as in NumPy. (PyTorch takes flat numbers, the last axis first.) Raises ShapeError unless
+    there is a pair for each axis, ValueError for a negative width.
 
     >>> ndl.pad(ndl.ones(2, 3), ((0, 0), (1, 2))).shape
     (2, 6)
@@ -420,7 +422,8 @@ def pad(a: Tensor, padding: Sequence[Sequence[int]], value: float = 0) -> Tensor
 
 
 def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
-    """`a` without `axes` of extent 1 (None: all such). ShapeError for an axis of another extent.
+    """Return `a` without the `axes`, which must have extent 1 (None: without all axes of extent 1).
+    Raises ShapeError for an axis of another extent.
 
     >>> ndl.squeeze(ndl.zeros(1, 3, 1), axis=0).shape
     (3, 1)
@@ -429,8 +432,8 @@ def squeeze(a: Tensor, axes: Axes = None) -> Tensor:
 
 
 def unsqueeze(a: Tensor, axes: int | Sequence[int]) -> Tensor:
-    """`a` with new axes of extent 1 at `axes` of the result. ShapeError for axes that are out of
-    range or repeated.
+    """Return `a` with new axes of extent 1 at `axes` of the result. Raises ShapeError for axes that
+    are out of range or repeated.
 
     >>> ndl.unsqueeze(ndl.zeros(3), 0).shape
     (1, 3)

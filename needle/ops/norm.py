@@ -31,7 +31,7 @@ def _float(x: Array) -> Array:
 
 @register
 class Normalize(Op):
-    """y = (x - mean(x)) / sqrt(variance(x) + eps) over `axes`, with the biased variance."""
+    """y = (x - mean(x)) / sqrt(variance(x) + eps) over `axes`, where the variance is biased."""
 
     axes: int | tuple[int, ...]
     eps: float = 1e-5
@@ -93,7 +93,7 @@ class Normalize(Op):
 class LayerNorm(Op):
     """y = normalize(x) * weight + bias over the last axis; weight and bias have its extent.
 
-    x is the only large value that the gradient reads; it recomputes the normalized x.
+    The only large value that the gradient reads is x; the gradient recomputes the normalized x.
     """
 
     eps: float = 1e-5
@@ -187,7 +187,8 @@ class LayerNorm(Op):
 
 
 def _total(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The sum over `axes`, the last of x first, because compiled code adds one after the other."""
+    """Return the sum over `axes`, the last axes of x first, because compiled code adds elements
+    one after the other."""
     for some in _te.last_axes_first(axes, x.ndim):
         x = summation(x, some)
     return x
@@ -195,7 +196,7 @@ def _total(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 @register
 class BatchNormTrain(Op):
-    """(y, mean, variance) of x over all axes but its channels, `axis`: y = (x - mean) /
+    """(y, mean, variance) of x over all axes but the channels' `axis`: y = (x - mean) /
     sqrt(variance + eps) * weight + bias, with the biased variance. weight, bias, mean and variance
     have shape (channels,)."""
 
@@ -242,11 +243,11 @@ class BatchNormTrain(Op):
         return Spec(x.shape, dtype, device), *[Spec(channels, compute_dtype(dtype), device)] * 2
 
     def over(self, ndim: int) -> tuple[int, ...]:
-        """The axes that are reduced: all but the channels."""
+        """Return the axes that are reduced: all but the channels' axis."""
         return tuple(a for a in range(ndim) if a != self.axis % ndim)
 
     def column(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape under which (channels,) broadcasts against x."""
+        """Return the shape in which (channels,) broadcasts against x."""
         return tuple(n if a == self.axis % len(shape) else 1 for a, n in enumerate(shape))
 
     def reduction_length(self, x: Spec, weight: Spec, bias: Spec) -> int:
@@ -332,18 +333,18 @@ class BatchNormTrain(Op):
 
 @functools.lru_cache(maxsize=256)
 def _last(axis: int, ndim: int) -> tuple[int, ...]:
-    """The permutation that moves `axis` to the end."""
+    """Return the permutation that moves `axis` to the end."""
     return (*(a for a in range(ndim) if a != axis % ndim), axis % ndim)
 
 
 @functools.lru_cache(maxsize=256)
 def _back(axis: int, ndim: int) -> tuple[int, ...]:
-    """The permutation that undoes `_last`."""
+    """Return the permutation that undoes `_last`."""
     return tuple(int(a) for a in np.argsort(_last(axis, ndim)))
 
 
 def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
-    """(a - mean) / sqrt(variance + eps) over `axes`. ShapeError over no elements.
+    """Return (a - mean) / sqrt(variance + eps) over `axes`. Raises ShapeError over no elements.
 
     >>> ndl.normalize(ndl.Tensor([1.0, 3.0]), 0, eps=0.0).numpy().tolist()
     [-1.0, 1.0]
@@ -353,16 +354,17 @@ def normalize(a: Tensor, axes: Axes, eps: float = 1e-5) -> Tensor:
 
 
 def layer_norm(a: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """`a` normalized over its last axis, times `weight` plus `bias`, which have its extent; `eps`
-    is added to the variance. `nn.functional.layer_norm` takes several axes."""
+    """Return `a` normalized over its last axis, times `weight` plus `bias`, which have the extent
+    of that axis. `eps` is added to the variance. `nn.functional.layer_norm` takes several axes."""
     return apply(LayerNorm(float(eps)), (a, weight, bias))
 
 
 def batch_norm(
     a: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, eps: float = 1e-5
 ) -> Tensor:
-    """(a - mean) / sqrt(variance + eps) * weight + bias along the last axis, for known statistics:
-    one multiplication and one addition per element; the rest does not depend on `a`."""
+    """Return (a - mean) / sqrt(variance + eps) * weight + bias along the last axis, for a given
+    `mean` and `variance`. An element costs one multiplication and one addition; the rest of the
+    computation does not depend on `a`."""
     scale = weight * rsqrt(variance + eps)
     return a * scale + (bias - mean * scale)
 
@@ -370,6 +372,7 @@ def batch_norm(
 def batch_norm_train(
     a: Tensor, weight: Tensor, bias: Tensor, axis: int = -1, eps: float = 1e-5
 ) -> TensorTuple:
-    """(y, mean, variance): `a` normalized over all axes but `axis` by its own mean and biased
-    variance, to which `eps` is added, times weight plus bias. ShapeError over no elements."""
+    """Return (y, mean, variance), where y is `a` normalized over all axes but `axis` by its own
+    mean and biased variance, to which `eps` is added, times `weight` plus `bias`. Raises ShapeError
+    over no elements."""
     return apply(BatchNormTrain(as_int(axis), float(eps)), (a, weight, bias))

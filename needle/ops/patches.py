@@ -1,4 +1,4 @@
-"""PyTorch's unfold and fold: the patches of images (N, C, H, W) as columns, and their sums."""
+"""PyTorch's unfold and fold: patches of images (N, C, H, W) as columns, and sums of patches."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def unfold(
     padding: IntOrPair = 0,
     stride: IntOrPair = 1,
 ) -> Tensor:
-    """The patches of images (N, C, H, W) as columns: (N, C * kh * kw, patches). One image (C, H, W)
-    has no N.
+    """Return the patches of the images `a` (N, C, H, W) as columns: (N, C * kh * kw, patches). For
+    one image (C, H, W), the result has no N.
 
-    kernel_size (kh, kw), dilation, padding (with 0) and stride are ints or pairs (rows, columns).
-    ShapeError if no patch fits.
+    `kernel_size` (kh, kw), `dilation`, `padding` (with 0) and `stride` are ints or pairs (rows,
+    columns). Raises ShapeError if no patch fits.
 
     >>> ndl.unfold(ndl.zeros(1, 3, 4, 4), kernel_size=2, stride=2).shape
     (1, 12, 4)
@@ -47,9 +47,9 @@ def fold(
     padding: IntOrPair = 0,
     stride: IntOrPair = 1,
 ) -> Tensor:
-    """Images (N, C, *output_size) of patches (N, C * kh * kw, patches), summed where they overlap:
-    the gradient of `unfold`. The other arguments are those of `unfold`. ShapeError if the patches
-    are not those of such images."""
+    """Return images (N, C, *output_size) that are the sums of the overlapping patches `a` (N,
+    C * kh * kw, patches): the gradient of `unfold`. `kernel_size`, `dilation`, `padding` and
+    `stride` are as in `unfold`. Raises ShapeError if images of `output_size` have other patches."""
     check_tensors("fold", a=a)
     if a.ndim == 2:
         whole = reshape(a, (1, *a.shape))
@@ -63,7 +63,7 @@ def fold(
     (kh, kw), (n, depth, patches) = window.kernel, a.shape
     if depth % (kh * kw) != 0 or patches != rows * columns:
         raise ShapeError(
-            f"fold: shape {a.shape} is not {rows * columns} patches of {kh} x {kw} elements each, "
+            f"fold: shape {a.shape} must be {rows * columns} patches of {kh} x {kw} elements each, "
             f"as images of {size} have"
         )
     parts = permute(reshape(a, (n, depth // (kh * kw), kh, kw, rows, columns)), (0, 4, 5, 2, 3, 1))

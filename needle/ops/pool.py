@@ -55,7 +55,7 @@ class _Pool(Op):
         check_rank(self.name, "the input", x, 4)
         window = self.window
         if any(2 * p > k for p, k in zip(window.padding, window.kernel, strict=True)):
-            # Otherwise a window could lie entirely in the padding.
+            # Otherwise, a window could lie entirely in the padding.
             raise ValueError(
                 f"{self.name}: padding {self.padding} is more than half of kernel {self.kernel}"
             )
@@ -66,21 +66,21 @@ class _Pool(Op):
         return dtype
 
     def taps(self, x: Array) -> list[Array]:
-        """For each tap, the elements of a padded array that the windows read there."""
+        """Return, for each tap, the elements of a padded array that the windows read at it."""
         window = self.window
         (p, q) = window.padding
         counts = window.counts(self.name, (x.shape[1] - 2 * p, x.shape[2] - 2 * q))
         return [x[key] for _, _, key in window.keys(counts)]
 
     def padded(self, x: np.ndarray, value: float) -> np.ndarray:
-        """x with `value` around its rows and columns."""
+        """Return x with `value` around its rows and columns."""
         (p, q) = self.window.padding
         return np.pad(x, ((0, 0), (p, p), (q, q), (0, 0)), constant_values=value)
 
     def reduced(
         self, k: TeNamespace, x: TeTensor, reducer: _te.Reducer, around: Expr | None
     ) -> TeTensor:
-        """`reducer` over the windows of x padded with `around`."""
+        """Return `reducer` over the windows of x padded with `around`."""
         window = self.window
         n, h, w, c = x.shape
         (s, t), (d, e) = window.stride, window.dilation
@@ -96,8 +96,8 @@ class _Pool(Op):
 
 @register
 class MaxPool(_Pool):
-    """y (N, rows, columns, C) = the largest element of each window of x (N, H, W, C); NaN if the
-    window has one. The gradient goes to the first of several largest elements."""
+    """y (N, rows, columns, C) = the largest element of each window of x (N, H, W, C), or NaN if the
+    window contains NaN. The gradient flows to the first of several largest elements."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -108,7 +108,7 @@ class MaxPool(_Pool):
     samples = (
         *(sample(shape, **attributes) for shape, attributes in _CASES),
         sample((1, 6, 6, 2), kernel=(2, 2), dilation=(2, 3), padding=(1, 0)),
-        # Ties, which difference quotients cannot resolve.
+        # Ties: difference quotients cannot test them.
         Sample((Arg((2, 4, 4, 2), 0, 2, dtype="int32"),), {"kernel": (2, 2)}),
     )
     error_samples = (
@@ -149,8 +149,8 @@ class MaxPool(_Pool):
 
 @register
 class AvgPool(_Pool):
-    """y (N, rows, columns, C) = the mean of each window of x (N, H, W, C), in which padding counts
-    as zeros; integers are averaged in float64."""
+    """y (N, rows, columns, C) = the mean of each window of x (N, H, W, C). Padding counts as zeros;
+    integers are averaged in float64."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -197,10 +197,11 @@ def max_pool(
     padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
 ) -> Tensor:
-    """The largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
+    """Return the largest element of each window of `a` (N, H, W, C): (N, rows, columns, C).
 
-    kernel, stride (None: kernel), padding and dilation are ints or pairs (rows, columns).
-    ShapeError if no window fits, ValueError for padding of more than half a window.
+    `kernel`, `stride` (None: as `kernel`), `padding` and `dilation` are ints or pairs (rows,
+    columns). Raises ShapeError if no window fits, ValueError for padding of more than half a
+    window.
     """
     window = as_window("max_pool", kernel, kernel if stride is None else stride, padding, dilation)
     return apply(MaxPool(*window), (a,))
@@ -209,7 +210,7 @@ def max_pool(
 def avg_pool(
     a: Tensor, kernel: IntOrPair, stride: IntOrPair | None = None, padding: IntOrPair = 0
 ) -> Tensor:
-    """The mean of each window of `a` (N, H, W, C), in which padding counts as zeros: (N, rows,
-    columns, C). Arguments and errors are those of `max_pool`."""
+    """Return the mean of each window of `a` (N, H, W, C): (N, rows, columns, C). Padding counts as
+    zeros. The arguments `kernel`, `stride` and `padding` and the errors are as in `max_pool`."""
     window = as_window("avg_pool", kernel, kernel if stride is None else stride, padding, 1)
     return apply(AvgPool(*window[:3]), (a,))

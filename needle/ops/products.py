@@ -1,4 +1,4 @@
-"""Products of vectors and matrices by NumPy's and PyTorch's names, made of other ops."""
+"""Products of vectors and matrices with NumPy's and PyTorch's names, composed of other ops."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ from .shape import broadcast_to, reshape
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """y[i] = a[i] @ b[i] for a (batch, n, m) and b (batch, m, p), as PyTorch's bmm; `matmul` also
-    broadcasts. The result has the common dtype. ShapeError for other shapes.
+    """Return the batched product y[i] = a[i] @ b[i] of `a` (batch, n, m) and `b` (batch, m, p), as
+    PyTorch's bmm; `matmul` also broadcasts. The result has the common dtype. Raises ShapeError for
+    other shapes.
 
     >>> ndl.bmm(ndl.ones(2, 3, 4), ndl.ones(2, 4, 5)).shape
     (2, 3, 5)
@@ -41,8 +42,8 @@ def bmm(a: Tensor, b: Tensor) -> Tensor:
 
 
 def addmm(a: Tensor, b: Tensor, c: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """beta * a + alpha * (b @ c) for matrices b and c and an `a` that broadcasts to their product.
-    With a `beta` of 0, `a` does not count, whatever it holds."""
+    """Return beta * a + alpha * (b @ c) for matrices `b` and `c` and an `a` that broadcasts to
+    their product. If `beta` is 0, the values of `a` are ignored, even NaN."""
     check_tensors("addmm", a=a, b=b, c=c)
     product = matmul(b, c)
     product = product if alpha == 1 else product * alpha
@@ -54,10 +55,10 @@ def addmm(a: Tensor, b: Tensor, c: Tensor, *, beta: float = 1, alpha: float = 1)
 def tensordot(
     a: Tensor, b: Tensor, axes: int | Sequence[int] | Sequence[Sequence[int]] = 2
 ) -> Tensor:
-    """The sum of products over pairs of axes, as NumPy's and PyTorch's tensordot: `axes` is how
-    many of the last axes of `a` meet as many of the first of `b`, or two lists of axes, one for
-    each. The result has the other axes of `a`, then those of `b`, and the common dtype. ShapeError
-    for axes that are out of range or repeated, or that differ in extent.
+    """Return the sum of products over pairs of axes, as NumPy's and PyTorch's tensordot. A number
+    `axes` pairs so many last axes of `a` with so many first axes of `b`; two lists name the axes of
+    `a` and of `b`. The result has the other axes of `a`, then the other axes of `b`, and the common
+    dtype. Raises ShapeError for axes that are out of range or repeated, or whose extents differ.
 
     >>> ndl.tensordot(ndl.ones(2, 3, 4), ndl.ones(4, 3, 5), ([1, 2], [1, 0])).shape
     (2, 5)
@@ -66,7 +67,7 @@ def tensordot(
     given: Any = axes
     if isinstance(given, (tuple, list)):
         if len(given) != 2:
-            raise ShapeError(f"tensordot: axes {given} are not a number or two lists of axes")
+            raise ShapeError(f"tensordot: axes {given} must be a number or two lists of axes")
     else:
         count = as_int(given)
         if not 0 <= count <= min(a.ndim, b.ndim):
@@ -89,8 +90,8 @@ def tensordot(
 
 
 def outer(a: Tensor, b: Tensor) -> Tensor:
-    """y[i, j] = a[i] * b[j] in the common dtype; operands of several axes are flattened, as NumPy
-    does. TypeError for anything but Tensors.
+    """Return y[i, j] = a[i] * b[j] in the common dtype. Operands of several axes are flattened, as
+    in NumPy. Raises TypeError for anything but Tensors.
 
     >>> ndl.outer(ndl.ones(3), ndl.ones(4)).shape
     (3, 4)
@@ -104,10 +105,10 @@ def outer(a: Tensor, b: Tensor) -> Tensor:
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The sum of a * b for vectors, in the common dtype (of two matrices it is a @ b). As NumPy's
-    dot: a 0-d operand scales the other; of more axes, the last one of `a` meets the last but one of
-    `b`, and the result has the other axes of `a`, then those of `b`. PyTorch's dot takes vectors
-    alone. ShapeError if the extents differ.
+    """Return the dot product of vectors, or a @ b for matrices, in the common dtype. As in NumPy, a
+    0-d operand scales the other. With more axes, it sums over the last axis of `a` and the last but
+    one axis of `b`, and the result has the other axes of `a`, then those of `b`. (PyTorch's dot
+    takes only vectors.) Raises ShapeError if the extents differ.
 
     >>> ndl.dot(ndl.ones(3), ndl.ones(3)).item()
     3.0
@@ -130,9 +131,9 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 
 
 def kron(a: Tensor, b: Tensor) -> Tensor:
-    """The Kronecker product: every element of `a`, times all of `b`, in blocks. Of shapes (n, m)
-    and (p, q) the result has (n * p, m * q) and the common dtype; where one has fewer axes, it gets
-    axes of extent 1 in front.
+    """Return the Kronecker product: blocks of `b`, each multiplied by one element of `a`. Shapes
+    (n, m) and (p, q) give (n * p, m * q), in the common dtype. The operand with fewer axes gets
+    leading axes of extent 1.
 
     >>> ndl.kron(ndl.eye(2), ndl.ones(1, 2)).numpy().tolist()
     [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
@@ -148,14 +149,14 @@ def kron(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _interleaved(shape: Sequence[int], fill: int, side: int) -> tuple[int, ...]:
-    """Each extent with `fill` behind it (side 0) or before it (side 1)."""
+    """Return each extent with `fill` behind it (side 0) or before it (side 1)."""
     return tuple(x for n in shape for x in ((fill, n) if side else (n, fill)))
 
 
 def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The sum of the elements at (i, i + offset) of the axes `axis1` and `axis2`, which are gone
-    (PyTorch's trace takes matrices alone). bools and int32 are summed in int64, as `sum` does.
-    ShapeError without two axes.
+    """Return the sum of the elements at (i, i + offset) of the axes `axis1` and `axis2`; the result
+    lacks these axes. (PyTorch's trace takes only matrices.) Bools and int32 are summed in int64, as
+    in `sum`. Raises ShapeError without two axes.
 
     >>> ndl.trace(ndl.eye(3)).item()
     3.0
@@ -169,9 +170,9 @@ def trace(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
 
 
 def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
-    """The cross product of vectors of 3 elements along `axis`, in the common dtype:
+    """Return the cross product of vectors of 3 elements along `axis`, in the common dtype:
     y[i] = a[i + 1] * b[i + 2] - a[i + 2] * b[i + 1], with indices modulo 3. Other axes broadcast,
-    and `axis` counts those of the result. ShapeError for another extent than 3.
+    and `axis` refers to the axes of the result. Raises ShapeError for an extent other than 3.
 
     >>> x, y = ndl.Tensor([1.0, 0.0, 0.0]), ndl.Tensor([0.0, 1.0, 0.0])
     >>> ndl.cross(x, y).numpy().tolist()
@@ -187,8 +188,8 @@ def cross(a: Tensor, b: Tensor, axis: int = -1) -> Tensor:
 
 
 def _next(a: Tensor, axis: int) -> Tensor:
-    """y[i] = a[i + 1] along an axis of 3 elements, modulo 3. Compiled code fuses slices; eagerly,
-    one take is faster than slices and a concatenation."""
+    """Return y[i] = a[i + 1] along an axis of 3 elements, modulo 3. Compiled code fuses slices;
+    eagerly, one take is faster than slices and a concatenation."""
     if state.trace is not None:
         return roll(a, -1, axis)
     return take(a, make_const(np.array([1, 2, 0]), a.device), axis)

@@ -1,4 +1,4 @@
-"""Random numbers by a counter: the same in eager and compiled code."""
+"""Random numbers computed from a counter, so that eager and compiled code draw the same."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _STATE = Arg((2,), 0, 1000, dtype="int64", special=False)
 
 @register
 class RandomUniform(Op):
-    """y = numbers of this shape in [0, 1), float64 if `wide` and float32 otherwise, by Philox
+    """y = numbers of `shape` in [0, 1), float64 if `wide` and float32 otherwise, drawn by Philox
     4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"). The input is int64
-    (2,): the key, and the number of the first block of four 32-bit words; `blocks` says how many
-    are used."""
+    (2,): the key, and the number of the first block of four 32-bit words. `blocks` is the number of
+    blocks that the numbers take."""
 
     shape: tuple[int, ...]
     wide: bool = False
 
     infer_first = True
-    opaque = True  # fused into several kernels, it would be computed in each
+    opaque = True  # if it were fused into several kernels, each would compute it again
     samples = (
         Sample((_STATE,), {"shape": (3, 5)}, gradient=False),
         Sample((_STATE,), {"shape": ()}, gradient=False),
@@ -45,7 +45,7 @@ class RandomUniform(Op):
 
     @property
     def blocks(self) -> int:
-        """The number of blocks that the numbers are made of."""
+        """The number of blocks that the numbers take."""
         words = math.prod(self.shape) * (2 if self.wide else 1)
         return -(-words // 4)
 
@@ -73,7 +73,7 @@ class RandomUniform(Op):
         u64 = lambda value: k.tirx.const(value, "uint64")  # noqa: E731
 
         def word(j: Expr) -> Expr:
-            """Word number j of the stream, as uint64."""
+            """Return word number j of the stream, as uint64."""
             block = k.tirx.Cast("uint64", state(1)) + k.tirx.Cast("uint64", j % blocks)
             return _word(k, k.tirx.Cast("uint64", state(0)), block, j // blocks)
 
@@ -92,9 +92,9 @@ class RandomUniform(Op):
 
 
 def random_uniform(state: Tensor, shape: tuple[int, ...], wide: bool = False) -> Tensor:
-    """Numbers of this shape in [0, 1), float64 if `wide` and float32 otherwise, that `state` alone
-    determines: int64 (2,), the key and the number of the first block of Philox 4x32-10. ShapeError
-    or TypeError for any other state, ValueError for a negative extent.
+    """Return numbers of this `shape` in [0, 1), float64 if `wide` and float32 otherwise. They
+    depend only on `state`: int64 (2,), the key and the number of the first block of Philox 4x32-10.
+    Raises ShapeError or TypeError for any other state, ValueError for a negative extent.
 
     >>> state = ndl.Tensor([7, 0])
     >>> one, two = (ndl.ops.random_uniform(state, (3,)) for _ in range(2))
@@ -105,10 +105,10 @@ def random_uniform(state: Tensor, shape: tuple[int, ...], wide: bool = False) ->
 
 
 def _word(k: TeNamespace, key: Expr, block: Expr, which: Expr) -> Expr:
-    """One of the four words of a block. A word is the low half of a uint64."""
+    """Return one of the four words of a block. A word is the low half of a uint64."""
     u64 = lambda value: k.tirx.const(value, "uint64")  # noqa: E731
     low, half = u64(0xFFFFFFFF), u64(32)
-    # Products are bound to variables: TVM takes expressions for trees, which would double in size
+    # Products are bound to variables: TVM treats expressions as trees, which would double in size
     # with each round.
     bound: list[tuple[Any, Expr]] = []
 

@@ -23,9 +23,9 @@ from .tuples import split, stack
 
 @register
 class LstmGates(Op):
-    """(h', c') of an LSTM step from sums (B, 4 H), the pre-activations of gates i, f, g, o side by
-    side, and cell state c (B, H): c' = sigmoid(f) * c + sigmoid(i) * tanh(g), h' = sigmoid(o) *
-    tanh(c')."""
+    """(h', c') of an LSTM step. `sums` (B, 4 H) are the pre-activations of the gates i, f, g, o
+    side by side, and c (B, H) is the cell state: c' = sigmoid(f) * c + sigmoid(i) * tanh(g),
+    h' = sigmoid(o) * tanh(c')."""
 
     infer_first = True
     reads = frozenset({"inputs", 1})
@@ -92,7 +92,7 @@ class LstmGates(Op):
 def _gates_gradient(
     out_grad: Iterable[Tensor], sums: Tensor, cell: Tensor, following: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The gradients for sums and cell from those of (h', c' = following)."""
+    """Return the gradients for sums and cell from those for (h', c' = following)."""
     of_hidden, of_following = out_grad
     i, f, g, o = split(reshape(sums, (cell.shape[0], 4, cell.shape[1])), 1)
     i, f, g, o = sigmoid(i), sigmoid(f), tanh(g), sigmoid(o)
@@ -111,6 +111,6 @@ LSTM_GATES = LstmGates()
 
 
 def lstm_gates(sums: Tensor, cell: Tensor) -> TensorTuple:
-    """(h', c') of an LSTM step from its gates' pre-activations `sums` (B, 4 H: i, f, g, o) and its
-    cell state (B, H). ShapeError if they do not match."""
+    """Return (h', c') of an LSTM step from `sums` (B, 4 H), the pre-activations of the gates i, f,
+    g, o, and the state `cell` (B, H). Raises ShapeError if the shapes do not match."""
     return apply(LSTM_GATES, (sums, cell))

@@ -56,13 +56,13 @@ _ERRORS = (
 
 class _Reduce(Reduce):
     def over(self, x: HasShape) -> tuple[int, ...]:
-        """The reduction axes, counted from the front."""
+        """Return the reduction axes, counted from the front."""
         return normalize_axes(self.name, self.axes, len(x.shape))
 
 
 @register
 class Summation(_Reduce):
-    """y = sum of x over `axes` (None: all); bools and integers are summed in int64."""
+    """y = the sum of x over `axes` (None: all); bools and integers are summed in int64."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -90,7 +90,7 @@ class Summation(_Reduce):
 
 @register
 class Mean(_Reduce):
-    """y = mean of x over `axes` (None: all), NaN over no elements; float64 for integers."""
+    """y = the mean of x over `axes` (None: all), NaN over no elements; integers give float64."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -129,7 +129,7 @@ class Mean(_Reduce):
 
 @register
 class Var(_Reduce):
-    """y = sum of (x - mean(x)) ** 2 over `axes` (None: all), divided by n - correction."""
+    """y = the sum of (x - mean(x)) ** 2 over `axes` (None: all), divided by n - correction."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -152,7 +152,7 @@ class Var(_Reduce):
         return super().reduction_length(x) ** 2
 
     def count(self, x: HasShape) -> int:
-        """The divisor of the sum of squares."""
+        """Return the divisor of the sum of squares."""
         return prod(x.shape[a] for a in self.over(x)) - self.correction
 
     def reference(self, x: np.ndarray) -> np.ndarray:
@@ -169,7 +169,7 @@ class Var(_Reduce):
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
         (x,) = node.inputs
-        wide = cast(x, compute_dtype(x.dtype))  # a mean rounded to half precision would show
+        wide = cast(x, compute_dtype(x.dtype))  # a mean in half precision would be too inexact
         centred = wide - mean(wide, self.axes, keepdims=True)
         count = self.count(x)
         grad = (
@@ -209,7 +209,7 @@ class _Extreme(_Reduce):
         return self.expand(out_grad, x) * (chosen / count)
 
     def te(self, k: TeNamespace, x: TeTensor, over: Callable[..., TeTensor]) -> TeTensor:
-        """Apply `over`, a reduction of _te, in a dtype that it can compare."""
+        """Apply `over`, a reduction from _te, in a dtype that it can compare."""
         if _te.dtype_of(x) != "bool":
             return over(k, x, self.over(x), self.keepdims)
         wide = _te.cast(k, x, "int32")
@@ -218,8 +218,8 @@ class _Extreme(_Reduce):
 
 @register
 class Max(_Extreme):
-    """y = largest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
-    elements. The gradient of a tie is shared equally."""
+    """y = the largest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError
+    over no elements. Equal largest elements share the gradient equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -236,8 +236,8 @@ class Max(_Extreme):
 
 @register
 class Min(_Extreme):
-    """y = smallest element of x over `axes` (None: all), NaN if one is NaN. ShapeError over no
-    elements. The gradient of a tie is shared equally."""
+    """y = the smallest element of x over `axes` (None: all), NaN if one is NaN. Raises ShapeError
+    over no elements. Equal smallest elements share the gradient equally."""
 
     axes: int | tuple[int, ...] | None = None
     keepdims: bool = False
@@ -254,7 +254,7 @@ class Min(_Extreme):
 
 @register
 class Argmax(Op):
-    """y = int64 index of the first largest element along `axis` (None: among all elements in
+    """y = the int64 index of the first largest element along `axis` (None: among all elements in
     order); NaN counts as the largest. No gradient flows back."""
 
     axis: int | None = None
@@ -309,7 +309,7 @@ class Argmax(Op):
         nowhere = k.tirx.max_value("int64")
 
         def body(*o: Expr) -> Expr:
-            """The least index whose element equals the largest; NaN counts as equal."""
+            """Return the least index whose element equals the largest; NaN counts as equal."""
             rest = list(o)
             index, place = [], k.tirx.const(0, "int64")
             for a, n in enumerate(x.shape):
@@ -341,8 +341,8 @@ _ARGMAX = remembered(Argmax)
 def summation(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """Sum over `axes` (None: all), of `a` converted to `dtype` unless that is None. ShapeError for
-    axes that are out of range or repeated."""
+    """Return the sum over `axes` (None: all) of `a`, converted to `dtype` unless that is None.
+    Raises ShapeError for axes that are out of range or repeated."""
     a = a if dtype is None else cast(a, dtype)
     return apply(_SUMMATION(as_axes("summation", axes), keepdims), (a,))
 
@@ -351,8 +351,8 @@ def summation(
 def mean(
     a: Tensor, axes: Axes = None, keepdims: bool = False, *, dtype: str | None = None
 ) -> Tensor:
-    """Mean over `axes` (None: all), of `a` converted to `dtype` unless that is None. ShapeError for
-    axes that are out of range or repeated.
+    """Return the mean over `axes` (None: all) of `a`, converted to `dtype` unless that is None.
+    Raises ShapeError for axes that are out of range or repeated.
 
     >>> ndl.mean(ndl.Tensor([[1.0, 3.0], [5.0, 7.0]]), axis=0).numpy().tolist()
     [3.0, 5.0]
@@ -363,8 +363,8 @@ def mean(
 
 @takes_scalars
 def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Largest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements. It
-    has no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
+    """Return the largest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError over
+    no elements. There are no positions: PyTorch's `max(dim)` is `x.max(dim), x.argmax(dim)`.
 
     >>> ndl.max(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=0).numpy().tolist()
     [7.0, 5.0]
@@ -374,14 +374,15 @@ def max(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def min(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Smallest element over `axes` (None: all), NaN if one is NaN. ShapeError over no elements."""
+    """Return the smallest element over `axes` (None: all), NaN if one is NaN. Raises ShapeError
+    over no elements."""
     return apply(_MIN(as_axes("min", axes), keepdims), (a,))
 
 
 @takes_scalars
 def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Variance over `axes` (None: all): the sum of squared distances from the mean, divided by
-    n - correction (correction=1: unbiased). PyTorch's default is 1.
+    """Return the variance over `axes` (None: all): the sum of squared distances from the mean,
+    divided by n - correction (correction=1: unbiased). PyTorch's default `correction` is 1.
 
     >>> x = ndl.Tensor([1.0, 3.0])
     >>> x.var().item(), x.var(correction=1).item()
@@ -394,7 +395,8 @@ def var(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 
 
 @takes_scalars
 def argmax(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """int64 index of the first largest element along `axis` (None: among all); NaN is largest.
+    """Return the int64 index of the first largest element along `axis` (None: among all); NaN
+    counts as the largest.
 
     >>> ndl.argmax(ndl.Tensor([[1.0, 5.0], [7.0, 2.0]]), axis=1).numpy().tolist()
     [1, 0]

@@ -41,7 +41,7 @@ from .tuples import stack
 
 @register
 class Argmin(Argmax):
-    """y = int64 index of the first smallest element along `axis` (None: among all elements in
+    """y = the int64 index of the first smallest element along `axis` (None: among all elements in
     order); NaN counts as the smallest. No gradient flows back."""
 
     axis: int | None = None
@@ -60,7 +60,7 @@ class Argmin(Argmax):
         return x.argmin(self.axis, self.keepdims)
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
-        """The argmax of what has the order turned round: of -x, or ~x for integers."""
+        """Return the argmax of x in reversed order: of -x, or of ~x for integers."""
         if _te.dtype_of(x) == "bool":
             x = _te.cast(k, x, "int32")
         turn = k.topi.negative if is_floating(_te.dtype_of(x)) else _inverted(k)
@@ -81,37 +81,38 @@ def _inverted(k: TeNamespace) -> Any:
 
 @takes_scalars
 def argmin(a: Tensor, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """int64 index of the first smallest element along `axis` (None: among all); NaN is smallest."""
+    """Return the int64 index of the first smallest element along `axis` (None: among all); NaN
+    counts as the smallest."""
     return apply(Argmin(None if axis is None else as_int(axis), keepdims), (a,))
 
 
 @takes_scalars
 def amax(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """`max`: the largest element over `axes` (None: all)."""
+    """Return the largest element over `axes` (None: all), as `max` does."""
     return max(a, axes, keepdims)
 
 
 @takes_scalars
 def amin(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """`min`: the smallest element over `axes` (None: all)."""
+    """Return the smallest element over `axes` (None: all), as `min` does."""
     return min(a, axes, keepdims)
 
 
 @takes_scalars
 def count_nonzero(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """The int64 number of elements over `axes` (None: all) that are not 0; NaN is not."""
+    """Return the int64 number of nonzero elements over `axes` (None: all); NaN is nonzero."""
     return summation(cast(a, "bool"), axes, keepdims)
 
 
 @takes_scalars
 def any(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether an element over `axes` (None: all) is not 0; False over no elements."""
+    """Return whether any element over `axes` (None: all) is nonzero; False over no elements."""
     return cast(count_nonzero(a, axes, keepdims), "bool")
 
 
 @takes_scalars
 def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether no element over `axes` (None: all) is 0; True over no elements."""
+    """Return whether all elements over `axes` (None: all) are nonzero; True over no elements."""
     check_tensors("all", a=a)
     zeros = count_nonzero(compare("equal", a, _constant(a, 0)), axes, keepdims)
     return compare("equal", zeros, _constant(zeros, 0))
@@ -119,14 +120,15 @@ def all(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def std(a: Tensor, axes: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-    """Standard deviation over `axes` (None: all): the root of `var` with this correction. Its
-    gradient is 0 where all elements are equal."""
+    """Return the standard deviation over `axes` (None: all): the square root of `var` with this
+    correction. The gradient is 0 where all elements are equal."""
     return _root(var(a, axes, keepdims, correction), 2)
 
 
 @takes_scalars
 def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """Product over `axes` (None: all), 1 over no elements; integers are multiplied in int64."""
+    """Return the product over `axes` (None: all), 1 over no elements; integers are multiplied in
+    int64."""
     check_tensors("prod", a=a)
     lines, shape = _lines("prod", a, axes, keepdims)
     if not _is_known(lines.shape[-1], 0):
@@ -137,9 +139,10 @@ def prod(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 
 @takes_scalars
 def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """The vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord; the
-    largest for inf, the least for -inf, the number of nonzero elements for 0. The gradient is 0
-    where the norm is 0, and for elements that are 0 where that of |a| ** ord is infinite."""
+    """Return the vector norm over `axes` (None: all): the `ord`-th root of the sum of |a| ** ord.
+    With `ord` inf it is the largest |a|, with -inf the smallest, with 0 the number of nonzero
+    elements. The gradient is 0 where the norm is 0; it is also 0 for elements that are 0 if the
+    slope of |a| ** ord at 0 is infinite. Raises TypeError unless `ord` is a number."""
     check_tensors("norm", a=a)
     if not isinstance(ord, (int, float)):
         raise TypeError(f"norm: ord is a {type(ord).__name__}, not a number")
@@ -149,7 +152,7 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
     if ord == -inf:
         return min(abs_(a), axes, keepdims)
     if ord == 0:
-        return summation(where(a == a, abs_(sign(a)), 1), axes, keepdims)  # NaN is not 0
+        return summation(where(a == a, abs_(sign(a)), 1), axes, keepdims)  # NaN is nonzero
     if ord == 1:
         return summation(abs_(a), axes, keepdims)
     if ord == 2:
@@ -164,8 +167,8 @@ def norm(a: Tensor, ord: float = 2, axes: Axes = None, keepdims: bool = False) -
 
 
 def _root(total: Tensor, ord: float) -> Tensor:
-    """total ** (1 / ord), with a gradient of 0 where total is 0 (or infinite, for a negative ord):
-    the slope is infinite there. The root is taken of 1 in its place, and not used."""
+    """Return total ** (1 / ord). Where the slope of the root is infinite, at a total of 0 (or of
+    inf, for a negative ord), the gradient is 0: the root is computed of 1 there and dropped."""
     ends = total == (0 if ord > 0 else inf)
     inner = where(ends, 1, total)
     return where(ends, 0, sqrt(inner) if ord == 2 else inner ** (1 / float(ord)))
@@ -173,8 +176,8 @@ def _root(total: Tensor, ord: float) -> Tensor:
 
 @takes_scalars
 def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """The median over `axes` (None: all), the lower of two; NaN if an element is. ShapeError over
-    no elements."""
+    """Return the median over `axes` (None: all): the lower of the two middle elements if their
+    number is even, and NaN if an element is NaN. Raises ShapeError over no elements."""
     check_tensors("median", a=a)
     lines, shape = _lines("median", a, axes, keepdims)
     _refuse_nothing("median", a, lines)
@@ -186,9 +189,10 @@ def median(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
 def quantile(
     a: Tensor, q: float | Sequence[float], axes: Axes = None, keepdims: bool = False
 ) -> Tensor:
-    """The value below which a share `q` of the elements over `axes` (None: all) lies, interpolated
-    between neighbours; NaN if an element is. Several q give a new first axis. float64 for integers.
-    ValueError for a q outside 0..1, ShapeError over no elements."""
+    """Return the value below which a share `q` of the elements over `axes` (None: all) lies,
+    interpolated between neighbours; it is NaN if an element is NaN. A list of `q` adds a first
+    axis. Integers give float64. Raises ValueError for a `q` outside 0..1, ShapeError over no
+    elements."""
     check_tensors("quantile", a=a)
     several = isinstance(q, (list, tuple))
     shares: Sequence[Any] = q if isinstance(q, (list, tuple)) else [q]
@@ -200,7 +204,7 @@ def quantile(
     _refuse_nothing("quantile", a, lines)
     ordered, last = sort(lines, -1)[0], lines.shape[-1] - 1
     if not isinstance(last, int):
-        raise TraceError("quantile: the number of elements decides where to look; it must be fixed")
+        raise TraceError("quantile: the number of elements is open; quantile needs a fixed number")
     found = []
     for share in shares:
         low = int(share * last)
@@ -216,12 +220,13 @@ def quantile(
 def bincount(
     a: Tensor, weights: Tensor | None = None, minlength: int = 0, length: int | None = None
 ) -> Tensor:
-    """How often each of 0, 1, 2, ... is among the integers `a` (n,), or the sum of its `weights`.
-    The result has `length` elements, or as many as the largest element needs, but no fewer than
-    `minlength`; compiled code needs `length`. IndexError for an element outside."""
+    """Return how often each of 0, 1, 2, ... occurs in the integers `a` (n,), or the sum of its
+    `weights`. The result has `length` elements; without a `length`, it has as many as the largest
+    element needs, but at least `minlength`. Compiled code needs `length`. Raises IndexError for an
+    element out of range."""
     check_tensors("bincount", a=a)
     if a.ndim != 1 or is_floating(a.dtype) or a.dtype == "bool":
-        raise TypeError(f"bincount: {a.dtype}{list(a.shape)} is not integers along one axis")
+        raise TypeError(f"bincount: {a.dtype}{list(a.shape)} must be integers along one axis")
     if length is None:
         largest = int(_value("bincount", "length=...", max(a))) if a.shape[0] else -1
         if a.shape[0] and int(_value("bincount", "length=...", min(a))) < 0:
@@ -237,9 +242,10 @@ def bincount(
 def histogram(
     a: Tensor, bins: int = 10, range: tuple[float, float] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(int64 counts, edges) of all elements in `bins` of equal width within `range`, whose upper
-    end belongs to the last one; elements outside are left out. Without a range, from the least to
-    the largest element; compiled code needs a range. No gradient flows back."""
+    """Return (int64 counts, edges) of the elements in `bins` intervals of equal width within
+    `range`. The last interval includes its upper end; elements outside the range are not counted.
+    The default range is from the least to the largest element; compiled code needs a `range`. No
+    gradient flows back."""
     check_tensors("histogram", a=a)
     if bins < 1:
         raise ValueError(f"histogram: bins {bins} is below 1")
@@ -252,7 +258,7 @@ def histogram(
         raise ValueError(f"histogram: range {range} is empty")
     edges = make_const(nd_array(np.linspace(low, high, bins + 1), device=a.device).astype(dtype))
     line = cast(reshape(a, (product(a.shape),)), dtype)
-    # Bucket 0 is for what is below, and bins + 1 for what is above, or NaN.
+    # Bucket 0 counts the elements below the range, bucket bins + 1 those above it, and NaN.
     bucket = searchsorted(edges, line, right=True)
     is_end = compare("equal", line, broadcast_to(slice_(edges, (-1,)), line.shape))
     bucket = bucket - cast(is_end, "int64")
@@ -261,13 +267,13 @@ def histogram(
 
 
 def _added(x: Tensor, index: Tensor, length: int) -> Tensor:
-    """Zeros with the elements of x (n,) added at the positions of `index`."""
+    """Return zeros with the elements of x (n,) added at the positions of `index`."""
     zeros = broadcast_to(_constant(x, 0), (length,))
     return put(zeros, index, x, 0, "add")
 
 
 def _is_known(n: Any, extent: int) -> bool:
-    """Whether an extent is a number, and this one."""
+    """Return whether `n` is a number and equal to `extent`."""
     return isinstance(n, int) and n == extent
 
 
@@ -276,7 +282,7 @@ def _constant(like: Tensor, value: float, dtype: str | None = None) -> Tensor:
 
 
 def _lines(name: str, a: Tensor, axes: Axes, keepdims: bool) -> tuple[Tensor, tuple[int, ...]]:
-    """`a` with the axes as its last one, and the shape of what is reduced along it."""
+    """Return `a` with the reduced axes merged into one last axis, and the shape of the result."""
     gone = normalize_axes(name, axes, a.ndim)
     kept = [i for i in builtins.range(a.ndim) if i not in gone]
     turned = a if [*kept, *gone] == list(builtins.range(a.ndim)) else permute(a, (*kept, *gone))
@@ -291,7 +297,7 @@ def _refuse_nothing(name: str, a: Tensor, lines: Tensor) -> None:
 
 
 def _or_nan(value: Tensor, ordered: Tensor) -> Tensor:
-    """`value`, or NaN where the last in order is, as NaN is last."""
+    """Return `value`, or NaN where the last element in order is NaN (sorting puts NaN last)."""
     last = slice_(ordered, (Ellipsis, -1))
     return (
         where(compare("not_equal", last, last), last, value) if is_floating(last.dtype) else value
@@ -307,6 +313,6 @@ def _value(name: str, needs: str, a: Tensor) -> Any:
 
 
 def isin(a: Tensor, values: Tensor) -> Tensor:
-    """Whether each element of `a` is one of `values`, a tensor of any shape."""
+    """Return whether each element of `a` is one of `values`, a tensor of any shape."""
     check_tensors("isin", a=a, values=values)
     return any(compare("equal", unsqueeze(a, -1), reshape(values, (-1,))), -1)

@@ -1,5 +1,5 @@
-"""PyTorch's functions that reorder, repeat and cut tensors: made of permutations, reshapes, slices
-and concatenations, which compiled code fuses."""
+"""PyTorch's functions that reorder, repeat and cut tensors, composed of permutations, reshapes,
+slices and concatenations, which compiled code fuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from .tuples import concat, split
 
 
 def moveaxis(a: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """`a` with the axes `source` at the places `destination`; the others keep their order.
+    """Return `a` with the axes `source` moved to the places `destination`; the other axes keep
+    their order.
 
     >>> ndl.moveaxis(ndl.zeros(2, 3, 4), 0, -1).shape
     (3, 4, 2)
@@ -38,7 +39,7 @@ def moveaxis(a: Tensor, source: int | Sequence[int], destination: int | Sequence
     old = normalize_axes("moveaxis", source, a.ndim)
     new = normalize_axes("moveaxis", destination, a.ndim)
     if len(old) != len(new):
-        raise ShapeError(f"moveaxis: {source} and {destination} are not equally many axes")
+        raise ShapeError(f"moveaxis: {source} and {destination} must be the same number of axes")
     order = [axis for axis in range(a.ndim) if axis not in old]
     for place, axis in sorted(zip(new, old, strict=True)):
         order.insert(place, axis)
@@ -46,7 +47,7 @@ def moveaxis(a: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 
 def swapaxes(a: Tensor, axis1: int, axis2: int) -> Tensor:
-    """`a` with the axes `axis1` and `axis2` exchanged."""
+    """Return `a` with the axes `axis1` and `axis2` exchanged."""
     check_tensors("swapaxes", a=a)
     order = list(range(a.ndim))
     first, second = (normalize_axis("swapaxes", axis, a.ndim) for axis in (axis1, axis2))
@@ -55,13 +56,13 @@ def swapaxes(a: Tensor, axis1: int, axis2: int) -> Tensor:
 
 
 def ravel(a: Tensor) -> Tensor:
-    """The elements of `a` in order, along one axis."""
+    """Return the elements of `a` in order, along a single axis."""
     return flatten(a)
 
 
 def narrow(a: Tensor, axis: int, start: int, length: int) -> Tensor:
-    """The `length` elements of `a` along `axis` from `start` on. ValueError if they are not all
-    there."""
+    """Return the `length` elements of `a` along `axis` from `start` on. Raises ValueError if the
+    axis does not have all of them."""
     check_tensors("narrow", a=a)
     start, length = as_int(start), as_int(length)
     axis = normalize_axis("narrow", axis, a.ndim)
@@ -75,15 +76,16 @@ def narrow(a: Tensor, axis: int, start: int, length: int) -> Tensor:
 
 
 def select(a: Tensor, axis: int, index: int) -> Tensor:
-    """The slice of `a` at `index` along `axis`, without this axis. IndexError if there is none."""
+    """Return the slice of `a` at `index` along `axis`, without this axis. Raises IndexError for an
+    index out of range."""
     check_tensors("select", a=a)
     axis = normalize_axis("select", axis, a.ndim)
     return getitem(a, (*[slice(None)] * axis, as_int(index)))
 
 
 def index_select(a: Tensor, axis: int, index: Tensor) -> Tensor:
-    """The slices of `a` along `axis` that the numbers of a vector `index` name: `take` along
-    `axis`."""
+    """Return the slices of `a` along `axis` at the positions in the vector `index`, as `take` does.
+    Raises ShapeError for an index of more axes."""
     check_tensors("index_select", a=a, index=index)
     if index.ndim > 1:
         raise ShapeError(f"index_select: index has shape {index.shape}; it must be a vector")
@@ -91,25 +93,25 @@ def index_select(a: Tensor, axis: int, index: Tensor) -> Tensor:
 
 
 def fliplr(a: Tensor) -> Tensor:
-    """`a` with axis 1 the other way round."""
+    """Return `a` reversed along axis 1."""
     return flip(a, 1)
 
 
 def flipud(a: Tensor) -> Tensor:
-    """`a` with axis 0 the other way round."""
+    """Return `a` reversed along axis 0."""
     return flip(a, 0)
 
 
 def broadcast_tensors(*parts: Tensor) -> tuple[Tensor, ...]:
-    """The tensors `parts`, broadcast to one shape."""
+    """Return the tensors `parts`, broadcast to one shape."""
     check_tensors("broadcast_tensors", **{f"parts[{i}]": part for i, part in enumerate(parts)})
     shape = broadcast_shapes("broadcast_tensors", *[part.shape for part in parts] or [()])
     return tuple(broadcast_to(part, shape) for part in parts)
 
 
 def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
-    """The differences of neighbouring elements of `a` along `axis`, taken `n` times. TypeError for
-    bool."""
+    """Return the differences of neighbouring elements of `a` along `axis`, taken `n` times. Raises
+    TypeError for bool."""
     check_tensors("diff", a=a)
     axis = normalize_axis("diff", axis, a.ndim)
     before = (*[slice(None)] * axis, slice(None, -1))
@@ -121,14 +123,16 @@ def diff(a: Tensor, n: int = 1, axis: int = -1) -> Tensor:
 
 
 def hstack(parts: Sequence[Tensor]) -> Tensor:
-    """The tensors `parts` side by side: along axis 1, vectors and numbers along axis 0."""
+    """Return the tensors `parts` joined side by side: along axis 1, or axis 0 for vectors and
+    numbers."""
     parts = _checked_parts("hstack", parts)
     parts = [reshape(part, (1,)) if part.ndim == 0 else part for part in parts]
     return concat(parts, 0 if parts and parts[0].ndim == 1 else 1)
 
 
 def vstack(parts: Sequence[Tensor]) -> Tensor:
-    """The tensors `parts` one below the other, along axis 0: vectors and numbers are rows."""
+    """Return the tensors `parts` stacked below each other, along axis 0; vectors and numbers become
+    rows."""
     parts = _checked_parts("vstack", parts)
     return concat([reshape(part, (1, -1)) if part.ndim < 2 else part for part in parts], 0)
 
@@ -140,7 +144,8 @@ def _checked_parts(name: str, parts: Sequence[Tensor]) -> list[Tensor]:
 
 
 def flatten(a: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
-    """`a` with the axes from `start_axis` to `end_axis` as one; shape (1,) for a 0-d tensor.
+    """Return `a` with the axes from `start_axis` to `end_axis` merged; a 0-d tensor gets shape
+    (1,).
 
     >>> ndl.flatten(ndl.zeros(2, 3, 4), start_axis=1).shape
     (2, 12)
@@ -156,8 +161,8 @@ def flatten(a: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
 
 def unflatten(a: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
-    """`a` with `axis` as axes of `shape`, in which one extent may be -1. ShapeError if it does not
-    have as many elements."""
+    """Return `a` with `axis` split into axes of `shape`; one extent may be -1. Raises ShapeError if
+    the number of elements does not fit."""
     check_tensors("unflatten", a=a)
     axis = normalize_axis("unflatten", axis, a.ndim)
     new = as_shape("unflatten", shape, open_extent=True)
@@ -168,7 +173,7 @@ def unflatten(a: Tensor, axis: int, shape: Sequence[int]) -> Tensor:
 
 
 def expand(a: Tensor, *shape: Any) -> Tensor:
-    """`a` broadcast to `shape`, in which -1 keeps an extent."""
+    """Return `a` broadcast to `shape`; an entry of -1 keeps the extent of `a`."""
     check_tensors("expand", a=a)
     new = as_shape("expand", shape, open_extent=True)
     lead = len(new) - a.ndim
@@ -179,8 +184,8 @@ def expand(a: Tensor, *shape: Any) -> Tensor:
 
 
 def repeat(a: Tensor, *repeats: Any) -> Tensor:
-    """`a` repeated as a whole along each axis; repeats beyond the axes of `a` are for new ones in
-    front (PyTorch's repeat; `repeat_interleave` is NumPy's).
+    """Return `a` repeated as a whole along each axis. If there are more `repeats` than axes, the
+    first ones are for new leading axes. (This is PyTorch's repeat; NumPy's is `repeat_interleave`.)
 
     >>> ndl.repeat(ndl.arange(2), 2).numpy().tolist()
     [0, 1, 0, 1]
@@ -188,7 +193,7 @@ def repeat(a: Tensor, *repeats: Any) -> Tensor:
     check_tensors("repeat", a=a)
     times = as_shape("repeat", repeats)
     if len(times) < a.ndim:
-        raise ShapeError(f"repeat: {times} are not repeats for each axis of {a.shape}")
+        raise ShapeError(f"repeat: {times} must have repeats for each axis of {a.shape}")
     shape = (*[1] * (len(times) - a.ndim), *a.shape)
     apart = [n for extent in shape for n in (1, extent)]
     spread = [n for pair in zip(times, shape, strict=True) for n in pair]
@@ -197,7 +202,7 @@ def repeat(a: Tensor, *repeats: Any) -> Tensor:
 
 
 def tile(a: Tensor, *repeats: Any) -> Tensor:
-    """As `repeat`, but missing repeats in front are 1 (NumPy's and PyTorch's tile)."""
+    """Return `repeat` of `a`, with 1 for missing leading `repeats` (NumPy's and PyTorch's tile)."""
     check_tensors("tile", a=a)
     times = as_shape("tile", repeats)
     return repeat(a, *[1] * (a.ndim - len(times)), *times)
@@ -206,9 +211,9 @@ def tile(a: Tensor, *repeats: Any) -> Tensor:
 def repeat_interleave(
     a: Tensor, repeats: int | Sequence[int] | Tensor, axis: int | None = None
 ) -> Tensor:
-    """Each element along `axis` (None: of the flattened tensor) repeated: all alike, or each as
-    often as `repeats` says for it (NumPy's repeat). TraceError for a Tensor of repeats without a
-    value while tracing, because they decide the shape.
+    """Return `a` with each element along `axis` (None: of the flattened tensor) repeated. `repeats`
+    is one number for all elements, or one for each (NumPy's repeat). Raises TraceError while
+    tracing for a Tensor of repeats without a value, because they decide the shape.
 
     >>> ndl.repeat_interleave(ndl.arange(2), 2).numpy().tolist()
     [0, 0, 1, 1]
@@ -233,8 +238,8 @@ def repeat_interleave(
 
 
 def roll(a: Tensor, shifts: int | Sequence[int], axes: Axes = None) -> Tensor:
-    """Elements shifted by `shifts` along `axes` (None: of the flattened tensor), one number for
-    each axis; those shifted beyond the end come in at the front.
+    """Return `a` with its elements shifted along `axes` (None: of the flattened tensor) by
+    `shifts`, one number for each axis. Elements shifted beyond the end reappear at the front.
 
     >>> ndl.roll(ndl.arange(4), 1).numpy().tolist()
     [3, 0, 1, 2]
@@ -268,14 +273,16 @@ def _rolled(a: Tensor, step: int, axis: int) -> Tensor:
 
 
 def unbind(a: Tensor, axis: int = 0) -> TensorTuple:
-    """The slices of `a` along `axis`, without that axis: `split`, by PyTorch's name."""
+    """Return the slices of `a` along `axis`, without that axis. This is PyTorch's name for
+    `split`."""
     check_tensors("unbind", a=a)
     return split(a, axis)
 
 
 def split_sizes(a: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[Tensor, ...]:
-    """Parts of `a` along `axis` of these sizes, or of one size but for the last: PyTorch's split
-    (`split` is `unbind`). ShapeError unless the sizes add up to the extent.
+    """Return parts of `a` along `axis`. `sizes` is a list of their sizes, or one size for all parts
+    but the last, which may be smaller. This is PyTorch's split (needle's `split` is `unbind`).
+    Raises ShapeError unless the sizes add up to the extent.
 
     >>> [part.shape for part in ndl.split_sizes(ndl.zeros(5), [2, 3])]
     [(2,), (3,)]
@@ -300,7 +307,7 @@ def split_sizes(a: Tensor, sizes: int | Sequence[int], axis: int = 0) -> tuple[T
 
 
 def chunk(a: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` parts of `a` along `axis`, all of one size but for the last.
+    """Return at most `chunks` parts of `a` along `axis`, all of one size except the last.
 
     >>> [part.shape for part in ndl.chunk(ndl.zeros(5), 2)]
     [(3,), (2,)]
@@ -317,7 +324,8 @@ def chunk(a: Tensor, chunks: int, axis: int = 0) -> tuple[Tensor, ...]:
 
 
 def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
-    """That many parts of a size that is not known. TraceError unless they fill n at every size."""
+    """Return `parts` times the open `size`. Raises TraceError unless the parts fill `n` at every
+    size."""
     if isinstance(parts, Expression) or not same(n, parts * size):
         raise TraceError(
             f"tracing: the number of parts of an axis of size {n} is not known at every size; a "
@@ -327,8 +335,8 @@ def _even(n: Expression, parts: Any, size: Any) -> list[Any]:
 
 
 def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
-    """The elements at (i, i + offset) of the axes `axis1` and `axis2`, as the last axis; those two
-    are gone.
+    """Return the elements at (i, i + offset) of the axes `axis1` and `axis2`, as a last axis that
+    replaces these two.
 
     >>> ndl.diagonal(ndl.Tensor([[1.0, 2.0], [3.0, 4.0]])).numpy().tolist()
     [1.0, 4.0]
@@ -351,7 +359,7 @@ def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
     length = min(rows - first, columns - max(0, offset))
     if length <= 0:
         return reshape(get_slice(a, (Ellipsis, slice(0, 0), slice(0, 0))), (*lead, 0))
-    # In the flattened rows each element is one row and one column after the one before.
+    # In the flattened rows, each element is one row and one column after the previous one.
     start = first * columns + max(0, offset)
     step = columns + 1
     stop = start + (length - 1) * step + 1
@@ -360,9 +368,9 @@ def diagonal(a: Tensor, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tens
 
 
 def pixel_shuffle(a: Tensor, upscale_factor: int) -> Tensor:
-    """(..., C * r ** 2, H, W) as (..., C, H * r, W * r) with r = upscale_factor: each group of
-    r ** 2 channels becomes a square of pixels (Shi et al. 2016). ShapeError unless r ** 2 divides
-    the channels."""
+    """Return `a` (..., C * r ** 2, H, W) as (..., C, H * r, W * r), where r is `upscale_factor`:
+    each group of r ** 2 channels becomes a square of pixels (Shi et al. 2016). Raises ShapeError
+    unless r ** 2 divides the number of channels."""
     check_tensors("pixel_shuffle", a=a)
     r = count("pixel_shuffle", "upscale_factor", upscale_factor)
     channels = _channels("pixel_shuffle", a)
@@ -376,8 +384,9 @@ def pixel_shuffle(a: Tensor, upscale_factor: int) -> Tensor:
 
 
 def pixel_unshuffle(a: Tensor, downscale_factor: int) -> Tensor:
-    """(..., C, H * r, W * r) as (..., C * r ** 2, H, W) with r = downscale_factor: the inverse of
-    `pixel_shuffle`. ShapeError unless r divides rows and columns."""
+    """Return `a` (..., C, H * r, W * r) as (..., C * r ** 2, H, W), where r is `downscale_factor`:
+    the inverse of `pixel_shuffle`. Raises ShapeError unless r divides the numbers of rows and
+    columns."""
     check_tensors("pixel_unshuffle", a=a)
     r = count("pixel_unshuffle", "downscale_factor", downscale_factor)
     channels = _channels("pixel_unshuffle", a)
@@ -397,8 +406,8 @@ def _channels(name: str, a: Tensor) -> Any:
 
 
 def windows(a: Tensor, axis: int, size: int, step: int = 1) -> Tensor:
-    """All windows of `size` elements along `axis`, `step` apart: their elements are a new last axis
-    (PyTorch's Tensor.unfold).
+    """Return all windows of `size` elements along `axis`, `step` apart. A new last axis holds a
+    window's elements (PyTorch's Tensor.unfold).
 
     >>> ndl.windows(ndl.arange(4), 0, size=2).numpy().tolist()
     [[0, 1], [1, 2], [2, 3]]

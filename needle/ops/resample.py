@@ -1,4 +1,4 @@
-"""Weighted sums of a few elements along one axis, which interpolation is made of."""
+"""Weighted sums of a few elements along one axis, for interpolation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ._index import Index, positions
 
 
 def _drawn(taps: int, m: int, dtype: str | None = None) -> tuple[Arg, Arg]:
-    """An index and its weights among an op's samples."""
+    """Return an index and its weights, for an op's samples."""
     return positions(taps, m), Arg((taps, m), dtype=dtype)
 
 
@@ -28,17 +28,17 @@ def _drawn(taps: int, m: int, dtype: str | None = None) -> tuple[Arg, Arg]:
 class Resample(Index):
     """y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...] along `axis`.
 
-    An element of weight 0 counts as 0, even if it is infinite.
+    An element with a weight of 0 counts as 0, even if it is infinite.
 
-    index and weight are (taps, m), of int64 and of x's dtype: constants, to which no gradient
-    flows. to_index and to_weight, (taps', n), are the same sums the other way round: the gradient
+    index and weight are (taps, m), in int64 and in x's dtype. They are constants, to which no
+    gradient flows. to_index and to_weight, (taps', n), describe the transposed sums: the gradient
     for x is the gradient for y, resampled by them.
     """
 
     axis: int = -1
 
     reads = frozenset({"inputs"})
-    # A drawn index has no way back: the gradient is tested with interpolation.
+    # A random index has no transposed sums here: interpolation tests the gradient.
     samples = tuple(
         Sample((Arg(shape), *_drawn(taps, 5), *_drawn(2, shape[axis])), {"axis": axis}, False)
         for shape, axis in (((3,), 0), ((2, 4), -1), ((2, 3, 4), 1), ((0, 3), 1))
@@ -63,7 +63,7 @@ class Resample(Index):
             if places.dtype != "int64" or factors.dtype != x.dtype or not is_floating(x.dtype):
                 raise TypeError(
                     f"{self.name}: x is {x.dtype}, the index {places.dtype} and the weight "
-                    f"{factors.dtype}; these must be floats, int64, and what x is"
+                    f"{factors.dtype}; these must be a float dtype, int64, and x's dtype"
                 )
         if to_index.shape[1] != x.shape[axis]:
             raise ShapeError(

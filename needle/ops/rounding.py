@@ -1,4 +1,4 @@
-"""Rounding, and divisions with a whole quotient or a rest."""
+"""Rounding, and divisions with a whole quotient or a remainder."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from ..op.signatures import Gradients, TeNamespace, TeTensor
 from . import _functions, _te
 from ._operands import applied
 
-# kind: NumPy's function, and TVM's for a float. `round` takes halves to the even neighbour.
+# By kind: NumPy's function, and TVM's for floats. `round` rounds halves to the even neighbour.
 _ROUNDINGS = {"floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc}
 _TVM = {"floor": "floor", "ceil": "ceil", "round": "nearbyint", "trunc": "trunc"}
 
 
 @register
 class Round(Elementwise):
-    """y = x rounded to a whole number of the same dtype: down (floor), up (ceil), to the nearest,
-    halves to even (round), or towards 0 (trunc). Integers are whole. No gradient flows back."""
+    """y = x rounded to a whole number in the same dtype: down (floor), up (ceil), to the nearest
+    with halves to even (round), or towards 0 (trunc). Integers stay as they are. No gradient flows
+    back."""
 
     kind: str
 
@@ -63,10 +64,10 @@ _DIVISIONS = {"floor_divide": np.floor_divide, "remainder": np.remainder, "fmod"
 
 @register
 class WholeDivision(Binary):
-    """y = floor(a / b) (floor_divide), a - floor(a / b) * b (remainder, of b's sign), or
-    a - trunc(a / b) * b (fmod, of a's sign). An integer divided by 0 gives 0.
+    """y = floor(a / b) (floor_divide), a - floor(a / b) * b (remainder, with b's sign), or
+    a - trunc(a / b) * b (fmod, with a's sign). An integer divided by 0 gives 0.
 
-    The gradient is 0 for the quotient, and that of the formula for a rest.
+    The gradient of the quotient is 0; the gradient of a remainder is that of its formula.
     """
 
     kind: str
@@ -133,7 +134,7 @@ class WholeDivision(Binary):
             "remainder": _functions.remainder,
             "fmod": _functions.fmod,
         }[self.kind]
-        wide = compute_dtype(dtype)  # the C library has no functions of halves
+        wide = compute_dtype(dtype)  # the C library has no functions of half-precision numbers
         out = _te.broadcast(
             k,
             lambda p, q: function(k, k.tirx.convert(p), k.tirx.convert(q)),
@@ -148,46 +149,47 @@ FLOOR_DIVIDE, REMAINDER, FMOD = (WholeDivision(kind) for kind in _DIVISIONS)
 
 
 def floor(a: Tensor) -> Tensor:
-    """The largest whole number that is at most `a`, elementwise, in a's dtype. No gradient flows
-    back."""
+    """Return the largest whole number that is at most `a`, elementwise, in a's dtype. No gradient
+    flows back."""
     return apply(FLOOR, (a,))
 
 
 def ceil(a: Tensor) -> Tensor:
-    """The smallest whole number that is at least `a`, elementwise, in a's dtype. No gradient flows
-    back."""
+    """Return the smallest whole number that is at least `a`, elementwise, in a's dtype. No gradient
+    flows back."""
     return apply(CEIL, (a,))
 
 
 def round(a: Tensor) -> Tensor:
-    """The whole number nearest to `a`, halves to even, elementwise, in a's dtype. No gradient flows
-    back."""
+    """Return the whole number nearest to `a`, halves to even, elementwise, in a's dtype. No
+    gradient flows back."""
     return apply(ROUND, (a,))
 
 
 def trunc(a: Tensor) -> Tensor:
-    """`a` without its fraction, elementwise, in a's dtype. No gradient flows back."""
+    """Return `a` rounded towards 0, elementwise, in a's dtype. No gradient flows back."""
     return apply(TRUNC, (a,))
 
 
 def floor_divide(a: Operand, b: Operand) -> Tensor:
-    """floor(a / b) with broadcasting; 0 for an integer divided by 0. No gradient flows back.
-    TypeError for two bools."""
+    """Return floor(a / b) with broadcasting; 0 for an integer divided by 0. No gradient flows back.
+    Raises TypeError for two bools."""
     return applied(FLOOR_DIVIDE, a, b)
 
 
 def remainder(a: Operand, b: Operand) -> Tensor:
-    """a - floor(a / b) * b, which has b's sign, with broadcasting; 0 for an integer divided by 0.
-    TypeError for two bools."""
+    """Return a - floor(a / b) * b, which has the sign of `b`, with broadcasting; 0 for an integer
+    divided by 0. Raises TypeError for two bools."""
     return applied(REMAINDER, a, b)
 
 
 def fmod(a: Operand, b: Operand) -> Tensor:
-    """a - trunc(a / b) * b, which has a's sign, with broadcasting; 0 for an integer divided by 0.
-    TypeError for two bools."""
+    """Return a - trunc(a / b) * b, which has the sign of `a`, with broadcasting; 0 for an integer
+    divided by 0. Raises TypeError for two bools."""
     return applied(FMOD, a, b)
 
 
 def whole_division(kind: str, a: Operand, b: Operand) -> Tensor:
-    """A whole quotient or a rest of a / b; kind is floor_divide, remainder or fmod."""
+    """Return the whole quotient or a remainder of a / b; `kind` is floor_divide, remainder or fmod.
+    """
     return applied(WholeDivision(kind), a, b)

@@ -1,6 +1,6 @@
 """Ops of a tensor and a Python scalar, which is an attribute of the op.
 
-The scalar is weak: it changes the dtype only if it is of a higher kind (int tensor, float scalar).
+The scalar is weak: it changes the dtype only if it is of a higher kind (an int tensor and a float).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _samples(*scalars: float, low: float = -2, high: float = 2) -> tuple[Sample,
 
 
 class _WithScalar(Elementwise):
-    """x op scalar."""
+    """Base of ops of a tensor and a Python number, `scalar`."""
 
     scalar: float
 
@@ -51,13 +51,13 @@ class _WithScalar(Elementwise):
         return dtype
 
     def both(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, Expr]:
-        """For emit_te: operand and scalar in their common dtype (int32 for bool)."""
+        """Return operand and scalar in their common dtype (int32 for bool), for `emit_te`."""
         dtype = scalar_dtype(_te.dtype_of(x), self.scalar)
         x = _te.cast(k, x, "int32" if dtype == "bool" else dtype)
         return x, _te.full_like(k, x, self.scalar)
 
     def finish(self, k: TeNamespace, x: TeTensor, out: TeTensor) -> TeTensor:
-        """`out` in the dtype that `infer` gives."""
+        """Return `out` in the dtype that `infer` returns."""
         return _te.cast(k, out, self.dtype_of(_te.dtype_of(x)))
 
 
@@ -149,7 +149,7 @@ class DivideScalar(_WithScalar):
 
 @register
 class PowerScalar(_WithScalar):
-    """y = x ** scalar (sqrt(x) for 0.5). ValueError for integers to a negative power."""
+    """y = x ** scalar (sqrt(x) for 0.5). Raises ValueError for integers to a negative power."""
 
     scalar: float
 
@@ -178,7 +178,7 @@ class PowerScalar(_WithScalar):
     def reference(self, x: np.ndarray) -> np.ndarray:
         if self.scalar == 0.5:
             return np.sqrt(x if is_floating(x.dtype.name) else x.astype("float64"))
-        # The exponent is an array, because NumPy takes short cuts for some scalars.
+        # The exponent is an array, because NumPy takes shortcuts for some scalars.
         return np.power(x, np.full_like(x, self.scalar, self.dtype_of(x.dtype.name)))
 
     def compute(self, x: NDArray) -> NDArray:
@@ -192,7 +192,7 @@ class PowerScalar(_WithScalar):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         x, scalar = self.both(k, x)
         exponent = float(self.scalar)
-        is_short = 0 < exponent <= 4 or not is_floating(_te.dtype_of(x))  # which has no pow
+        is_short = 0 < exponent <= 4 or not is_floating(_te.dtype_of(x))  # integers have no pow
         if exponent.is_integer() and exponent > 0 and is_short:
             return _repeated(k, x, int(exponent))
         if exponent == 0:
@@ -203,7 +203,7 @@ class PowerScalar(_WithScalar):
 
 
 def _repeated(k: TeNamespace, x: TeTensor, exponent: int) -> TeTensor:
-    """x ** exponent by squaring, which is exact for integers; TVM's pow is not."""
+    """Return x ** exponent by squaring, which is exact for integers, unlike TVM's pow."""
     out = None
     while exponent:
         if exponent & 1:
@@ -215,20 +215,20 @@ def _repeated(k: TeNamespace, x: TeTensor, exponent: int) -> TeTensor:
 
 
 def add_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a + scalar."""
+    """Return a + scalar."""
     return apply(AddScalar(scalar), (a,))
 
 
 def mul_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a * scalar."""
+    """Return a * scalar."""
     return apply(MulScalar(scalar), (a,))
 
 
 def divide_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a / scalar; integers give float64."""
+    """Return a / scalar; integers give float64."""
     return apply(DivideScalar(scalar), (a,))
 
 
 def power_scalar(a: Tensor, scalar: float) -> Tensor:
-    """a ** scalar. ValueError for an integer tensor to a negative integer power."""
+    """Return a ** scalar. Raises ValueError for an integer tensor to a negative integer power."""
     return apply(PowerScalar(scalar), (a,))

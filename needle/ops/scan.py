@@ -1,4 +1,4 @@
-"""Scans: each element combined with all before it along an axis."""
+"""Scans: each element is combined with all elements before it along an axis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _REVERSED = (sample((5,), reverse=True), sample((3, 2, 2), axis=1, reverse=True)
 
 
 class _Accumulate(Along):
-    """One input; the output has its shape."""
+    """Base of scans with one input, whose output has the same shape."""
 
     reverse: bool
 
@@ -67,13 +67,13 @@ class _Accumulate(Along):
         return out
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
-        """For emit_te: one step."""
+        """Return the next running value, for `emit_te`."""
         raise NotImplementedError
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         dtype = self.dtype_of(_te.dtype_of(x))
         x = _te.cast(k, x, dtype)
-        # The running value is kept apart, in float64, so that errors do not grow with the length.
+        # The running value is kept in float64, so that errors do not grow with the length.
         wide = "float64" if is_floating(dtype) else dtype
 
         def step(
@@ -118,8 +118,9 @@ class Cumprod(_Accumulate):
     reads = frozenset({"inputs", "output"})
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        """The product of what comes before, times the sum of gradients times what comes after up
-        to each: no division, so zeros are no special case."""
+        """Return the gradient: the product of the elements before, times the sum over the later
+        elements of their gradients times the products in between. It divides by nothing, so zeros
+        are no special case."""
         (x,) = node.inputs
         later = apply(
             LinearScan(self.axis, not self.reverse),
@@ -134,7 +135,7 @@ class Cumprod(_Accumulate):
 @register
 class LogCumSumExp(_Accumulate):
     """y[i] = log(exp(x[0]) + ... + exp(x[i])) along `axis`, without overflow; from the end if
-    `reverse`. float64 for integers."""
+    `reverse`. Integers give float64."""
 
     axis: int = -1
     reverse: bool = False
@@ -147,16 +148,16 @@ class LogCumSumExp(_Accumulate):
         return dtype if is_floating(dtype) else FLOAT_OF_INTEGER
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        """exp(x[i]) * sum of out_grad[j] / exp(y[j]) over j >= i, with exp(y[i] - y[j]) taken in
-        steps, none of which is above 1."""
+        """Return exp(x[i]) * sum of out_grad[j] / exp(y[j]) over j >= i. exp(y[i] - y[j]) is
+        computed as a product of factors that are at most 1."""
         (x,) = node.inputs
         dtype, y = x.dtype, node
-        if is_half(dtype):  # an output rounded to half precision would show in its exponential
+        if is_half(dtype):  # the exponential would magnify the rounding of y to half precision
             x, out_grad = cast(x, "float32"), cast(out_grad, "float32")
             y = apply(self, (x,))
         decay = _decay(y, self.axis, self.reverse)
         later = apply(LinearScan(self.axis, not self.reverse), (decay, out_grad))
-        # Where nothing but -inf was summed, exp(x) is 0 whatever it is divided by.
+        # Where only -inf was summed, exp(x) is 0 whatever it is divided by.
         return cast(exp(x - where(y == float("-inf"), 0.0, y)) * later, dtype)
 
     def combined(self, k: TeNamespace, before: Expr, x: Expr) -> Expr:
@@ -169,7 +170,7 @@ class LogCumSumExp(_Accumulate):
 @register
 class LinearScan(Along):
     """y[i] = a[i] * y[i - 1] + b[i] along `axis`, from y[-1] = 0; from the end if `reverse`. Both
-    inputs have one shape and floating dtype."""
+    inputs have the same shape and floating dtype."""
 
     axis: int = -1
     reverse: bool = False
@@ -231,7 +232,8 @@ class LinearScan(Along):
 
 
 def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
-    """x one step later along `axis`, or one earlier if `reverse`, with `first` in the gap."""
+    """Return x moved one step later along `axis`, or one earlier if `reverse`; `first` fills the
+    gap."""
     axis = axis % x.ndim
     width = [(0, 0)] * x.ndim
     width[axis] = (0, 1) if reverse else (1, 0)
@@ -241,8 +243,8 @@ def _shifted(x: Tensor, axis: int, reverse: bool, first: float = 0) -> Tensor:
 
 
 def _decay(y: Tensor, axis: int, reverse: bool) -> Tensor:
-    """exp(y[i] - y[i + 1]) along `axis`, 0 for the last; y[i - 1] and the first if `reverse`. It is
-    1 between two equal infinities."""
+    """Return exp(y[i] - y[i + 1]) along `axis`, and 0 for the last element. With `reverse`, it is
+    y[i - 1], and 0 for the first. Between two equal infinities, the result is 1."""
     axis = axis % y.ndim
     if not _has_steps(y, axis):
         return y
@@ -262,7 +264,8 @@ def _has_steps(x: Tensor, axis: int) -> bool:
 
 @takes_scalars
 def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Sums of all elements up to each along `axis` (from each to the end if `reverse`).
+    """Return the sums of all elements up to each one along `axis` (from each one to the end if
+    `reverse`).
 
     >>> ndl.cumsum(ndl.arange(4), 0).numpy().tolist()
     [0, 1, 3, 6]
@@ -272,7 +275,8 @@ def cumsum(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @takes_scalars
 def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """Products of all elements up to each along `axis` (from each to the end if `reverse`).
+    """Return the products of all elements up to each one along `axis` (from each one to the end if
+    `reverse`).
 
     >>> ndl.cumprod(ndl.arange(1, 5), 0).numpy().tolist()
     [1, 2, 6, 24]
@@ -282,13 +286,13 @@ def cumprod(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
 
 @takes_scalars
 def logcumsumexp(a: Tensor, axis: int, reverse: bool = False) -> Tensor:
-    """log of the sum of exp of all elements up to each along `axis` (from each to the end if
-    `reverse`), without overflow."""
+    """Return the log of the sum of exp of all elements up to each one along `axis` (from each one
+    to the end if `reverse`), without overflow."""
     return apply(LogCumSumExp(as_int(axis), bool(reverse)), (a,))
 
 
 def linear_scan(a: Tensor, b: Tensor, axis: int = -1, reverse: bool = False) -> Tensor:
-    """y[i] = a[i] * y[i - 1] + b[i] along `axis`: a linear recurrence, as state space models have
-    (from the end if `reverse`). ShapeError or TypeError unless both have one shape and floating
-    dtype."""
+    """Return y[i] = a[i] * y[i - 1] + b[i] along `axis`, from the end if `reverse`: a linear
+    recurrence, as in state space models. Raises ShapeError or TypeError unless `a` and `b` have the
+    same shape and floating dtype."""
     return apply(LinearScan(as_int(axis), bool(reverse)), (a, b))

@@ -25,7 +25,7 @@ from .arithmetic import Add, Multiply
 from .elementwise import Tanh
 from .matmul import Matmul
 
-# h' = tanh(x + h @ w), and y = h'; h' = h * w + x, without y.
+# _RNN: h' = tanh(x + h @ w), and y = h'. _LINEAR: h' = h * w + x, without y.
 _RNN = Body(
     (Spec((2, 3), "float32"), Spec((2, 3), "float32"), Spec((3, 3), "float32")),
     (Step(Matmul(), (0, 2)), Step(Add(), (1, 3)), Step(Tanh(), (4,))),
@@ -54,13 +54,13 @@ _OF_RNN = {"body": _RNN, "states": 1, "sequences": 1, "reverse": False}
 
 @register
 class Scan(Op):
-    """The last states and the stacked outputs of `length` runs of a body, each of which takes the
-    states that the one before it returned.
+    """The last states and the stacked outputs of `length` runs of a body, where each run takes the
+    states that the previous run returned.
 
-    Inputs: the first `states`; the `sequences` (length, ...), of which a run takes a slice; and
-    what is the same in all runs. The body's inputs are these, and its outputs the next states, then
-    what is stacked along axis 0. With `reverse`, the last slices are taken first, and outputs are
-    put in the places of the slices.
+    The inputs are the first `states`, the `sequences` (length, ...), of which each run takes a
+    slice, and the values that stay the same in all runs. The body has the same inputs, with slices
+    for sequences. Its outputs are the next states, then the values to stack along axis 0. With
+    `reverse`, the last slices are taken first, and each output has the place of its slice.
     """
 
     body: Body
@@ -91,7 +91,7 @@ class Scan(Op):
 
     @property
     def is_plain(self) -> bool:
-        """As `Body.is_plain`."""
+        """Whether the body is plain (`Body.is_plain`) and the length is a number."""
         return self.body.is_plain and not isinstance(self.length, Expression)
 
     @property
@@ -114,22 +114,26 @@ class Scan(Op):
         return tuple([Spec(shape, s.dtype, device) for shape, s in zip(shapes, found, strict=True)])
 
     def of_a_step(self, given: Sequence[Spec]) -> tuple[Spec, ...]:
-        """The specs of the body's inputs. Raises TypeError or ShapeError for what does not fit."""
+        """Return the specs of the body's inputs. Raises TypeError or ShapeError for inputs that do
+        not fit."""
         if len(given) != len(self.body.inputs):
-            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
+            raise TypeError(
+                f"{self.name}: {len(given)} inputs; the body takes {len(self.body.inputs)}"
+            )
         slices = [Spec(*spec) for spec in given]
         for number in range(self.states, self.states + self.sequences):
             shape = given[number].shape
             if not shape or not same(shape[0], self.length):
                 raise ShapeError(
                     f"{self.name}: sequence {number - self.states} of shape {shape} for "
-                    f"{self.length} steps"
+                    f"{self.length} steps; its first axis must have that extent"
                 )
             slices[number] = Spec(shape[1:], given[number].dtype, given[number].device)
         return tuple(slices)
 
     def fitted(self, given: Sequence[Spec]) -> Scan:
-        """The loop with a body of these inputs: it may have been traced for other dtypes."""
+        """Return the loop with a body for these inputs: the body may have been traced for other
+        dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in self.of_a_step(given)])
         return replace(self, body=replace(self.body, inputs=inputs))
 
@@ -140,7 +144,7 @@ class Scan(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the body."""
+        """Return `reference`, with `run` for the steps of the body."""
         return self._run(inputs, lambda given: self.body.evaluated(given, run), np.stack)
 
     def compute(self, *inputs: NDArray) -> tuple[NDArray, ...]:
@@ -173,7 +177,7 @@ class Scan(Op):
         return (*now, *[stack(values[::-1] if self.reverse else values) for values in kept])
 
     def _nothing(self, inputs: Sequence[Any]) -> list[Any]:
-        """The stacked outputs of no step."""
+        """Return the stacked outputs of zero steps."""
         x = inputs[0]
         given = [Spec(tuple(each.shape), str(each.dtype)) for each in inputs]
         specs = self.body.output_specs(self.of_a_step(given))[self.states :]
@@ -182,13 +186,13 @@ class Scan(Op):
         return [full((0, *spec.shape), 0, spec.dtype, x.device) for spec in specs]
 
     def recording(self) -> Scan:
-        """The same loop with what `gradient` reads among its outputs: the states before each step,
-        and the results of products, which take long to compute again."""
+        """Return the same loop with more outputs for `gradient` to read: the states before each
+        step, and the results of products, which take long to compute again."""
         found: Scan = RULES.recording(self)
         return found
 
     def only(self, used: Sequence[int]) -> Scan:
-        """The same loop without the stacked outputs that are not among these of its results."""
+        """Return the same loop without the stacked outputs whose numbers are not in `used`."""
         kept = [n for i, n in enumerate(self.body.outputs) if i < self.states or i in used]
         body = self.body.cut(range(len(self.body.inputs)), kept)
         return replace(self, body=body)

@@ -43,7 +43,7 @@ class Permute(Movement):
     )
 
     def order(self, ndim: int) -> tuple[int, ...]:
-        """`axes`, counted from the front."""
+        """Return `axes`, counted from the front."""
         axes = normalize_axes(self.name, self.axes, ndim)
         if len(axes) != ndim:
             raise ShapeError(f"{self.name}: axes {self.axes} do not name all {ndim} dimensions")
@@ -90,7 +90,7 @@ class Transpose(Movement):
     )
 
     def order(self, ndim: int) -> tuple[int, ...]:
-        """For each axis of y, the axis of x."""
+        """Return the axis of x for each axis of y."""
         pair = normalize_axes(self.name, (-1, -2) if self.axes is None else self.axes, ndim)
         if len(pair) != 2:
             raise ShapeError(f"{self.name}: axes {self.axes} must be two axes (or use permute)")
@@ -119,7 +119,7 @@ class Transpose(Movement):
 
 @register
 class Reshape(Movement):
-    """y = x's elements in the same order under another shape."""
+    """y = the elements of x in the same order, in another shape."""
 
     may_share = True
 
@@ -153,8 +153,8 @@ class Reshape(Movement):
                 )
             if rest <= 0 or size % rest:
                 raise ShapeError(
-                    f"{self.name}: shape {shape} ({size} elements) gives no whole number for the "
-                    f"-1 in {new}"
+                    f"{self.name}: shape {shape} ({size} elements) gives no whole number for "
+                    f"the -1 in {new}"
                 )
             new = tuple(size // rest if n == -1 else n for n in new)
         if any(n < 0 for n in new):
@@ -184,7 +184,7 @@ class Reshape(Movement):
         return r.op.reshape(x, list(self.target(x.ty.shape)))
 
     def target(self, shape: Iterable[Extent]) -> tuple[Extent, ...]:
-        """The output shape for an input `shape` that may hold symbolic extents."""
+        """Return the output shape for an input `shape` that may hold symbolic extents."""
         if -1 not in self.shape:
             return self.shape
         rest = prod(n for n in self.shape if n != -1)
@@ -195,7 +195,7 @@ class Reshape(Movement):
 
 @register
 class BroadcastTo(Movement):
-    """y = x's elements repeated along new axes and axes of extent 1."""
+    """y = the elements of x, repeated along new axes and along axes of extent 1."""
 
     may_share = True
 
@@ -238,7 +238,8 @@ class BroadcastTo(Movement):
 
 
 def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
-    """`a` with its axes in the order `axes`. ShapeError unless `axes` names every axis once.
+    """Return `a` with its axes in the order `axes`. Raises ShapeError unless `axes` names every
+    axis exactly once.
 
     >>> ndl.permute(ndl.zeros(2, 3, 4), (2, 0, 1)).shape
     (4, 2, 3)
@@ -248,7 +249,8 @@ def permute(a: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """`a` with two axes exchanged (None: the last two). ShapeError if `axes` are not two axes.
+    """Return `a` with two axes exchanged (None: the last two). Raises ShapeError if `axes` are not
+    two axes.
 
     >>> ndl.transpose(ndl.zeros(2, 3, 4)).shape
     (2, 4, 3)
@@ -258,7 +260,8 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
 
 
 def reshape(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """The same elements under another shape, with at most one -1. ShapeError if it does not fit.
+    """Return the elements of `a` in another `shape`, which may contain one -1. Raises ShapeError if
+    the number of elements does not fit.
 
     >>> ndl.reshape(ndl.arange(6), (2, -1)).numpy().tolist()
     [[0, 1, 2], [3, 4, 5]]
@@ -285,7 +288,8 @@ def _reshaping(shape: Any) -> Reshape:
 
 
 def broadcast_to(a: Tensor, shape: int | Sequence[int]) -> Tensor:
-    """Elements repeated to fill `shape`. ShapeError if NumPy's rule does not allow it.
+    """Return `a` with its elements repeated to fill `shape`. Raises ShapeError if NumPy's rule does
+    not allow it.
 
     >>> ndl.broadcast_to(ndl.arange(2), (3, 2)).numpy().tolist()
     [[0, 1], [0, 1], [0, 1]]

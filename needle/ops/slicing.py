@@ -36,7 +36,7 @@ _CASES: tuple[tuple[Shape, BasicKey], ...] = (
 
 @register
 class Slice(Movement):
-    """y = x[key], where key holds ints, Ranges, None and Ellipsis."""
+    """y = x[key], where `key` holds ints, Ranges, None and Ellipsis."""
 
     may_share = True
 
@@ -68,7 +68,7 @@ class Slice(Movement):
 
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shape: list[Extent] = []
-        # For each axis of x: the output axis (None: none), start and step of its index.
+        # For each axis of x: the output axis (None: none), and the start and step of its index.
         makers: list[tuple[int | None, Extent, int]] = []
         axis = 0
         for entry in expand(self.name, self.key, len(x.shape)):
@@ -96,8 +96,8 @@ class Slice(Movement):
         return k.te.compute(shape, body)
 
     def emit(self, r: ModuleType, x: Expr) -> Expr | None:
-        """A part of adjacent elements, which passes read in place; of extents that are known along
-        the axes that are cut."""
+        """Return the slice as an expression of adjacent elements, which passes read in place. This
+        takes steps of 1, and known extents along the axes that are cut."""
         extents, shape, axes = list(x.ty.shape.values), [], []
         begins, ends, axis, renumbered = [], [], 0, False
         for entry in expand(self.name, self.key, len(extents)):
@@ -132,7 +132,7 @@ class Slice(Movement):
 
 @register
 class Unslice(Op):
-    """y = zeros of `shape` with x at [key]: the gradient of slicing."""
+    """y = zeros of `shape`, with x at [key]: the gradient of slicing."""
 
     key: Key
     shape: tuple[int, ...]
@@ -177,7 +177,7 @@ class Unslice(Op):
 
 @register
 class SetSlice(Op):
-    """y = x, but y[key] = value, which has the shape of x[key]."""
+    """y = a copy of x with y[key] = value; value has the shape of x[key]."""
 
     key: Key
 
@@ -209,7 +209,7 @@ class SetSlice(Op):
         return SetSlice(resolved(self.name, self.key, x.shape))
 
     def reference(self, x: np.ndarray, value: np.ndarray) -> np.ndarray:
-        out = np.array(x)  # also of a scalar, which a 0-d array may be
+        out = np.array(x)  # also copies a scalar, which a 0-d array may be
         out[native(self.key)] = value
         return out
 
@@ -238,7 +238,8 @@ def _put_te(
     value: TeTensor,
     around: Callable[..., Expr],
 ) -> TeTensor:
-    """An array of `shape` with the elements of `value` at [key], and around(*index) elsewhere."""
+    """Return an array of `shape` with the elements of `value` at [key], and around(*index) at all
+    other positions."""
     entries = expand(name, key, len(shape))
 
     def body(*i: Expr) -> Expr:
@@ -247,7 +248,7 @@ def _put_te(
             if entry is None:
                 source.append(0)
                 continue
-            at, n = i[axis], getattr(shape[axis], "value", shape[axis])  # an int if it is known
+            at, n = i[axis], getattr(shape[axis], "value", shape[axis])  # n is an int if known
             axis += 1
             if not isinstance(entry, (Range, Span)):
                 back = isinstance(entry, int) and entry < 0
@@ -271,17 +272,18 @@ def _put_te(
 
 
 def unslice(a: Tensor, key: BasicKey, shape: tuple[int, ...]) -> Tensor:
-    """Zeros of `shape` with `a` at [key]. ShapeError if `a` does not fit."""
+    """Return zeros of `shape` with `a` at `key`. Raises ShapeError if `a` does not fit."""
     return apply(Unslice(as_key(key), as_shape("unslice", shape)), (a,))
 
 
 def set_slice(a: Tensor, value: Tensor, key: BasicKey) -> Tensor:
-    """A copy of `a` whose slice at [key] (ints, slices, None and Ellipsis) is `value`, of the dtype
-    of `a` and the shape of a[key]. ShapeError or IndexError if it does not fit."""
+    """Return a copy of `a` whose slice at `key` (ints, slices, None and Ellipsis) is `value`,
+    which has the dtype of `a` and the shape of a[key]. Raises ShapeError, IndexError or TypeError
+    if it does not fit."""
     return apply(SetSlice(as_key(key)), (a, value))
 
 
 def slice(a: Tensor, key: BasicKey) -> Tensor:
-    """a[key] for ints, slices, None and Ellipsis. IndexError or ShapeError if the key does not fit,
-    TypeError for arrays."""
+    """Return a[key] for a `key` of ints, slices, None and Ellipsis. Raises IndexError or ShapeError
+    if the key does not fit, TypeError for arrays."""
     return apply(Slice(as_key(key)), (a,))

@@ -1,4 +1,4 @@
-"""Softmax and its kin; each op subtracts the maximum, so that no exponential overflows."""
+"""Softmax and related ops. Each subtracts the maximum, so that no exponential overflows."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LogSumExp(Reduce):
         (x,) = node.inputs
         dtype, y = x.dtype, node
         if is_half(dtype):
-            # An output rounded to half precision would show in its exponential.
+            # The exponential would magnify the rounding of the output to half precision.
             x, out_grad = cast(x, "float32"), cast(out_grad, "float32")
             y = apply(self, (x,))
         return cast(self.expand(out_grad, x) * exp(x - self.expand(y, x)), dtype)
@@ -106,7 +106,7 @@ class _AlongAxis(Op):
         return x.shape[self.axis]
 
     def shifted(self, k: TeNamespace, x: TeTensor) -> tuple[TeTensor, tuple[int, ...]]:
-        """For emit_te: x - max(x), and the axis."""
+        """Return x - max(x) and the axis, for `emit_te`."""
         x = _te.as_float(k, x)
         axes = (normalize_axis(self.name, self.axis, len(x.shape)),)
         return k.topi.subtract(x, _te.maximum_over(k, x, axes, True)), axes
@@ -154,8 +154,8 @@ class Softmax(_AlongAxis):
     def emit_te(self, k: TeNamespace, x: TeTensor) -> TeTensor:
         shifted, axes = self.shifted(k, x)
         e = k.topi.exp(shifted)
-        # The terms are at most 1 and summed in one pass with their exponentials; float64 terms
-        # would halve the vector length.
+        # The terms are at most 1, and the pass that computes the exponentials sums them; terms in
+        # float64 would halve the vector length.
         total = _te.reduce_over(k, k.te.sum, e, axes, True, wide=False)
         return k.topi.divide(e, total)
 
@@ -201,13 +201,14 @@ _SOFTMAX, _LOGSOFTMAX = remembered(Softmax), remembered(LogSoftmax)
 
 @takes_scalars
 def logsumexp(a: Tensor, axes: Axes = None, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(a))) over `axes` (None: all), without overflow. ShapeError over no elements."""
+    """Return log(sum(exp(a))) over `axes` (None: all), without overflow. Raises ShapeError over no
+    elements."""
     return apply(LogSumExp(as_axes("logsumexp", axes), keepdims), (a,))
 
 
 @takes_scalars
 def softmax(a: Tensor, axis: int = -1) -> Tensor:
-    """exp(a) / sum(exp(a)) along `axis`, without overflow.
+    """Return exp(a) / sum(exp(a)) along `axis`, without overflow.
 
     >>> ndl.softmax(ndl.zeros(4)).numpy().tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -217,5 +218,5 @@ def softmax(a: Tensor, axis: int = -1) -> Tensor:
 
 @takes_scalars
 def logsoftmax(a: Tensor, axis: int = -1) -> Tensor:
-    """log(softmax(a)) along `axis`, without overflow."""
+    """Return log(softmax(a)) along `axis`, without overflow."""
     return apply(_LOGSOFTMAX(axis), (a,))

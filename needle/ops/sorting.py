@@ -1,4 +1,4 @@
-"""Sorting, and what follows from an order."""
+"""Sorting, and functions based on sorting."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from .elementwise import cast
 from .slicing import slice as slice_
 from .tuples import make_tuple
 
-_HALVED = 6  # instructions of a step of a binary search
-_MOST_PASSES = 62  # of a binary search: enough for any extent
+_HALVED = 6  # instructions per step of a binary search
+_MOST_PASSES = 62  # steps of a binary search that are enough for any extent
 
 
 @register
 class Sort(Op):
     """(values, int64 positions) of the elements in order along `axis`. Equal elements keep their
-    order, also if `descending`; NaN counts as the largest. The gradient goes where elements came
-    from."""
+    order, even with `descending`; NaN counts as the largest. The gradient flows to the positions
+    that the elements came from."""
 
     axis: int = -1
     descending: bool = False
@@ -100,9 +100,9 @@ class Sort(Op):
 
 @register
 class Searchsorted(Op):
-    """y = the int64 position in sorted x before which each element of `values` belongs: the first
-    one, or the last if `right`. x is (n,), or (..., n) for values (..., m) with the same axes
-    before the last. NaN counts as the largest. No gradient flows back."""
+    """y = the int64 position in the sorted x before which each element of `values` belongs: the
+    first such position, or the last if `right`. x is (n,), or (..., n) for values (..., m) with the
+    same leading axes. NaN counts as the largest. No gradient flows back."""
 
     right: bool = False
 
@@ -145,10 +145,10 @@ class Searchsorted(Op):
         return None, None
 
     def emit_te(self, k: TeNamespace, x: TeTensor, values: TeTensor) -> TeTensor:
-        """A binary search for each value."""
+        """Return the positions, found by a binary search for each value."""
         x, values = _te.without_bool(k, x, values)
         n, size = x.shape[-1], getattr(x.shape[-1], "value", None)
-        in_line = values.shape[-1] if len(x.shape) > 1 else None  # values of one line
+        in_line = values.shape[-1] if len(x.shape) > 1 else None  # number of values for one line
         if _te.is_zero(n) or any(_te.is_zero(m) for m in values.shape):
             return k.te.compute(values.shape, lambda *_: k.tirx.const(0, "int64"))
         passes = _MOST_PASSES if size is None else int(size).bit_length()
@@ -156,12 +156,12 @@ class Searchsorted(Op):
         floating = is_floating(_te.dtype_of(x))
 
         def comes_before(a: Expr, v: Expr) -> Expr:
-            """Whether an element belongs before the value."""
+            """Return whether an element belongs before the value."""
             if self.right:  # not v < a
                 return k.tirx.any(a <= v, k.tirx.isnan(v)) if floating else a <= v
             if not floating:
                 return a < v
-            # TVM folds a == a, so that it does not tell NaN.
+            # TVM folds a == a to true, so that test would miss NaN.
             return k.tirx.any(a < v, k.tirx.all(k.tirx.isnan(v), k.tirx.Not(k.tirx.isnan(a))))
 
         def write(s: Any, ins: Sequence[Any], outs: Sequence[Any]) -> None:
@@ -188,8 +188,8 @@ class Searchsorted(Op):
 
 @takes_scalars
 def sort(a: Tensor, axis: int = -1, descending: bool = False) -> TensorTuple:
-    """(values, int64 positions) in order along `axis`, the largest first if `descending`. Equal
-    elements keep their order; NaN counts as the largest.
+    """Return (values, int64 positions) of the elements of `a` in order along `axis`, the largest
+    first if `descending`. Equal elements keep their order; NaN counts as the largest.
 
     >>> values, positions = ndl.sort(ndl.Tensor([3.0, 1.0, 2.0]))
     >>> values.numpy().tolist(), positions.numpy().tolist()
@@ -200,7 +200,8 @@ def sort(a: Tensor, axis: int = -1, descending: bool = False) -> TensorTuple:
 
 @takes_scalars
 def argsort(a: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
-    """The int64 positions of the elements in order along `axis`, as `sort` gives them.
+    """Return the int64 positions of the elements in order along `axis`, as in `sort`: the largest
+    first if `descending`.
 
     >>> ndl.argsort(ndl.Tensor([3.0, 1.0, 2.0]), descending=True).numpy().tolist()
     [0, 2, 1]
@@ -209,8 +210,8 @@ def argsort(a: Tensor, axis: int = -1, descending: bool = False) -> Tensor:
 
 
 def kthvalue(a: Tensor, k: int, axis: int = -1, keepdims: bool = False) -> TensorTuple:
-    """(value, int64 position) of the k-th smallest element along `axis`, counted from 1. ShapeError
-    if there are fewer than k.
+    """Return (value, int64 position) of the `k`-th smallest element along `axis`, counted from 1.
+    Raises ShapeError if there are fewer than `k` elements.
 
     >>> value, position = ndl.kthvalue(ndl.Tensor([3.0, 1.0, 2.0]), 2)
     >>> value.item(), position.item()
@@ -223,7 +224,7 @@ def kthvalue(a: Tensor, k: int, axis: int = -1, keepdims: bool = False) -> Tenso
 
 
 def _checked(name: str, a: Tensor, k: int, axis: int, least: int) -> tuple[int, int]:
-    """The axis, counted from the front, and k."""
+    """Return `axis` counted from the front, and `k`. Raises ShapeError unless `k` is in range."""
     check_tensors(name, a=a)
     axis, k = normalize_axis(name, as_int(axis), a.ndim), as_int(k)
     if not least <= k <= a.shape[axis]:
@@ -240,13 +241,14 @@ def searchsorted(
     sorter: Tensor | None = None,
     out_int32: bool = False,
 ) -> Tensor:
-    """The position in the sorted `a` before which each element of `values` belongs: the first such
-    position, or the last if `right`, which `side` "left" or "right" says as well.
+    """Return the position in the sorted `a` before which each element of `values` belongs: the
+    first such position, or the last if `right`. `side` "left" or "right" says the same as `right`.
 
-    `a` is (n,), or (..., n) for values (..., m) with the same axes before the last, whose lines are
-    searched in a's lines. With `sorter`, int64 of a's shape, a[sorter] along the last axis is what
-    is sorted. Positions are int64, or int32 with out_int32. ShapeError for what does not fit,
-    ValueError for a side that is unknown or contradicts `right`.
+    `a` is (n,), or (..., n) for values (..., m) with the same leading axes; each line of values is
+    searched in a's line. If `a` is not sorted, give `sorter`: int64 positions of a's shape, such
+    that a[sorter] along the last axis is sorted. The result is int64, or int32 with `out_int32`.
+    Raises ShapeError for shapes that do not fit, ValueError for a `side` that is unknown or
+    contradicts `right`.
 
     >>> ndl.searchsorted(ndl.Tensor([1.0, 3.0, 5.0]), ndl.Tensor([3.0, 4.0])).numpy().tolist()
     [1, 2]
@@ -267,9 +269,10 @@ def searchsorted(
 def bucketize(
     a: Operand, boundaries: Tensor, right: bool = False, *, out_int32: bool = False
 ) -> Tensor:
-    """The number of the bucket of each element: boundaries[i - 1] < a <= boundaries[i], or
-    boundaries[i - 1] <= a < boundaries[i] if `right`; int64, or int32 with out_int32. `boundaries`
-    are sorted, (n,); ShapeError for others."""
+    """Return the number of each element's bucket: boundaries[i - 1] < a <= boundaries[i], or
+    boundaries[i - 1] <= a < boundaries[i] if `right`. The result is int64, or int32 with
+    `out_int32`. `boundaries` are sorted, (n,). Raises ShapeError for boundaries of another shape.
+    """
     if isinstance(boundaries, Tensor) and boundaries.ndim != 1:
         raise ShapeError(f"bucketize: boundaries have shape {boundaries.shape}, not (n,)")
     return searchsorted(boundaries, a, right, out_int32=out_int32)

@@ -1,4 +1,4 @@
-"""The largest or smallest few elements."""
+"""The k largest or smallest elements."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from ._scan import nothing
 from .along_axis import PutAlongAxis, _filled
 from .sorting import Sort, _checked
 
-_COMPARED = 4  # instructions for an element
+_COMPARED = 4  # instructions per element
 _BLOCK = 16  # elements that are compared at once with the last of the best
-_FEW = 64  # of more, compiled code sorts all elements
+_FEW = 64  # above this k, compiled code sorts all elements
 
 
 @register
 class Topk(Op):
-    """(values, int64 positions) of the k largest elements along `axis`, the largest first, or the
-    smallest. Among equal elements the first come first; NaN counts as the largest. The gradient
-    goes where elements came from."""
+    """(values, int64 positions) of the k largest elements along `axis`, the largest first, or of
+    the k smallest, the smallest first. Equal elements keep their order; NaN counts as the largest.
+    The gradient flows to the positions that the elements came from."""
 
     k: int
     axis: int = -1
@@ -99,14 +99,14 @@ class Topk(Op):
         return _te.cast(k, found[0], dtype), found[1]
 
     def _insert(self, k: TeNamespace, x: TeTensor) -> list[TeTensor]:
-        """Keeps the best so far in order; most elements are only compared with the last of them, in
-        blocks whose comparisons are vectors."""
+        """Return the k best elements, kept in order by insertion. Most elements are only compared
+        with the last of the best, in blocks, so that the comparisons are vector instructions."""
         dtype, n = _te.dtype_of(x), x.shape[-1]
         floating = is_floating(dtype)
         rows = prod(x.shape[:-1], start=k.tirx.const(1, "int64"))
 
         def better(b: Expr, a: Expr) -> Expr:
-            """Whether b, which comes later, belongs before a."""
+            """Return whether b belongs before a, which comes earlier in the line."""
             high, low = (b, a) if self.largest else (a, b)
             above = high > low
             if floating:
@@ -115,7 +115,8 @@ class Topk(Op):
             return above
 
         def may_be_better(b: Expr, a: Expr) -> Expr:
-            """The same or more, in less: it decides which elements are compared again."""
+            """Return a cheaper condition that is true whenever `better` is: it picks the elements
+            to compare again."""
             above = b > a if self.largest else b < a
             return k.tirx.any(above, k.tirx.isnan(b if self.largest else a)) if floating else above
 
@@ -127,7 +128,7 @@ class Topk(Op):
                 base, last = row * self.k, row * self.k + self.k - 1
 
                 def insert(i: Expr, place: Expr) -> None:
-                    """Put element i where it belongs among those before `place`."""
+                    """Insert element i in order among the elements before `place`."""
                     value = source[row * n + i]
                     at[0] = place
                     before = base + k.tirx.max(at[0] - 1, 0)
@@ -139,7 +140,7 @@ class Topk(Op):
                     places[base + at[0]] = k.tirx.Cast("int64", i)
 
                 def compare(i: Expr) -> None:
-                    """Insert element i if it is better than the last."""
+                    """Insert element i if it is better than the last of the best."""
                     value = source[row * n + i]
                     with s.If(may_be_better(value, values[last])), s.Then():
                         with s.If(better(value, values[last])), s.Then():
@@ -170,9 +171,9 @@ class Topk(Op):
 
 @takes_scalars
 def topk(a: Tensor, k: int, axis: int = -1, largest: bool = True) -> TensorTuple:
-    """(values, int64 positions) of the k largest elements along `axis`, the largest first, or the
-    smallest with largest=False. Among equal ones the first come first; NaN counts as the largest.
-    ShapeError if there are fewer than k.
+    """Return (values, int64 positions) of the `k` largest elements along `axis`, the largest first,
+    or of the smallest with largest=False. Equal elements keep their order; NaN counts as the
+    largest. Raises ShapeError if there are fewer than `k` elements.
 
     >>> values, positions = ndl.topk(ndl.Tensor([3.0, 1.0, 2.0]), 2)
     >>> values.numpy().tolist(), positions.numpy().tolist()

@@ -68,7 +68,7 @@ class Asinh(
     by_input=lambda g, x: g * rsqrt(x * x + 1),
     element=_functions.asinh,
 ):
-    """y = the x of y = sinh(x)."""
+    """y = the inverse hyperbolic sine of x: sinh(y) = x."""
 
 
 @register
@@ -79,7 +79,7 @@ class Acosh(
     by_input=lambda g, x: g * rsqrt(x * x - 1),
     element=_functions.acosh,
 ):
-    """y = the x >= 0 of y = cosh(x); NaN below 1."""
+    """y = the inverse hyperbolic cosine of x: cosh(y) = x, y >= 0; NaN below 1."""
 
 
 @register
@@ -90,7 +90,7 @@ class Atanh(
     by_input=lambda g, x: g / (1 - x * x),
     element=_functions.atanh,
 ):
-    """y = the x of y = tanh(x); NaN outside [-1, 1]."""
+    """y = the inverse hyperbolic tangent of x: tanh(y) = x; NaN outside [-1, 1]."""
 
 
 @register
@@ -128,61 +128,61 @@ SINH, COSH, ASINH, ACOSH, ATANH, ATAN2 = Sinh(), Cosh(), Asinh(), Acosh(), Atanh
 
 
 def sin(a: Tensor) -> Tensor:
-    """Sine of an angle in radians, elementwise; integers give float64."""
+    """Return the sine of an angle in radians, elementwise; integers give float64."""
     return apply(SIN, (a,))
 
 
 def cos(a: Tensor) -> Tensor:
-    """Cosine of an angle in radians, elementwise; integers give float64."""
+    """Return the cosine of an angle in radians, elementwise; integers give float64."""
     return apply(COS, (a,))
 
 
 def tan(a: Tensor) -> Tensor:
-    """Tangent of an angle in radians, elementwise; integers give float64."""
+    """Return the tangent of an angle in radians, elementwise; integers give float64."""
     return apply(TAN, (a,))
 
 
 def asin(a: Tensor) -> Tensor:
-    """Inverse sine in radians, elementwise; integers give float64."""
+    """Return the inverse sine in radians, elementwise; integers give float64."""
     return apply(ASIN, (a,))
 
 
 def acos(a: Tensor) -> Tensor:
-    """Inverse cosine in radians, elementwise; integers give float64."""
+    """Return the inverse cosine in radians, elementwise; integers give float64."""
     return apply(ACOS, (a,))
 
 
 def atan(a: Tensor) -> Tensor:
-    """Inverse tangent in radians, elementwise; integers give float64."""
+    """Return the inverse tangent in radians, elementwise; integers give float64."""
     return apply(ATAN, (a,))
 
 
 def sinh(a: Tensor) -> Tensor:
-    """Hyperbolic sine, elementwise; integers give float64."""
+    """Return the hyperbolic sine, elementwise; integers give float64."""
     return apply(SINH, (a,))
 
 
 def cosh(a: Tensor) -> Tensor:
-    """Hyperbolic cosine, elementwise; integers give float64."""
+    """Return the hyperbolic cosine, elementwise; integers give float64."""
     return apply(COSH, (a,))
 
 
 def asinh(a: Tensor) -> Tensor:
-    """Inverse hyperbolic sine, elementwise; integers give float64."""
+    """Return the inverse hyperbolic sine, elementwise; integers give float64."""
     return apply(ASINH, (a,))
 
 
 def acosh(a: Tensor) -> Tensor:
-    """Inverse hyperbolic cosine, elementwise; integers give float64."""
+    """Return the inverse hyperbolic cosine, elementwise; integers give float64."""
     return apply(ACOSH, (a,))
 
 
 def atanh(a: Tensor) -> Tensor:
-    """Inverse hyperbolic tangent, elementwise; integers give float64."""
+    """Return the inverse hyperbolic tangent, elementwise; integers give float64."""
     return apply(ATANH, (a,))
 
 
 def atan2(a: Operand, b: Operand) -> Tensor:
-    """The angle of the point (b, a) in radians, from -pi to pi, with broadcasting; integers give
-    float64."""
+    """Return the angle of the point (b, a) in radians, from -pi to pi, with broadcasting; integers
+    give float64."""
     return applied(ATAN2, a, b)

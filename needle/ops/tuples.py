@@ -1,4 +1,4 @@
-"""Ops that join or split tensors, or return several."""
+"""Ops that join or split tensors, or return several tensors."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from . import _te
 from .scalar import AddScalar
 from .slicing import slice as get_slice
 
-WIDEST = 64  # parts of a stack or concatenation that one kernel writes
+WIDEST = 64  # number of parts of a stack or concatenation that one kernel writes
 
 _PARTS = [Arg((2, 3)), Arg((4,)), Arg(())]
 
 
 @register
 class MakeTuple(Op):
-    """A TensorTuple of the inputs."""
+    """A TensorTuple with the inputs as its parts."""
 
     may_share = True
 
@@ -104,7 +104,8 @@ class TupleGetItem(Op):
 
 
 def _joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDArray:
-    """The parts along an axis, or along a new one. ValueError or TypeError if they do not fit."""
+    """Return the parts joined along an axis, or stacked along a new one. Raises ValueError or
+    TypeError if they do not fit."""
     if not parts:
         raise ValueError("there are no parts")
     device = parts[0].device
@@ -115,13 +116,13 @@ def _joined(parts: tuple[NDArray, ...], axis: int, stacked: bool = False) -> NDA
 
 
 def _slice_at(axis: int, i: int) -> tuple[int | slice, ...]:
-    """The key of the slice `i` along `axis`."""
+    """Return the key of slice `i` along `axis`."""
     return (*[slice(None)] * axis, i)
 
 
 @register
 class Stack(Op):
-    """Tensors of one shape, stacked along a new axis."""
+    """Tensors of the same shape, stacked along a new axis."""
 
     axis: int = 0
 
@@ -233,7 +234,7 @@ class Split(Op):
 
 @register
 class Concat(Op):
-    """Tensors concatenated along `axis`; their other extents are equal."""
+    """Tensors concatenated along `axis`; their other extents must be equal."""
 
     axis: int = 0
 
@@ -273,7 +274,7 @@ class Concat(Op):
         return Spec(new, dtype, common_device(self.name, *parts))
 
     def spans(self, shapes: Sequence[Shape]) -> list[tuple[slice, ...]]:
-        """The key of each part in the result."""
+        """Return the key of each part within the result."""
         axis, start, out = self.axis % len(shapes[0]), 0, []
         for shape in shapes:
             out.append((*[slice(None)] * axis, slice(start, start + shape[axis])))
@@ -343,17 +344,18 @@ class FusedAddScalars(Op):
 
 
 def make_tuple(*parts: Tensor) -> TensorTuple:
-    """A TensorTuple of `parts`."""
+    """Return a TensorTuple of the tensors `parts`."""
     return apply(MakeTuple(), parts)
 
 
 def tuple_get_item(value: TensorTuple, index: int) -> Tensor:
-    """Part `index` of a TensorTuple, `value`. IndexError if there is none."""
+    """Return part `index` of `value`, a TensorTuple. Raises IndexError if there is no such part."""
     return apply(TupleGetItem(as_int(index)), (value,))
 
 
 def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """The tensors `parts`, of one shape, stacked along a new axis. ShapeError if shapes differ.
+    """Return the tensors `parts`, which have the same shape, stacked along a new `axis`. Raises
+    ShapeError if the shapes differ.
 
     >>> ndl.stack([ndl.zeros(3), ndl.ones(3)], axis=1).shape
     (3, 2)
@@ -362,7 +364,7 @@ def stack(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 
 
 def split(a: Tensor, axis: int) -> TensorTuple:
-    """The slices of `a` along `axis`, without that axis. PyTorch's split is `split_sizes`.
+    """Return the slices of `a` along `axis`, without that axis. (PyTorch's split is `split_sizes`.)
 
     >>> [part.shape for part in ndl.split(ndl.zeros(2, 3), axis=0)]
     [(3,), (3,)]
@@ -371,7 +373,8 @@ def split(a: Tensor, axis: int) -> TensorTuple:
 
 
 def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
-    """The tensors `parts` one after the other along `axis`. ShapeError if other extents differ.
+    """Return the tensors `parts` concatenated along `axis`. Raises ShapeError if their other
+    extents differ.
 
     >>> ndl.concat([ndl.zeros(2, 3), ndl.ones(1, 3)]).shape
     (3, 3)
@@ -380,8 +383,9 @@ def concat(parts: Sequence[Tensor] | TensorTuple, axis: int = 0) -> Tensor:
 
 
 def _in_groups(op: Stack | Concat, parts: tuple[Tensor, ...]) -> Tensor:
-    """The op of the parts. While a model is traced, that of many is made of groups of them: TVM's
-    passes and LLVM's are recursive, and a kernel of 2,000 parts ends the process."""
+    """Return the op of the parts. While a model is traced, the op of many parts becomes an op of
+    groups: TVM's passes and LLVM's are recursive, and a kernel of 2,000 parts crashes the process.
+    """
     if state.trace is None or len(parts) <= WIDEST:
         return apply(op, parts)
     groups = [parts[i : i + WIDEST] for i in range(0, len(parts), WIDEST)]
@@ -389,5 +393,5 @@ def _in_groups(op: Stack | Concat, parts: tuple[Tensor, ...]) -> Tensor:
 
 
 def fused_add_scalars(a: Tensor, c0: float, c1: float) -> TensorTuple:
-    """(a + c0, a + c1)."""
+    """Return (a + c0, a + c1)."""
     return apply(FusedAddScalars(c0, c1), (a,))

@@ -1,5 +1,5 @@
-"""Steps of optimizers: a parameter, its gradient and the optimizer's state in, the new parameter
-and state out. `needle.optim` takes the same steps in place."""
+"""Steps of optimizers as ops: from a parameter, its gradient and the optimizer's state to the new
+parameter and the new state. `needle.optim` takes the same steps in place."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ._update import Functions, Update, coupled, decayed, error_samples, samples
 
 @register
 class SgdUpdate(Update):
-    """g = gradient + weight_decay * p; u = momentum * u + (1 - dampening) * g; p -= lr * u, without
-    u if momentum is 0. The first g is not dampened unless `dampens_first`. With `nesterov`
-    p -= lr * (g + momentum * u)."""
+    """A step of SGD: g = gradient + weight_decay * p; u = momentum * u + (1 - dampening) * g;
+    p -= lr * u. If momentum is 0, there is no u, and g takes its place. The first g is not dampened
+    unless `dampens_first`. With `nesterov`, p -= lr * (g + momentum * u)."""
 
     momentum: float = 0.0
     dampening: float = 0.0
@@ -72,10 +72,10 @@ class SgdUpdate(Update):
 
 @register
 class AdamUpdate(Update):
-    """m, v = moving averages of g and g * g, where g = gradient + weight_decay * p;
-    p -= lr * m' / (sqrt(v') + eps), where m', v' are divided by 1 - beta ** (step + 1) if
-    `bias_correction`. If `decoupled`, p -= lr * weight_decay * p comes first instead. With
-    `amsgrad` v_max, the largest v so far, takes the place of v in the step."""
+    """A step of Adam: m and v are moving averages of g and g * g, where g = gradient +
+    weight_decay * p; p -= lr * m' / (sqrt(v') + eps). With `bias_correction`, m' and v' are m and v
+    divided by 1 - beta ** (step + 1). If `decoupled`, g is the gradient, and p -= lr * weight_decay
+    * p comes first. With `amsgrad`, v_max, the largest v so far, replaces v in the step."""
 
     beta1: float = 0.9
     beta2: float = 0.999
@@ -139,8 +139,8 @@ class AdamUpdate(Update):
 
 @register
 class AdagradUpdate(Update):
-    """v += g * g, where g = gradient + weight_decay * p; p -= lr' * g / (sqrt(v) + eps), where
-    lr' = lr / (1 + step * lr_decay)."""
+    """A step of Adagrad: v += g * g, where g = gradient + weight_decay * p;
+    p -= lr' * g / (sqrt(v) + eps), where lr' = lr / (1 + step * lr_decay)."""
 
     lr_decay: float = 0.0
     weight_decay: float = 0.0
@@ -163,9 +163,9 @@ class AdagradUpdate(Update):
 
 @register
 class RmspropUpdate(Update):
-    """v = alpha * v + (1 - alpha) * g * g, where g = gradient + weight_decay * p;
-    d = g / (sqrt(v) + eps); p -= lr * d, or with momentum u = momentum * u + d; p -= lr * u. If
-    `centered`, the square of the moving average of g is subtracted from v in d."""
+    """A step of RMSprop: v = alpha * v + (1 - alpha) * g * g, where g = gradient + weight_decay *
+    p; d = g / (sqrt(v) + eps); p -= lr * d. With momentum, u = momentum * u + d; p -= lr * u. If
+    `centered`, d has v minus the square of the moving average of g in place of v."""
 
     alpha: float = 0.99
     eps: float = 1e-8
@@ -202,7 +202,7 @@ class RmspropUpdate(Update):
 
 @register
 class LionUpdate(Update):
-    """p -= lr * (sign(beta1 * m + (1 - beta1) * gradient) + weight_decay * p);
+    """A step of Lion: p -= lr * (sign(beta1 * m + (1 - beta1) * gradient) + weight_decay * p);
     m = beta2 * m + (1 - beta2) * gradient."""
 
     beta1: float = 0.9
@@ -222,11 +222,12 @@ class LionUpdate(Update):
 
 
 def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """One step of SGD. `inputs` are parameter, gradient, lr and step, the result is the new
-    parameter and step + 1; with momentum the sum of gradients, u, comes before lr and before
-    step + 1. `options` are the fields of SgdUpdate. lr is a float of shape (), step an int64.
+    """Return the new parameter and step + 1 after one step of SGD. `inputs` are parameter,
+    gradient, lr and step. With momentum, the sum of gradients u comes before lr in the inputs, and
+    the new u before step + 1 in the result. `options` are the fields of SgdUpdate. lr is a float of
+    shape (), step an int64 of shape ().
 
-    Raises TypeError for other dtypes or numbers of inputs, ShapeError for other shapes.
+    Raises TypeError for other dtypes or another number of inputs, ShapeError for other shapes.
 
     >>> p, g = ndl.ones(2), ndl.ones(2)
     >>> new, step = ndl.ops.sgd_update(p, g, ndl.Tensor(0.5), ndl.Tensor(0, dtype="int64"))
@@ -237,24 +238,27 @@ def sgd_update(*inputs: Tensor, **options: Any) -> TensorTuple:
 
 
 def adam_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for Adam or, `decoupled`, AdamW: `inputs` are parameter, gradient, m, v, lr
-    and step; with `amsgrad` v_max follows v. `options` are the fields of AdamUpdate."""
+    """Return the result of a step of Adam, or of AdamW if `decoupled`, as `sgd_update` does. The
+    `inputs` are parameter, gradient, m, v, lr and step; with `amsgrad`, v_max follows v. `options`
+    are the fields of AdamUpdate."""
     return apply(AdamUpdate(**options), inputs)
 
 
 def adagrad_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for Adagrad: `inputs` are parameter, gradient, v (the sum of squared
-    gradients), lr and step. `options` are the fields of AdagradUpdate."""
+    """Return the result of a step of Adagrad, as `sgd_update` does. The `inputs` are parameter,
+    gradient, v (the sum of squared gradients), lr and step. `options` are the fields of
+    AdagradUpdate."""
     return apply(AdagradUpdate(**options), inputs)
 
 
 def rmsprop_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for RMSprop: `inputs` are parameter, gradient, v, lr and step; with
-    `momentum` u, and `centered` the average, follow v. `options` are RmspropUpdate's fields."""
+    """Return the result of a step of RMSprop, as `sgd_update` does. The `inputs` are parameter,
+    gradient, v, lr and step; with `momentum`, u follows v, and with `centered`, so does the
+    average. `options` are the fields of RmspropUpdate."""
     return apply(RmspropUpdate(**options), inputs)
 
 
 def lion_update(*inputs: Tensor, **options: Any) -> TensorTuple:
-    """Like `sgd_update` for Lion: `inputs` are parameter, gradient, m, lr and step. `options` are
-    the fields of LionUpdate."""
+    """Return the result of a step of Lion, as `sgd_update` does. The `inputs` are parameter,
+    gradient, m, lr and step. `options` are the fields of LionUpdate."""
     return apply(LionUpdate(**options), inputs)

@@ -1,4 +1,4 @@
-"""Sums of elements of each channel with weights, at places that all channels share."""
+"""Weighted sums of elements of each channel, at positions that all channels share."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from .shape import broadcast_to, reshape
 
 @register
 class WeightedElements(Index):
-    """y[n, c, j] = the sum over t of weight[n, t, j] * x[n, c, index[n, t, j]]; an index of -1 is
-    an element of 0.
+    """y[n, c, j] = the sum over t of weight[n, t, j] * x[n, c, index[n, t, j]]; an index of -1
+    stands for an element of 0.
 
-    x is (batch, channels, size), index (batch, taps, m) of integers, weight of the index's shape
-    and x's dtype, y (batch, channels, m).
+    x is (batch, channels, size), index (batch, taps, m) of integers, weight has index's shape and
+    x's dtype, and y is (batch, channels, m).
     """
 
     axis = 2
@@ -72,7 +72,7 @@ class WeightedElements(Index):
         check_index(self.name, index)
         if weight.dtype != x.dtype or not is_floating(x.dtype):
             raise TypeError(
-                f"{self.name}: x is {x.dtype}, the weight {weight.dtype}; both must be one float"
+                f"{self.name}: x is {x.dtype}, the weight {weight.dtype}; both need one float dtype"
             )
         device = common_device(self.name, x, index, weight)
         return Spec((*x.shape[:2], index.shape[2]), x.dtype, device)
@@ -123,15 +123,15 @@ class WeightedElements(Index):
         (batch, channels, size), (_, taps, m) = x.shape, index.shape
         dtype = _te.dtype_of(x)
         wide = compute_dtype(dtype)
-        kind = "int32" if _te.dtype_of(index) == "int32" else "int64"  # that holds the size
+        kind = "int32" if _te.dtype_of(index) == "int32" else "int64"  # a dtype that holds the size
         last, zero = k.tirx.Cast(kind, size - 1), k.tirx.const(0, kind)
 
         def part(t: Any, n: Expr, c: Expr, j: Expr) -> Expr:
             place = k.tirx.Cast(kind, index[n, t, j])
-            # Both sides of a Select are computed, in vectors. TVM takes its condition for known on
-            # the other side: where that bounds `place` (as `place < 0`, or `at == place` with the
-            # clamped position of a single element), it drops `max` and `min`, and memory around x
-            # is read.
+            # Both sides of a Select are computed, in vectors. TVM assumes its condition on the
+            # other side: if the condition bounds `place` (such as `place < 0`, or `at == place`
+            # with the clamped position of a single element), TVM drops `max` and `min`, and the
+            # code reads memory around x.
             at = zero if _te.is_one(size) else k.tirx.max(k.tirx.min(place, last), zero)
             value = k.tirx.Cast(wide, x[n, c, at])
             value = k.tirx.Select(at == place, value, k.tirx.const(0, wide))

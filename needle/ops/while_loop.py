@@ -47,10 +47,10 @@ _LOOP = {"test": _TEST, "body": _STEP, "states": 2}
 
 @register
 class WhileLoop(Op):
-    """The states after a body has run as often as a test of them holds before it.
+    """The states after a body has run for as long as a test of the states holds.
 
-    Inputs: the first `states`, and what is the same in all steps. Test and body take all of these;
-    the test gives one bool, and the body the next states.
+    The first `states` inputs are the first states; the others stay the same in all steps. Test and
+    body take all inputs. The test returns one bool, the body the next states.
     """
 
     may_share = True
@@ -73,7 +73,9 @@ class WhileLoop(Op):
 
     def infer(self, *given: Spec) -> tuple[Spec, ...]:
         if len(given) != len(self.body.inputs):
-            raise TypeError(f"{self.name}: {len(given)} inputs for {len(self.body.inputs)}")
+            raise TypeError(
+                f"{self.name}: {len(given)} inputs; the body takes {len(self.body.inputs)}"
+            )
         check_predicate(self.name, "the test", self.test.output_specs(given)[0])
         after = self.body.output_specs(given)
         for number, (first, last) in enumerate(zip(given, after, strict=False)):
@@ -84,7 +86,8 @@ class WhileLoop(Op):
         return tuple([Spec(spec.shape, spec.dtype, device) for spec in after])
 
     def fitted(self, given: Sequence[Spec]) -> WhileLoop:
-        """The loop with bodies of these inputs: they may have been traced for other dtypes."""
+        """Return the loop with bodies for these inputs: the bodies may have been traced for other
+        dtypes."""
         inputs = tuple([Spec(spec.shape, spec.dtype, None) for spec in given])
         test, body = (replace(each, inputs=inputs) for each in (self.test, self.body))
         return replace(self, test=test, body=body)
@@ -93,7 +96,8 @@ class WhileLoop(Op):
         return self.reference_by(reference_of, *inputs)
 
     def reference_by(self, run: Run, *inputs: np.ndarray) -> tuple[np.ndarray, ...]:
-        """`reference`, where `run` computes the steps of the body: the test has no errors."""
+        """Return `reference`, with `run` for the steps of the body. The test runs by its
+        reference."""
         return self._run(
             inputs,
             lambda given: self.test.evaluated(given, reference_of),

@@ -1,7 +1,7 @@
 """Windows that slide over the rows and columns of (N, H, W, C) tensors.
 
-`SlidingWindows` copies every window out, `OverlapAdd` sums windows where they overlap; each is the
-gradient of the other.
+`SlidingWindows` copies every window, and `OverlapAdd` sums windows where they overlap. Each of them
+is the gradient of the other.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Sliding(Op):
 
 @register
 class SlidingWindows(_Sliding):
-    """y (N, rows, columns, kh, kw, C): every window of x (N, H, W, C), padded with `value`."""
+    """y (N, rows, columns, kh, kw, C) = every window of x (N, H, W, C), padded with `value`."""
 
     kernel: Pair
     stride: Pair = (1, 1)
@@ -136,7 +136,7 @@ class SlidingWindows(_Sliding):
 
 @register
 class OverlapAdd(Op):
-    """y (N, *size, C): windows (N, rows, columns, kh, kw, C) summed where they overlap."""
+    """y (N, *size, C) = windows (N, rows, columns, kh, kw, C), summed where they overlap."""
 
     size: Pair
     stride: Pair = (1, 1)
@@ -164,11 +164,11 @@ class OverlapAdd(Op):
     def infer(self, x: Spec) -> Spec:
         check_rank(self.name, "the input", x, 6)
         if x.dtype == "bool":
-            raise TypeError(f"{self.name}: the input is bool, which does not add up")
+            raise TypeError(f"{self.name}: the input is bool; cast it to a number first")
         counts = self.window_of(x.shape).counts(self.name, self.size)
         if counts != x.shape[1:3]:
             raise ShapeError(
-                f"{self.name}: {x.shape[1:3]} windows given, size {self.size} has {counts}"
+                f"{self.name}: the input has {x.shape[1:3]} windows; size {self.size} has {counts}"
             )
         return Spec((x.shape[0], *self.size, x.shape[5]), x.dtype, x.device)
 
@@ -213,10 +213,10 @@ def sliding_windows(
     dilation: IntOrPair = 1,
     value: float = 0,
 ) -> Tensor:
-    """Every window of `a` (N, H, W, C), padded with `value`: (N, rows, columns, kh, kw, C).
+    """Return every window of `a` (N, H, W, C), padded with `value`: (N, rows, columns, kh, kw, C).
 
-    kernel (kh, kw), stride, padding and dilation are ints or pairs (rows, columns). ShapeError if
-    no window fits.
+    `kernel` (kh, kw), `stride`, `padding` and `dilation` are ints or pairs (rows, columns). Raises
+    ShapeError if no window fits.
     """
     window = as_window("sliding_windows", kernel, stride, padding, dilation)
     return apply(SlidingWindows(*window, value), (a,))
@@ -229,7 +229,7 @@ def overlap_add(
     padding: IntOrPair = 0,
     dilation: IntOrPair = 1,
 ) -> Tensor:
-    """Windows (N, rows, columns, kh, kw, C), summed where they overlap: (N, *size, C). stride,
-    padding and dilation are those of `sliding_windows`."""
+    """Return the windows `a` (N, rows, columns, kh, kw, C), summed where they overlap:
+    (N, *size, C). `stride`, `padding` and `dilation` are as in `sliding_windows`."""
     window = as_window("overlap_add", 1, stride, padding, dilation)
     return apply(OverlapAdd(pair("overlap_add", "size", size, 0), *window[1:]), (a,))

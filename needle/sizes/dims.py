@@ -1,11 +1,11 @@
-"""Sizes without a number: a `Dim` stands for every size within its bounds, and expressions of dims
-are the extents of what is computed from it.
+"""Open sizes: a `Dim` stands for every size within its bounds, and the extents of results computed
+with it are expressions of dims.
 
-An expression is kept in one exact form, a polynomial of dims and of quotients rounded down, so that
-equal expressions are equal objects: n + n == 2 * n, and (4 * n) // 4 is n. Coefficients are
-fractions where a fact about multiples makes the value whole: n // 8 is n / 8 if n is a multiple of
-8. Bounds come from interval arithmetic. A comparison that form and bounds decide is True or False;
-whatever else needs the number raises a TraceError.
+An expression is kept in one exact form, a polynomial of dims and of quotients rounded down. Equal
+expressions therefore have equal forms: n + n == 2 * n, and (4 * n) // 4 is n. Coefficients are
+fractions where multiples are known to make the value whole: n // 8 is n / 8 if n is a multiple of
+8. Bounds come from interval arithmetic. A comparison that the form and the bounds decide is True or
+False; any other use of the number raises a TraceError.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from . import polynomials as poly
 from .polynomials import Terms
 from .size_numbers import SizeNumber
 
-LARGEST = 2**31 - 1  # of a size
+LARGEST = 2**31 - 1  # the largest size
 
 
 class Expression:
-    """An integer that depends on dims, such as 2 * n + 1. It never changes, and can be hashed.
+    """An integer that depends on dims, such as 2 * n + 1. It is immutable and hashable.
 
-    `+ - * // %`, with ints and with each other, and `**` with an int of at least 0 give
-    expressions, or ints if nothing depends on a dim. Divisors must be above 0.
+    The operators `+ - * // %`, with ints and with other expressions, and `**` with an int of at
+    least 0 give expressions, or ints if the result depends on no dim. Divisors must be above 0.
     """
 
     __slots__ = ("_key", "_terms")
     _terms: Terms
-    _key: tuple[Any, ...]  # of strings and numbers, the same for equal forms
+    _key: tuple[Any, ...]  # strings and numbers, the same for equal forms
 
     @property
     def dims(self) -> frozenset[Dim]:
@@ -46,27 +46,28 @@ class Expression:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """A least and a largest value; the true ones may be closer together."""
+        """A least and a largest value. The exact bounds may be closer together."""
         low, high = poly.interval(self._terms)
-        # Rounding moves a quotient by less than 1. Without it, more terms cancel: n - n // 2.
+        # Rounding changes a quotient by less than 1. Without it, more terms cancel: n - n // 2.
         other_low, _ = poly.interval(_without_rounding(self._terms, upwards=False))
         _, other_high = poly.interval(_without_rounding(self._terms, upwards=True))
         return math.ceil(max(low, other_low)), math.floor(min(high, other_high))
 
     def value(self, sizes: Mapping[Dim, Any]) -> Any:
-        """The value for `sizes`, an int or an expression for each dim; KeyError if one is
-        missing."""
+        """Return the value for `sizes`, which has an int or an expression for each dim. Raises
+        KeyError if a dim is missing."""
         return self.built(sizes.__getitem__, operator.floordiv)
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The same expression of other objects, which know `+` and `*`: `build` gives that of a
-        dim, `divide` a quotient, rounded down, of two of them or of one and an int."""
+        """Return the same expression of other objects, which support `+` and `*`. `build` returns
+        the object for a dim. `divide` returns the quotient, rounded down, of two objects or of an
+        object and an int."""
         total: Any = 0
         for factors, coefficient in self._terms.items():
             product: Any = coefficient.numerator
             for each in factors:
                 product = each.built(build, divide) * product
-            if coefficient.denominator != 1:  # divides what stands before it
+            if coefficient.denominator != 1:  # divides the product of the factors
                 product = divide(product, coefficient.denominator)
             total = product + total
         return total
@@ -118,7 +119,7 @@ class Expression:
     def __divmod__(self, other: Any) -> tuple[Any, Any]:
         return self // other, self % other
 
-    # Comparisons: decided by form and bounds, or refused
+    # Comparisons: the form and the bounds decide them, or they raise
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -147,8 +148,8 @@ class Expression:
     def _compared(
         self, sign: str, other: Any, judge: Callable[[tuple[int, int]], tuple[bool, bool]]
     ) -> Any:
-        """True or False if `judge` says of the bounds of self - other that it always or never
-        holds; TraceError if it says neither."""
+        """Return True or False if `judge`, from the bounds of self - other, finds that the relation
+        always or never holds. Raises TraceError if it finds neither."""
         if _terms_of(other) is None:
             return NotImplemented
         difference = self - other
@@ -180,10 +181,10 @@ class Expression:
         return other / self.as_number() if known else NotImplemented
 
     def as_number(self) -> SizeNumber:
-        """This size for arithmetic whose results are not whole."""
+        """Return this size as a number, for arithmetic whose results are not whole."""
         return SizeNumber(lambda of: of(self), self._refused)
 
-    # Copies are the object itself, and pickles make an equal one.
+    # A copy is the object itself, and unpickling makes an equal object.
 
     def __copy__(self) -> Expression:
         return self
@@ -215,9 +216,9 @@ class Dim(Expression):
     """A named size: every multiple of `multiple_of` from `min` to `max`.
 
     `min` and `max` become the least and the largest such multiple. `name` is a Python identifier.
-    Dims are equal if all four are. `+ - * //` with integers and other dims give expressions. Raises
-    TypeError and ValueError for other arguments: no dim stands for 0, because code for no elements
-    is other code.
+    Two Dims are equal if all four are equal. `+ - * //` with integers and other dims give
+    expressions. Raises TypeError or ValueError for other arguments. A dim cannot be 0, because code
+    for no elements is different code.
 
     >>> n = ndl.Dim("n", max=64, multiple_of=8)
     >>> n.described(), 2 * n + 1
@@ -249,20 +250,20 @@ class Dim(Expression):
 
     @property
     def dims(self) -> frozenset[Dim]:
-        """This dim alone."""
+        """A set of this dim only."""
         return frozenset({self})
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """`min` and `max`."""
+        """The values of `min` and `max`."""
         return self.min, self.max
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The object that `build` makes of this dim; `divide` is for expressions."""
+        """Return the object that `build` makes of this dim; `divide` is not used."""
         return build(self)
 
     def described(self) -> str:
-        """Name and sizes in words: "n (8 to 64, a multiple of 8)"."""
+        """Return name and sizes in words, such as "n (8 to 64, a multiple of 8)"."""
         every = f", a multiple of {self.multiple_of}" if self.multiple_of > 1 else ""
         return f"{self.name} ({self.min} to {self.max}{every})"
 
@@ -277,7 +278,7 @@ class Dim(Expression):
 
 
 class _Quotient(Expression):
-    """numerator // divisor where nothing simpler says the same; the divisor is above 0."""
+    """numerator // divisor that has no simpler form; the divisor is above 0."""
 
     __slots__ = ("divisor", "numerator")
     numerator: int | Expression
@@ -290,17 +291,17 @@ class _Quotient(Expression):
 
     @property
     def dims(self) -> frozenset[Dim]:
-        """The dims of both."""
+        """The dims of numerator and divisor."""
         return dims_of((self.numerator, self.divisor))
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """From those of both."""
+        """Bounds computed from the bounds of numerator and divisor."""
         ends = [a // b for a in bounds_of(self.numerator) for b in bounds_of(self.divisor)]
         return min(ends), max(ends)
 
     def built(self, build: Callable[[Dim], Any], divide: Callable[[Any, Any], Any]) -> Any:
-        """The quotient of what both make."""
+        """Return the quotient of the objects for numerator and divisor."""
         parts = [
             each.built(build, divide) if isinstance(each, Expression) else each
             for each in (self.numerator, self.divisor)
@@ -324,17 +325,17 @@ def _dim(name: str, least: int, largest: int, multiple_of: int) -> Dim:
 
 
 def dims_of(shape: Iterable[Any]) -> frozenset[Dim]:
-    """The dims that the extents of a shape depend on."""
+    """Return the dims that the extents of a shape depend on."""
     return frozenset(dim for n in shape if isinstance(n, Expression) for dim in n.dims)
 
 
 def bounds_of(extent: int | Expression) -> tuple[int, int]:
-    """The bounds of an extent; an int is both."""
+    """Return the bounds of an extent; an int is both of its bounds."""
     return extent.bounds if isinstance(extent, Expression) else (extent, extent)
 
 
 def size_of(extent: int | Expression, sizes: Mapping[Dim, Any]) -> Any:
-    """An extent for a size of each dim."""
+    """Return the extent for `sizes`, which has a size for each dim."""
     return extent.value(sizes) if isinstance(extent, Expression) else extent
 
 
@@ -342,7 +343,7 @@ def size_of(extent: int | Expression, sizes: Mapping[Dim, Any]) -> Any:
 
 
 def _terms_of(value: Any) -> Terms | None:
-    """The terms of an int or an expression; None for anything else."""
+    """Return the terms of an int or an expression; None for anything else."""
     if isinstance(value, Expression):
         return value._terms
     if isinstance(value, (int, np.integer)):
@@ -351,7 +352,7 @@ def _terms_of(value: Any) -> Terms | None:
 
 
 def _expression(terms: Terms) -> Any:
-    """The int, the dim or the expression that these terms are."""
+    """Return the int, the dim or the expression with these terms."""
     if not terms.keys() - {()}:
         return int(terms.get((), 0))
     ordered = {factors: terms[factors] for factors in sorted(terms, key=poly.order)}
@@ -368,8 +369,8 @@ def _expression(terms: Terms) -> Any:
 
 
 def _without_rounding(terms: Terms, upwards: bool) -> Terms:
-    """Terms of at least (`upwards`) or at most the value, in which exact quotients stand in the
-    place of rounded ones."""
+    """Return terms whose value is at least (`upwards`) or at most the value of `terms`, with exact
+    quotients in place of rounded ones."""
     out: Terms = {}
     for factors, coefficient in terms.items():
         (first, *others) = factors or (None,)
@@ -384,7 +385,7 @@ def _without_rounding(terms: Terms, upwards: bool) -> Terms:
 
 
 def _quotient(numerator: Any, divisor: Any) -> Any:
-    """numerator // divisor."""
+    """Return numerator // divisor."""
     if bounds_of(divisor)[1] < 0:
         return _quotient(-numerator, -divisor)
     if bounds_of(divisor)[0] < 1:
@@ -401,7 +402,7 @@ def _quotient(numerator: Any, divisor: Any) -> Any:
 def _by_number(terms: Terms, divisor: int) -> Any:
     whole, rest = {}, {}
     for factors, coefficient in terms.items():
-        each = poly.multiple_of(factors)  # the term is a whole number of times this
+        each = poly.multiple_of(factors)  # coefficient * each is a whole number
         times, left = divmod(int(coefficient * each), divisor)
         whole[factors], rest[factors] = Fraction(times, each), Fraction(left, each)
     constant = int(rest.pop((), 0))
@@ -413,7 +414,7 @@ def _by_number(terms: Terms, divisor: int) -> Any:
 
 
 def _rounded(rest: Any, divisor: Any) -> Any:
-    """rest // divisor for a rest that cannot be divided term by term."""
+    """Return rest // divisor, for a `rest` that cannot be divided term by term."""
     low, high = bounds_of(rest)
     least, most = bounds_of(divisor)
     ends = {end // by for end in (low, high) for by in (least, most)}
@@ -428,7 +429,8 @@ def _rounded(rest: Any, divisor: Any) -> Any:
 
 
 def _refusal(what: str, involved: Iterable[Any]) -> TraceError:
-    """The error for something that is not known of sizes, with the place in the user's code."""
+    """Return the error for a question that open sizes do not answer, with the place in the user's
+    code."""
     dims = sorted(dims_of(involved), key=lambda dim: dim.name)
     here = state.trace.here if state.trace is not None else "the code"
     return TraceError(

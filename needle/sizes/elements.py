@@ -1,5 +1,5 @@
-"""The number of a tensor's elements, as NumPy's `x.size`, which gives extents when it is called, as
-PyTorch's `x.size()` and `x.size(0)` do."""
+"""The number of elements of a tensor: NumPy's `x.size`. It can also be called as in PyTorch, where
+`x.size()` and `x.size(0)` return extents."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def _extents(shape: tuple[Any, ...], dim: int | None) -> Any:
 
 
 class Elements(int):
-    """A number of elements, which knows the shape that it was counted of."""
+    """A number of elements that also holds the shape it was counted from."""
 
     shape: tuple[int, ...]
 
     def __call__(self, dim: int | None = None) -> Any:
-        """The shape, or its extent along the axis `dim`."""
+        """Return the shape, or its extent along the axis `dim`."""
         return _extents(self.shape, dim)
 
     def __reduce__(self) -> Any:
@@ -31,7 +31,7 @@ class Elements(int):
 
 
 class OpenElements(Expression):
-    """`Elements` of a shape with dims. `as_extent` gives its plain expression."""
+    """The number of elements of a shape with dims. `as_extent` returns its plain expression."""
 
     __slots__ = ("number", "shape")
 
@@ -40,12 +40,12 @@ class OpenElements(Expression):
         self.number, self.shape = number, shape
 
     def __call__(self, dim: int | None = None) -> Any:
-        """The shape, or its extent along the axis `dim`."""
+        """Return the shape, or its extent along the axis `dim`."""
         return _extents(self.shape, dim)
 
 
 def elements(shape: tuple[Any, ...]) -> Any:
-    """The number of elements of a shape."""
+    """Return the number of elements of a shape."""
     number: Any = 1
     for n in shape:
         number *= n

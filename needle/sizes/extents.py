@@ -1,4 +1,4 @@
-"""Extents of shapes: ints, or while tracing expressions of dims (`needle.sizes.dims`)."""
+"""Extents of shapes: ints, or expressions of dims while tracing (`needle.sizes.dims`)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Shape = Iterable[Any]
 
 
 def is_symbolic(shape: Iterable[Any]) -> bool:
-    """Whether an extent of a shape is an expression."""
+    """Return whether an extent of a shape is an expression."""
     return any(isinstance(n, Expression) for n in shape)
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two extents or shapes are equal at every size; False where that is not known."""
+    """Return whether two extents or shapes are equal at every size; False if that is unknown."""
     try:
         return bool(a == b)
     except TraceError:
@@ -28,14 +28,16 @@ def same(a: Any, b: Any) -> bool:
 
 
 def as_extent(value: Any) -> Any:
-    """An expression as it is, anything else as an int; TypeError if it is not one."""
+    """Return an expression unchanged, anything else as an int. Raises TypeError if it is neither.
+    """
     if isinstance(value, OpenElements):
         return value.number
     return value if isinstance(value, Expression) else as_int(value)
 
 
 def line_of(extent: Any) -> tuple[Dim, int, int] | None:
-    """(dim, factor, added) of an extent factor * dim + added with a factor above 0; else None."""
+    """Return (dim, factor, added) for an extent factor * dim + added with a factor above 0, or None
+    for other extents."""
     if not isinstance(extent, Expression) or len(extent.dims) != 1:
         return None
     (dim,) = extent.dims
@@ -45,8 +47,8 @@ def line_of(extent: Any) -> tuple[Dim, int, int] | None:
 
 
 def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, Any]:
-    """The size in `shapes` of each dim that is a whole axis of a declared shape; the first one, if
-    axes differ."""
+    """Return the size in `shapes` of each dim that is a whole axis of a declared shape. If axes
+    differ, it is the first size."""
     found: dict[Dim, Any] = {}
     for extents, sizes in zip(declared, shapes, strict=True):
         for extent, size in zip(extents, sizes, strict=False):
@@ -56,13 +58,14 @@ def sizes_in(declared: Iterable[Shape], shapes: Iterable[Shape]) -> dict[Dim, An
 
 
 def at_sizes(value: Any, sizes: Mapping[Dim, Any]) -> Any:
-    """`value`, as `replaced` takes it, with an int or an expression in place of each dim."""
+    """Return `value`, of a kind that `replaced` takes, with the sizes in place of the dims."""
     return replaced(value, lambda extent: extent.value(sizes))
 
 
 def replaced(value: Any, change: Callable[[Expression], Any]) -> Any:
-    """`value` with `change(e)` in place of each expression in it: in tuples, also named ones, and
-    in the fields of a frozen dataclass such as an op. The same object if there is none."""
+    """Return `value` with `change(e)` in place of each expression e in it. This covers tuples,
+    named tuples, and the fields of a frozen dataclass such as an op. Without any expression, the
+    result is `value` itself."""
     if isinstance(value, Expression):
         return change(value)
     if isinstance(value, tuple):

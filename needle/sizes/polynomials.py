@@ -1,7 +1,7 @@
 """Exact polynomials, as dicts from products of factors to coefficients (`needle.sizes.dims`).
 
-A factor is any object with a `_key` that tells it from others, `bounds` (least, largest) and, if
-all of its values are multiples of a number, `multiple_of`.
+A factor is any object with a `_key` that identifies it, `bounds` (least, largest) and, if all of
+its values are multiples of a number, `multiple_of`.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from fractions import Fraction
 from typing import Any
 
 Factors = tuple[Any, ...]  # in a fixed order; () is the constant 1
-Terms = dict[Factors, Fraction]  # coefficients, none of which is 0
+Terms = dict[Factors, Fraction]  # the coefficients are not 0
 
 
 def order(factors: Factors) -> tuple[int, tuple[str, ...]]:
-    """Sorts products of more factors first; multiplying two by the same keeps their order."""
+    """Return a sort key that puts products of more factors first. Two products keep their order if
+    both are multiplied by the same factors."""
     return -len(factors), tuple(repr(each._key) for each in factors)
 
 
 def add(left: Terms, right: Terms, times: Fraction | int = 1) -> Terms:
-    """left + times * right."""
+    """Return left + times * right."""
     out = dict(left)
     for factors, coefficient in right.items():
         total = out.pop(factors, 0) + coefficient * times
@@ -31,7 +32,7 @@ def add(left: Terms, right: Terms, times: Fraction | int = 1) -> Terms:
 
 
 def multiply(left: Terms, right: Terms) -> Terms:
-    """left * right."""
+    """Return left * right."""
     out: Terms = {}
     for a, x in left.items():
         for b, y in right.items():
@@ -41,12 +42,12 @@ def multiply(left: Terms, right: Terms) -> Terms:
 
 
 def multiple_of(factors: Factors) -> int:
-    """A number that divides every value of a product of factors."""
+    """Return a number that divides all values of a product of factors."""
     return math.prod(getattr(each, "multiple_of", 1) for each in factors)
 
 
 def interval(terms: Terms) -> tuple[Fraction, Fraction]:
-    """A least and a largest value, from the bounds of the factors."""
+    """Return a least and a largest value, from the bounds of the factors."""
     low = high = Fraction(0)
     for factors, coefficient in terms.items():
         ends = [coefficient]
@@ -57,8 +58,8 @@ def interval(terms: Terms) -> tuple[Fraction, Fraction]:
 
 
 def divide(terms: Terms, divisor: Terms) -> tuple[Terms, Terms]:
-    """Whole-valued `quotient` and `rest` with terms = quotient * divisor + rest, by long division
-    of polynomials."""
+    """Return (quotient, rest), both with whole values, such that terms = quotient * divisor + rest,
+    by long division of polynomials."""
     leading = min(divisor, key=order)
     left, quotient, rest = dict(terms), Terms(), Terms()
     while left:
@@ -75,7 +76,7 @@ def divide(terms: Terms, divisor: Terms) -> tuple[Terms, Terms]:
 
 
 def _without(factors: Factors, gone: Factors) -> Factors | None:
-    """The factors but for those of `gone`; None if one of those is not among them."""
+    """Return the factors except those of `gone`, or None if one of `gone` is not among them."""
     left = {each._key: each for each in factors}
     counts = Counter(each._key for each in factors)
     counts.subtract(each._key for each in gone)

@@ -1,4 +1,4 @@
-"""Numbers that sizes decide and that are not whole: n ** -0.5, 1 / n."""
+"""Numbers that depend on sizes and need not be whole: n ** -0.5, 1 / n."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Of = Callable[[Any], Any]  # the value of an expression of dims
 
 
 class SizeNumber:
-    """A float that sizes decide, for arithmetic with numbers, sizes and tensors.
+    """A float that depends on sizes, for arithmetic with numbers, sizes and tensors.
 
-    `evaluate(of)` computes it from the values that `of` gives expressions: numbers or Tensors.
-    `refused(use)` is the error for a use that needs the number itself.
+    `evaluate(of)` computes it; `of` returns the value of an expression, a number or a Tensor.
+    `refused(use)` returns the error for a use that needs the number itself.
     """
 
     __slots__ = ("_refused", "evaluate")
@@ -69,7 +69,7 @@ class SizeNumber:
     def __neg__(self) -> Any:
         return self * -1.0
 
-    # Whatever needs the number
+    # Uses that need the number
 
     def __index__(self) -> int:
         raise self._refused("an extent or an index made by / or ** (// gives a size)")
