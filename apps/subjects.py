@@ -89,7 +89,7 @@ class Subject:
         return Contestant(EAGER, "apps.contestants:eager", kwargs, threads=threads)
 
     def called(self, name: str, threads: int, **search: Any) -> Contestant:
-        """Return the compiled model as a contestant that is called with Tensors, as by users.
+        """Return the compiled model as a contestant that is called with Tensors, as users do.
 
         It is compiled here; the contestant's process loads it from needle_tvm's cache.
         """
