@@ -1,7 +1,7 @@
-"""Seven small models that are trained, one source for two frameworks: `MODELS[name](framework)`,
-which takes the module `needle` or `torch`, gives a model, its batches and its loss.
+"""Seven small models to train, one source for two frameworks. `MODELS[name](framework)` takes the
+module `needle` or `torch`, and returns a model, its batches and its loss.
 
-`batch(i)` gives NumPy arrays, the same ones for the same i, and `loss(model, *tensors)` a scalar.
+`batch(i)` returns NumPy arrays, the same for the same i; `loss(model, *tensors)` returns a scalar.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 Arrays = tuple[np.ndarray[Any, Any], ...]
 Made = tuple[Any, Callable[[int], Arrays], Callable[..., Any]]
 
-HEADS = 4  # of the GPT
-LATENT = 8  # of the VAE
+HEADS = 4  # heads of the GPT
+LATENT = 8  # latent numbers of the VAE
 VISCOSITY = 0.01 / math.pi  # of Burgers' equation
-STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # of the blocks of ResNet-18
+STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # strides of ResNet-18's blocks
 _CHANNELS, _LAYERS, _LENGTH = 128, 4, 64  # of the GPT
 _DROPPED = 0.1
 
@@ -161,7 +161,7 @@ def vae(framework: Any) -> Made:
 
 
 def gnn(framework: Any) -> Made:
-    """A graph network of points that learns how far each is from the nearest, on average."""
+    """A graph network of points that learns how far a point is from the nearest, on average."""
     nn = framework.nn
 
     class Layer(nn.Module):
@@ -199,8 +199,8 @@ def gnn(framework: Any) -> Made:
 
 
 def pinn(framework: Any, functional: bool = False) -> Made:
-    """Burgers' equation u_t + u u_x = nu u_xx by a network; its loss has second derivatives, by
-    `autograd.grad` or, `functional`, by `func.grad`."""
+    """A network for Burgers' equation u_t + u u_x = nu u_xx. Its loss has second derivatives, by
+    `autograd.grad` or, with `functional`, by `func.grad`."""
     nn = framework.nn
     sizes = 2, 64, 64, 64
     hidden = [layer for i, o in itertools.pairwise(sizes) for layer in (nn.Linear(i, o), nn.Tanh())]
