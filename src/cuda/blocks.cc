@@ -183,10 +183,10 @@ const char* out_of_memory_note(int device) {
   }
   Pool& p = pool_of(device);
   std::lock_guard<std::mutex> lock(p.mutex);
-  note = "which cannot be had: device " + std::to_string(device) + " has " + std::to_string(free) +
+  note = "but that failed: device " + std::to_string(device) + " has " + std::to_string(free) +
          " of " + std::to_string(total) + " bytes free, " + std::to_string(p.reserved) +
          " are needle's";
-  if (p.limit != INT64_MAX) note += ", which may have " + std::to_string(p.limit);
+  if (p.limit != INT64_MAX) note += ", their limit is " + std::to_string(p.limit);
   return note.c_str();
 }
 

@@ -221,7 +221,7 @@ Scratch::Scratch(const char* what, int device, std::initializer_list<int64_t> fa
     data_ = acquire_block(bytes_, device_, &stream_);
   } catch (const std::bad_alloc&) {
     throw OutOfMemory(std::string(what) + ": needs " + std::to_string(bytes_) +
-                      " bytes to work in, " + out_of_memory_note(device_));
+                      " bytes of scratch memory, " + out_of_memory_note(device_));
   }
 }
 
