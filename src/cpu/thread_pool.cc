@@ -327,8 +327,8 @@ class Pool {
         pause();
         if (spins % 64 != 0) continue;
         const auto now = Clock::now();
-        // This thread slept, and a call did not wait for it. Another call is likely to follow; if the
-        // thread slept again, it would come too late for that call.
+        // This thread slept, and a call did not wait for it. Another call will likely follow; if
+        // this thread slept again, it would come too late for that call as well.
         if (busy_.load(std::memory_order_relaxed) && now - began < kLongest) deadline = now + kSpin;
         if (now > deadline) {
           std::unique_lock<std::mutex> lock(mutex_);
