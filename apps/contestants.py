@@ -84,7 +84,7 @@ def on_gpu(
     wait: Callable[[], object],
     read: Callable[[Any], Outputs] | None = None,
 ) -> ClockedCalls:
-    """Return a contestant like that of `calls`, for a `run` that only enqueues work on a GPU: a
+    """Return a contestant like `calls` does, for a `run` that only enqueues work on a GPU: a
     call also waits for the end of the work, and the GPU's own clock is read too."""
     from needle_tvm.runtime import device_clock
 

@@ -31,7 +31,7 @@ def ratio(spread: Mapping[str, float]) -> str:
 
 
 def compared(spread: Mapping[str, float]) -> str:
-    """A ratio of times as a person says it."""
+    """Return a ratio of times in words."""
     return comparison(spread["median"], spread["lower"], spread["upper"])
 
 

@@ -34,7 +34,7 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
 }
 NORM = 1.0  # norm to which gradients are clipped
 MOST = 1e-9  # allowed relative difference of losses in float64
-RATIO = 2.0  # allowed distance of compiled float32 from float64, over that of eager float32
+RATIO = 2.0  # allowed distance of compiled float32 from float64, over the distance of eager float32
 HALF = 5  # steps of each of the two processes with only the artifact
 
 _GOES_ON = """

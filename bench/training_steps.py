@@ -35,7 +35,7 @@ TOLERANCES = {"resnet": 1e-2}
 NOTES = (
     "a step: forward, loss, backward, gradients clipped by norm, AdamW, and the loss read; without "
     "dropout; the same weights and batches for all",
-    f"losses of the first {training_calls.COMPARED} steps are compared with those of eager steps "
+    f"losses of the first {training_calls.COMPARED} steps are compared with losses of eager steps "
     f"in float64: they agree to 1.1e-4, those of resnet to {TOLERANCES['resnet']:g}; `error` is "
     "the largest difference over the largest loss",
     "torch.compile compiles the loss, whose derivatives in pinn are then by torch.func; PyTorch's "
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         more = {"notes": NOTES, "title": title, "table": table, "draw": charts.draw_ratios}
         return harness.run(options, "training_steps", cases, PEERS, **more)
     jobs = [partial(measure_memory, n, options) for n in harness.chosen(MODELS, options.parts)]
-    title = "most bytes of arrays in a step above those before it"
+    title = "most bytes of arrays in a step above the bytes before it"
     return harness.record(
         *(
             options,

@@ -76,7 +76,7 @@ def measured(group: str, name: str, steps: Sequence[str], options: Mapping[str, 
             began = time.perf_counter()
             try:
                 row[step] = STEPS[step](subject)
-            except Exception as error:  # whatever it is, it is what the line says
+            except Exception as error:  # any failure goes into the line
                 row[step] = {"fails": f"{type(error).__name__}: {error}".splitlines()[0][:400]}
             row[step]["s"] = round(time.perf_counter() - began, 1)
     return row

@@ -105,7 +105,7 @@ class Subject:
 
     @property
     def given(self) -> list[Any]:
-        """The inputs of the ONNX file: those that the results depend on."""
+        """The inputs of the ONNX file: all that the results depend on."""
         return self.arrays[: len(_session(self.file).get_inputs())]
 
 

@@ -18,7 +18,7 @@ struct GridPlan {
   GridMode mode;
   GridPadding padding;
   bool align_corners;
-  int axes, taps, corners;  // elements per point: along an axis, and over all axes
+  int axes, taps, corners;          // elements per point: along an axis, and over all axes
   int64_t channels, plane, points;  // elements and points of a channel
   int64_t size[3], step[3];
 };

@@ -31,7 +31,7 @@ View philox(const View& state, int64_t count, bool wide) {
   const auto kernel = kernels().philox;
   if (wide) {
     const device::Scratch memory = device::scratch({blocks, 4, int64_t{sizeof(uint32_t)}},
-                                   "philox: cannot allocate memory for its words");
+                                   "philox: cannot allocate memory for random words");
     auto* word = reinterpret_cast<uint32_t*>(memory.get());
     parallel_for(blocks, kPiece, [=](int64_t begin, int64_t end) {
       kernel(key, first + begin, end - begin, word + begin, blocks);
