@@ -178,7 +178,7 @@ def readers(
 def _each(
     chosen: Sequence[tuple[Peer, Mapping[str, Any]]], threads: int, code: bool
 ) -> list[Contestant]:
-    """Return contestants of peers and their factories' arguments; with `code` also bound ones."""
+    """Return contestants of peers with their factories' arguments; with `code` also bound ones."""
     return [
         contestant(peer, given, threads, bound)
         for bound in ((False, True) if code else (False,))
@@ -188,7 +188,7 @@ def _each(
 
 
 def contestant(peer: Peer, given: Mapping[str, Any], threads: int, bound: bool) -> Contestant:
-    """Return the contestant of a peer whose factory takes `given`, called by users or `bound`."""
+    """Return a peer's contestant, as users call it or `bound`; its factory takes `given`."""
     return Contestant(
         peer.name + CODE if bound else peer.name,
         peer.factory,

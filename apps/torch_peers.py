@@ -116,7 +116,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
 
 
 def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
-    """Return `training` of contestants.py as PyTorch code, with the fused optimizer."""
+    """Return a contestant: `training` of contestants.py in PyTorch, with the fused optimizer."""
     net, (tensors, *_) = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}

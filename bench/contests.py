@@ -1,7 +1,7 @@
-"""Run one contest of a benchmark, on a CPU or a GPU; options and report head of all benchmarks.
+"""One contest of a benchmark, on a CPU or a GPU; the options and report head of all benchmarks.
 
-A contestant is called as its users call it, unless its name ends with CODE. If the name of one of
-ours ends with RUNTIME, it runs the contestant of the name before that in another way.
+A contestant is called as its users call it, unless its name ends with CODE. A contestant of ours
+whose name is X followed by RUNTIME calls the same code as X in another way.
 
 `options` of a benchmark has `rounds`, `block_seconds` and `threads`. Further options say how a
 contest is run: `device` ("cpu" or "cuda"), `strict`, `timeout` (seconds that a step of a contestant

@@ -113,7 +113,7 @@ def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dic
 def peak_memory() -> int:
     """Return the most bytes of memory that this program had resident.
 
-    ru_maxrss would not serve: it begins with the parent's memory at the time of the fork.
+    ru_maxrss would not serve: it begins with the parent's memory when this process was started.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

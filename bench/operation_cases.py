@@ -148,7 +148,7 @@ def _associative(
     first: str,
     inputs: int = 1,
 ) -> Case:
-    """Return an op along axis 0 whose recurrence is associative, also as a scan of `cell`.
+    """Return a case of an op along axis 0 with an associative recurrence, also as a scan of `cell`.
 
     Inputs are near 1, so that products are neither 0 nor infinite; a linear recurrence decays.
     """
