@@ -133,7 +133,7 @@ def load_needle(
 
 # The learning rates of a training contest, the same for each side: COMPARED_RATE for the step whose
 # results are compared, TIMED_RATE for the timed steps. At the first rate, thousands of steps on one
-# batch would bring the loss to zero, and gradients to denormal numbers, which slow computation down.
+# batch would bring the loss to zero, and gradients to denormal numbers, which are slow.
 COMPARED_RATE = 1e-3
 TIMED_RATE = 1e-6
 MOMENTUM = 0.9
