@@ -15,7 +15,7 @@ PYTEST_ARGS ?=
 
 export CXX
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# What is installed is said on stderr: in a line each, and on a terminal by pip's bars as well.
+# pip reports what it installs on stderr: a line each, and on a terminal progress bars as well.
 export PIP_QUIET ?= $(shell test -t 2 && echo 0 || echo 1)
 
 NATIVE := CMakeLists.txt pyproject.toml $(shell find src -type f 2>/dev/null)
@@ -37,7 +37,7 @@ run: build
 lab: build
 	$(PY) -m kernel_lab $(ARGS)
 
-# Trains, exports and runs the models of gallery/, a few minutes; pictures and a table go to OUT.
+# Trains, exports and runs the models of gallery/ in a few minutes; pictures and a table go to OUT.
 gallery: build
 	$(PY) gallery/run_all.py --out $(OUT)/gallery $(ARGS)
 
@@ -45,7 +45,7 @@ gallery: build
 real: build zoo
 	$(PY) gallery/real/run_all.py --out $(OUT)/real $(ARGS)
 
-# The chapters, executed: Jupyter notebooks with outputs, and the kernel `needle` in .venv to run them.
+# Runs the guide's chapters as Jupyter notebooks with outputs; adds the kernel `needle` to .venv for them.
 guide: build $(STAMPS)/guide
 	$(PY) docs/guide/notebooks.py $(OUT)/guide
 
@@ -53,12 +53,12 @@ guide: build $(STAMPS)/guide
 reference: build
 	$(PY) docs/reference.py $(OUT)/reference
 
-# The guide, the documents, the reference, every pass of the compiler at work, and the lab's reports
-# as one site in OUT/site, which needs no server and no network. ARGS=--no-lab leaves the reports out.
+# One site in OUT/site with the guide, the documents, the reference, a page on each compiler pass, and the
+# lab's reports. It needs no server and no network. ARGS=--no-lab leaves the reports out.
 site: build $(STAMPS)/site $(STAMPS)/guide
 	$(PY) -m docs.website $(OUT)/site $(ARGS)
 
-# The tests in tiers, in two processes: each holds a model or two and the compiler.
+# The tests in tiers, in two processes: each process holds a model or two and the compiler.
 PYTEST := $(PY) -m pytest -n 2 --dist worksteal
 
 # Under a minute: autograd, modules and data with few drawn cases, graph passes, arguments.
@@ -71,7 +71,7 @@ test-quick: export NEEDLE_CASES ?= 20
 test-quick: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(QUICK) $(PYTEST_ARGS)
 
-# Every quick test, but a quarter of the cases of one; all of them if PYTEST_ARGS names a part.
+# All quick tests, each with a quarter of its cases; with PYTEST_ARGS, all cases of that part.
 test: build
 	$(PYTEST) -m "not slow and not long and not gpu" $(or $(PYTEST_ARGS),--sample)
 
@@ -80,7 +80,7 @@ test: build
 test-all: build
 	$(PYTEST) -m "not long and not gpu" $(PYTEST_ARGS)
 
-# Hours: what other tests do a few times, many times: kills, damaged pages, emulated products.
+# Hours: tests that repeat many times what others do a few times: kills, damaged pages, emulated products.
 test-long: build
 	$(PYTEST) -m "long and not gpu" $(PYTEST_ARGS)
 
@@ -96,8 +96,8 @@ lint: $(STAMPS)/lint
 	$(VENV)/bin/lint-imports --no-cache
 	$(if $(CXX_SOURCES),$(VENV)/bin/clang-format --dry-run -Werror $(CXX_SOURCES))
 
-# Runs the array tests against a sanitized build, in a copy of the tree and a separate environment:
-# the editable install in .venv would always win over it.
+# Runs the array tests against a sanitized build, in a copy of the tree and a separate environment,
+# because the editable install in .venv would always be imported first.
 SANITIZED := build/sanitize
 SANITIZE_FLAGS := -DNEEDLE_SANITIZE=address,undefined -DCMAKE_BUILD_TYPE=RelWithDebInfo
 sanitize: build
@@ -138,12 +138,12 @@ bench-recurrence: build peers
 bench-training: build peers
 	$(PY) -m bench.training_steps --out $(OUT)/bench $(ARGS)
 
-# Takes long: it runs four searches, beside which nothing else should run.
+# Long: it runs four searches; run nothing else meanwhile.
 bench-tuning: build
 	$(PY) -m bench.tuning --out $(OUT)/bench $(ARGS)
 
-# Hours: torch.compile takes minutes a model. What is timed stays in OUT; the same command goes on.
-# Install torchvision, timm and transformers for their models: without them, it runs six of our own.
+# Hours: torch.compile takes minutes a model. Results stay in OUT; run the same command to continue.
+# Install torchvision, timm and transformers for their models; without them, only our own six models run.
 bench-zoo: build peers
 	$(PY) -m bench.zoo --steps times --out $(OUT)/bench $(ARGS)
 
@@ -151,25 +151,25 @@ peers: $(STAMPS)/peers
 
 zoo: $(STAMPS)/zoo
 
-# On the GPU host, where its own Python runs them. All else that they need is in the bundle.
+# Run on the GPU host, by its own Python. The bundle has everything else that they need.
 GPU_PYTHON ?= $(if $(wildcard $(PY)),$(PY),python3)
 gpu-test gpu-bench:
 	@$(GPU_PYTHON) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
-# Compiles everything for that host here and packs it into .gpu/; rehearses it on an emulated GPU; makes
-# the page of the archive that gpu-bench wrote (ARGS="FILE").
+# gpu-bundle compiles everything for that host here and packs it into .gpu/. gpu-rehearse runs it on an
+# emulated GPU. gpu-page writes the page of the archive that gpu-bench wrote (ARGS="FILE").
 gpu-bundle gpu-rehearse gpu-page: build
 	@$(PY) -m bench.gpu $(@:gpu-%=%) $(ARGS)
 
-# Removes only what these recipes make; a user's cache of compiled models stays.
+# Removes only files that these recipes make; a user's cache of compiled models stays.
 clean:
 	rm -rf $(VENV) build dist $(OUT)
 
 help:
-	@echo "build (default)  the native backend, into .venv       check      are the needed tools here?"
+	@echo "build (default)  the native backend, into .venv       check      looks for the needed tools"
 	@echo "run              the MLP through every stage, to out/ bench      beside other frameworks"
-	@echo "test             the default suite                    test-quick a part of it, within a minute"
-	@echo "test-all         what CI runs                         test-long  many repeats, for hours"
+	@echo "test             the default suite                    test-quick a part of it, under a minute"
+	@echo "test-all         what CI runs                         test-long  repeated tests, for hours"
 	@echo "campaign         random programs at every stage, for hours; ARGS='--kind ops --minutes 30'"
 	@echo "lab ARGS=...     a kernel, step by step: ARGS='gemm -d cpu --peers'; ARGS=--list shows all"
 	@echo "gallery          fourteen small models, each trained, exported and run; pictures in out/gallery"
@@ -179,17 +179,17 @@ help:
 	@echo "guide            docs/guide as executed notebooks"
 	@echo "reference        a page for each module, with every public name, in out/reference"
 	@echo "site             the guide, all documents and the lab's reports as pages, in out/site"
-	@echo "bench-layers     single layers of PyTorch, of many shapes, beside other frameworks"
+	@echo "bench-layers     single layers of PyTorch, in many shapes, beside other frameworks"
 	@echo "bench-operations single operations, compiled and eager, beside PyTorch and ONNX Runtime"
 	@echo "bench-recurrence LSTM, GRU, RNN and users' cells beside PyTorch, JAX and ONNX Runtime"
 	@echo "bench-zoo        120 architectures beside other frameworks, and the kernels that lose most"
-	@echo "bench-tuning     our search of schedules beside TVM's tune_relax, and what each finds"
-	@echo "gpu-test         the tests that need a GPU            gpu-bench  what GPUs do, beside PyTorch"
-	@echo "gpu-bundle       what a GPU host needs, compiled here, into .gpu/"
-	@echo "gpu-rehearse     that bundle in small, on an emulated GPU; gpu-page: the page of an archive"
-	@echo "peers            installs what bench compares with    clean      removes .venv, build, out"
+	@echo "bench-tuning     our search for schedules beside TVM's tune_relax, and the results of both"
+	@echo "gpu-test         the tests that need a GPU            gpu-bench  needle on a GPU beside PyTorch"
+	@echo "gpu-bundle       compiles and packs everything that a GPU host needs into .gpu/"
+	@echo "gpu-rehearse     runs a small bundle on an emulated GPU; gpu-page: the page of an archive"
+	@echo "peers            installs the compared frameworks     clean      removes .venv, build, out"
 
-# Checked before anything is installed, so that a missing tool is not an error deep in pip's output.
+# These checks come before any installation, so that a missing tool is not an error deep in pip's output.
 # $(call require,COMMAND,MESSAGE) stops make with one line unless the shell command succeeds.
 require = $(if $(shell { $(1); } >/dev/null 2>&1 && echo yes),,$(error needle needs $(2)))
 define require_tools
@@ -202,7 +202,7 @@ endef
 
 check:
 	$(require_tools)
-	@echo "python3 with venv and headers, and a C++ compiler: all here"
+	@echo "python3 with venv and headers, and a C++ compiler: all found"
 
 $(STAMPS)/venv:
 	$(require_tools)
@@ -210,7 +210,7 @@ $(STAMPS)/venv:
 	@$(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS) && touch $@
 
-# $(call install,STAMP,GROUPS) installs what pyproject.toml lists for the groups, then sets the stamp.
+# $(call install,STAMP,GROUPS) installs pyproject.toml's packages of the groups, then sets the stamp.
 define install
 @$(PY) .ci/requirements.py $(2) > $(1).txt
 @$(PY) -m pip install -r $(1).txt >&2
@@ -219,7 +219,7 @@ endef
 
 # The build's own requirements go into .venv too, so that a rebuild is one compiler run.
 $(STAMPS)/dependencies: pyproject.toml $(STAMPS)/venv
-	@echo "installing TVM, NumPy, matplotlib, CMake, pytest and what they need into $(VENV)" \
+	@echo "installing TVM, NumPy, matplotlib, CMake, pytest and their dependencies into $(VENV)" \
 	  "(280 MB; a few minutes the first time)" >&2
 	$(call install,$@,build $(EXTRAS))
 
@@ -234,7 +234,7 @@ $(STAMPS)/peers: $(STAMPS)/native
 	  "(some minutes)" >&2
 	$(call install,$@,bench mpi)
 
-# Without what the packages depend on: pyproject.toml says why.
+# Without the dependencies of the packages: pyproject.toml says why.
 $(STAMPS)/zoo: $(STAMPS)/peers
 	@echo "installing packages that ship models into $(VENV)" >&2
 	@$(PY) .ci/requirements.py zoo > $@.txt
@@ -246,7 +246,7 @@ $(STAMPS)/site: $(STAMPS)/dependencies
 	$(call install,$@,site)
 
 $(STAMPS)/guide: $(STAMPS)/dependencies
-	@echo "installing what runs notebooks into $(VENV)" >&2
+	@echo "installing Jupyter's packages into $(VENV)" >&2
 	$(call install,$@,guide)
 
 $(STAMPS)/lint: $(STAMPS)/dependencies

@@ -1,8 +1,8 @@
 """needle's own contestants, each run in a child process: the eager model, its training step, and
-the compiled model as its users call it or as code alone.
+the compiled model, called as its users call it or as code alone.
 
-Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). It imports
-nothing that the contestant does not need, so that each process is like one that a user would run.
+Each function is a factory of needle_tvm.process.timing: it returns (call, outputs). It imports only
+modules that the contestant needs, so that each process is like one that a user would run.
 The calls of an inference take several sets of inputs in turn (`fresh`).
 """
 
@@ -21,10 +21,10 @@ from needle_tvm.process.child import load_function
 from needle_tvm.process.timing import Calls, ClockedCalls, Outputs, load_arrays
 
 EAGER = "needle eager"
-_NEAR_ZERO = 1e-5  # error of an element, relative to the largest, beside MODEL of its own magnitude
-RUNTIME = ", runtime"  # ends the name of needle_tvm.runtime's call with NumPy arrays
-CODE = ", code"  # ends the name of a contestant whose inputs are converted or bound before
-SETS = 4  # sets of inputs that the calls of a contestant take in turn
+_NEAR_ZERO = 1e-5  # allowed error relative to the largest element, added to MODEL * magnitude
+RUNTIME = ", runtime"  # suffix of a contestant that calls needle_tvm.runtime with NumPy arrays
+CODE = ", code"  # suffix of a contestant whose inputs are converted or bound beforehand
+SETS = 4  # number of input sets that the calls of a contestant take in turn
 
 
 class Disagreement(RuntimeError):
@@ -32,13 +32,13 @@ class Disagreement(RuntimeError):
 
 
 def load_named(path: str) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file by name."""
+    """Return the arrays of an .npz file by name."""
     with np.load(path, allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays.files}
 
 
 def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The model and its example inputs as a tuple, from a factory (see models/__init__.py).
+    """Return the model and its example inputs as a tuple, from a factory (see models/__init__.py).
 
     Raises ValueError for options that the factory does not name, except `state`, which it may
     ignore.
@@ -58,8 +58,8 @@ def build_model(factory: str, **options: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def fresh(arrays: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """SETS sets of inputs in memory of their own: the given arrays, then their elements moved on by
-    one place, by two, and so on. An index stays within its range."""
+    """Return SETS sets of inputs in separate memory: the given arrays, then the arrays with their
+    elements rolled by one place, by two, and so on. An index stays within its range."""
     return [[np.roll(array, places) for array in arrays] for places in range(SETS)]
 
 
@@ -68,10 +68,10 @@ def calls(
     sets: Sequence[Any],
     read: Callable[[Any], Outputs] | None = None,
 ) -> Calls:
-    """A contestant whose calls `run` one set of inputs after the other, and begin again.
+    """Return a contestant whose calls `run` the sets of inputs one after the other, in a cycle.
 
-    Its outputs are those of all sets in order; `read` makes arrays of what `run` returns (by
-    default `flatten`). A call's result is dropped at once, as the API returned it.
+    Its outputs are the outputs of all sets in order; `read` turns the result of `run` into arrays
+    (by default `flatten`). A call drops its result at once, as the API returned it.
     """
     turns = itertools.cycle(sets)
     arrays = read or flatten
@@ -84,8 +84,8 @@ def on_gpu(
     wait: Callable[[], object],
     read: Callable[[Any], Outputs] | None = None,
 ) -> ClockedCalls:
-    """Like `calls` for a `run` that only puts work on a GPU: a call also waits for its end, and the
-    GPU's own clock is taken too."""
+    """Return a contestant like `calls` does, for a `run` that only enqueues work on a GPU: a
+    call also waits for the end of the work, and the GPU's own clock is read too."""
     from needle_tvm.runtime import device_clock
 
     turn, outputs = calls(run, sets, read)
@@ -95,7 +95,7 @@ def on_gpu(
 def eager(
     factory: str, options: Mapping[str, Any], weights: str, inputs: str, device: str
 ) -> Calls | ClockedCalls:
-    """The needle model itself, without a gradient tape."""
+    """Return a contestant that calls the needle model itself, without a gradient tape."""
     import needle as ndl
 
     model, _, (first, *_) = load_needle(factory, options, weights, inputs, device)
@@ -111,7 +111,7 @@ def eager(
 
 
 def as_tensors(arrays: Sequence[np.ndarray], device: Any = None) -> list[Any]:
-    """needle's Tensors of arrays, without gradients."""
+    """Return the arrays as needle Tensors without gradients."""
     import needle as ndl
 
     return [ndl.Tensor(array, device=device, requires_grad=False) for array in arrays]
@@ -120,7 +120,7 @@ def as_tensors(arrays: Sequence[np.ndarray], device: Any = None) -> list[Any]:
 def load_needle(
     factory: str, options: Mapping[str, Any], weights: str, inputs: str, device: str = "cpu"
 ) -> tuple[Any, dict[str, np.ndarray], list[Any]]:
-    """(model with the saved weights, those weights, the saved inputs) on the device."""
+    """Return (model with the saved weights, the weights, the saved inputs) on the device."""
     import needle as ndl
 
     state = load_named(weights)
@@ -131,9 +131,9 @@ def load_needle(
     return model, state, as_tensors(load_arrays(inputs), place)
 
 
-# The learning rates of a training contest, for each side: of the step whose results are compared,
-# and of the timed steps. With the first rate, thousands of steps on one batch would bring the loss
-# to zero and gradients to denormal numbers, which are slow to compute with.
+# The learning rates of a training contest, the same for each side: COMPARED_RATE for the step whose
+# results are compared, TIMED_RATE for the timed steps. At the first rate, thousands of steps on one
+# batch would bring the loss to zero, and gradients to denormal numbers, which are slow.
 COMPARED_RATE = 1e-3
 TIMED_RATE = 1e-6
 MOMENTUM = 0.9
@@ -147,9 +147,10 @@ def training(
     labels: str,
     device: str = "cpu",
 ) -> Calls | ClockedCalls:
-    """A whole training step: forward, cross entropy, backward, SGD with momentum.
+    """Return a contestant whose call is a training step: forward, cross entropy, backward, SGD with
+    momentum.
 
-    `labels` holds a class for each row of the scores. The outputs are those of `step_outputs`.
+    `labels` holds a class for each row of the scores. `step_outputs` describes the outputs.
     """
     import needle as ndl
 
@@ -196,7 +197,7 @@ def training(
 def step_outputs(
     loss: Any, grads: Mapping[str, np.ndarray], values: Mapping[str, np.ndarray], next_loss: Any
 ) -> list[np.ndarray]:
-    """The outputs to compare after one step: both losses, all gradients and all weights."""
+    """Return the outputs to compare after one step: both losses, all gradients and all weights."""
 
     def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         return np.concatenate([arrays[name].ravel() for name in sorted(arrays)])
@@ -211,8 +212,8 @@ def executable(
     inputs: str,
     choices: Mapping[str, Any],
 ) -> Calls:
-    """What needle_tvm.compile returns with the keywords `choices`, called with Tensors. The code is
-    served from the cache if it is there."""
+    """Return a contestant that calls the result of needle_tvm.compile, with the keywords `choices`,
+    on Tensors. The code comes from the cache if it is there."""
     import needle_tvm
 
     model, _, tensors = load_needle(factory, options, weights, inputs)
@@ -223,8 +224,8 @@ def executable(
 
 
 def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:
-    """Code for a GPU that was exported without weights, with the saved ones, called with Tensors on
-    the GPU. Needs no compiler."""
+    """Return a contestant that calls exported GPU code on Tensors on the GPU. The code was exported
+    without weights and gets the saved ones. Needs no compiler."""
     import needle as ndl
     import needle_tvm
 
@@ -235,15 +236,15 @@ def loaded(path: str, weights: str, inputs: str) -> ClockedCalls:
 
 
 def program(path: str, inputs: str) -> Calls:
-    """An exported model called with NumPy's arrays, one for each argument, without needle and
-    without TVM's compiler."""
+    """Return a contestant that calls an exported model with one NumPy array for each argument,
+    without needle and without TVM's compiler."""
     from needle_tvm import runtime
     from needle_tvm.artifact import trees
 
     loaded = runtime.load(path)
     main = loaded.artifact.main
     names = [argument["name"] for argument in main.arguments if argument.get("keyword")]
-    first = len(main.arguments) - len(names)  # the number of those by position
+    first = len(main.arguments) - len(names)  # the number of positional arguments
     sets = [
         functools.partial(loaded, *arrays[:first], **dict(zip(names, arrays[first:], strict=True)))
         for arrays in fresh(load_arrays(inputs))
@@ -256,7 +257,8 @@ def program(path: str, inputs: str) -> Calls:
 
 
 def artifact(path: str, inputs: str) -> Calls:
-    """The code of an exported model alone: its inputs are converted before, its results are not."""
+    """Return a contestant that calls the code of an exported model alone: its inputs are converted
+    beforehand, and its results are not converted."""
     from needle_tvm import runtime
 
     executor = runtime.load(path).executor
@@ -273,27 +275,27 @@ def artifact(path: str, inputs: str) -> Calls:
 def check_agreement(
     outputs: Mapping[str, Sequence[np.ndarray]], allowed: Mapping[str, float] | None = None
 ) -> None:
-    """Raise Disagreement, which names a contestant whose outputs differ from the first one's.
+    """Raise Disagreement if a contestant's outputs differ from the first one's, and name it.
 
     `allowed` maps contestants that compute in less precision to their allowed error, relative to
-    the largest magnitude of an output. The check separates a wrong set-up from rounding; the parity
+    the largest magnitude of an output. This check finds a wrong set-up, not rounding; the parity
     ladder measures the rounding itself.
     """
     (first, expected), *others = outputs.items()
     for name, arrays in others:
         if len(arrays) != len(expected):
-            raise Disagreement(f"{name} gives {len(arrays)} outputs, {first} {len(expected)}")
+            raise Disagreement(f"{name} has {len(arrays)} outputs, but {first} has {len(expected)}")
         for theirs, ours in zip(arrays, expected, strict=True):
             scale = largest_magnitude(ours) or 1.0
             magnitudes = np.nan_to_num(np.abs(ours) / scale, posinf=0.0)
             bound = max(_NEAR_ZERO, (allowed or {}).get(name, 0.0)) + MODEL * magnitudes
             what = compare(ours, theirs, bound, scale=scale, same_dtype=False).what
             if what:
-                raise Disagreement(f"{name} computes something else than {first}: {what}")
+                raise Disagreement(f"{name} and {first} give different results: {what}")
 
 
 def flatten(outputs: Any) -> list[np.ndarray]:
-    """The arrays of an output that may be a tensor or nested tuples, lists and dicts of them."""
+    """Return the arrays of an output, which may be a tensor or nested tuples, lists and dicts."""
     if isinstance(outputs, np.ndarray):
         return [outputs]
     if isinstance(outputs, dict):

@@ -1,4 +1,4 @@
-"""The digits data set in the forms that the models take, and a model's predictions on it."""
+"""The digits data set in the forms that models take, and a model's predictions on it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class DigitImages(ndl.data.Dataset):
 
 
 def test_set() -> tuple[np.ndarray, np.ndarray]:
-    """(images of shape (N, 64) float32, labels of shape (N,)) of the fixed test split."""
+    """Return (images of shape (N, 64) float32, labels of shape (N,)) of the fixed test split."""
     data = ndl.data.DigitsDataset(train=False)
     samples = [data[index] for index in range(len(data))]
     images = np.stack([np.asarray(image, np.float32).reshape(-1) for image, _ in samples])
@@ -41,7 +41,7 @@ def test_set() -> tuple[np.ndarray, np.ndarray]:
 def predict(
     model: Callable[[Any], Any], images: np.ndarray, batch: int, device: Any = None
 ) -> np.ndarray:
-    """The class of each image, computed in batches of exactly `batch`; zeros pad the last one."""
+    """Return the class of each image, computed in batches of `batch`; zeros pad the last one."""
     classes = []
     with ndl.no_grad():
         for start in range(0, len(images), batch):

@@ -1,4 +1,4 @@
-"""The work of tvm_eval.py, as functions from a request to a JSON-able result. Prints nothing."""
+"""The work of tvm_eval.py, as functions from a request to a JSON-able result, without printing."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from needle_tvm.target.precision import FLOAT32
 from needle_tvm.text import error_line
 from needle_tvm.tune.status import Status
 
-PEERS = ("torch", "onnxruntime")  # the benchmarks know more
+PEERS = ("torch", "onnxruntime")  # the benchmarks have more peers
 
 
 @dataclass(frozen=True)
 class Request:
-    """A request to evaluate a model. `batch` None means the model's own, `threads` None every
+    """A request to evaluate a model. `batch` None means the model's own batch, `threads` None every
     available core, `dtype` None float32. Stage noopt always uses float32; `products` applies to
-    stage tuned only. With `ladder`, the rungs of `apps.ladder` take the place of `stages`."""
+    stage tuned only. With `ladder`, the rungs of `apps.ladder` replace `stages`."""
 
     model: str
     device: str = "cpu"
@@ -60,11 +60,11 @@ class Request:
 
     @property
     def searches(self) -> bool:
-        """Whether there is a budget for a search."""
+        """Whether the request has a budget for a search."""
         return bool(self.trials) or self.minutes is not None
 
     def rungs(self) -> list[Rung]:
-        """What to compile and time."""
+        """Return the stages or rungs to compile and time."""
         if self.ladder:
             return ladder.rungs(self.device, self.searches)
         return ladder.stages(self.stages)
@@ -72,7 +72,7 @@ class Request:
 
 @dataclass
 class Stage:
-    """One compiled stage and how it was made."""
+    """A compiled stage, its seconds to be ready, and whether it came from the cache."""
 
     executable: Any
     seconds: float
@@ -80,10 +80,10 @@ class Stage:
 
 
 def evaluate(request: Request, progress: Progress | None = None) -> dict[str, Any]:
-    """Compile or reload every stage, check parity, time everything; the result as JSON values.
+    """Compile or reload every stage, check parity, time everything; return JSON values.
 
-    Raises UsageError for arguments that cannot be met, EvaluationError if something fails. A parity
-    mismatch raises nothing; it is reported by `ok` false.
+    Raises UsageError for arguments that cannot be satisfied, EvaluationError if a later step fails.
+    A parity mismatch raises no error; the result then has `ok` false.
     """
     report = progress or (lambda done, total, text: None)
     subject = build_subject(request)
@@ -138,7 +138,7 @@ def evaluate(request: Request, progress: Progress | None = None) -> dict[str, An
 
 
 def build_subject(request: Request) -> Subject:
-    """The model with its weights and inputs. Raises UsageError, which names what does not fit."""
+    """Return the model with its weights and inputs. Raises UsageError that names a bad argument."""
     try:
         kind = models.find(request.model)
     except ValueError as error:
@@ -162,7 +162,7 @@ def build_subject(request: Request) -> Subject:
 
 
 def load_weights(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file. Raises UsageError if it cannot be read."""
+    """Return the arrays of a safetensors file. Raises UsageError if it cannot be read."""
     try:
         loaded = ndl.load(path)
     except (OSError, ValueError) as error:
@@ -177,7 +177,7 @@ def load_weights(path: Path) -> dict[str, np.ndarray]:
 def compile_stages(
     subject: Subject, request: Request, report: Progress | None = None
 ) -> dict[str, Stage]:
-    """Every requested stage or rung by name, compiled or reloaded from the cache."""
+    """Return every requested stage or rung by name, compiled or reloaded from the cache."""
     rungs = request.rungs()
 
     def step(number: int, rung: Rung, text: str | Status) -> None:
@@ -218,14 +218,14 @@ def compile_stages(
 
 
 def check_parity(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, dict[str, Any]]:
-    """The largest errors of each stage against the eager model in float64, as JSON values."""
+    """Return each stage's largest errors against the eager model in float64, as JSON values."""
     executables = {name: stage.executable for name, stage in compiled.items()}
     rungs = parity.ladder(subject.model, subject.tensors, executables)
     return {rung.stage: {k: _json_value(v) for k, v in asdict(rung).items()} for rung in rungs}
 
 
 def _json_value(value: Any) -> Any:
-    """A number as a JSON value. JSON has no infinity, so an unbounded error becomes null."""
+    """Return a number as a JSON value. JSON has no infinity, so an unbounded error becomes null."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -239,7 +239,7 @@ def time_side_by_side(
 ) -> dict[str, Any]:
     """Time every stage, the eager model and the peers in one contest, in seconds per call.
 
-    `allowed` is the allowed error of stages whose matmuls take narrow operands.
+    `allowed` maps stages whose matmuls take narrow operands to their allowed errors.
     """
 
     def step(done: int, total: int, text: str) -> None:
@@ -248,7 +248,8 @@ def time_side_by_side(
 
     with scratch_folder("needle-eval-") as folder:
         subject.save(folder)
-        # On a GPU a call of the program also copies, which PyTorch's, on tensors there, does not.
+        # On a GPU a call of the program also copies its inputs; PyTorch's call, on GPU tensors,
+        # does not.
         way = "program" if request.device == "cpu" else "artifact"
         contestants = [
             subject.eager(threads, request.device),
@@ -280,7 +281,7 @@ def time_side_by_side(
 
 
 def is_digits(name: str, subject: Subject) -> bool:
-    """Whether the model classifies 8x8 digits: 64 features in, 10 classes out."""
+    """Return whether the model classifies 8x8 digits: 64 features in, 10 classes out."""
     if name != "mlp" or subject.inputs[0].shape[1] != digits.FEATURES:
         return False
     head = subject.state.get("head.weight")
@@ -288,8 +289,8 @@ def is_digits(name: str, subject: Subject) -> bool:
 
 
 def digits_accuracy(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str, Any]:
-    """The test accuracy of the eager model and each stage, and whether all predict the same, except
-    stages whose matmuls take narrow operands."""
+    """Return the test accuracy of the eager model and of each stage, and whether all predict the
+    same; stages whose matmuls take narrow operands are left out of that comparison."""
     images, labels = digits.test_set()
     batch = len(subject.inputs[0])
     predictions = {EAGER: digits.predict(subject.model, images, batch)}
@@ -307,5 +308,5 @@ def digits_accuracy(subject: Subject, compiled: Mapping[str, Stage]) -> dict[str
 
 
 def is_narrow(executable: Any) -> bool:
-    """Whether an executable's matmuls take rounded operands."""
+    """Return whether an executable's matmuls take rounded operands."""
     return bool(executable.manifest["precision"] != FLOAT32)

@@ -1,6 +1,6 @@
 """The stages and the rungs that tvm_eval.py compiles a model through.
 
-A rung is the one before it and one step more. `needle_tvm.compile` makes all of them: a rung
+A rung has one step more than the rung before it. `needle_tvm.compile` makes all of them: a rung
 between two stages is the higher stage with the passes and rules of later steps disabled.
 """
 
@@ -16,8 +16,8 @@ EAGER_STEP = "needle's own kernels, op by op"
 
 @dataclass(frozen=True)
 class Rung:
-    """Code to compile and time: a stage, without the passes and rules in `disable`. `searches`
-    says whether a search, if one was asked for, is for it."""
+    """Code to compile and time: a stage without the passes and rules in `disable`. `searches` says
+    whether a requested search applies to this rung."""
 
     name: str
     stage: str
@@ -27,17 +27,17 @@ class Rung:
 
     @property
     def whole(self) -> bool:
-        """Whether it is the highest stage with nothing disabled."""
+        """Whether this rung is the highest stage with nothing disabled."""
         return self.stage == STAGES[-1] and not self.disable
 
 
 def stages(names: Sequence[str]) -> list[Rung]:
-    """Stages as they are, of which the last one searches."""
+    """Return a rung for each stage; a search applies to the last stage."""
     return [Rung(name, name, searches=name == STAGES[-1]) for name in names]
 
 
 def rungs(device: str, searches: bool) -> list[Rung]:
-    """The ladder on a device, from plain loops up; `searches` adds its last rung."""
+    """Return the rungs on a device, from plain loops up; `searches` adds a searched rung."""
     found = _on_gpu() if device == "cuda" else _on_cpu()
     if searches:
         found.append(Rung("searched", "tuned", "schedules that a search measured", searches=True))
@@ -60,7 +60,7 @@ def _on_cpu() -> list[Rung]:
 
 
 def _on_gpu() -> list[Rung]:
-    """The ladder on a GPU, which has no rung `merged`: each of its rungs is launched as one CUDA
+    """Return the rungs on a GPU. There is no rung `merged`: each rung is launched as one CUDA
     graph. A GPU runs no unscheduled code, so the rungs below `scheduled` have simpler schedules."""
     from needle_tvm.kernels import gpu  # imports TVM
 

@@ -1,7 +1,7 @@
 """An ONNX graph as a JAX function: the operators that PyTorch's exporter writes for our models.
 
-ONNX Runtime first computes what depends on weights and shapes alone, and folds batch norms into
-convolutions. Semantics: the ONNX operator reference, opset 17.
+ONNX Runtime first computes every value that depends on weights and shapes alone, and folds batch
+norms into convolutions. Semantics: the ONNX operator reference, opset 17.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Graph:
         ]
         unknown = sorted({node.op_type for node in graph.node} - set(OPERATORS))
         if unknown:
-            raise ValueError(f"{path}: no JAX for {', '.join(unknown)}")
+            raise ValueError(f"{path}: operators without JAX code here: {', '.join(unknown)}")
 
     def __call__(self, *arrays: Any) -> list[Any]:
         values: dict[str, Any] = {"": None, **self._constants}
@@ -51,7 +51,7 @@ class Graph:
 
 
 def _folded(path: str) -> Any:
-    """The graph of a file as ONNX Runtime's basic optimisations leave it, in standard operators."""
+    """Return a file's graph after ONNX Runtime's basic optimisations, in standard operators."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
     with tempfile.TemporaryDirectory() as folder:
@@ -133,7 +133,8 @@ def _lstm(
     layout: int = 0,
     direction: bytes = b"forward",
 ) -> Any:
-    """One direction. x (T, B, features); w (1, 4 h, features), r (1, 4 h, h): gates i, o, f, c."""
+    """Run an LSTM in one direction. x (T, B, features); w (1, 4 h, features), r (1, 4 h, h): gates
+    i, o, f, c."""
     bias = 0.0 if b is None else b[0, : 4 * hidden_size] + b[0, 4 * hidden_size :]
     zeros = jnp.zeros((x.shape[1], hidden_size), x.dtype)
     start = tuple(zeros if state is None else state[0] for state in (h, c))

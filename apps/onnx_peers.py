@@ -1,5 +1,5 @@
-"""Frameworks that run the ONNX file which PyTorch exports of a model, each set up for the lowest
-latency in float32 and called as its users call it, or `bound`.
+"""Frameworks that run the ONNX file of a model, exported by PyTorch. Each is set up for the lowest
+latency in float32 and called as its users call it, or with inputs and outputs `bound`.
 
 Each function is a factory of needle_tvm.process.timing; `onnx` is the file, `inputs` the saved
 inputs in the graph's order.
@@ -18,8 +18,9 @@ from needle_tvm.process.timing import Calls, load_arrays
 
 
 def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
-    """ONNX Runtime with all its graph optimisations, called by `run`. `bound`: inputs and outputs
-    are bound before, so that a call neither copies nor allocates."""
+    """Return a contestant: ONNX Runtime with all its graph optimisations, called by `run`. With
+    `bound`, inputs and outputs are bound beforehand, so that a call neither copies nor allocates.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -51,9 +52,9 @@ def onnxruntime(onnx: str, inputs: str, threads: int, bound: bool = False) -> Ca
 
 
 def openvino(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls:
-    """OpenVINO for latency, the compiled model called; without the precision hint it would compute
-    in bfloat16 if it can. `bound`: the first set of inputs is bound before, and results are not
-    copied."""
+    """Return a contestant: OpenVINO's compiled model, set up for latency. Without the precision
+    hint it would compute in bfloat16 where it can. With `bound`, the first set of inputs is bound
+    beforehand, and results are not copied."""
     import openvino as ov
 
     settings = {
@@ -90,8 +91,8 @@ def openvino(onnx: str, inputs: str, threads: int, bound: bool = False) -> Calls
 
 
 def jax(onnx: str, inputs: str, threads: int) -> Calls:
-    """jax.jit of the graph with its weights as constants, so that XLA may choose their layout,
-    called with JAX's own arrays."""
+    """Return a contestant: jax.jit of the graph, called with JAX's own arrays. Its weights are
+    constants, so that XLA may choose their layout."""
     hold_to(threads)
     import jax as framework
 
@@ -108,7 +109,8 @@ def jax(onnx: str, inputs: str, threads: int) -> Calls:
 
 
 def tinygrad(onnx: str, inputs: str, threads: int) -> Calls:
-    """tinygrad's ONNX front end under TinyJit; the peer's environment sets BEAM (kernel search)."""
+    """Return a contestant: tinygrad's ONNX front end under TinyJit. The environment variable BEAM
+    sets its kernel search."""
     hold_to(threads)
     from tinygrad import Tensor, TinyJit
     from tinygrad.nn.onnx import OnnxRunner
@@ -140,7 +142,7 @@ def tinygrad(onnx: str, inputs: str, threads: int) -> Calls:
 
 
 def hold_to(threads: int) -> None:
-    """Restrict this process to `threads` processors, for libraries that start a thread on each and
-    have no other setting."""
+    """Restrict this process to `threads` processors, for a library that starts a thread on each
+    processor and has no other setting."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, cores[:threads])

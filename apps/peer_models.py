@@ -10,7 +10,7 @@ from torch import nn
 
 State = Mapping[str, np.ndarray]
 
-# numbers that the weights do not show
+# Numbers that the shapes of the weights do not show.
 _STRIDES = {7: 4, 3: 2}
 _RESIDUAL = "fn.modules"
 _HEADS = 8
@@ -21,7 +21,8 @@ def _tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.Parameter:
-    """A parameter of the array at `name`, its axes permuted; without `axes` a bias is made 1-d.
+    """Return a parameter from the array at `name`, its axes permuted; without `axes` a bias is made
+    1-d.
 
     The parameter records its origin for `as_state`.
     """
@@ -37,7 +38,7 @@ def learned(state: State, name: str, axes: tuple[int, ...] | None = None) -> nn.
 
 
 def as_state(model: nn.Module, of: Callable[[nn.Parameter], torch.Tensor]) -> dict[str, np.ndarray]:
-    """`of` each parameter (its gradient, say) with needle's names and layout."""
+    """Return `of` each parameter (its gradient, say) with needle's names and layout."""
     found = {}
     for parameter in model.parameters():
         name, axes, shape = parameter.origin
@@ -48,7 +49,7 @@ def as_state(model: nn.Module, of: Callable[[nn.Parameter], torch.Tensor]) -> di
 
 
 def linear(state: State, name: str) -> nn.Linear:
-    """needle's Linear at `name`: weight (in, out), bias (1, out) or none."""
+    """Return needle's Linear at `name`: weight (in, out), bias (1, out) or none."""
     bias = f"{name}.bias" in state
     layer = nn.Linear(*state[f"{name}.weight"].shape, bias=bias)
     layer.weight = learned(state, f"{name}.weight", (1, 0))
@@ -58,7 +59,7 @@ def linear(state: State, name: str) -> nn.Linear:
 
 
 def mlp(state: State) -> nn.Module:
-    """The model of models/mlp.py, with as many layers as there are weights."""
+    """Return the model of models/mlp.py, with as many layers as there are weights."""
     modules: list[nn.Module] = []
     for name in state:
         if name.endswith(".weight"):
@@ -68,8 +69,8 @@ def mlp(state: State) -> nn.Module:
 
 
 def convolution(state: State, name: str, stride: int = 1) -> nn.Conv2d:
-    """needle's Conv at `name`: weight (k, k, in / groups, out), padded by k // 2. If the weight has
-    one input channel, there are as many groups as outputs."""
+    """Return needle's Conv at `name`: weight (k, k, in / groups, out), padded by k // 2. If the
+    weight has one input channel, there are as many groups as outputs."""
     size, _, inputs, outputs = state[f"{name}.weight"].shape
     groups = outputs if inputs == 1 else 1
     bias = f"{name}.bias" in state
@@ -83,7 +84,7 @@ def convolution(state: State, name: str, stride: int = 1) -> nn.Conv2d:
 
 
 def convnet(state: State, strides: Sequence[int] = (1, 1, 1, 1)) -> nn.Module:
-    """The model of models/convnet.py."""
+    """Return the model of models/convnet.py."""
     modules: list[nn.Module] = []
     for number, stride in enumerate(strides):
         modules += [convolution(state, f"convs.{number}", stride), nn.ReLU()]
@@ -105,7 +106,7 @@ class Tiny(nn.Module):
 
 
 def batch_norm(state: State, name: str) -> nn.BatchNorm2d:
-    """needle's BatchNorm2d at `name`."""
+    """Return needle's BatchNorm2d at `name`."""
     norm = nn.BatchNorm2d(state[f"{name}.weight"].size)
     norm.weight, norm.bias = (learned(state, f"{name}.{key}") for key in ("weight", "bias"))
     norm.running_mean, norm.running_var = (
@@ -115,14 +116,14 @@ def batch_norm(state: State, name: str) -> nn.BatchNorm2d:
 
 
 def conv_norm(state: State, name: str, stride: int) -> nn.Sequential:
-    """The Conv and the BatchNorm2d of the module at `name`."""
+    """Return the Conv and the BatchNorm2d of the module at `name`."""
     return nn.Sequential(
         convolution(state, f"{name}.conv", stride), batch_norm(state, f"{name}.norm")
     )
 
 
 def conv_bn(state: State, name: str) -> nn.Sequential:
-    """ResNet9's ConvBN at `name`; its stride follows from its shape and position."""
+    """Return ResNet9's ConvBN at `name`; its stride follows from its shape and position."""
     size = state[f"{name}.conv.weight"].shape[0]
     stride = 1 if _RESIDUAL in name else _STRIDES[size]
     return nn.Sequential(*conv_norm(state, name, stride), nn.ReLU())
@@ -140,7 +141,7 @@ class Residual(nn.Module):
 
 
 def resnet9(state: State) -> nn.Module:
-    """The model of models/resnet.py."""
+    """Return the model of models/resnet.py."""
     at = "model.modules"
 
     def around(number: int) -> Residual:
@@ -211,7 +212,7 @@ class MobileNet(nn.Module):
 
 
 def layer_norm(state: State, name: str) -> nn.LayerNorm:
-    """needle's LayerNorm1d at `name`."""
+    """Return needle's LayerNorm1d at `name`."""
     norm = nn.LayerNorm(state[f"{name}.weight"].size)
     norm.weight, norm.bias = (learned(state, f"{name}.{key}") for key in ("weight", "bias"))
     return norm
@@ -295,13 +296,13 @@ class EncoderLayer(nn.Module):
 
 
 def bert(state: State, heads: int = 12) -> nn.Module:
-    """The model of models/bert.py."""
+    """Return the model of models/bert.py."""
     count = sum(name.endswith("attention_norm.weight") for name in state)
     return nn.Sequential(*(EncoderLayer(state, f"modules.{i}", heads) for i in range(count)))
 
 
 def lstm_layers(state: State, name: str) -> nn.LSTM:
-    """needle's LSTM whose cells are at `name`."""
+    """Return needle's LSTM with its cells at `name`."""
     count = sum(key.startswith(name) and key.endswith(".W_ih") for key in state)
     inputs = state[f"{name}.0.W_ih"].shape[0]
     layers = nn.LSTM(inputs, state[f"{name}.0.W_hh"].shape[0], count)
@@ -341,7 +342,7 @@ class LanguageModel(nn.Module):
 
 
 class Matmul(nn.Module):
-    """a @ b, of no weights."""
+    """The product a @ b; it has no weights."""
 
     def __init__(self, state: State) -> None:
         super().__init__()
@@ -351,7 +352,7 @@ class Matmul(nn.Module):
 
 
 class Sdpa(nn.Module):
-    """PyTorch's own attention, of no weights."""
+    """PyTorch's own attention; it has no weights."""
 
     def __init__(self, state: State) -> None:
         super().__init__()

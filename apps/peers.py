@@ -1,7 +1,7 @@
-"""Other frameworks that run the same model, and what each of them needs.
+"""Other frameworks that run the same model, and the packages and options that each needs.
 
-Each is a contestant of needle_tvm.process.timing in a process of its own, with the same weights and
-inputs as ours. `PEERS` describes each under the key that selects it.
+Each peer is a contestant of needle_tvm.process.timing in its own process, with the same weights and
+inputs as ours. `PEERS` describes each peer under the key that selects it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _EXPORT_SECONDS = 300.0
 class Peer:
     """One way to run a model.
 
-    `factory` is one of needle_tvm.process.timing; those of onnx_peers.py get an ONNX file, the
-    others the arguments of torch_peers.load. `modules` and `programs` must be installed. A peer
-    with `images` takes only models with inputs of four axes, one with `gpu` also runs on a GPU,
-    `without` names twins that it cannot run; one with `slow` takes so long to compile or to run
-    that it runs only on request. The factory of one that `binds` takes `bound`.
+    `factory` is a factory of needle_tvm.process.timing. Factories in onnx_peers.py get an ONNX
+    file, the others the arguments of torch_peers.load. `modules` and `programs` must be installed.
+    With `images` the peer takes only models with inputs of four axes; with `gpu` it also runs on a
+    GPU; `without` names twins that it cannot run. A `slow` peer takes so long to compile or to run
+    that it runs only on request. If the peer `binds`, its factory takes `bound`.
     """
 
     name: str
@@ -125,15 +125,16 @@ def contestants(
     code: bool = False,
     axes: Mapping[int, str] | None = None,
 ) -> list[Contestant]:
-    """The installed peers among `names` of a model with a twin, and those that read ONNX of one in
-    an ONNX file; none for a user's own model. With `code` those that can come a second time, with
-    inputs and outputs bound before.
+    """Return the installed peers among `names` that can run the model; for a user's own model,
+    none. With `code`, also a second contestant for each peer that can bind inputs and outputs
+    beforehand.
 
-    `options` are those of its factory in needle; `images` says that an input has four axes;
-    `device` is PyTorch's name of the device, `precision` PyTorch's precision (a key of
-    torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one; `axes` of its only input have
-    no fixed size there, but these names. Raises needle_tvm's
-    ChildError if PyTorch cannot.
+    A model with a twin runs in PyTorch and in peers that read its ONNX file; a model from an ONNX
+    file runs in the latter alone. `options` are the options of the model's factory in needle;
+    `images` says that an input has four axes; `device` is PyTorch's name of the device, `precision`
+    PyTorch's precision (a key of torch_peers.PRECISIONS). Writes the ONNX file if a peer reads one;
+    there `axes` of the only input have these names and no fixed size. Raises needle_tvm's
+    ChildError if PyTorch cannot write it.
     """
     if model.onnx and device == "cpu":
         return readers(names, model.onnx, files.inputs, threads, code)
@@ -167,8 +168,8 @@ def contestants(
 def readers(
     names: Collection[str], onnx: str, inputs: str, threads: int, code: bool = False
 ) -> list[Contestant]:
-    """The installed peers among `names` that read the ONNX file `onnx`, as `contestants` gives
-    them."""
+    """Return the installed peers among `names` that read the ONNX file `onnx`, as contestants; with
+    `code` also bound ones."""
     read = {"inputs": inputs, "threads": threads, "onnx": onnx}
     found = [PEERS[name] for name in PEERS if name in names and PEERS[name].reads_onnx]
     return _each([(peer, read) for peer in found if not peer.missing], threads, code)
@@ -177,7 +178,7 @@ def readers(
 def _each(
     chosen: Sequence[tuple[Peer, Mapping[str, Any]]], threads: int, code: bool
 ) -> list[Contestant]:
-    """Peers with what their factories take; with `code` also those that can be bound."""
+    """Return contestants of peers with their factories' arguments; with `code` also bound ones."""
     return [
         contestant(peer, given, threads, bound)
         for bound in ((False, True) if code else (False,))
@@ -187,7 +188,7 @@ def _each(
 
 
 def contestant(peer: Peer, given: Mapping[str, Any], threads: int, bound: bool) -> Contestant:
-    """A peer whose factory takes the keywords `given`, as its users call it or `bound`."""
+    """Return a peer's contestant, as users call it or `bound`; its factory takes `given`."""
     return Contestant(
         peer.name + CODE if bound else peer.name,
         peer.factory,
@@ -198,8 +199,8 @@ def contestant(peer: Peer, given: Mapping[str, Any], threads: int, bound: bool) 
 
 
 def write_onnx(load: Mapping[str, Any], path: Path, axes: Mapping[int, str] | None = None) -> str:
-    """Write the ONNX file of a model that `torch_peers.load` takes, in a process of its own. `axes`
-    of its only input are dynamic and have these names."""
+    """Write the ONNX file of a model that `torch_peers.load` takes, in a separate process. `axes`
+    of the model's only input are dynamic and have these names."""
     with Child(
         "the export to ONNX",
         "apps.torch_peers:export_onnx",
@@ -212,8 +213,8 @@ def write_onnx(load: Mapping[str, Any], path: Path, axes: Mapping[int, str] | No
 
 
 def missing(names: Collection[str] = QUICK, model: Model | None = None) -> dict[str, list[str]]:
-    """Peers among `names`, of those that run `model` if it is given, that cannot run here, with
-    what they lack."""
+    """Return, for each peer among `names` that cannot run here, the missing modules and programs;
+    with `model`, only for peers that could run that model."""
     lacking = [peer for key, peer in PEERS.items() if key in names and peer.missing]
     if model is not None and not model.twin:
         lacking = [peer for peer in lacking if model.onnx and peer.reads_onnx]

@@ -26,12 +26,12 @@ _COLOURS = {"eager": "#7a7a7a", "stage": "#1f6fb4", "peer": "#d98324"}
 
 
 def ratio(spread: Mapping[str, float]) -> str:
-    """A ratio's median and, in brackets, its quartiles."""
+    """Return a ratio's median and, in brackets, its quartiles."""
     return quartiles(spread["median"], spread["lower"], spread["upper"])
 
 
 def compared(spread: Mapping[str, float]) -> str:
-    """A ratio of times as a person says it."""
+    """Return a ratio of times in words."""
     return comparison(spread["median"], spread["lower"], spread["upper"])
 
 
@@ -93,7 +93,7 @@ def print_table(result: Mapping[str, Any], console: Console) -> None:
         console.print("MISMATCH: the stages do not all predict the same digits", highlight=False)
 
 
-_Entry = Mapping[str, Any] | None  # of a stage or a contestant in the result, if it has one
+_Entry = Mapping[str, Any] | None  # a stage's or a contestant's entry in the result, if it has one
 
 
 def _largest(stages: Iterable[Mapping[str, Any]]) -> str:
@@ -101,7 +101,7 @@ def _largest(stages: Iterable[Mapping[str, Any]]) -> str:
     return "unbounded" if None in errors else f"{max(errors):.1e}"
 
 
-# Cells by heading: of stages what is known of the stage, of contestants what was timed.
+# Cells by heading: _OF_STAGE reads a stage's entry, _OF_TIMES a contestant's times.
 _OF_STAGE: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "ready in": lambda s: duration(s["seconds_to_ready"]) + ("*" if s["from_cache"] else " "),
     "error": lambda stage: _largest([stage]),
@@ -122,12 +122,12 @@ def _cell(heading: str, stage: _Entry, entry: _Entry) -> str:
 
 
 def _compared(ratio: Mapping[str, float] | None) -> str:
-    """A ratio of times; nothing for eager's to itself."""
+    """Return a ratio of times as text; empty for the ratio of eager to itself."""
     return "" if ratio is None or set(ratio.values()) == {1.0} else compared(ratio)
 
 
 def to_json(result: Mapping[str, Any]) -> str:
-    """One JSON object, ending in a newline. Raises ValueError for a NaN or infinity in it."""
+    """Return one JSON object with a newline at its end. Raises ValueError for a NaN or infinity."""
     return json.dumps(result, indent=2, allow_nan=False) + "\n"
 
 

@@ -22,8 +22,8 @@ from needle_tvm.process.timing import Contestant, save_arrays
 @dataclass
 class Subject:
     """A model in eval mode and its example inputs. `options` are the keywords of its factory;
-    `folder` has its weights and inputs once `save` was called, and takes further files. Matmuls and
-    convolutions of PyTorch are rounded to `precision`."""
+    `folder` has its weights and inputs after `save`, and takes further files. PyTorch rounds
+    operands of matmuls and convolutions to `precision`."""
 
     kind: Model
     options: Mapping[str, Any]
@@ -57,8 +57,7 @@ class Subject:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """Keywords of `apps.contestants.load_needle`, which makes the same model in another
-        process."""
+        """Keywords for `apps.contestants.load_needle` to load the same model in another process."""
         return {
             "factory": self.kind.factory,
             "options": dict(self.options),
@@ -71,12 +70,12 @@ class Subject:
         return needle_tvm.compile(self.model, *self.tensors, threads=threads, **search)
 
     def to_compile(self, name: str, **options: Any) -> dict[str, Any]:
-        """A setup of `bench.compiling.serve` that compiles the model with these options."""
+        """Return a setup of `bench.compiling.serve` that compiles the model with these options."""
         path = str(self.folder / name.replace(" ", "-"))
         return {"recipe": self.recipe, "options": options, "path": path}
 
     def exact(self) -> list[np.ndarray]:
-        """The model's outputs in float64 for each set of inputs, op by op on the NumPy device."""
+        """Return the float64 outputs for each set of inputs, op by op on the NumPy device."""
         graph = trace(self.model, *self.tensors)
         found = []
         for arrays in fresh(self.inputs):
@@ -85,14 +84,14 @@ class Subject:
         return found
 
     def eager(self, threads: int, device: str = "cpu") -> Contestant:
-        """The model on one of needle's own devices, nothing compiled."""
+        """Return the eager model, on one of needle's own devices, as a contestant."""
         kwargs = {**self.recipe, "device": device}
         return Contestant(EAGER, "apps.contestants:eager", kwargs, threads=threads)
 
     def called(self, name: str, threads: int, **search: Any) -> Contestant:
-        """The compiled model as its users call it, with Tensors.
+        """Return the compiled model as a contestant that is called with Tensors, as users do.
 
-        It is compiled here, and its process gets it from needle_tvm's cache.
+        It is compiled here; the contestant's process loads it from needle_tvm's cache.
         """
         self.compile(threads, **search)
         kwargs = {**self.recipe, "choices": {"threads": threads, **search}}
@@ -101,33 +100,33 @@ class Subject:
     def compiled(
         self, name: str, executable: Any, threads: int, way: str = "artifact"
     ) -> Contestant:
-        """An executable as a contestant, exported to an artifact of its own (see `exported`)."""
+        """Return an executable as a contestant, exported to its own artifact (see `exported`)."""
         path = self.folder / f"artifact-{len(list(self.folder.iterdir()))}"
         return self.exported(name, executable.export(path), threads, way)
 
     def loaded(self, name: str, path: Path | str) -> Contestant:
-        """The code at `path` on a GPU, as users of `needle_tvm.load` call it: with Tensors there.
-        It gets this subject's weights."""
+        """Return the GPU code at `path` as a contestant, called with Tensors on the GPU like the
+        result of `needle_tvm.load`. The code gets this subject's weights."""
         kwargs = {"path": str(path), "weights": self.files.weights, "inputs": self.files.inputs}
         return Contestant(name, "apps.contestants:loaded", kwargs)
 
     def exported(
         self, name: str, path: Path | str, threads: int, way: str = "artifact"
     ) -> Contestant:
-        """The artifact at `path` as a contestant: its code alone or, the `way` "program", as users
-        of the runtime call it."""
+        """Return the artifact at `path` as a contestant: its code alone, or with `way` "program"
+        called as users of the runtime call it."""
         kwargs = {"path": str(path), "inputs": self.files.inputs}
         return Contestant(name, f"apps.contestants:{way}", kwargs, threads=threads)
 
     def ways(self, name: str, threads: int, **search: Any) -> list[Contestant]:
-        """The compiled model called with Tensors, through the runtime with arrays, and its code."""
+        """Return three contestants: the model called with Tensors, by the runtime, and its code."""
         code = self.compiled(name + CODE, self.compile(threads, **search), threads)
         runtime = self.exported(name + RUNTIME, code.kwargs["path"], threads, "program")
         return [self.called(name, threads, **search), runtime, code]
 
     def peers(self, names: Collection[str], threads: int, **more: Any) -> list[Contestant]:
-        """The peers among `names` (keys of apps/peers.py) that are installed and can run this
-        model; `more` may have their `device`, or `code`."""
+        """Return the peers among `names` (keys of apps/peers.py) that are installed and can run
+        this model; `more` may have their `device`, or `code`."""
         return peers.contestants(
             self.kind,
             self.files,

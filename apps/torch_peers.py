@@ -39,13 +39,14 @@ def load(
     device: str = "cpu",
     precision: str = "float32",
 ) -> tuple[Any, list[list[Any]]]:
-    """A model of peer_models.py with the saved weights, and the saved inputs as `contestants.fresh`
-    sets of tensors.
+    """Return a model of peer_models.py with the saved weights, and the saved inputs as
+    `contestants.fresh` sets of tensors.
 
-    `options` are those of needle's factory; the twin gets those that the weights do not determine.
-    `channels_last` is the memory layout of weights and inputs of four axes. `precision` is a key of
-    PRECISIONS: ValueError for another. On a GPU float32 is float32 (by default PyTorch would
-    convolve in TF32), and cuDNN benchmarks its algorithms, as is best for fixed shapes.
+    `options` are those of needle's factory; the twin gets the options that the weights do not
+    determine. `channels_last` sets the memory layout of weights and inputs of four axes.
+    `precision` is a key of PRECISIONS; any other raises ValueError. On a GPU, float32 means float32
+    (by default PyTorch would convolve in TF32), and cuDNN benchmarks its algorithms, as is best for
+    fixed shapes.
     """
     if precision not in PRECISIONS:
         raise ValueError(f"precision {precision!r}: must be one of {', '.join(PRECISIONS)}")
@@ -75,7 +76,7 @@ def load(
 def forward(
     compiled: bool = False, frozen: bool = True, mode: str = "max-autotune", **kwargs: Any
 ) -> Calls | ClockedCalls:
-    """PyTorch in inference mode, see `called`. `kwargs` are those of `load`."""
+    """Return a contestant: PyTorch in inference mode (see `called`). `kwargs` go to `load`."""
     net, sets = load(**kwargs)
     return called(net.eval(), [(given, {}) for given in sets], _arrays, compiled, frozen, mode)
 
@@ -88,13 +89,14 @@ def called(
     frozen: bool = True,
     mode: str = "max-autotune",
 ) -> Calls | ClockedCalls:
-    """A module in inference mode, called with its arguments and keyword arguments of each set.
-    `compiled`: through torch.compile in a `mode` ("max-autotune" uses CUDA graphs on a GPU);
-    `frozen`: with weights as constants that may be packed. `read` makes arrays of results."""
+    """Return a contestant that calls a module in inference mode on each set of arguments and
+    keyword arguments. With `compiled`, through torch.compile in a `mode` ("max-autotune" uses CUDA
+    graphs on a GPU); with `frozen`, the weights are constants that may be packed. `read` turns
+    results into arrays."""
     if compiled:
         torch._inductor.config.freezing = frozen
         net = torch.compile(net, mode=mode)
-    # Freezing needs no_grad: it does not change graphs in inference mode.
+    # Freezing needs no_grad: in inference mode it has no effect on graphs.
     without_tape = torch.no_grad if compiled and frozen else torch.inference_mode
 
     def call(given: tuple[Sequence[Any], Mapping[str, Any]]) -> Any:
@@ -114,7 +116,7 @@ def _arrays(found: Any) -> list[np.ndarray]:
 
 
 def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
-    """Like `training` of contestants.py, in PyTorch with the fused optimizer."""
+    """Return a contestant: `training` of contestants.py in PyTorch, with the fused optimizer."""
     net, (tensors, *_) = load(**kwargs)
     net.train()
     before = {name: value.clone() for name, value in net.state_dict().items()}
@@ -157,8 +159,8 @@ def training(labels: str, **kwargs: Any) -> Calls | ClockedCalls:
 
 
 def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service that writes the ONNX file `path` of the model loaded from the rest of `setup`, with
-    `axes` of its only input, if there are any, dynamic and named."""
+    """A service that writes an ONNX file to `path`. The rest of `setup` loads the model; `axes` of
+    its only input, if there are any, are dynamic and named."""
     path, axes = setup.pop("path"), setup.pop("axes", None)
     dynamic: dict[str, Any] = {}
     if axes:
@@ -169,17 +171,17 @@ def export_onnx(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict
 
 
 def to_onnx(module: Any, tensors: Sequence[Any], path: Path | str, **options: Any) -> str:
-    """Write a module as an ONNX file with more options of torch.onnx.export; return its path."""
+    """Write a module as an ONNX file with further options of torch.onnx.export; return its path."""
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")  # about shapes taken for constants, which they are
+        warnings.simplefilter("ignore")  # shapes are constants, as intended
         options = {"dynamo": False, "opset_version": 17, **options}
         torch.onnx.export(module, tuple(tensors), str(path), **options)
     return str(path)
 
 
 def stock_tvm(**kwargs: Any) -> Calls:
-    """Stock TVM: torch.export, its front end and its own pipeline without a search. For a CPU it
-    has no schedules without a search."""
+    """Return a contestant: stock TVM with torch.export, its front end and its own pipeline without
+    a search. For a CPU it has no schedules without a search."""
     from tvm.relax.frontend.torch import from_exported_program
 
     from needle_tvm._tvm.names import relax, tvm

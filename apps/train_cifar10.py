@@ -1,4 +1,4 @@
-"""Train ResNet9 on CIFAR-10; the weights go to safetensors."""
+"""Train ResNet9 on CIFAR-10; write the weights as safetensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEST_BATCH = 500
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="train_cifar10.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "data", type=Path, help="folder with CIFAR-10's files, of the Python or binary version"
+        "data", type=Path, help="folder with CIFAR-10's files, in the Python or the binary version"
     )
     parser.add_argument(
         "--workers",
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Cifar10(training.Task):
-    """ResNet9 trained by Adam on randomly shifted and flipped images."""
+    """ResNet9 trained with Adam on randomly shifted and flipped images."""
 
     warmup = 0.1
 

@@ -1,4 +1,4 @@
-"""Train an MLP or a small ResNet on scikit-learn's 8x8 digits; the weights go to safetensors."""
+"""Train an MLP or a small ResNet on scikit-learn's 8x8 digits; write the weights as safetensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SHIFT = 1  # the ResNet's images are shifted by up to this many pixels
 def make_parser() -> argparse.ArgumentParser:
     parser = cli.Parser(prog="train_digits.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
-        "--model", choices=tuple(EPOCHS), default="mlp", help="what is trained (%(default)s)"
+        "--model", choices=tuple(EPOCHS), default="mlp", help="model to train (%(default)s)"
     )
     training.add_arguments(parser, epochs=None, batch=None, out="out/digits.safetensors")
     return parser
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Digits(training.Task):
-    """An MLP, or a ResNet on randomly shifted images, trained by Adam."""
+    """An MLP, or a ResNet on randomly shifted images, trained with Adam."""
 
     def __init__(self, options: argparse.Namespace, device: Any) -> None:
         import needle as ndl

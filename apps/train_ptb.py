@@ -1,4 +1,4 @@
-"""Train a language model, LSTM or Transformer, on the Penn Treebank's text files."""
+"""Train a language model, LSTM or Transformer, on the text files of the Penn Treebank."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--model",
         choices=tuple(LEARNING_RATE),
         default="lstm",
-        help="what is trained (%(default)s)",
+        help="model to train (%(default)s)",
     )
     add("--size", type=cli.positive, default=200, metavar="N", help="hidden size (%(default)s)")
     add("--layers", type=cli.positive, default=2, metavar="N", help="layers (%(default)s)")
-    add("--length", type=cli.positive, default=35, metavar="N", help="words a step (%(default)s)")
-    add("--lines", type=cli.positive, metavar="N", help="lines of each file (all)")
+    add("--length", type=cli.positive, default=35, metavar="N", help="words per step (%(default)s)")
+    add("--lines", type=cli.positive, metavar="N", help="lines to read from each file (all)")
     training.add_arguments(parser, epochs=6, batch=20, out="out/ptb.safetensors")
     return parser
 
@@ -48,13 +48,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class TextLoader:
-    """Iterates over the result of batchify in steps of `length` rows."""
+    """A loader that iterates over the result of batchify in steps of `length` rows."""
 
     def __init__(self, batches: Any, length: int, device: Any) -> None:
         self.batches = batches
         self.length = length
         self.device = device
-        self.next = 0  # the next step; at the end it starts over
+        self.next = 0  # the next step; after the last step it is 0 again
 
     def __len__(self) -> int:
         return -(-(len(self.batches) - 1) // self.length)
@@ -69,19 +69,19 @@ class TextLoader:
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as JSON values."""
+        """Return the position, as JSON values."""
         return {"next": self.next}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Continue from a saved position. ValueError for one that does not exist."""
+        """Continue from a saved position. Raises ValueError if it does not exist."""
         position = as_int(values["next"])
         if not 0 <= position <= len(self):
-            raise ValueError(f"step {position} of {len(self)}")
+            raise ValueError(f"position {position} must be from 0 to {len(self)}")
         self.next = position
 
 
 class PennTreebank(training.Task):
-    """A language model trained by Adam. An LSTM's state carries over from step to step."""
+    """A language model trained with Adam. An LSTM's state carries over from step to step."""
 
     max_norm = MAX_NORM
     warmup = 0.05

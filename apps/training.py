@@ -1,7 +1,7 @@
 """The training loop of the train_*.py scripts: steps, log, checkpoints, resuming.
 
-A resumed run ends with the same weights, bit for bit, as one that was never interrupted: every
-number that a step depends on is in the checkpoint, and the learning rate is a function of the step.
+A resumed run ends with the same weights, bit for bit, as a run that was never interrupted: the
+checkpoint has every number that a step depends on, and the learning rate is a function of the step.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from needle_tvm.target import host
 from needle_tvm.text import error_line
 
 CHECKPOINT = ".checkpoint.safetensors"
-_QUIET_SECONDS = 5.0  # between progress lines within an epoch
+_QUIET_SECONDS = 5.0  # least time between progress lines within an epoch
 
 
 class Task:
@@ -46,14 +46,14 @@ class Task:
     carried: dict[str, Any]
 
     def loss(self, batch: Any) -> Any:
-        """The loss of one batch, a 0-d Tensor."""
+        """Return the loss of one batch, a 0-d Tensor."""
         raise NotImplementedError
 
     def begin_epoch(self) -> None:
-        """A hook called before the first batch of an epoch."""
+        """Prepare an epoch; called before the first batch of an epoch."""
 
     def evaluate(self) -> dict[str, float]:
-        """Test metrics by name; the model is in eval mode."""
+        """Return test metrics by name; the model is in eval mode."""
         raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ class Progress:
     settings: dict[str, Any]
     step: int = 0
     epoch: int = 0  # whole epochs done
-    loss_sum: float = 0.0  # of this epoch so far
+    loss_sum: float = 0.0  # sum over this epoch so far
     loss_count: int = 0
     seconds: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
@@ -73,32 +73,32 @@ class Progress:
 def add_arguments(
     parser: argparse.ArgumentParser, epochs: int | None, batch: int | None, out: str
 ) -> None:
-    """Add the options of all training scripts. `epochs`, `batch` None: the script decides."""
+    """Add the options of all training scripts. With `epochs` or `batch` None the script decides."""
     add = parser.add_argument
 
     def default(value: int | None) -> str:
         return "(by model)" if value is None else "(%(default)s)"
 
-    passes, samples = f"passes {default(epochs)}", f"samples a step {default(batch)}"
+    passes, samples = f"passes {default(epochs)}", f"samples per step {default(batch)}"
     add("--epochs", type=cli.positive, default=epochs, metavar="N", help=passes)
     add("--batch", type=cli.positive, default=batch, metavar="N", help=samples)
-    add("--seed", type=cli.natural, default=0, metavar="N", help="weights, order (%(default)s)")
+    add("--seed", type=cli.natural, default=0, metavar="N", help="random seed (%(default)s)")
     add(
         "--out",
         type=Path,
         default=Path(out),
         metavar="FILE",
-        help="where the weights go; log and checkpoint stand beside it (%(default)s)",
+        help="file for the weights; log and checkpoint go beside it (%(default)s)",
     )
     add(
         "--device",
         choices=("cpu", "cpu_numpy", "cuda"),
         default="cpu",
-        help="where it trains (%(default)s)",
+        help="device to train on (%(default)s)",
     )
-    add("--resume", action="store_true", help="go on from the checkpoint beside --out")
-    add("--stop-after", type=cli.positive, metavar="N", help="leave off after N steps")
-    add("--checkpoint-every", type=cli.positive, metavar="N", help="steps (once an epoch)")
+    add("--resume", action="store_true", help="continue from the checkpoint beside --out")
+    add("--stop-after", type=cli.positive, metavar="N", help="stop after N steps")
+    add("--checkpoint-every", type=cli.positive, metavar="N", help="every N steps (each epoch)")
     add("-q", "--quiet", action="store_true", help="print errors only")
 
 
@@ -107,8 +107,8 @@ def main(
     options: argparse.Namespace,
     make_task: Callable[[argparse.Namespace, Any], Task],
 ) -> int:
-    """Train what `make_task` makes of the options and the device, save it, and report its metrics
-    on the test set. Returns the exit code of the program."""
+    """Train the task that `make_task` makes from the options and the device, save it, and report
+    its metrics on the test set. Returns the exit code of the program."""
 
     def run() -> int:
         cli.check_writable(options.out)
@@ -125,12 +125,12 @@ def main(
 
 
 def beside(out: Path, ending: str) -> Path:
-    """The checkpoint or the log of a run whose weights go to `out`."""
+    """Return the path of the checkpoint or the log of a run whose weights go to `out`."""
     return out.with_name(f"{out.stem}{ending}")
 
 
 def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
-    """A linear rise over a share `warmup` of the steps, then half a cosine down towards 0."""
+    """Return a rate: a linear rise over a share `warmup` of the steps, then half a cosine to 0."""
     rise = warmup * steps
     if step < rise:
         return base * (step + 1) / (rise + 1)
@@ -138,17 +138,17 @@ def learning_rate(base: float, step: int, steps: int, warmup: float) -> float:
 
 
 def train(task: Task, options: argparse.Namespace, report: cli.Progress) -> Progress:
-    """Train to the end or until stopped; in either case a checkpoint is written.
+    """Train to the end or until stopped, and write a checkpoint in either case.
 
-    Raises UsageError if there is nothing to resume or the run has other settings; on Ctrl-C or
-    SIGTERM, KeyboardInterrupt or SystemExit once the step is done.
+    Raises UsageError if there is no checkpoint to resume or its run has other settings; after
+    Ctrl-C or SIGTERM, raises KeyboardInterrupt or SystemExit when the current step has ended.
     """
     settings, path = {**task.settings, "epochs": options.epochs}, beside(options.out, CHECKPOINT)
     progress = _resumed(task, path, settings) if options.resume else Progress(settings)
     base = settings["lr"]
     per_epoch = len(task.loader)
     if per_epoch == 0:
-        raise UsageError("there are too few samples for a single batch")
+        raise UsageError("there are too few samples for one batch: choose a smaller --batch")
     steps = per_epoch * options.epochs
     last = steps if options.stop_after is None else min(steps, progress.step + options.stop_after)
     begun = time.perf_counter() - progress.seconds
@@ -239,7 +239,7 @@ def _resumed(task: Task, path: Path, settings: Mapping[str, Any]) -> Progress:
         for name in {**before, **settings}:
             if before.get(name) != settings.get(name):
                 raise UsageError(
-                    f"--resume: {name} is {settings.get(name)!r}, but {path} was begun "
+                    f"--resume: {name} is {settings.get(name)!r}, but the run of {path} was begun "
                     f"with {before.get(name)!r}"
                 )
         task.carried = _parts(task).load(path, task.device)["carried"]
@@ -251,7 +251,7 @@ def _resumed(task: Task, path: Path, settings: Mapping[str, Any]) -> Progress:
 
 
 class _Log:
-    """A log of JSON lines. Resuming first removes the lines written after the checkpoint."""
+    """A log of JSON lines. A resumed run first removes lines written after the checkpoint."""
 
     def __init__(self, path: Path, progress: Progress) -> None:
         self._path = path
@@ -281,9 +281,9 @@ class _Log:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[list[BaseException]]:
-    """Context that records Ctrl-C and SIGTERM instead of raising, so that every step is finished.
+    """Record Ctrl-C and SIGTERM instead of raising them, so that every step is finished.
 
-    The list gets the exception to raise later. A second Ctrl-C is raised at once.
+    Yields a list that gets the exception to raise later. A second Ctrl-C raises at once.
     """
     due: list[BaseException] = []
 
@@ -305,7 +305,7 @@ def finish(task: Task, progress: Progress, options: argparse.Namespace) -> int:
     """Write the weights of a finished run and report its result; return the exit code."""
     if progress.epoch < options.epochs:
         path = beside(options.out, CHECKPOINT)
-        text = f"left off after step {progress.step}; --resume goes on from {path}"
+        text = f"left off after step {progress.step}; --resume continues from {path}"
     else:
         task.model.eval()
         ndl.save(options.out, task.model)

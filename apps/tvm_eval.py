@@ -49,25 +49,25 @@ def make_parser() -> argparse.ArgumentParser:
         help=f"{', '.join(models.MODELS)}, FILE.onnx, or FILE.py:function that returns "
         "(model, inputs)",
     )
-    add("-d", "--device", choices=DEVICES, default="cpu", help="where it runs (%(default)s)")
+    add("-d", "--device", choices=DEVICES, default="cpu", help="device to run on (%(default)s)")
     add(
         "--dtype",
         choices=PRECISIONS,
-        help="what products take their operands in, but at stage noopt (float32)",
+        help="dtype of the operands of products; stage noopt always uses float32 (float32)",
     )
     add(
         "--products",
         choices=PRODUCTS,
         default=OWN,
-        help="who computes a GPU's matrix products at stage tuned: own kernels, cuBLAS, or of each "
-        "product the faster as measured here (%(default)s)",
+        help="what computes matrix products on a GPU at stage tuned: own kernels, cuBLAS, or for "
+        "each product the faster of the two, measured on this machine (%(default)s)",
     )
-    add("-r", "--recompile", action="store_true", help="compile even what the cache holds")
+    add("-r", "--recompile", action="store_true", help="compile even if the cache has the code")
     add(
         "--no-check",
         dest="check",
         action="store_false",
-        help="keep what is compiled without comparing it with the model first",
+        help="do not compare the compiled code with the model",
     )
     steps = parser.add_mutually_exclusive_group()
     steps.add_argument(
@@ -80,17 +80,17 @@ def make_parser() -> argparse.ArgumentParser:
     steps.add_argument(
         "--ladder",
         action="store_true",
-        help="in place of stages, the rungs that lead to the last one, each with one step more",
+        help="instead of stages, compile the rungs up to the last stage; each rung adds a step",
     )
     add(
         "--trials",
         type=cli.natural,
         default=0,
         metavar="N",
-        help="candidates that the tuned stage, or the ladder in a rung of its own, also tries over "
-        "all kernels (%(default)s)",
+        help="candidates that a search tries, over all kernels together, for stage tuned or for a "
+        "rung of its own on the ladder (%(default)s)",
     )
-    add("--minutes", type=cli.minutes, metavar="M", help="how long it searches (no limit of time)")
+    add("--minutes", type=cli.minutes, metavar="M", help="time limit of the search (none)")
     add(
         "--cluster",
         metavar="ADDRESS",
@@ -99,8 +99,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--batch", type=cli.positive, metavar="N", help="samples in the input (the model's own)")
     add("--weights", type=Path, metavar="FILE", help="safetensors file to take the weights from")
-    add("--threads", type=cli.positive, metavar="N", help="CPU threads (every core allotted to us)")
-    add("--peers", action="store_true", help="time PyTorch and ONNX Runtime beside it")
+    add("--threads", type=cli.positive, metavar="N", help="CPU threads (every available core)")
+    add("--peers", action="store_true", help="also time PyTorch and ONNX Runtime")
     add(
         "--rounds",
         type=cli.repeats,
@@ -118,7 +118,7 @@ def make_parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="also write the JSON here; - is stdout")
     add("--dump-ir", type=Path, metavar="DIR", help="write every stage's module as text")
     volume = parser.add_mutually_exclusive_group()
-    volume.add_argument("-v", "--verbose", action="count", default=0, help="say more (-vv: all)")
+    volume.add_argument("-v", "--verbose", action="count", default=0, help="log more (-vv: all)")
     volume.add_argument("-q", "--quiet", action="store_true", help="print errors only")
     return parser
 
@@ -134,10 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def check_search(options: argparse.Namespace) -> None:
-    """Raise UsageError, before any work is done, for a search that could not be carried out."""
+    """Raise UsageError, before any work is done, if the requested search is impossible."""
     searches = options.trials or options.minutes is not None
     if options.cluster is not None and not searches:
-        raise UsageError("--cluster measures nothing without --trials or --minutes")
+        raise UsageError("--cluster needs a search: add --trials or --minutes")
     if searches and STAGES[-1] not in options.stages:
         raise UsageError(
             f"--trials and --minutes are for stage {STAGES[-1]!r}, which --stages omits"
@@ -145,21 +145,21 @@ def check_search(options: argparse.Namespace) -> None:
 
 
 def check_products(options: argparse.Namespace) -> None:
-    """Raise UsageError, before any stage is built, for `products` that no requested stage has."""
+    """Raise UsageError, before any stage is built, if no requested stage uses these options."""
     if options.products != OWN:
         if options.device != "cuda":
-            raise UsageError(f"--products {options.products} is for GPUs: -d cuda")
+            raise UsageError(f"--products {options.products} needs a GPU: add -d cuda")
         if STAGES[-1] not in options.stages:
             raise UsageError(f"--products is for stage {STAGES[-1]!r}, which --stages omits")
     if options.dtype not in (None, FLOAT32):
         if options.dtype == "tf32" and options.device != "cuda":
-            raise UsageError("--dtype tf32 is for GPUs: -d cuda")
+            raise UsageError("--dtype tf32 needs a GPU: add -d cuda")
         if set(options.stages) == {STAGES[0]}:
             raise UsageError(f"--dtype is for the stages after {STAGES[0]!r}, which --stages omits")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Evaluate, and write the requested outputs."""
+    """Evaluate the model and write the requested outputs."""
     check_search(options)
     check_products(options)
     to_stdout = options.json == "-"
@@ -175,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
         os.environ.update(thread_environment(options.threads))
     from apps import evaluation, report
 
-    # With --json - the object has stdout to itself.
+    # With `--json -`, stdout carries the JSON object alone.
     console = cli.console(stderr=to_stdout, quiet=options.quiet)
     fields = evaluation.Request.__dataclass_fields__
     request = evaluation.Request(**{name: getattr(options, name) for name in fields})

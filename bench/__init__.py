@@ -1,17 +1,17 @@
-"""Benchmarks: needle and what it compiles beside other frameworks, on a CPU and on a GPU.
+"""Benchmarks: needle and its compiled code beside other frameworks, on a CPU and on a GPU.
 
-- `contests` runs one contest: each contestant in a process of its own, results compared, blocks
+- `contests` runs one contest: each contestant has its own process, results are compared, blocks are
   timed in turn (`needle_tvm.process.timing`). A ratio is always the other's time over ours, taken
-  round by round between neighbouring blocks of one run, and given with its quartiles. `harness`
-  runs many contests, and keeps each as it ends.
+  round by round between neighbouring blocks of one run, and shown with its quartiles. `harness`
+  runs many contests and saves each when it ends.
 - `tables` and `charts` make the tables, the page, the JSON and the picture of any benchmark;
-  docs/performance.md tells how to read them. `cases` are models of the registry (`apps.models`) at
-  batches, and models of shapes drawn by a seed.
+  docs/performance.md explains how to read them. `cases` has models of the registry (`apps.models`)
+  at several batches, and models of random shapes.
 - `python -m bench.layers` times single layers of PyTorch, `bench.operations` single operations,
-  `bench.recurrence` loops. `bench.training_steps` times whole training steps, and measures their
-  memory; `bench.training_curves` compares the losses of compiled and eager ones.
+  `bench.recurrence` loops. `bench.training_steps` times whole training steps and measures their
+  memory; `bench.training_curves` compares the losses of compiled steps and eager steps.
   `bench.zoo` loads, compiles and times architectures of torchvision, timm and transformers, and
   names the kernels that lose most (`bench.cpu.kernels`).
-  `bench.tuning` gives our search and TVM's `tune_relax` equal minutes on ten models, and times what
-  both found, beside our rules alone, in one contest.
+  `bench.tuning` gives our search and TVM's `tune_relax` equal minutes on ten models. One contest
+  then times both results and our rules without a search.
 """

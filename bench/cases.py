@@ -1,4 +1,4 @@
-"""The cases that are timed: models at several batches, and models of drawn shapes."""
+"""The timed cases: models at several batches, and models of random shapes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TUNED = "needle tuned"
 
 @dataclass(frozen=True)
 class Case:
-    """One model at one batch, its matmuls and convolutions rounded to a precision; `drawn` is a
-    model that MODELS does not list."""
+    """A model at a batch, with operands of matmuls and convolutions rounded to a precision; `drawn`
+    is a model that MODELS does not list."""
 
     model: str
     batch: int
@@ -27,7 +27,7 @@ class Case:
 
     @property
     def kind(self) -> Model:
-        """The model, without its batch."""
+        """The model without its batch."""
         return self.drawn or MODELS[self.model]
 
     @property
@@ -37,16 +37,16 @@ class Case:
 
     @property
     def options(self) -> dict[str, Any]:
-        """Keywords of the factory."""
+        """The keywords of the factory."""
         return {"batch": self.batch, **self.kind.options}
 
     @property
     def factory(self) -> str:
-        """The factory as needle_tvm.process.child names functions."""
+        """The factory, named as needle_tvm.process.child names functions."""
         return self.kind.factory
 
     def subject(self, folder: Path) -> Subject:
-        """Build the model, and write its weights and inputs to the folder."""
+        """Build the model and write its weights and inputs to the folder."""
         model, inputs = apps.contestants.build_model(self.factory, **self.options)
         return Subject(self.kind, self.options, model.eval(), inputs, self.precision).save(folder)
 
@@ -66,8 +66,8 @@ DEFAULT = (
 def chosen(
     models: Collection[str] | None, batches: Collection[int] | None, whole: bool
 ) -> list[Case]:
-    """The models at `batches`, or each at its own; DEFAULT if neither is given. A `whole` run has
-    all models, by default at all of their batches."""
+    """Return the models at `batches`, or each at its own; DEFAULT if neither is given. A `whole`
+    run has all models, by default at all of their batches."""
     if not (models or batches or whole):
         return list(DEFAULT)
     names = tuple(MODELS) if whole else models or EVALUATED
@@ -79,12 +79,12 @@ def chosen(
 
 
 def drawn(seed: int, count: int) -> list[Case]:
-    """Models of shapes drawn at random, the same for a seed: MLPs, convolutional nets and encoders
-    in turn, named after their shapes."""
+    """Return models of random shapes, the same for a seed: MLPs, convolutional nets and encoders in
+    turn, named after their shapes."""
     rng = random.Random(seed)
 
     def between(least: int, most: int) -> int:
-        """A whole number, evenly on a log scale."""
+        """Return a random whole number, uniform on a log scale."""
         return round(least * (most / least) ** rng.random())
 
     def draw_mlp() -> Case:

@@ -16,9 +16,9 @@ _COLOURS = ("#d98324", "#4c9a5b", "#a63d40", "#7a5195", "#8c6d46", "#5f8a8b", "#
 
 
 def draw_ratios(result: Mapping[str, Any], path: Path) -> None:
-    """Draw a row for each case: the time of each contestant that is called as users do over that of
-    the last of ours, a dot with its quartiles on a log scale. Nothing is drawn if no case has one
-    of ours."""
+    """Draw a row for each case: a dot with quartiles for each contestant called as users do, at its
+    time over the time of our last such contestant, on a log scale. Draw nothing if no case has one
+    of our contestants."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 

@@ -12,16 +12,16 @@ SERVICE = f"{__name__}:serve"
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compile the model that `recipe` (see `Subject.recipe`) loads with the keywords
-    `options` of needle_tvm.compile, export it to `path`.
+    """A service: compile the model that `recipe` (see `Subject.recipe`) loads, with the keywords
+    `options` of needle_tvm.compile, and export it to `path`.
 
-    The answer has the path, the scheduled script, and the seconds of compiling, TVM's import
-    included: all of them (`compile`) and those after the code was there (`check`: compared with the
-    model, and loaded).
+    The answer has the path, the scheduled script, and two numbers of seconds, with TVM's import:
+    `compile` is the whole time; `check` is the part after the code was there, spent comparing it
+    with the model and loading it.
     """
     model, _, tensors = apps.contestants.load_needle(**setup["recipe"])
     model.eval()
-    reports: list[float] = []  # when each came; the last one is that of the comparison
+    reports: list[float] = []  # the time of each progress report; the last one is the comparison's
     start = time.perf_counter()
     import needle_tvm
 

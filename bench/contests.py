@@ -1,11 +1,11 @@
-"""One contest of a benchmark, on a CPU or a GPU, and the options and report head they all have.
+"""One contest of a benchmark, on a CPU or a GPU; the options and report head of all benchmarks.
 
-A contestant is called as its users call it, unless its name ends with CODE. Those of ours whose
-names end with RUNTIME call what the name before that calls in another way.
+A contestant is called as its users call it, unless its name ends with CODE. A contestant of ours
+whose name is X followed by RUNTIME calls the same code as X in another way.
 
-`options` of a benchmark has `rounds`, `block_seconds` and `threads`; `device` ("cpu" or "cuda"),
-`strict`, `timeout` (seconds that a step of a contestant may take) and `alone` (names of contestants
-that start alone) say how a contest is run.
+`options` of a benchmark has `rounds`, `block_seconds` and `threads`. Further options say how a
+contest is run: `device` ("cpu" or "cuda"), `strict`, `timeout` (seconds that a step of a contestant
+may take) and `alone` (names of contestants that start alone).
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from needle_tvm.process.threads import available_cores, thread_environment
 from needle_tvm.target import host
 from needle_tvm.text import error_line
 
-BEFORE = "before, "  # begins the names of contestants of another commit, which are no peers
+BEFORE = "before, "  # prefix of contestants of another commit, which are not peers
 Block = TypeVar("Block")
-AGAIN = 4  # times as many rounds for a case that the first run does not decide
+AGAIN = 4  # factor of rounds for a case that the first run does not decide
 
 NOTES = (
-    f"calls are those that users write, on {SETS} sets of inputs in turn; X{CODE}: the code of X "
-    f"alone, inputs converted or bound before; X{RUNTIME}: needle_tvm.runtime's call with arrays",
-    f"a case had {AGAIN} times the rounds if the first quartiles of the fastest peer's time over "
-    "ours lay on both sides of 1",
+    f"contestants are called as users do, on {SETS} sets of inputs in turn; X{CODE}: the code of X "
+    f"alone, inputs converted or bound beforehand; X{RUNTIME}: needle_tvm.runtime called on arrays",
+    f"a case had {AGAIN} times the rounds if the quartiles of the first run's ratio, the fastest "
+    "peer's time over ours, lay on both sides of 1",
 )
 
 _STEP_SECONDS = 1800.0  # torch.compile's max-autotune takes minutes to start
 
-_ROUNDINGS = 32  # of an operand that may be left in a result: ten layers have a few in each
-_ON_GPU = 1e-4  # a GPU adds up some thousand float32 terms in any order
+_ROUNDINGS = 32  # roundings of an operand that a result may hold: ten layers have a few each
+_ON_GPU = 1e-4  # allowed error: a GPU adds some thousand float32 terms in any order
 
 
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """A parser with the options of every benchmark on a CPU."""
+    """Return a parser with the options of every benchmark on a CPU."""
     parser = cli.Parser(prog=f"python -m {program}", description=description, allow_abbrev=False)
     parser.set_defaults(device="cpu", strict=True, timeout=_STEP_SECONDS, alone=())
     add, length = parser.add_argument, "length of each (%(default)s)"
@@ -62,7 +62,7 @@ def make_parser(program: str, description: str | None) -> argparse.ArgumentParse
 
 
 def new_report(options: argparse.Namespace, names: Collection[str] = ()) -> dict[str, Any]:
-    """A report without cases: where, when and how they are timed, and which peers are missing."""
+    """Return a report without cases: place, time, conditions and missing peers."""
     return {
         "machine": host.describe(options.threads),
         "date": host.now(),
@@ -82,20 +82,20 @@ def run(
     precision: str = "float32",
     tolerance: float = 0.0,
 ) -> dict[str, Any]:
-    """One contest, as JSON values: times in seconds, ratios as the other's time over ours.
+    """Run one contest; return JSON values: times in seconds, ratios as the other's time over ours.
 
-    Entries whose names begin with "needle" are ours. All results are compared before anything is
-    timed: with `exact`, the outputs in float64, or with the first entry's. With `exact`, `error` is
-    the largest error of each contestant relative to the largest magnitude of the output.
-    Operands of matmuls and convolutions are rounded to `precision`. Results may differ by
-    `tolerance` of the largest magnitude, or by more where precision or device call for it. `calls`
-    has for each contestant whose code is an entry too the seconds that its call takes longer, round
-    by round.
+    Entries whose names begin with "needle" are ours. All results are compared before any timing:
+    with the float64 outputs `exact`, if given, otherwise with the first entry's results. With
+    `exact`, `error` is the largest error of each contestant relative to the largest magnitude of
+    the output. Operands of matmuls and convolutions are rounded to `precision`. Results may differ
+    by `tolerance` of the largest magnitude, or by more where precision or device require it.
+    `calls` compares each contestant with the entry of its code, if there is one: the seconds by
+    which a call takes longer, round by round.
 
-    `failed` has the reason for each contestant that is left out by name: a peer that fails and, if
-    the contest is not `strict`, any contestant that fails or computes something else. A strict
-    contest raises TimingError or Disagreement for those, and any contest TimingError if none is
-    left.
+    `failed` maps the name of each contestant that was left out to the reason: a peer that fails
+    and, if the contest is not `strict`, any contestant that fails or gives a different result. A
+    strict contest raises TimingError or Disagreement in these cases. Every contest raises
+    TimingError if no contestant is left.
     """
     failed: dict[str, str] = {}
     allowed = max(tolerance, _ROUNDINGS * UNIT_ROUNDOFF.get(precision, 0.0))
@@ -160,7 +160,7 @@ def run(
 
 
 def start(entry: timing.Contestant, service: str, timeout: float) -> Child:
-    """The process of a contestant with a service that gets its `factory` and `kwargs`."""
+    """Start the process of a contestant; its service gets the `factory` and `kwargs`."""
     environment = {**thread_environment(entry.threads or 1), **entry.env}
     setup = {"factory": entry.factory, "kwargs": dict(entry.kwargs)}
     return Child(entry.name, service, setup, timeout=timeout, environment=environment)
@@ -173,8 +173,8 @@ def ask(
     environment: Mapping[str, str] | None = None,
     name: str | None = None,
 ) -> dict[str, Any]:
-    """The answer of a service to a setup, in a process of its own: it may crash, or take too long.
-    Raises ChildError if it does."""
+    """Return a service's answer to a setup. The service has its own process, which may crash or
+    take too long; then ChildError is raised."""
     name = name or service.rpartition(":")[2]
     with Child(name, service, setup, timeout=timeout, environment=environment) as child:
         return child.receive(name)
@@ -183,8 +183,8 @@ def ask(
 def alternating(
     blocks: Sequence[Block], rounds: int, show: Callable[[int], None]
 ) -> Iterator[Block]:
-    """Each block once in each round, beginning with another one in the next, and idle time after
-    each. `show` is called with the number of each round."""
+    """Yield each block once per round, starting each round with another block, and idle after each
+    block. `show` is called with the number of each round."""
     for number in range(rounds):
         show(number)
         turn = number % len(blocks)
@@ -199,8 +199,8 @@ def run_decided(
     options: argparse.Namespace,
     exact: Sequence[np.ndarray] | None = None,
 ) -> dict[str, Any]:
-    """Like `run`; if that does not decide who is faster, once more with AGAIN times the rounds,
-    whose results alone are returned."""
+    """Like `run`; if that does not decide who is faster, run once more with AGAIN times the rounds
+    and return only the second results."""
     found = run(name, entries, options, exact)
     if not is_decided(found):
         longer = argparse.Namespace(**{**vars(options), "rounds": AGAIN * options.rounds})
@@ -209,8 +209,8 @@ def run_decided(
 
 
 def is_decided(case: Mapping[str, Any]) -> bool:
-    """Whether the quartiles of the fastest peer's time over that of each of ours that is compiled
-    and called as users do lie on one side of 1."""
+    """Return whether all ratios are decided: for each of our compiled contestants that is called as
+    by users, the quartiles of the fastest peer's ratio lie on one side of 1."""
     ratios = [
         ratios[case["fastest"]]
         for name, ratios in case["ratios"].items()
@@ -220,36 +220,36 @@ def is_decided(case: Mapping[str, Any]) -> bool:
 
 
 def code_of(name: str) -> str:
-    """The name of the code that a contestant calls."""
+    """Return the name of the code that a contestant calls."""
     return name.removesuffix(RUNTIME) + CODE
 
 
 def is_called(name: str) -> bool:
-    """Whether a contestant is called as users do, and in the first of several ways."""
+    """Return whether a contestant is called as users do, in the first of several ways."""
     return not name.endswith((CODE, RUNTIME))
 
 
 def is_ours(name: str) -> bool:
-    """Whether a contestant of this name is needle's."""
+    """Return whether a contestant of this name is needle's."""
     return name.startswith("needle")
 
 
 def base(case: Mapping[str, Any]) -> str | None:
-    """The last of ours in a case that is called as users do, which peers are compared with; None
-    without one."""
+    """Return the last of our contestants in a case that is called as users do; peers are compared
+    with it. None if there is no such contestant."""
     return next((name for name in reversed(case["ratios"]) if is_called(name)), None)
 
 
 def fastest_peer(case: Mapping[str, Any]) -> dict[str, Any]:
-    """`fastest`: the peer, called as users do, with the lowest ratio to `base`; empty without a
-    peer."""
+    """Return `fastest`: the peer, called as users do, with the lowest ratio to `base`; or an empty
+    dict without a peer."""
     name = fastest(case["ratios"].get(base(case), {}), code=False)
     return {"fastest": name} if name else {}
 
 
 def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
-    """The peer with the lowest ratio, among those called as users do or among `code`; None without
-    one. A busy machine changes ratios less than times."""
+    """Return the peer with the lowest ratio, among peers called as users do or, with `code`, among
+    peers' code; None without a peer. A busy machine changes ratios less than times."""
     peers = [
         name
         for name in ratios
@@ -259,6 +259,6 @@ def fastest(ratios: Mapping[str, Any], code: bool) -> str | None:
 
 
 def worst_error(exact: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> float | None:
-    """The largest relative error; None for one without bound, since JSON has no infinity."""
+    """Return the largest relative error; None if unbounded, since JSON has no infinity."""
     error = worst(exact, outputs)
     return error if math.isfinite(error) else None

@@ -1,4 +1,4 @@
-"""The run of a benchmark of many contests: each is printed and kept as it ends."""
+"""The run of a benchmark of many contests: each is printed and saved when it ends."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from needle_tvm.process import command_line as cli
 from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
 
-# The contestants, the outputs in float64 if they are known, and perhaps a tolerance (see
+# The contestants, the outputs in float64 if they are known, and optionally a tolerance (see
 # `contests.run`).
 _Exact = Sequence[np.ndarray] | None
 Entries = tuple[Sequence[Contestant], _Exact] | tuple[Sequence[Contestant], _Exact, float]
-# By the title of a contest a function of the options and of a folder for files.
+# Maps the title of a contest to a function of the options and of a folder for files.
 Cases = Mapping[str, Callable[[argparse.Namespace, Path], Entries]]
 
 
 def make_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """The parser of every benchmark on a CPU, and parts of titles that choose contests."""
+    """Return the parser of every benchmark on a CPU; `parts` of titles choose contests."""
     parser = contests.make_parser(program, description)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of a case's name (all cases)")
+    parser.add_argument("parts", nargs="*", metavar="PART", help="part of a case name (all cases)")
     return parser
 
 
@@ -42,11 +42,12 @@ def record(
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
     **facts: Any,
 ) -> int:
-    """Run jobs one after the other; write what they return to NAME.json, as the report's list
-    `key`, and a page of the tables that `parts` makes of the report.
+    """Run jobs one after the other; write their results to NAME.json, as the report's list `key`,
+    and a page of the tables that `parts` makes from the report.
 
     `facts` are further values of the report, `peers` the keys of peers that may be missing. With
-    `draw` there is a picture too. Results that are contests, the `cases`, are printed as they end.
+    `draw` there is a picture too. The `cases`, which are results of contests, are printed as they
+    end.
     """
     target = options.out / f"{name}.json"
     cli.check_writable(target)
@@ -55,7 +56,7 @@ def record(
         report[key].append(job())
         if key == "cases":
             tables.print_case(report[key][-1])
-        apps.report.write_json(report, target)  # kept if a later one fails
+        apps.report.write_json(report, target)  # the file stays if a later job fails
     tables.publish(report, options.out, name, parts(report), draw)
     return cli.OK
 
@@ -70,7 +71,7 @@ def run(
     table: Callable[[Sequence[Mapping[str, Any]]], tables.Rows] = tables.summary,
     draw: Callable[[Mapping[str, Any], Path], None] | None = None,
 ) -> int:
-    """Record the contests that `options.parts` choose, with `table` under `title` (see `record`).
+    """Record the contests chosen by `options.parts`, with `table` under `title` (see `record`).
 
     Raises UsageError if no title has any of the parts.
     """
@@ -93,7 +94,7 @@ def run(
 
 
 def chosen(names: Collection[str], parts: Sequence[str]) -> list[str]:
-    """The names that have any of the parts; all without parts. UsageError if none has one."""
+    """Return the names with any of the parts; all without parts. UsageError if no name has one."""
     found = [name for name in names if not parts or any(part in name for part in parts)]
     if not found:
         raise UsageError(f"no case's name has any of {parts}: {', '.join(names)}")

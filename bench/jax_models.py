@@ -1,8 +1,8 @@
-"""The models of `bench.training_models` in JAX: `LOSSES[name]`, functions of the weights (see
-`weights_of`), the statistics of batch norms, and a batch, that give the loss and new statistics.
+"""The models of `bench.training_models` in JAX. `LOSSES[name]` is a function of the weights (see
+`weights_of`), the statistics of batch norms, and a batch; it returns the loss and new statistics.
 
-Weights have needle's layout, (inputs, outputs), and images have their channels last, which XLA
-convolves fastest on a CPU. `step_of` makes a whole training step of a loss.
+Weights have needle's layout, (inputs, outputs). Images have their channels last, the layout that
+XLA convolves fastest on a CPU. `step_of` makes a whole training step from a loss.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from jax import numpy as jnp
 from bench.training_models import HEADS, LATENT, STRIDES, VISCOSITY
 
 Arrays = dict[str, Any]
-_MOMENTUM = 0.1  # of the statistics of batch norms
-_BETAS, _EPS, _DECAY = (0.9, 0.999), 1e-8, 0.01  # of AdamW, its defaults in PyTorch
+_MOMENTUM = 0.1  # momentum of batch norm statistics
+_BETAS, _EPS, _DECAY = (0.9, 0.999), 1e-8, 0.01  # of AdamW: PyTorch's defaults
 _DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 
 
 def weights_of(state: Mapping[str, np.ndarray]) -> tuple[Arrays, Arrays]:
-    """The parameters and the statistics in the state of a model of needle."""
+    """Return the parameters and the statistics in the state of a needle model."""
     arrays = {name.replace("modules.", ""): jnp.asarray(array) for name, array in state.items()}
     statistics = {name: array for name, array in arrays.items() if ".running_" in name}
     return {name: arrays[name] for name in arrays.keys() - statistics.keys()}, statistics
 
 
 def step_of(loss: Callable[..., Any], norm: float) -> Callable[..., Any]:
-    """A step of AdamW on gradients that are clipped to a norm: a function of the state (parameters,
-    statistics, both moments, count), which it takes over, the learning rate and a batch, that gives
-    the new state and the loss."""
+    """Return a step of AdamW on gradients clipped to a norm. The step is a function of the state
+    (parameters, statistics, both moments, count), which it takes over, the learning rate and a
+    batch; it returns the new state and the loss."""
 
     def step(state: Any, rate: Any, *batch: Any) -> Any:
         p, statistics, m, v, count = state
@@ -57,7 +57,7 @@ def step_of(loss: Callable[..., Any], norm: float) -> Callable[..., Any]:
 
 
 def first_state(p: Arrays, statistics: Arrays) -> Any:
-    """The state that the first step takes."""
+    """Return the state for the first step."""
     zeros = [jax.tree.map(jnp.zeros_like, p) for _ in range(2)]
     return p, statistics, *zeros, jnp.zeros((), "float32")
 
@@ -85,7 +85,7 @@ def _conv(p: Arrays, name: str, x: Any, stride: int = 1) -> Any:
 
 
 def _batch_norm(p: Arrays, statistics: Arrays, name: str, x: Any) -> Any:
-    """Writes the new statistics to the dict."""
+    """Apply batch norm and write the new statistics to the dict."""
     count = x.size // x.shape[-1]
     mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
     unbiased = variance * (count / (count - 1))
@@ -131,7 +131,7 @@ def _pinn(p: Arrays, statistics: Arrays, t: Any, x: Any, start: Any) -> Any:
     def u(t: Any, x: Any) -> Any:
         return _mlp(p, "0 2 4 6", jnp.concatenate([t, x], -1), jnp.tanh)
 
-    # Forward over forward: a direction for all points at once.
+    # Forward mode over forward mode: one direction for all points at once.
     ones = jnp.ones_like(t)
 
     def along_x(x: Any) -> Any:

@@ -1,5 +1,5 @@
-"""Layers of PyTorch in many shapes, compiled without a search, beside other frameworks: what the
-schedule rules are worth on shapes they were not made for."""
+"""Layers of PyTorch in many shapes, compiled without a search, beside other frameworks. It shows
+how good the schedule rules are on shapes that they were not made for."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_parser() -> argparse.ArgumentParser:
         choices=keys,
         default=DEFAULT_PEERS,
         metavar="PEER",
-        help=f"of {', '.join(keys)} ({', '.join(DEFAULT_PEERS)})",
+        help=f"peers, of {', '.join(keys)} ({', '.join(DEFAULT_PEERS)})",
     )
     return parser
 
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run the contests of the layers."""
     if importlib.util.find_spec("torch") is None:
-        raise InstallError("the layers are PyTorch's: pip install torch")
+        raise InstallError("the layers need PyTorch: pip install torch")
     from bench.torch_layers import LAYERS
 
     cases = {name: partial(entries_of, name) for name in LAYERS}
@@ -55,9 +55,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.Entries:
-    """The contestants, whose files are in the folder, and PyTorch's results in float64.
+    """Return the contestants, whose files are in the folder, and PyTorch's results in float64.
 
-    The compiled layer and the peers come as they are called and, where they can, as code.
+    The compiled layer and the peers appear as called by users and, where possible, as code.
     """
     import torch
 

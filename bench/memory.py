@@ -1,10 +1,10 @@
-"""The child's side of measuring memory and first results. The process that is measured imports only
-what it needs.
+"""The child's side of measuring memory and first results. The measured process imports only the
+modules that it needs.
 
-Peaks of a training step: `step` and `jax_step` are factories of needle_tvm.process.timing whose
-output is one array, [the most bytes of arrays alive at any time in the step above those before it].
-Two steps go before, so that parameters, optimizer state and caches exist. What a library allocates
-besides arrays (packing buffers of a matmul, say) counts on no side.
+Peaks of a training step: `step` and `jax_step` are factories of needle_tvm.process.timing. Their
+output is one array with one number: the most bytes of arrays alive at any time in the step, above
+the bytes alive before it. Two steps run first, so that parameters, optimizer state and caches
+exist. Memory of a library other than arrays (packing buffers of a matmul, say) is never counted.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from needle_tvm.process.child import load_function
 from needle_tvm.process.timing import Calls
 
 WARM_UP = 2
-_CALLS = 3  # before the memory is asked for: some grows in the second call
+_CALLS = 3  # calls before memory is measured: some memory grows in the second call
 
 
 def step(factory: str, how: str, **kwargs: Any) -> Calls:
-    """The peak of a contestant's call, as the function `how` of this module counts it."""
+    """Return a contestant; its output is a call's peak, counted by the function `how` here."""
     call, *_ = load_function(factory)(**kwargs)
     count = load_function(f"{__name__}:{how}")
 
@@ -37,7 +37,7 @@ def step(factory: str, how: str, **kwargs: Any) -> Calls:
 
 
 def of_needle(call: Callable[[], object]) -> int:
-    """needle counts the bytes of its arrays as they come and go."""
+    """Return the peak of a call as needle counts it: the bytes of arrays as they come and go."""
     import needle as ndl
 
     device = ndl.cpu()
@@ -48,8 +48,8 @@ def of_needle(call: Callable[[], object]) -> int:
 
 
 def of_code(call: Callable[[], object]) -> int:
-    """Compiled code keeps the memory of a call for the next one: what a call takes from the system
-    once that is freed."""
+    """Return the bytes that a call takes from the system. Compiled code keeps the memory of a call
+    for the next call, so that memory is freed first."""
     import tvm_ffi
 
     tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
@@ -59,7 +59,7 @@ def of_code(call: Callable[[], object]) -> int:
 
 
 def of_torch(call: Callable[[], object]) -> int:
-    """PyTorch's profiler (`profile_memory`) records each allocation and release in order."""
+    """Return the peak of a call: PyTorch's profiler records allocations and releases in order."""
     import torch
 
     kinds = [torch.profiler.ProfilerActivity.CPU]
@@ -75,7 +75,8 @@ def of_torch(call: Callable[[], object]) -> int:
 
 
 def jax_step(name: str, weights: str, batches: str) -> Calls:
-    """JAX says what memory its code needs besides the state, which the new state takes over."""
+    """Return a contestant; its output is the memory that JAX's code needs besides the state.
+    The new state takes over the memory of the old one."""
     from bench import training_calls
 
     compiled, state, batch = training_calls.jax_parts(name, weights, batches)
@@ -85,14 +86,14 @@ def jax_step(name: str, weights: str, batches: str) -> Calls:
 
 
 class _Mallinfo2(ctypes.Structure):
-    """glibc's struct of that name."""
+    """glibc's struct mallinfo2."""
 
     _NAMES = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
     _fields_ = [(name, ctypes.c_size_t) for name in _NAMES.split()]
 
 
 def _allocated() -> int:
-    """The bytes that malloc has given to this process."""
+    """Return the bytes that malloc has given to this process."""
     mallinfo2 = ctypes.CDLL(None).mallinfo2
     mallinfo2.restype = _Mallinfo2
     found = mallinfo2()
@@ -100,7 +101,7 @@ def _allocated() -> int:
 
 
 def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: answers once the first result is there, and then with its peak memory."""
+    """A service: answers when the first result is there, and later with its peak memory."""
     call, _ = load_function(setup["factory"])(**setup["kwargs"])
     call()
     yield {}
@@ -110,9 +111,9 @@ def first_result(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dic
 
 
 def peak_memory() -> int:
-    """The most bytes of memory that this program had resident.
+    """Return the most bytes of memory that this program had resident.
 
-    Not ru_maxrss, which begins with what the parent had when it started us.
+    ru_maxrss would not serve: it begins with the parent's memory when this process was started.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

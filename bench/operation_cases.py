@@ -1,7 +1,8 @@
 """Single operations, most of them in three sizes, for `bench.operations`.
 
-A case of `CASES` has a function of a size that draws its inputs, and for needle and for PyTorch a
-function of a size that makes what is called on them. A name that this needle lacks is left out.
+Each case of `CASES` has a function that draws the inputs for a size. For needle and for PyTorch it
+has a function of a size that returns the function to call on these inputs. Cases whose name this
+needle lacks are left out.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ Arrays = list[np.ndarray]
 
 @dataclass(frozen=True)
 class Case:
-    """An operation: its sizes, the inputs at one, and what is called there."""
+    """An operation: its sizes, its inputs for a size, and the function to call for a size."""
 
     sizes: Sequence[Size]
     inputs: Callable[[Size], Arrays]
-    needle: Callable[[Any, Size], Callable[..., Any]]  # of the package needle
-    torch: Callable[[Any, Size], Callable[..., Any]] | None  # of the package torch
-    scan: Callable[[Any, Size], Callable[..., Any]] | None = None  # the same with `needle.scan`
+    needle: Callable[[Any, Size], Callable[..., Any]]  # arguments: package needle, size
+    torch: Callable[[Any, Size], Callable[..., Any]] | None  # arguments: package torch, size
+    scan: Callable[[Any, Size], Callable[..., Any]] | None = None  # the operation by `needle.scan`
 
 
 _MATRICES = ((8, 64), (128, 512), (512, 1024))
-_LINES = ((4096,), (77777,), (1 << 20,))  # of elementwise functions
+_LINES = ((4096,), (77777,), (1 << 20,))  # sizes of elementwise functions
 
 
 def _drawn(*shape: int) -> np.ndarray:
@@ -44,7 +45,7 @@ def _indexed(size: Size) -> Arrays:
 def _of_matrix(
     needle: Callable[..., Any], torch: Callable[..., Any], sizes: Sequence[Size] = _MATRICES
 ) -> Case:
-    """A case of one matrix; both functions take the package and the matrix."""
+    """Return a case of one matrix; both functions take the package and the matrix."""
     return Case(
         sizes,
         lambda size: [_drawn(*size)],
@@ -56,8 +57,8 @@ def _of_matrix(
 def _of_elements(
     needle: Callable[..., Any], torch: Callable[..., Any] | None = None, count: int = 1
 ) -> Case:
-    """A case of an elementwise function of positive operands, for which both packages may have the
-    same expression."""
+    """Return a case of an elementwise function of positive operands; without `torch` both packages
+    have the same expression."""
     both = torch or needle
     return Case(
         _LINES,
@@ -77,7 +78,7 @@ def _of_index(needle: Callable[..., Any], torch: Callable[..., Any]) -> Case:
 
 
 def _resized(mode: str) -> Case:
-    """Images of twice the size."""
+    """Return a case of images resized to twice the size."""
     return _of_matrix(
         lambda ndl, x: ndl.nn.functional.interpolate(x, scale_factor=2, mode=mode),
         lambda th, x: th.nn.functional.interpolate(x, scale_factor=2, mode=mode),
@@ -86,7 +87,7 @@ def _resized(mode: str) -> Case:
 
 
 def _attention(length: int, causal: bool, masked: bool) -> Case:
-    """Queries (n, heads, t, width), keys `length` times as many; with a mask or causal."""
+    """Return a case of queries (n, heads, t, width) and `length` times as many keys."""
 
     def inputs(size: Size) -> Arrays:
         n, heads, t, width = size
@@ -113,7 +114,7 @@ def _attention(length: int, causal: bool, masked: bool) -> Case:
 
 
 def _weights(state: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Weights for a state dict in PyTorch's layout, as small as layers have them."""
+    """Return weights for a state dict in PyTorch's layout, as small as layers have them."""
     shapes = {name: tuple(value.shape) for name, value in state.items()}
     return {name: _drawn(*shape) / max(shape) ** 0.5 for name, shape in shapes.items()}
 
@@ -123,8 +124,8 @@ def _of_layer(
     sizes: Sequence[Size],
     split: Callable[[Size], tuple[Size, Size]],
 ) -> Case:
-    """A layer of both packages with the same weights. `split` makes of a size the shape of the
-    input and the layer's positional arguments."""
+    """Return a case of a layer of both packages with equal weights. `split` turns a size into the
+    shape of the input and the layer's positional arguments."""
 
     def needle(ndl: Any, size: Size) -> Callable[..., Any]:
         model = getattr(ndl.nn, kind)(*split(size)[1]).eval()
@@ -147,9 +148,9 @@ def _associative(
     first: str,
     inputs: int = 1,
 ) -> Case:
-    """An op along axis 0 whose recurrence is associative, and the same as a scan of `cell`.
+    """Return a case of an op along axis 0 with an associative recurrence, also as a scan of `cell`.
 
-    Numbers are near 1, so that products are neither 0 nor infinite; a linear recurrence decays.
+    Inputs are near 1, so that products are neither 0 nor infinite; a linear recurrence decays.
     """
 
     def arrays(size: Size) -> Arrays:
@@ -175,15 +176,16 @@ def _associative(
 
 
 def _convolution(kind: str, *sizes: Size) -> Case:
-    """A convolution at sizes of its input (n, channels, *extents) and its further arguments:
-    outputs, kernel, stride, padding and, of a transposed one, output padding."""
+    """Return a case of a convolution. A size has the input's size (n, channels, *extents) and
+    further arguments: outputs, kernel, stride, padding and, if transposed, output padding."""
     end = 2 + int(kind[-2])
     return _of_layer(kind, sizes, lambda size: (size[:end], (size[1], *size[end:])))
 
 
 def _small(function: Callable[..., Any]) -> Case:
-    """A call whose time is that between Python and the kernel: `function` of either package and of
-    vectors `a`, `b` of ten elements or a matrix `M` of sixteen, by the names of its arguments."""
+    """Return a case whose time is spent between Python and the kernel. `function` takes either
+    package, and vectors `a`, `b` of ten elements or a matrix `M` of sixteen, as its argument names
+    say."""
     shapes: dict[str, Size] = {"a": (10,), "b": (10,), "M": (4, 4)}
     names = list(inspect.signature(function).parameters)[1:]
 

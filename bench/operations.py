@@ -1,5 +1,5 @@
-"""Single operations: needle eager and compiled beside PyTorch and ONNX Runtime,
-each in a process of its own and called as its users call it."""
+"""Single operations: needle eager and compiled beside PyTorch and ONNX Runtime, each in its own
+process and called as its users call it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run the contests of the operations."""
-    options.strict = False  # an operation that one lacks is a row without it
+    options.strict = False  # an operation that a contestant lacks is a row without it
     cases = {
         f"{name} {'-'.join(map(str, size))}": partial(entries_of, name, number)
         for name, case in CASES.items()
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
 def entries_of(
     name: str, number: int, options: argparse.Namespace, folder: Path
 ) -> harness.Entries:
-    """The contestants of a case at one of its sizes; their files are in the folder."""
+    """Return the contestants of a case at one of its sizes; their files are in the folder."""
     case, threads = CASES[name], options.threads
     inputs = str(folder / "inputs.npz")
     arrays = case.inputs(case.sizes[number])
@@ -59,7 +59,7 @@ def entries_of(
 
 
 def write_onnx(name: str, number: int, path: Path) -> str | None:
-    """Export PyTorch's operation; None if ONNX has none."""
+    """Export PyTorch's operation and return the path; None if ONNX lacks the operation."""
     import torch
 
     from apps.torch_peers import to_onnx
@@ -78,7 +78,7 @@ def write_onnx(name: str, number: int, path: Path) -> str | None:
 
 
 def eager(name: str, number: int, inputs: str, threads: int) -> Calls:
-    """needle, without a gradient tape."""
+    """Return a contestant: needle, without a gradient tape."""
     import needle as ndl
 
     case = CASES[name]
@@ -92,7 +92,7 @@ def eager(name: str, number: int, inputs: str, threads: int) -> Calls:
 
 
 def compiled(name: str, number: int, inputs: str, threads: int, scan: bool = False) -> Calls:
-    """needle's compiled function on Tensors; with `scan` the one that is written with a scan."""
+    """Return a contestant: needle's compiled function; with `scan`, the one written as a scan."""
     import needle as ndl
     import needle_tvm
 
@@ -103,7 +103,7 @@ def compiled(name: str, number: int, inputs: str, threads: int, scan: bool = Fal
 
 
 def pytorch(name: str, number: int, inputs: str, threads: int) -> Calls:
-    """PyTorch eager, without a gradient tape."""
+    """Return a contestant: PyTorch eager, without a gradient tape."""
     import torch
 
     from apps.torch_peers import called

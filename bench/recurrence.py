@@ -1,6 +1,6 @@
 """Recurrent layers, forward and gradient, beside PyTorch, JAX and ONNX Runtime and, with --before,
-beside another commit; with --own, cells that users write with `ndl.scan` beside JAX's `lax.scan`;
-with --compiling, what compiling takes by the number of steps."""
+beside another commit; with --own, users' cells written with `ndl.scan`, beside JAX's `lax.scan`;
+with --compiling, the time of compiling for each number of steps."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ OURS, BEFORE, BEFORE_EAGER = (
 JAX = "JAX lax.scan"
 BEFORES = (BEFORE, BEFORE_EAGER)
 PEERS = ("torch", "onnxruntime", "jax")
-# Gradients of the commit before are compiled up to so many steps: each step was code of its own.
+# Gradients of the earlier commit are compiled up to this number of steps: it unrolled each step.
 MOST_UNROLLED = 24
 
 COMPILED, STEPS = "peephole_lstm", (10, 100, 1_000, 10_000)
@@ -53,9 +53,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--before", type=Path, metavar="FOLDER", help="a checkout of another commit, with a .venv")
     add("--torch-compile", action="store_true", help="also torch.compile (minutes)")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--own", action="store_true", help="users' cells")
-    which.add_argument("--compiling", action="store_true", help="CPU seconds of compiling")
-    add("--steps", type=cli.positive, nargs="+", default=STEPS, help="for --compiling")
+    which.add_argument("--own", action="store_true", help="time users' cells")
+    which.add_argument("--compiling", action="store_true", help="time compiling (CPU seconds)")
+    add("--steps", type=cli.positive, nargs="+", default=STEPS, help="steps for --compiling")
     return parser
 
 
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the chosen measurement, print each case as it ends, write all of them."""
-    options.strict = False  # one that fails is a row without it
+    """Run the chosen measurement, print each case when it ends, and write all of them."""
+    options.strict = False  # a contestant that fails is left out of the row
     if options.before is not None:
         options.before = options.before.resolve()
         if not (options.before / ".venv/bin/python").exists():
-            raise UsageError(f"--before {options.before}: there is no .venv/bin/python")
+            raise UsageError(f"--before {options.before}: the folder has no .venv/bin/python")
     if options.compiling:
         return run_compiling(options)
     if options.own:
@@ -85,14 +85,14 @@ def run(options: argparse.Namespace) -> int:
     if options.before and not options.own:
         notes.append(
             f"before: {options.before}; its gradients compiled up to {MOST_UNROLLED} steps, and "
-            "eager; the table has the faster, and says which if it was eager"
+            "eager; the table shows the faster one, and says so if it is the eager one"
         )
     name = "recurrence-own" if options.own else "recurrence"
     return harness.run(options, name, cases, PEERS, notes, "beside others", summary)
 
 
 def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> harness.Entries:
-    """The contestants of a case and its exact results; their files are in the folder."""
+    """Return the contestants of a case and its exact results; their files are in the folder."""
     x, *weights = case.arrays()
     files = {"inputs": str(folder / "inputs.npz"), "weights": str(folder / "weights.npz")}
     save_arrays(files["inputs"], {"x": x})
@@ -131,8 +131,8 @@ def entries_of(case: Recurrence, options: argparse.Namespace, folder: Path) -> h
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each case: the fastest other of this day, the faster of those before and each
-    other, as their times over ours, with quartiles."""
+    """Return a row for each case: the fastest other contestant of this commit, the faster of the
+    earlier commit's, and each other; as their times over ours, with quartiles."""
     names = dict.fromkeys(name for case in cases for name in case["ratios"].get(OURS, {}))
     befores = [name for name in names if name in BEFORES]
     others = [name for name in names if name not in befores]
@@ -154,8 +154,8 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def run_compiling(options: argparse.Namespace) -> int:
-    """Trace and compile a user's cell and its gradient by the number of steps, each in a process of
-    its own."""
+    """Trace and compile a user's cell and its gradient for each number of steps, each in its own
+    process."""
     how = (
         f"CPU seconds of {COMPILED}, each in a fresh process that has compiled something before; "
         "trace: `needle.trace`, which traces the cell of `needle.scan` and runs nothing; check: "
@@ -185,7 +185,7 @@ def run_compiling(options: argparse.Namespace) -> int:
 
 
 def compiling_table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each number of steps of each mode."""
+    """Return a row for each number of steps of each mode."""
     rows = [["case", "steps", *WHATS]]
     seconds = {(each["mode"], each["steps"], each["what"]): each["seconds"] for each in found}
     for mode, steps in dict.fromkeys((mode, steps) for mode, steps, _ in seconds):

@@ -1,10 +1,10 @@
 """The contestants of `bench.recurrence`: factories of needle_tvm.process.timing, and a service that
-says what compiling takes.
+measures compiling.
 
-Each is given files of the input x, (steps, batch, ...), and of the weights. Its `forward` is a call
-with weights that are constants; its `gradient` takes weights as inputs, as training must, and gives
-their gradients for the sum of y * y. The file is also loaded by path in a checkout of another
-commit, and imports nothing else that this commit alone has.
+Each contestant gets files of the input x, (steps, batch, ...), and of the weights. In mode
+`forward` a call's weights are constants. In mode `gradient` a call takes weights as inputs, as
+training must, and returns their gradients for the sum of y * y. This file is also loaded by path in
+a checkout of another commit, so it imports only modules that such a commit has.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _CELLS = "tests.needle.loops.cells"
 
 
 def needle_function(name: str, weights: Sequence[Any]) -> Callable[..., Any]:
-    """A layer of `needle.nn`, or a cell of tests/needle/loops/cells.py, as a function of x and, if
-    given, of other weights than these."""
+    """Return a layer of `needle.nn`, or a cell of tests/needle/loops/cells.py, as a function of x
+    and, optionally, of other weights than `weights`."""
     if name not in LAYERS:
         model = load_function(f"{_CELLS}:{name}")
         return lambda x, *given: model(x, *(given or weights))[-1]
@@ -38,7 +38,7 @@ def needle_function(name: str, weights: Sequence[Any]) -> Callable[..., Any]:
     def bind(given: Sequence[Any]) -> None:
         each = iter(given)
         for (cell,) in module.layers():
-            # Not by assignment, which a trace refuses.
+            # A trace refuses assignments.
             vars(cell).update({key: next(each) for key in ("W_ih", "W_hh", "bias_ih", "bias_hh")})
 
     bind(weights)
@@ -52,7 +52,7 @@ def needle_function(name: str, weights: Sequence[Any]) -> Callable[..., Any]:
 
 
 def needle_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The gradients of the weights for the sum of y * y, as a function of x and the weights."""
+    """Return a function of x and the weights: the gradients of the weights for the sum of y * y."""
     import needle as ndl
 
     def gradient(x: Any, *weights: Any) -> Any:
@@ -63,7 +63,7 @@ def needle_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def needle(name: str, mode: str, inputs: str, weights: str, threads: int, compiled: bool) -> Calls:
-    """needle, eager or compiled."""
+    """Return a contestant: needle, eager or compiled."""
     import needle as ndl
 
     arrays = load_arrays(weights)
@@ -88,7 +88,7 @@ def needle(name: str, mode: str, inputs: str, weights: str, threads: int, compil
 
 
 def torch_module(name: str, weights: Sequence[np.ndarray]) -> Any:
-    """PyTorch's layer with these weights."""
+    """Return PyTorch's layer with these weights."""
     import torch
 
     module = getattr(torch.nn, name)(len(weights[0]), len(weights[1]), len(weights) // 4)
@@ -99,7 +99,7 @@ def torch_module(name: str, weights: Sequence[np.ndarray]) -> Any:
 
 
 def torch_results(module: Any, mode: str, x: Any, called: Any = None) -> list[Any]:
-    """The outputs of a layer, or the gradients of its weights; `called` stands for the module."""
+    """Return a layer's outputs, or the gradients of its weights; `called` replaces the module."""
     import torch
 
     called = module if called is None else called  # not `or`: some modules have no length
@@ -111,12 +111,12 @@ def torch_results(module: Any, mode: str, x: Any, called: Any = None) -> list[An
 
 
 def as_ours(mode: str, found: Sequence[Any]) -> list[np.ndarray]:
-    """PyTorch's results as arrays, weights in our layout."""
+    """Return PyTorch's results as arrays, weights in our layout."""
     return [(each.t() if mode == "gradient" else each).numpy() for each in found]
 
 
 def pytorch(name: str, mode: str, inputs: str, weights: str, threads: int, compiled: bool) -> Calls:
-    """PyTorch, eager or by torch.compile."""
+    """Return a contestant: PyTorch, eager or by torch.compile."""
     import torch
 
     torch.set_num_threads(threads)
@@ -127,7 +127,7 @@ def pytorch(name: str, mode: str, inputs: str, weights: str, threads: int, compi
 
 
 def jax(name: str, mode: str, inputs: str, weights: str) -> Calls:
-    """JAX's `lax.scan` under jit; products with x are outside the loop."""
+    """Return a contestant: JAX's `lax.scan` under jit; products with x are outside the loop."""
     import jax
     from jax import numpy as jnp
 
@@ -150,7 +150,7 @@ def jax(name: str, mode: str, inputs: str, weights: str) -> Calls:
 
 
 def jax_function(name: str) -> Callable[..., Any]:
-    """The function of x and weights that `needle_function` has, in JAX."""
+    """Return the same function of x and weights as `needle_function`, in JAX."""
     from jax import lax, nn
     from jax import numpy as jnp
 
@@ -224,9 +224,9 @@ def jax_function(name: str) -> Callable[..., Any]:
 
 
 def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: the CPU `seconds` of tracing a cell (`what` is "trace") or of compiling it, with
-    the check against eager code or without; of its gradient if `mode` says so. The compiler has
-    compiled something before."""
+    """A service: measure the CPU `seconds` to trace a cell (`what` is "trace") or to compile it,
+    with or without the check against eager code; of its gradient if `mode` says so. The compiler
+    compiles something else first."""
     import needle as ndl
     import needle_tvm
     from needle.trace import trace
@@ -249,6 +249,6 @@ def compiling(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[s
 
 
 def _cpu_seconds() -> float:
-    """Those of this process and of the children that have ended."""
+    """Return the CPU seconds of this process and of children that have ended."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime

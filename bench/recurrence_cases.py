@@ -14,7 +14,7 @@ from bench import recurrence_calls
 MODES = ("forward", "gradient")
 
 # (steps, batch, input, hidden, layers). The first three are `lstm`, `lstm-128` and `lstm-256` of
-# apps/models; nobody has tuned anything for the others.
+# apps/models; nothing was tuned for the others.
 SIZES = (
     *((64, 1, 256, 256, 2), (20, 16, 64, 128, 2), (35, 16, 128, 256, 2)),
     *((16, 4, 32, 64, 1), (48, 8, 100, 130, 1), (128, 1, 64, 96, 1), (20, 33, 64, 200, 1)),
@@ -33,7 +33,7 @@ OWN: dict[str, tuple[tuple[int, ...], ...]] = {
 
 @dataclass(frozen=True)
 class Recurrence:
-    """A layer, or a user's cell of these `shapes`, forward or its gradient."""
+    """A layer, or a user's cell with these `shapes`; its forward pass or its gradient."""
 
     name: str
     mode: str
@@ -49,7 +49,7 @@ class Recurrence:
         return self.name in recurrence_calls.LAYERS
 
     def arrays(self, steps: int | None = None) -> list[np.ndarray]:
-        """Normal numbers for x, uniform ones for the weights, as small as layers have them."""
+        """Return normal numbers for x and, for the weights, small uniform ones as layers have."""
         rng = np.random.default_rng(0)
         first, *others = self.shapes
         x = rng.standard_normal((steps or first[0], *first[1:]), dtype=np.float32)
@@ -57,7 +57,7 @@ class Recurrence:
 
 
 def layer(name: str, size: Sequence[int], mode: str) -> Recurrence:
-    """A layer of a size of SIZES."""
+    """Return a layer of a size in SIZES."""
     steps, batch, width, hidden, layers = size
     wide = GATES[name] * hidden
     shapes: list[tuple[int, ...]] = [(steps, batch, width)]
@@ -69,7 +69,7 @@ def layer(name: str, size: Sequence[int], mode: str) -> Recurrence:
 def layer_results(
     case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """A layer's results for all sets of inputs by PyTorch in float64."""
+    """Return a layer's results for all sets of inputs, by PyTorch in float64."""
     import torch
 
     module = recurrence_calls.torch_module(case.name, weights).double()
@@ -81,7 +81,7 @@ def layer_results(
 
 
 def own_results(case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """A cell's results for all sets of inputs by eager code in float64."""
+    """Return a cell's results for all sets of inputs, by eager code in float64."""
     import needle as ndl
 
     leaves = [ndl.Tensor(each.astype("float64")) for each in weights]
@@ -96,7 +96,7 @@ def own_results(case: Recurrence, x: np.ndarray, weights: Sequence[np.ndarray]) 
 
 
 def write_onnx(name: str, x: np.ndarray, weights: Sequence[np.ndarray], path: Path) -> str:
-    """The ONNX file of PyTorch's layer, whose only output is the sequence."""
+    """Write PyTorch's layer as an ONNX file; its only output is the sequence. Return the path."""
     import torch
 
     from apps.torch_peers import to_onnx

@@ -15,12 +15,12 @@ from bench.contests import EAGER, fastest, is_called
 from needle_tvm.process.command_line import console
 from needle_tvm.text import counted, digits, duration, interval
 
-Rows = Sequence[Sequence[str]]  # the headings, then the rows
+Rows = Sequence[Sequence[str]]  # the row of headings, then the other rows
 
 
 def times(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each contestant of each case: its times, and those over the times of ours, as
-    called and as code."""
+    """Return a row for each contestant of each case: its times, and their ratios to the times of
+    our contestants, as called and as code."""
     names = dict.fromkeys(name for case in cases for name in case["ratios"])
     ours = [name for name in names if is_called(name) or name.endswith(CODE)]
     entries = [entry for case in cases for entry in case["contestants"]]
@@ -47,8 +47,8 @@ def _error(entry: Mapping[str, Any]) -> str:
 
 
 def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each case: its rounds, the fastest peer, and its time over those of ours that are
-    compiled; then the same for code, where both sides have it."""
+    """Return a row for each case: its rounds, the fastest peer, and that peer's time over each of
+    our compiled contestants; then the same for code, where both sides have it."""
     ours = dict.fromkeys(name for case in cases for name in case["ratios"] if name != EAGER)
     called = [name for name in ours if not name.endswith(CODE)]
     codes = [name for name in ours if name.endswith(CODE)]
@@ -70,7 +70,7 @@ def summary(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def added(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each case: the microseconds by which each call takes longer than its code."""
+    """Return a row for each case: the microseconds by which a call takes longer than its code."""
     names = list(dict.fromkeys(name for case in cases for name in case["calls"]))
     rows = [["case", *names]]
     for case in cases:
@@ -80,14 +80,14 @@ def added(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def microseconds(spread: Mapping[str, float]) -> str:
-    """The median and quartiles of a time or a difference of times in seconds, as microseconds."""
+    """Return median and quartiles of a time, or a difference of times, in microseconds."""
     values = [1e6 * spread[key] for key in ("median", "lower", "upper")]
     median, lower, upper = (f"{'-' * (x < 0)}{digits(abs(x))}" for x in values)
     return f"{median} ({lower} to {upper})"
 
 
 def print_case(case: Mapping[str, Any]) -> None:
-    """Print the times of one case, and what was left out of it."""
+    """Print the times of one case, and the contestants that were left out."""
     print_rows(case["case"], [row[1:] for row in times([case])])
     out = console()
     for name, reason in case["failed"].items():
@@ -97,7 +97,7 @@ def print_case(case: Mapping[str, Any]) -> None:
 
 
 def print_rows(title: str, rows: Rows) -> None:
-    """Print a table, numbers to the right."""
+    """Print a table with its numbers aligned to the right."""
     headings, *others = rows
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False)
     for number, heading in enumerate(headings):
@@ -110,15 +110,15 @@ def print_rows(title: str, rows: Rows) -> None:
 
 
 def markdown_rows(rows: Rows) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in rows]
     lines.insert(1, "|---" * len(rows[0]) + "|")
     return "\n".join(lines) + "\n"
 
 
 def conditions(result: Mapping[str, Any]) -> str:
-    """Where and how the times of a report were taken, in one sentence; its `how` has other words
-    than those for contests."""
+    """Return one sentence on where and how the times of a report were taken. A report with other
+    results than contests has its own text, `how`."""
     machine = result["machine"]
     where = f"{machine['processor']}, {counted(machine['threads'], 'thread')}, {result['date']}"
     how = (
@@ -129,15 +129,15 @@ def conditions(result: Mapping[str, Any]) -> str:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """The conditions, the notes of the report itself, and which peers are missing, a line each."""
+    """Return a line each for the conditions, the report's own notes, and every missing peer."""
     missing = result["peers_missing"].items()
     left_out = [f"{name} left out: not installed: {', '.join(lacks)}" for name, lacks in missing]
     return [conditions(result), *result.get("notes", ()), *left_out]
 
 
 def page(result: Mapping[str, Any], parts: Sequence[tuple[str, Rows]]) -> str:
-    """A page in Markdown: the report's own `head`, the notes, the parts with their titles, and all
-    times of the cases."""
+    """Return a page in Markdown: the report's own `head`, the notes, the parts with their titles,
+    and all times of the cases."""
     parts = [*parts, ("all times", times(result["cases"]))] if result["cases"] else parts
     tables = [f"## {title}\n\n{markdown_rows(rows)}" for title, rows in parts]
     head = [result["head"]] if "head" in result else []

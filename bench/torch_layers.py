@@ -1,6 +1,6 @@
 """Single layers and blocks of PyTorch in many shapes, for `bench.layers`.
 
-`LAYERS` maps the name of a layer to a function that makes it, in eval mode, and its inputs.
+`LAYERS` maps the name of a layer to a function that returns it, in eval mode, and its inputs.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Encoder(nn.Module):
 
 
 class Inverted(nn.Module):
-    """MobileNetV2's block (Sandler et al., 2018): expanded, depthwise, projected, added."""
+    """MobileNetV2's block (Sandler et al., 2018): expand, convolve depthwise, project, add."""
 
     def __init__(self, channels: int, factor: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Inverted(nn.Module):
 
 
 class Excited(nn.Module):
-    """A convolution whose channels are weighted (Hu et al., "Squeeze-and-excitation", 2018)."""
+    """A convolution with weighted channels (Hu et al., "Squeeze-and-excitation", 2018)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class Excited(nn.Module):
 
 
 class Dense(nn.Module):
-    """DenseNet's block (Huang et al., 2017): each layer sees all before it."""
+    """DenseNet's block (Huang et al., 2017): each layer sees the outputs of all earlier layers."""
 
     def __init__(self, channels: int, growth: int, layers: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def _conv(
     stride: int = 1,
     groups: int = 1,
 ) -> Made:
-    """Three convolutions with batch norm and ReLU, the first of them with the stride."""
+    """Return three convolutions with batch norm and ReLU; the first has the stride."""
     layers: list[nn.Module] = []
     for number in range(3):
         inputs, step = (outputs, 1) if number else (channels, stride)

@@ -1,8 +1,8 @@
 """The contestants of `bench.training_steps`: factories of needle_tvm.process.timing.
 
 A call is a whole step on the next batch of a file: forward, loss, backward, clipping by norm,
-AdamW, and the loss read. All begin with the weights of a file. The outputs are the losses of the
-first COMPARED steps: a wrong gradient or update shows from the second one on.
+AdamW, and the loss read. All contestants begin with the weights of a file. The outputs are the
+losses of the first COMPARED steps: a wrong gradient or update shows from the second step on.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from bench.training_models import MODELS
 from needle_tvm.process.timing import Calls
 
 COMPARED = 5
-NORM = 1.0  # to which gradients are clipped
-RATE = 1e-4  # of the steps that are compared
-# Of the steps that are timed. Thousands of steps on a few batches at the other rate would bring the
+NORM = 1.0  # norm to which gradients are clipped
+RATE = 1e-4  # learning rate of the compared steps
+# Learning rate of the timed steps. Thousands of steps on a few batches at RATE would bring the
 # loss to zero, and gradients to denormal numbers, which are slow to compute with.
 TIMED_RATE = 1e-6
 
@@ -28,7 +28,7 @@ TIMED_RATE = 1e-6
 def calls(
     step: Callable[..., Any], batches: Iterable[Any], slow_down: Callable[[], object]
 ) -> Calls:
-    """Steps on the batches in turn; `slow_down` sets TIMED_RATE once the losses are known."""
+    """Step through the batches in turn; `slow_down` sets TIMED_RATE once the losses are known."""
     turns, losses = itertools.cycle(batches), []
 
     def call() -> None:
@@ -46,7 +46,7 @@ def calls(
 
 
 def load_batches(path: str, convert: Callable[[np.ndarray], Any]) -> list[list[Any]]:
-    """The batches of a file, whose arrays are named as in "3.0": the first array of batch 3."""
+    """Return the batches of a file; its arrays are named like "3.0", the first array of batch 3."""
     batches: dict[str, list[Any]] = {}
     for name, array in load_named(path).items():
         batches.setdefault(name.partition(".")[0], []).append(convert(array))
@@ -56,10 +56,10 @@ def load_batches(path: str, convert: Callable[[np.ndarray], Any]) -> list[list[A
 def _written(
     framework: Any, model: Any, loss: Callable[..., Any], batches: list[Any], **optimizer: Any
 ) -> tuple[Callable[..., Any], Callable[..., Calls]]:
-    """A step as people write it, in needle and in PyTorch, and what makes calls of a step."""
+    """Return a step as people write it, in needle and in PyTorch, and a factory of its calls."""
     for module in model.train().modules():
         if isinstance(module, framework.nn.Dropout):
-            module.p = 0.0  # frameworks draw other random numbers
+            module.p = 0.0  # frameworks draw different random numbers
     adam = framework.optim.AdamW(model.parameters(), lr=RATE, **optimizer)
 
     def step(*tensors: Any) -> Any:
@@ -78,7 +78,7 @@ def _written(
 
 
 def needle(name: str, weights: str, batches: str, compiled: bool, dtype: str = "float32") -> Calls:
-    """needle's eager step or, `compiled`, `needle_tvm.jit` of it."""
+    """Return a contestant: needle's eager step or, `compiled`, `needle_tvm.jit` of it."""
     import needle as ndl
 
     def convert(array: np.ndarray) -> Any:
@@ -96,15 +96,15 @@ def needle(name: str, weights: str, batches: str, compiled: bool, dtype: str = "
 
 
 def pytorch(name: str, weights: str, batches: str, threads: int, compiled: bool) -> Calls:
-    """PyTorch's eager step with the fused optimizer or, `compiled`, `torch.compile` of the loss.
-    That does not compile `autograd.grad`, but it does compile `func.grad`."""
+    """Return a contestant: PyTorch's eager step with the fused optimizer or, with `compiled`,
+    `torch.compile` of the loss. It does not compile `autograd.grad`, but it does `func.grad`."""
     import torch
 
     torch.set_num_threads(threads)
     how = {"functional": True} if compiled and name == "pinn" else {}
     model, _, loss = MODELS[name](torch, **how)
     state = {key: torch.from_numpy(array) for key, array in load_named(weights).items()}
-    model.load_state_dict(state, strict=False)  # it counts batches, which has no effect
+    model.load_state_dict(state, strict=False)  # PyTorch also counts batches, without effect
     loss = torch.compile(loss) if compiled else loss
     sets = load_batches(batches, torch.from_numpy)
     step, made = _written(torch, model, loss, sets, fused=True)
@@ -112,7 +112,7 @@ def pytorch(name: str, weights: str, batches: str, threads: int, compiled: bool)
 
 
 def jax(name: str, weights: str, batches: str) -> Calls:
-    """JAX's `jit` of the whole step, which writes the new state over the old one."""
+    """Return a contestant: JAX's `jit` of the whole step; the new state overwrites the old one."""
     compiled, state, sets = jax_parts(name, weights, batches)
     rate = RATE
 
@@ -129,7 +129,7 @@ def jax(name: str, weights: str, batches: str) -> Calls:
 
 
 def jax_parts(name: str, weights: str, batches: str) -> tuple[Any, Any, list[list[Any]]]:
-    """JAX's step (see `jax_models.step_of`), its first state, and the batches."""
+    """Return JAX's step (see `jax_models.step_of`), its first state, and the batches."""
     from jax import numpy as jnp
 
     from bench import jax_models

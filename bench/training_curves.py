@@ -1,10 +1,10 @@
-"""Losses of training steps that `needle_tvm.jit` compiles, beside those of eager steps.
+"""Losses of training steps compiled by `needle_tvm.jit`, beside the losses of eager steps.
 
 A step clears the gradients, goes forward and backward, clips the gradients by their norm, and
-steps the optimizer and a cosine schedule. Losses are compared, not parameters: where the gradient
-of one is rounding alone (a bias before batch norm), AdamW and Lion make steps of full size of it,
-in any direction, which no loss sees. The steps are also exported: a process that has only the
-artifact goes on where another stopped.
+steps the optimizer and a cosine schedule. Losses are compared, not parameters. Where a parameter's
+gradient is rounding alone (a bias before batch norm), AdamW and Lion turn it into steps of full
+size in any direction, without effect on the loss. The steps are also exported: a process that has
+only the artifact continues where another stopped.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "adamw": lambda p: optim.AdamW(p, lr=1e-3),
     "lion": lambda p: optim.Lion(p, lr=1e-4),
 }
-NORM = 1.0  # to which gradients are clipped
-MOST = 1e-9  # relative difference of losses in float64
-RATIO = 2.0  # distance of compiled float32 from float64, over that of eager float32
-HALF = 5  # steps of each of the two processes that have only the artifact
+NORM = 1.0  # norm to which gradients are clipped
+MOST = 1e-9  # allowed relative difference of losses in float64
+RATIO = 2.0  # allowed distance of compiled float32 from float64, over the distance of eager float32
+HALF = 5  # steps of each of the two processes with only the artifact
 
 _GOES_ON = """
 import sys, numpy as np
@@ -54,7 +54,7 @@ print(*[float(x).hex() for x in found])
 
 
 class Training:
-    """A model in a dtype with its optimizer and schedule, the same at each construction."""
+    """A model in a dtype with its optimizer and schedule; every construction gives the same."""
 
     def __init__(self, name: str, optimizer: str, dtype: str, steps: int) -> None:
         ndl.manual_seed(0)
@@ -65,10 +65,10 @@ class Training:
         self.batch = lambda i: tuple(
             x.astype(dtype) if x.dtype.kind == "f" else x for x in batch(i)
         )
-        ndl.manual_seed(1)  # of the dropout
+        ndl.manual_seed(1)  # seed of the dropout
 
     def step(self, *tensors: Any) -> Any:
-        """A whole step."""
+        """Run a whole step; return the loss."""
         self.optimizer.zero_grad()
         loss = self.loss(self.model, *tensors)
         loss.backward()
@@ -78,18 +78,18 @@ class Training:
         return loss
 
     def losses(self, step: Callable[..., Any], numbers: range) -> np.ndarray[Any, Any]:
-        """The losses of steps on these batches."""
+        """Return the losses of steps on the batches with these numbers."""
         tensors = ([ndl.Tensor(x) for x in self.batch(i)] for i in numbers)
         return np.array([float(step(*each)) for each in tensors])
 
 
 def distance(found: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
-    """The root of the mean square of the relative differences."""
+    """Return the root of the mean square of the relative differences."""
     return float(np.sqrt(np.mean(((found - wanted) / wanted) ** 2)))
 
 
 def compare(name: str, optimizer: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The figures of a model and an optimizer."""
+    """Return the figures of a model and an optimizer."""
     steps = options.steps
     report: dict[str, Any] = {"model": name, "optimizer": optimizer, "steps": steps}
     curves: dict[tuple[str, str], Any] = {}
@@ -121,8 +121,8 @@ def compare(name: str, optimizer: str, options: argparse.Namespace) -> dict[str,
 
 
 def goes_on(training: Training, step: Any, steps: int) -> dict[str, bool]:
-    """Whether two processes, one after the other, that have only the exported step have the losses
-    and the state of one alone, and whether it has the losses of the step itself, bit by bit."""
+    """Return whether two processes with only the exported step, one after the other, have the same
+    losses and state as one process alone, and whether that process has the losses of the step."""
     numbers = range(steps, steps + 2 * HALF)
     with scratch_folder("needle-bench-") as folder:
         step.export(folder / "step", calls=2 * HALF)
@@ -151,7 +151,7 @@ def goes_on(training: Training, step: Any, steps: int) -> dict[str, bool]:
 
 
 def table(reports: Sequence[Mapping[str, Any]]) -> tables.Rows:
-    """Headings and a row for each model and optimizer."""
+    """Return headings and a row for each model and optimizer."""
     rows = [
         [
             "model",
@@ -179,17 +179,17 @@ def table(reports: Sequence[Mapping[str, Any]]) -> tables.Rows:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = harness.make_parser("bench.training_curves", __doc__)
     add, positive = parser.add_argument, cli.positive
-    add("--steps", type=positive, default=500, metavar="N", help="of each training (%(default)s)")
+    add("--steps", type=positive, default=500, metavar="N", help="training steps (%(default)s)")
     add("--optimizers", nargs="+", choices=OPTIMIZERS, default=tuple(OPTIMIZERS))
     add("--stage", choices=("noopt", "fused", "tuned"), default="tuned")
-    add("--export", action="store_true", help="also export each step and go on elsewhere")
-    add("--curves", action="store_true", help="also keep the losses, as .npz")
+    add("--export", action="store_true", help="also export each step and resume elsewhere")
+    add("--curves", action="store_true", help="also save the losses, as .npz")
     options = parser.parse_args(arguments)
     return cli.guarded("bench.training_curves", lambda: run(options))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compare the models and optimizers that are asked for."""
+    """Compare the models and optimizers that were requested."""
     jobs = [
         partial(compare, name, optimizer, options)
         for name in harness.chosen(MODELS, options.parts)
@@ -199,7 +199,7 @@ def run(options: argparse.Namespace) -> int:
     return harness.record(
         *(options, "training_curves", jobs, lambda report: [(title, table(report["runs"]))]),
         key="runs",
-        how="losses compared, nothing timed but compiling",
+        how="losses are compared; only compiling is timed",
     )
 
 

@@ -1,7 +1,7 @@
-"""Seven small models that are trained, one source for two frameworks: `MODELS[name](framework)`,
-which takes the module `needle` or `torch`, gives a model, its batches and its loss.
+"""Seven small models to train, one source for two frameworks. `MODELS[name](framework)` takes the
+module `needle` or `torch`, and returns a model, its batches and its loss.
 
-`batch(i)` gives NumPy arrays, the same ones for the same i, and `loss(model, *tensors)` a scalar.
+`batch(i)` returns NumPy arrays, the same for the same i; `loss(model, *tensors)` returns a scalar.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import numpy as np
 Arrays = tuple[np.ndarray[Any, Any], ...]
 Made = tuple[Any, Callable[[int], Arrays], Callable[..., Any]]
 
-HEADS = 4  # of the GPT
-LATENT = 8  # of the VAE
+HEADS = 4  # heads of the GPT
+LATENT = 8  # latent numbers of the VAE
 VISCOSITY = 0.01 / math.pi  # of Burgers' equation
-STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # of the blocks of ResNet-18
+STRIDES = (1, 1, 2, 1, 2, 1, 2, 1)  # strides of ResNet-18's blocks
 _CHANNELS, _LAYERS, _LENGTH = 128, 4, 64  # of the GPT
 _DROPPED = 0.1
 
@@ -35,7 +35,7 @@ def _digits() -> Arrays:
 
 
 def cnn(framework: Any) -> Made:
-    """Two convolutions with batch norm and dropout, on digits of 8 x 8."""
+    """Return two convolutions with batch norm and dropout, on digits of 8 x 8."""
     nn = framework.nn
     images, labels = _digits()
 
@@ -54,7 +54,7 @@ def cnn(framework: Any) -> Made:
 
 
 def gpt(framework: Any) -> Made:
-    """A GPT with dropout, on characters of Python's library."""
+    """Return a GPT with dropout, on characters of Python's library."""
     nn = framework.nn
     files = [Path(str(module.__file__)) for module in (argparse, typing)]
     text = "".join(file.read_text(encoding="utf-8") for file in files).encode("ascii", "replace")
@@ -110,7 +110,7 @@ def gpt(framework: Any) -> Made:
 
 
 def lstm(framework: Any) -> Made:
-    """A two-layer LSTM that forecasts a noisy sum of sines."""
+    """Return a two-layer LSTM that forecasts a noisy sum of sines."""
     nn = framework.nn
     at, noise = np.arange(3000), np.random.default_rng(5).standard_normal(3000)
     series = np.sin(at / 8) + 0.5 * np.sin(at / 23 + 1) + 0.1 * noise
@@ -133,7 +133,7 @@ def lstm(framework: Any) -> Made:
 
 
 def vae(framework: Any) -> Made:
-    """A variational autoencoder of digits; its noise is part of the batch."""
+    """Return a variational autoencoder of digits; its noise is part of the batch."""
     nn, exp = framework.nn, framework.exp
     images, _ = _digits()
 
@@ -161,7 +161,7 @@ def vae(framework: Any) -> Made:
 
 
 def gnn(framework: Any) -> Made:
-    """A graph network of points that learns how far each is from the nearest, on average."""
+    """Return a graph network of points that learns how far a point's nearest is, on average."""
     nn = framework.nn
 
     class Layer(nn.Module):
@@ -199,8 +199,8 @@ def gnn(framework: Any) -> Made:
 
 
 def pinn(framework: Any, functional: bool = False) -> Made:
-    """Burgers' equation u_t + u u_x = nu u_xx by a network; its loss has second derivatives, by
-    `autograd.grad` or, `functional`, by `func.grad`."""
+    """Return a network for Burgers' equation u_t + u u_x = nu u_xx. The loss has second derivatives
+    by `autograd.grad` or, with `functional`, by `func.grad`."""
     nn = framework.nn
     sizes = 2, 64, 64, 64
     hidden = [layer for i, o in itertools.pairwise(sizes) for layer in (nn.Linear(i, o), nn.Tanh())]
@@ -240,7 +240,7 @@ def pinn(framework: Any, functional: bool = False) -> Made:
 
 
 def resnet(framework: Any) -> Made:
-    """ResNet-18 on random images of 32 x 32 in ten classes."""
+    """Return ResNet-18 on random images of 32 x 32 in ten classes."""
     nn = framework.nn
 
     def norm_after(inputs: int, outputs: int, kernel: int, stride: int) -> Any:

@@ -1,5 +1,5 @@
 """Whole training steps of seven small models: needle eager and compiled by `needle_tvm.jit`, beside
-PyTorch, torch.compile and JAX; with --memory, the most memory that a step takes."""
+PyTorch, torch.compile and JAX. With --memory, the peak memory of a step instead."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ OURS = "needle jit"
 TORCH, COMPILE, JAX = apps.peers.TORCH_EAGER, "torch.compile", "JAX jit"
 NAMES = (contests.EAGER, OURS, TORCH, COMPILE, JAX)
 PEERS = ("torch", "jax")  # keys of apps.peers
-BATCHES = 8  # that steps take in turn
-# By which losses may differ, relative to the largest; `check_agreement` adds 1e-4 of each loss.
-# Batch norms over 16 numbers and AdamW, whose steps do not shrink with the gradient, make of
-# rounding in the first step 4e-3 in the fifth.
+BATCHES = 8  # number of batches that steps take in turn
+# Allowed differences of losses, relative to the largest; `check_agreement` adds 1e-4 of each loss.
+# Batch norms over 16 numbers, and AdamW, whose steps do not shrink with the gradient, turn rounding
+# in the first step into 4e-3 in the fifth.
 TOLERANCES = {"resnet": 1e-2}
 NOTES = (
     "a step: forward, loss, backward, gradients clipped by norm, AdamW, and the loss read; without "
     "dropout; the same weights and batches for all",
-    f"losses of the first {training_calls.COMPARED} steps are compared with those of eager steps "
+    f"losses of the first {training_calls.COMPARED} steps are compared with losses of eager steps "
     f"in float64: they agree to 1.1e-4, those of resnet to {TOLERANCES['resnet']:g}; `error` is "
     "the largest difference over the largest loss",
     "torch.compile compiles the loss, whose derivatives in pinn are then by torch.func; PyTorch's "
@@ -46,8 +46,8 @@ NOTES = (
 
 def make_parser() -> argparse.ArgumentParser:
     parser = harness.make_parser("bench.training_steps", __doc__)
-    # One that fails is a row without it. Those that compile start one after the other, so that
-    # their first calls can be compared.
+    # A contestant that fails is left out of the row. Contestants that compile start one after the
+    # other, so that their first calls can be compared.
     parser.set_defaults(strict=False, alone=(OURS, COMPILE, JAX))
     add = parser.add_argument
     add(
@@ -56,9 +56,9 @@ def make_parser() -> argparse.ArgumentParser:
         choices=NAMES,
         default=NAMES,
         metavar="NAME",
-        help="of: %(choices)s",
+        help="contestants, of: %(choices)s",
     )
-    add("--memory", action="store_true", help="measure peaks of memory instead of times")
+    add("--memory", action="store_true", help="measure peak memory instead of times")
     return parser
 
 
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
         more = {"notes": NOTES, "title": title, "table": table, "draw": charts.draw_ratios}
         return harness.run(options, "training_steps", cases, PEERS, **more)
     jobs = [partial(measure_memory, n, options) for n in harness.chosen(MODELS, options.parts)]
-    title = "most bytes of arrays in a step above those before it"
+    title = "most bytes of arrays in a step above the bytes before it"
     return harness.record(
         *(
             options,
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def contestants(name: str, options: argparse.Namespace, folder: Path) -> list[Contestant]:
-    """The chosen contestants of a model that are installed; the folder gets their files."""
+    """Return a model's chosen and installed contestants; the folder gets their files."""
     ndl.manual_seed(0)
     model, batch, _ = MODELS[name](ndl)
     files = {each: str(folder / f"{each}.npz") for each in ("needle", "torch", "batches")}
@@ -107,7 +107,7 @@ def contestants(name: str, options: argparse.Namespace, folder: Path) -> list[Co
         factory = f"{training_calls.__name__}:{factory}"
         return Contestant(title, factory, kwargs, env=env, threads=threads)
 
-    # Caches of this contest alone, so that a first call compiles.
+    # Each contest has its own caches, so that a first call compiles.
     caches = {key: str(folder / key) for key in ("NEEDLE_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}
     found = [entry(contests.EAGER, "needle", {}, compiled=False)]
     found.append(entry(OURS, "needle", caches, compiled=True))
@@ -120,7 +120,7 @@ def contestants(name: str, options: argparse.Namespace, folder: Path) -> list[Co
 
 
 def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.Entries:
-    """The contestants of a model, the losses of eager steps in float64, and the tolerance."""
+    """Return a model's contestants, the losses of eager steps in float64, and the tolerance."""
     entries = contestants(name, options, folder)
     files = {key: str(folder / f"{key}.npz") for key in ("needle", "batches")}
     _, losses = training_calls.needle(
@@ -130,7 +130,7 @@ def entries_of(name: str, options: argparse.Namespace, folder: Path) -> harness.
 
 
 def table(cases: Sequence[Mapping[str, Any]]) -> tables.Rows:
-    """A row for each model: times, the fastest peer's over ours with quartiles, first calls."""
+    """Return a row for each model: times, the fastest peer's ratio with quartiles, first calls."""
     compiled = (OURS, COMPILE, JAX)
     rows = [["model", *NAMES, "fastest peer", f"its time / {OURS}"]]
     rows[0] += [f"first call of {name}" for name in compiled]
@@ -146,7 +146,7 @@ def table(cases: Sequence[Mapping[str, Any]]) -> tables.Rows:
 
 
 def measure_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The peak bytes of a step of each contestant."""
+    """Return the peak bytes of a step of each contestant."""
     ways = {contests.EAGER: "of_needle", OURS: "of_code", TORCH: "of_torch", COMPILE: "of_torch"}
     with scratch_folder("needle-bench-") as folder:
         probes = []
@@ -160,7 +160,7 @@ def measure_memory(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def memory_table(found: Sequence[Mapping[str, Any]]) -> tables.Rows:
-    """A row for each model, in MB, and ours over PyTorch's."""
+    """Return a row for each model, in MB, and our memory over PyTorch's."""
     names = list(dict.fromkeys(name for each in found for name in each["bytes"]))
     rows = [["MB", *names, f"{OURS} / {TORCH}"]]
     for each in found:

@@ -1,12 +1,12 @@
-"""What a search finds in equal minutes: our rules alone, our search, and TVM's tune_relax.
+"""Compare schedules after equal minutes: our rules alone, our search, and TVM's tune_relax.
 
-Our search gets the minutes, and TVM's as many seconds as ours then took from the call to the
-compiled library, each in a process of its own with nothing stored before it. TVM's is the pipeline
-for static shapes with packed weights of its documentation: gradient scheduler, evolutionary search
-and xgboost, with batches small enough that every kernel gets one. Both time a candidate as TVM does
-by default: 3 calls, or as many as take 100 ms. Ours also checks every candidate's results.
+Our search gets the minutes. TVM's search then gets the seconds that ours took from the call to the
+compiled library. Each runs in its own process with an empty store. TVM's is the documented pipeline
+for static shapes with packed weights: gradient scheduler, evolutionary search and xgboost, with
+batches small enough that every kernel gets one. Both time a candidate as TVM does by default: 3
+calls, or as many as take 100 ms. Ours also checks every candidate's results.
 
-Each model's results are written when it is done, and the same command again does the others.
+Each model's results are saved when it is done; run the same command again to do the others.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ TEN = (
 )
 LIBRARY, PARAMS = "stock.so", "params.npz"
 
-_SPARE_SECONDS = 3600.0  # a search may take so much longer than its budget
-_BATCH = 16  # candidates of one kernel in a row of TVM's search; its default reaches few kernels
+_SPARE_SECONDS = 3600.0  # a search may exceed its budget by this
+_BATCH = 16  # candidates of a kernel in a batch of TVM's search; its default reaches few kernels
 _FAILED = 1e9  # seconds in TVM's record of a candidate that did not run
 
 
@@ -53,9 +53,9 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(strict=False)
     add, models = parser.add_argument, tuple(cases.MODELS)
     add("-m", "--models", nargs="+", choices=models, default=TEN, metavar="NAME", help="(ten)")
-    add("--minutes", type=cli.minutes, default=10.0, metavar="M", help="of a search (%(default)s)")
-    add("--seed", type=cli.natural, default=0, metavar="N", help="of a search (%(default)s)")
-    add("--name", default="tuning", help="of the files that are written to DIR (%(default)s)")
+    add("--minutes", type=cli.minutes, default=10.0, metavar="M", help="search time (%(default)s)")
+    add("--seed", type=cli.natural, default=0, metavar="N", help="seed of a search (%(default)s)")
+    add("--name", default="tuning", help="name of the files written to DIR (%(default)s)")
     return parser
 
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run all searches and contests that the report does not have yet; write it after each."""
+    """Run all searches and contests that the report lacks; save the report after each."""
     target = options.out / f"{options.name}.json"
     cli.check_writable(target)
     report = begun(target, options)
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def begun(target: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """The report in the file, if it is of the same machine and searches, or a new one."""
+    """Return the report in the file if it has the same machine and searches, or a new one."""
     report = contests.new_report(options) | {
         "head": f"# Searching for {options.minutes:g} minutes\n\n`{options.command}`\n\n"
         f"![The times of each model over those with our search]({options.name}.png)",
@@ -100,10 +100,10 @@ def begun(target: Path, options: argparse.Namespace) -> dict[str, Any]:
         "seed": options.seed,
         "notes": [
             f"{OURS}: wall time from the call to the compiled library; {STOCK} got as long, and "
-            f"finished the batch of {_BATCH} that it was in; its candidates were not checked, and "
+            f"finished its current batch of {_BATCH}; its candidates were not checked, and "
             "kernels that it did not reach stay unscheduled",
-            "the last columns are times over those of the model that our search left; our calls "
-            "are as users write them, with fresh arrays; TVM's have theirs converted before",
+            "the last columns are times over the times of the model from our search; our calls "
+            "are as users write them, with fresh arrays; TVM's have arrays converted beforehand",
         ],
     }
     if target.exists():
@@ -111,14 +111,14 @@ def begun(target: Path, options: argparse.Namespace) -> dict[str, Any]:
         same = ("machine", "minutes", "seed", "rounds", "block_seconds")
         if all(there.get(key) == report[key] for key in same):
             return there
-        raise UsageError(f"{target}: is of other searches; choose another --name or --out")
+        raise UsageError(f"{target}: has results of other searches: choose another --name or --out")
     return report
 
 
 def search(
     service: str, folder: Path, subject: Subject, options: argparse.Namespace, seconds: float
 ) -> dict[str, Any]:
-    """Run one of the services below in a process of its own, with an empty cache."""
+    """Run one of the services below in its own process, with an empty cache."""
     setup = {
         "recipe": subject.recipe,
         "threads": options.threads,
@@ -131,7 +131,7 @@ def search(
 
 
 def entries(subject: Subject, folder: Path, options: argparse.Namespace) -> list[Contestant]:
-    """The model by our rules, as our search left it in its cache, and as TVM's compiled it."""
+    """Return contestants: the model by our rules, by our search, and by TVM's search."""
     threads, inputs = options.threads, subject.files.inputs
     choices = _choices(threads, 60 * options.minutes, options.seed)
     return [
@@ -157,7 +157,7 @@ def _choices(threads: int, seconds: float, seed: int) -> dict[str, Any]:
 
 
 def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """A row for each model: each search's time, candidates and kernels, and what it is worth."""
+    """Return a row for each model: each search's time, candidates and kernels, and its worth."""
     rows = [["case"]]
     for whose in ("our", "TVM's"):
         rows[0] += [f"{whose} search", "candidates (failed)", "kernels"]
@@ -178,11 +178,11 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-# What runs in the processes of the searches and of TVM's contestant.
+# Code of the processes of the searches and of TVM's contestant.
 
 
 def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """Compile a model with our search; one answer with counts and seconds."""
+    """A service: compile a model with our search; answer once with counts and seconds."""
     import needle_tvm
 
     model, _, tensors = _model(setup)
@@ -204,7 +204,7 @@ def ours(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, A
 
 
 def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """Search with TVM's tune_relax until the time is over, and compile what it found."""
+    """A service: search with TVM's tune_relax until the time is over; compile the result."""
     from needle.trace import trace
     from needle_tvm._tvm.names import ms, relax, sequential, structural_hash, transform, tvm
     from needle_tvm.frontend.lowering import translated
@@ -223,7 +223,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
                 raise TimeoutError("the time is over")
 
     def import_intrinsics() -> None:
-        # Else each process's first candidate pays for it: 10 s, and beyond its limit if others run.
+        # Otherwise each process's first candidate pays for it: 10 s, too long if others run.
         import tvm.s_tir.tensor_intrin  # noqa: F401
 
     with tempfile.TemporaryDirectory(prefix="stock-tune-") as logs, target:
@@ -282,7 +282,7 @@ def stock(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, 
 
 
 def stock_library(folder: str, inputs: str) -> Calls:
-    """A factory: the library that `stock` compiled in TVM's virtual machine, its weights packed."""
+    """Return a contestant: the library from `stock` in TVM's virtual machine, weights packed."""
     from needle_tvm._tvm.names import relax, tvm
 
     device = tvm.cpu()

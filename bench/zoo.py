@@ -3,21 +3,21 @@
     python -m bench.zoo others timm                      # groups, or single models by name
     python -m bench.zoo --steps load eager gradients     # without compiling
     python -m bench.zoo --steps times                    # beside other frameworks (make bench-zoo)
-    python -m bench.zoo --table                          # what is known so far
+    python -m bench.zoo --table                          # the results so far
 
-The models are the 60 of `bench.zoo_models` and the 60 that `bench.zoo_drawn` draws. Each runs in a
-process of its own, with a limit, and gives a line of JSON in zoo.jsonl with what each step found:
+The models are the 60 of `bench.zoo_models` and the 60 that `bench.zoo_drawn` draws. Each runs in
+its own process with a time limit, and adds to zoo.jsonl a line of JSON with each step's result:
 
-- load: `needle.torch.load`; eager: its run; onnx: ONNX Runtime's run of the file that
-  `needle.onnx.export` writes of it; gradients: those of the parameters of 30 models
+- load: `needle.torch.load`; eager: needle's run of the model; onnx: ONNX Runtime's run of the file
+  that `needle.onnx.export` writes; gradients: the gradients of the parameters of 30 models
 - tuned: `compile_torch`; imported: `compile_onnx` of the file that PyTorch's exporter writes,
   `dynamo` (its default; needs onnxscript) or `torchscript`
 - times, only on request: a contest (`bench.contests`) of whole calls of the exported artifact, the
-  model in PyTorch, and the frameworks that read its ONNX file; zoo.md is the page of all of them
+  model in PyTorch, and the frameworks that read its ONNX file; zoo.md is the page of all contests
 
-A result may differ from PyTorch's by 1e-4 of its largest element, a gradient by 1e-3, and code must
-give the same bits once it is exported and loaded again. Whatever is refused counts as wrong. Steps
-that have a right line are left out, so that an interrupted run goes on.
+A result may differ from PyTorch's by 1e-4 of its largest element, a gradient by 1e-3. Code must
+give the same bits after it is exported and loaded again. A refused model counts as wrong. Steps
+that already have a right result are skipped, so an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ NEARLY = 0.95
 NOTES = (
     f"{OURS} is the exported artifact, called with NumPy arrays; all take {SETS} sets of inputs in "
     "turn; torch.compile: inductor's C++, max-autotune, weights frozen",
-    f"a model that {OURS} refuses, or computes otherwise than PyTorch, counts as 0",
+    f"a model that {OURS} refuses, or whose results differ from PyTorch's, counts as 0",
     "roofline: the least time of the kernels, by arithmetic or traffic at limits measured beside "
     "each model, over the time of a call, or of a kernel; the rest is beyond it. Operations on "
-    "padding count, and a kernel whose operations TVM cannot count reaches nothing",
+    "padding count; a kernel with operations that TVM cannot count reaches nothing",
 )
 DIFFERENTIATED = 30
 
 
 def differentiated() -> set[tuple[str, str]]:
-    """The models (group, name) whose gradients are compared: drawn with seed 17 from the 100 that
-    were there first."""
+    """Return the models (group, name) whose gradients are compared: drawn with seed 17 from the
+    first 100 models."""
     first = {group: models for group, models in groups().items() if group != "drawn timm 20"}
     names = [(group, name) for group, models in first.items() for name in models]
     return set(random.Random(17).sample(names, DIFFERENTIATED))
 
 
 def measured(group: str, name: str, steps: Sequence[str], options: Mapping[str, Any]) -> Found:
-    """Everything about one model, as a line of the file: what each step found, or why it failed."""
+    """Return a model's line of the file: the result of each step, or the reason why it failed."""
     row: Found = {"exporter": options["exporter"]}
     with tempfile.TemporaryDirectory() as folder:
         subject = Subject(group, name, Path(folder), argparse.Namespace(**options))
@@ -76,21 +76,21 @@ def measured(group: str, name: str, steps: Sequence[str], options: Mapping[str, 
             began = time.perf_counter()
             try:
                 row[step] = STEPS[step](subject)
-            except Exception as error:  # whatever it is, it is what the line says
+            except Exception as error:  # any failure goes into the line
                 row[step] = {"fails": f"{type(error).__name__}: {error}".splitlines()[0][:400]}
             row[step]["s"] = round(time.perf_counter() - began, 1)
     return row
 
 
 def is_right(step: str, found: Found) -> bool:
-    """Whether a step of a model gave PyTorch's result."""
+    """Return whether a step of a model gave PyTorch's result."""
     if "fails" in found:
         return False
     return step not in MOST or (found["error"] <= MOST[step] and found.get("reloads", True))
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
-    """A service: what `measured` says with the keywords `setup`."""
+    """A service: the result of `measured` with the keywords `setup`."""
     yield measured(**setup)
 
 
@@ -104,7 +104,7 @@ def _in_a_process(group: str, name: str, steps: Sequence[str], asked: argparse.N
 
 
 def _known(path: Path) -> dict[str, Found]:
-    """What the last line of each model and step says."""
+    """Return the last line of each model and step."""
     known: dict[str, Found] = {}
     for row in map(json.loads, path.read_text().splitlines() if path.exists() else ()):
         known.setdefault(row["model"], {}).update(row)
@@ -112,8 +112,8 @@ def _known(path: Path) -> dict[str, Found]:
 
 
 def table(rows: Mapping[str, Found]) -> str:
-    """The rows' checks as a table in Markdown, with counts at the end; steps that nobody asked for
-    are left out."""
+    """Return the rows' checks as a table in Markdown, with counts at the end; steps that were never
+    requested are left out."""
     steps = [step for step in CHECKS if any(step in row for row in rows.values())]
     if not steps:
         return ""
@@ -140,13 +140,13 @@ def _cell(step: str, found: Found) -> str:
 
 
 def _ratio(case: Mapping[str, Any]) -> Mapping[str, float]:
-    """The fastest peer's time over ours; empty without a peer."""
+    """Return the fastest peer's time over ours; empty without a peer."""
     return case["ratios"][OURS].get(case.get("fastest"), {})
 
 
 def publish(rows: Mapping[str, Found], folder: Path, missing: Sequence[str]) -> None:
-    """Print and write the page, the JSON and the picture of the rows' contests, the models that are
-    furthest behind first; nothing without a contest."""
+    """Print and write the page, the JSON and the picture of the rows' contests, with the models
+    that are furthest behind first. Do nothing without a contest."""
     timed = {name: row["times"] for name, row in rows.items() if "times" in row}
     refused = {name: found["fails"] for name, found in timed.items() if "fails" in found}
     reports = [found for found in timed.values() if "fails" not in found]
@@ -181,10 +181,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(strict=False, alone=slow)
     add = parser.add_argument
     add("which", nargs="*", metavar="GROUP|MODEL", help="(all)")
-    add("--limit", type=cli.seconds, default=3600.0, metavar="S", help="for a model (%(default)s)")
-    add("--steps", nargs="+", choices=STEPS, default=CHECKS, help="(all but times)")
+    add("--limit", type=cli.seconds, default=3600.0, metavar="S", help="time limit (%(default)s)")
+    add("--steps", nargs="+", choices=STEPS, default=CHECKS, help="steps to run (all but times)")
     keys = [key for key, peer in apps.peers.PEERS.items() if key in PEERS or peer.reads_onnx]
-    names = f"of {', '.join(keys)} ({', '.join(PEERS)})"
+    names = f"peers, of {', '.join(keys)} ({', '.join(PEERS)})"
     add("--peers", nargs="*", choices=keys, default=PEERS, metavar="PEER", help=names)
     newer = importlib.util.find_spec("onnxscript") is not None
     add(
@@ -193,7 +193,7 @@ def make_parser() -> argparse.ArgumentParser:
         default="dynamo" if newer else "torchscript",
         help="PyTorch's exporter (default: dynamo if onnxscript is installed)",
     )
-    add("--table", action="store_true", help="only print what is known, and make its page")
+    add("--table", action="store_true", help="only print the results so far, and make their page")
     return parser
 
 
@@ -205,9 +205,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(asked: argparse.Namespace) -> int:
-    """Run the models that are asked for and have no right result yet."""
+    """Run the models that were requested and have no right result yet."""
     if importlib.util.find_spec("torch") is None:
-        raise InstallError("the models are PyTorch's: pip install torch")
+        raise InstallError("the models need PyTorch: pip install torch")
     names = {
         each
         for group, models in groups().items()

@@ -1,12 +1,12 @@
-"""Sixty architectures drawn from the lists of timm and transformers, for `bench.zoo`.
+"""Sixty architectures drawn at random from the lists of timm and transformers, for `bench.zoo`.
 
 The lists (`timm.list_models()`, and the model types of transformers' `MODEL_MAPPING_NAMES`) were
-shuffled with seed 17. From the front of each, the first twenty were taken that are not in
+shuffled with seed 17. From the front of each list come the first twenty models that are not in
 `bench.zoo_models`, that PyTorch itself runs, and that are small: at most 30 million parameters and
 256 x 256 pixels for timm; for transformers at most 60 million with two layers and 1000 tokens.
-Whether needle takes a model played no part. "drawn timm 20" are the first twenty of
-timm's list (1.0.31) shuffled with seed 20 that are in no other group and have fewer than 30 million
-parameters, at their own sizes.
+The choice did not depend on whether needle takes a model. "drawn timm 20" has the first twenty
+models of timm's list (1.0.31), shuffled with seed 20, that are in no other group and have fewer
+than 30 million parameters, at their own sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .zoo_models import Made, arguments, declare_torchvision, timm_model
 
 
 def transformers_model(kind: str) -> Made:
-    """A model of transformers by its type, with two layers and 1000 tokens."""
+    """Return a model of transformers by its type, with two layers and 1000 tokens."""
     declare_torchvision()
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
@@ -38,7 +38,7 @@ _LAYERS = frozenset(
 
 
 def _shallow(config: Any) -> Any:
-    """The configuration with at most two layers and 1000 tokens, also in the parts of it; lists
+    """Return the configuration with at most two layers and 1000 tokens, also in its parts; lists
     with an entry for each layer are cut."""
     from transformers import PretrainedConfig
 

@@ -1,7 +1,7 @@
 """The architectures of `bench.zoo`, with random weights, batch 1.
 
-`GROUPS` maps a group to its models, which are functions that make a module in eval mode, its
-arguments and its keyword arguments. Those of the other groups need the package of that name.
+`GROUPS` maps a group to its models: functions that return a module in eval mode, its arguments and
+its keyword arguments. Groups named after a package need that package.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Made = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 
 
 class UNet(nn.Module):
-    """Ronneberger et al., 2015, three levels deep; upsampled by a transposed convolution, or
-    bilinearly."""
+    """Ronneberger et al., 2015, three levels deep. Upsampling is a transposed convolution, or
+    bilinear."""
 
     def __init__(self, transposed: bool, widths: tuple[int, ...] = (16, 32, 64)) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class UNet(nn.Module):
 
 
 class Classifier(nn.Module):
-    """A recurrent network over tokens, classified by the last step."""
+    """A recurrent network over tokens, with a classifier on the last step."""
 
     def __init__(self, kind: type[nn.RNNBase], layers: int, bidirectional: bool) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class WaveNet(nn.Module):
 
 
 def tokens(length: int = 32, count: int = 1000) -> torch.Tensor:
-    """Random tokens (1, length) below `count`."""
+    """Return random tokens (1, length) below `count`."""
     return torch.randint(0, count, (1, length))
 
 
@@ -135,8 +135,8 @@ edgenext_xx_small ghostnet_100 levit_128s""".split()
 
 
 def declare_torchvision() -> None:
-    """Declare the two operators that torchvision registers more of when it is imported; without
-    them, PyPI's CUDA build of it fails to import beside a CPU build of PyTorch."""
+    """Declare the two operators that torchvision extends when it is imported. Without them, PyPI's
+    CUDA build of torchvision fails to import beside a CPU build of PyTorch."""
     if not hasattr(torch.ops.torchvision, "nms"):
         for name in ("nms", "qnms"):
             schema = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -158,15 +158,15 @@ def _torchvision(name: str) -> Made:
 
 
 def images(count: int, size: int) -> torch.Tensor:
-    """Random images whose neighbouring pixels are alike."""
+    """Return random images whose neighbouring pixels are alike."""
     return functional.interpolate(torch.randn(count, 3, 7, 7), (size, size), mode="bicubic")
 
 
 @torch.no_grad()
 def settled(model: nn.Module, size: int) -> nn.Module:
-    """The model in eval mode, with numbers that show a fault: heads that a package fills with zeros
-    are random, and where the activations vanish by the statistics of untrained batch norms, so that
-    any image has the same result, they are those of eight images."""
+    """Return the model in eval mode, with numbers that make a fault visible. Heads that a package
+    fills with zeros get random numbers. Where untrained batch norms make the activations vanish, so
+    that every image has the same result, batch norms get the statistics of eight images."""
     for each in model.parameters():
         if each.ndim > 1 and not each.any():
             nn.init.normal_(each, std=0.02)
@@ -181,7 +181,7 @@ def settled(model: nn.Module, size: int) -> nn.Module:
 
 
 def timm_model(name: str, size: int | None = None) -> Made:
-    """A model of timm at this image size, or at its own."""
+    """Return a model of timm at this image size, or at its own."""
     declare_torchvision()
     import timm
 
@@ -193,7 +193,7 @@ def timm_model(name: str, size: int | None = None) -> Made:
 _TWO = {"num_hidden_layers": 2}
 _BOTH = {"encoder_layers": 2, "decoder_layers": 2}
 
-# The class of transformers, and options of its configuration.
+# The class in transformers, and options of its configuration.
 _TRANSFORMERS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "bert": ("BertModel", _TWO),
     "distilbert": ("DistilBertModel", {"n_layers": 2}),
@@ -234,7 +234,7 @@ def _transformers(name: str) -> Made:
 
 
 def arguments(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Inputs for those arguments that a model's signature has."""
+    """Yield inputs for the arguments that the model's signature has."""
     names = inspect.signature(model.forward).parameters
     parts = [model.config, *(v for v in vars(model.config).values() if hasattr(v, "to_dict"))]
 

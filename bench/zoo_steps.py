@@ -1,4 +1,4 @@
-"""What `bench.zoo` does with a model: each step is a function of a Subject."""
+"""The steps of `bench.zoo`; each is a function of a Subject."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from needle_tvm.text import error_line
 MOST = {"eager": MODEL, "gradients": 10 * MODEL, "onnx": MODEL, "tuned": MODEL, "imported": MODEL}
 OURS = "needle"
 
-# A gradient is compared with its own largest element, or with this part of the model's largest: the
-# gradient of a bias that a norm or softmax cancels is rounding alone.
+# A gradient's error is relative to its own largest element, or to this part of the model's largest
+# if that is more: the gradient of a bias that a norm or softmax cancels is rounding alone.
 _NEGLIGIBLE = 1e-3
 
-_ROUNDINGS = 4  # times PyTorch's own error, of two results that are rounded in other places
+_ROUNDINGS = 4  # factor on PyTorch's own error, for two results with different roundings
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Found = dict[str, Any]
 
 
 def groups() -> dict[str, dict[str, Callable[[], Any]]]:
-    """The models by group."""
+    """Return the models by group."""
     from bench.zoo_drawn import DRAWN
     from bench.zoo_models import GROUPS
 
@@ -43,7 +43,7 @@ def groups() -> dict[str, dict[str, Callable[[], Any]]]:
 
 
 def made(group: str, name: str) -> Any:
-    """A model, its arguments and keyword arguments: the same ones in each process."""
+    """Return a model, its arguments and keyword arguments, the same in each process."""
     import torch
 
     torch.manual_seed(0)
@@ -51,8 +51,8 @@ def made(group: str, name: str) -> Any:
 
 
 class Subject:
-    """A model, also as a function of tensors, with its example and PyTorch's results of it; files
-    go to `folder`. `options` are those of the command."""
+    """A model, also as a function of tensors, with its example and PyTorch's results for it. Files
+    go to `folder`; `options` are the options of the command."""
 
     def __init__(self, group: str, name: str, folder: Path, options: argparse.Namespace) -> None:
         import torch
@@ -70,7 +70,7 @@ class Subject:
 
     @cached_property
     def loaded(self) -> Any:
-        """needle's module."""
+        """The model as needle's module."""
         import needle.torch
 
         return needle.torch.load(self.module, *self.tensors)
@@ -88,7 +88,7 @@ class Subject:
 
     @property
     def rounding(self) -> float:
-        """How far PyTorch's results are from its own in float64; 0 if it does not run in that."""
+        """The error of PyTorch's results against its float64 results; 0 if float64 does not run."""
         import torch
 
         from needle.torch.arrays import array_of
@@ -97,7 +97,7 @@ class Subject:
         try:
             with torch.no_grad():
                 exact = [array_of(each) for each in self.module.double()(*wide)]
-        except RuntimeError:  # a dtype that the model names itself
+        except RuntimeError:  # the model names a dtype itself
             return 0.0
         finally:
             self.module.to(torch.float32)
@@ -105,7 +105,7 @@ class Subject:
 
     @property
     def given(self) -> list[Any]:
-        """The inputs that the ONNX file takes: those that the results need."""
+        """The inputs of the ONNX file: all that the results depend on."""
         return self.arrays[: len(_session(self.file).get_inputs())]
 
 
@@ -116,12 +116,12 @@ def _session(file: Path) -> Any:
 
 
 def load(subject: Subject) -> Found:
-    """Whether the model loads."""
+    """Load the model; count its nodes."""
     return {"nodes": len(subject.loaded.program.nodes)}
 
 
 def eager(subject: Subject) -> Found:
-    """needle's own run of it."""
+    """Run the model in eager needle."""
     import needle as ndl
 
     with ndl.no_grad():
@@ -130,7 +130,7 @@ def eager(subject: Subject) -> Found:
 
 
 def onnx(subject: Subject) -> Found:
-    """ONNX Runtime's run of the file that needle writes."""
+    """Run the file that needle writes in ONNX Runtime."""
     import needle.onnx
 
     file = subject.folder / "exported.onnx"
@@ -143,7 +143,7 @@ def onnx(subject: Subject) -> Found:
 
 
 def tuned(subject: Subject) -> Found:
-    """The model compiled at stage tuned."""
+    """Check the model compiled at stage tuned."""
     args, kwargs = subject.args, subject.kwargs
     return _compiled(
         subject,
@@ -154,7 +154,7 @@ def tuned(subject: Subject) -> Found:
 
 
 def imported(subject: Subject) -> Found:
-    """PyTorch's ONNX file compiled at stage tuned."""
+    """Check PyTorch's ONNX file compiled at stage tuned."""
     file, given = subject.file, subject.given
     return _compiled(
         subject, "onnx", given, lambda: needle_tvm.compile_onnx(file, *given, recompile=True)
@@ -164,7 +164,7 @@ def imported(subject: Subject) -> Found:
 def _compiled(
     subject: Subject, folder: str, arrays: Sequence[Any], compile: Callable[[], Any]
 ) -> Found:
-    """How what is compiled does: seconds, the error, and if its export gives the same."""
+    """Return compile seconds, the error, and whether a reloaded export gives the same bits."""
     began = time.perf_counter()
     compiled = compile()
     seconds = time.perf_counter() - began
@@ -179,8 +179,8 @@ def _compiled(
 
 
 def gradients(subject: Subject) -> Found:
-    """How far gradients are from PyTorch's. If PyTorch's own are as far from those that it computes
-    in float64 (an element is on the edge of a ReLU), the comparison is one in float64."""
+    """Compare gradients with PyTorch's. If PyTorch's float32 gradients are as far from its float64
+    gradients (an element is on the edge of a ReLU), the comparison is made in float64."""
     import torch
 
     import needle.torch
@@ -202,13 +202,13 @@ def gradients(subject: Subject) -> Found:
 
 
 def _factors(shapes: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    """Random weights for the elements of results."""
+    """Return random weights for the elements of results."""
     draw = np.random.default_rng(0)
     return [draw.standard_normal(shape).astype("float32") for shape in shapes]
 
 
 def _of_pytorch(module: Any, tensors: Sequence[Any]) -> Arrays:
-    """The gradients of all parameters of the sum of weighted means of the floating results."""
+    """Return the gradients of all parameters, for a sum of weighted means of floating results."""
     import torch
 
     module.zero_grad()
@@ -223,7 +223,7 @@ def _of_pytorch(module: Any, tensors: Sequence[Any]) -> Arrays:
 
 
 def _of_needle(loaded: Any, arrays: Sequence[Any]) -> Arrays:
-    """The same as `_of_pytorch`, by needle."""
+    """Return the gradients of `_of_pytorch`, by needle."""
     import needle as ndl
 
     outputs, _ = loaded.functional(arrays)
@@ -237,7 +237,7 @@ def _of_needle(loaded: Any, arrays: Sequence[Any]) -> Arrays:
 
 
 def _far(found: Arrays, wanted: Arrays) -> Found:
-    """The largest difference of a gradient, and which."""
+    """Return the largest difference of a gradient, and the gradient's name."""
     sizes = {name: largest_magnitude(want) for name, want in wanted.items()}
     least = _NEGLIGIBLE * max(sizes.values())
     error, where = 0.0, ""
@@ -251,8 +251,8 @@ def _far(found: Arrays, wanted: Arrays) -> Found:
 
 
 def times(subject: Subject) -> Found:
-    """A report of one contest, with the profile of our kernels. Raises RuntimeError if ours fails
-    or gives other results than PyTorch."""
+    """Return a report of one contest, with the profile of our kernels. Raises RuntimeError if ours
+    fails or its results differ from PyTorch's."""
     from needle_tvm.frontend.loaded_models import graph_of
 
     options, threads = subject.options, subject.options.threads
@@ -275,10 +275,10 @@ def times(subject: Subject) -> Found:
     try:
         inputs = _saved(subject.folder / "onnx.npz", subject.given)
         entries += apps.peers.readers(options.peers, str(subject.file), inputs, threads)
-    except Exception as error:  # of PyTorch's exporter or ONNX Runtime, of any kind
+    except Exception as error:  # any error of PyTorch's exporter or ONNX Runtime
         failed["those that read ONNX"] = error_line(error)
     report = contests.new_report(options, options.peers)
-    # Random weights may magnify rounding: ConvMixer's results have three digits in float32.
+    # Random weights may magnify rounding: ConvMixer's results have three correct digits in float32.
     allowed = max(MODEL, _ROUNDINGS * subject.rounding)
     case = contests.run(f"{subject.group}/{subject.name}", entries, options, tolerance=allowed)
     if OURS in case["failed"]:
@@ -297,8 +297,8 @@ def _saved(path: Path, arrays: Sequence[Any]) -> str:
 
 
 def pytorch(group: str, name: str, threads: int, **how: Any) -> Calls | ClockedCalls:
-    """A contestant: the model in PyTorch, called with its own arguments. `how` has further keywords
-    of `apps.torch_peers.called`."""
+    """Return a contestant: the model in PyTorch, called with its own arguments. `how` has further
+    keywords of `apps.torch_peers.called`."""
     import torch
     from torch.utils import _pytree
 

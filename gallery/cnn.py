@@ -1,8 +1,8 @@
 """A convolutional network learns to read handwritten digits of 8 x 8 pixels.
 
 The same small filters look at every place, so the network needs few weights. Training shifts each
-image by up to a pixel, which gives nine times as many. The picture shows what the first filters
-answer to a digit, and the test images that are still misread.
+image by up to a pixel, which gives nine times as many images. The picture shows the answers of the
+first filters to a digit, and the test images that are still misread.
 
 Source: LeCun, Bottou, Bengio and Haffner, "Gradient-based learning applied to document recognition"
 (1998).
@@ -26,7 +26,7 @@ x, x_test = train.x.reshape(-1, 1, 8, 8), test.x.reshape(-1, 1, 8, 8)
 
 
 def shifted(images):
-    """Each image moved by up to one pixel, each way; zeros come in at the edges."""
+    """Return each image moved by up to one pixel in each direction, with zeros at the edges."""
     padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
     down, right = lesson.random.integers(0, 3, (2, len(images), 1, 1))
     rows, columns = np.arange(8)[:, None] + down, np.arange(8) + right

@@ -1,7 +1,7 @@
-"""What every lesson of the gallery shares: options, progress, and the way to a library that runs.
+"""The common part of every lesson: options, progress, and the export to a library that runs.
 
-A lesson calls `Lesson(steps)` first, loops over `lesson.training()`, and ends with
-`lesson.finish(...)`. That writes NAME.png, NAME.json and the exported model NAME/ to the folder
+A lesson first calls `Lesson(steps)`, then loops over `lesson.training()`, and ends with
+`lesson.finish(...)`, which writes NAME.png, NAME.json and the exported model NAME/ to the folder
 `--out`.
 """
 
@@ -41,7 +41,7 @@ matplotlib.rcParams.update(
     }
 )
 
-# Runs in a process of its own, which has neither needle nor TVM's compiler.
+# Runs in a separate process without needle and TVM's compiler.
 SERVE = """
 import sys
 import numpy as np
@@ -61,32 +61,32 @@ class Lesson:
     """One run of a lesson: its options, its clock and its results."""
 
     def __init__(self, steps: int, **choices: Sequence[str]) -> None:
-        """Read the command line; `choices` are further options, whose first value is the default.
+        """Read the command line; `choices` are more options; the first value is the default.
 
-        Seeds needle; `random` is NumPy's generator for the lesson's own draws.
+        Seeds needle; `random` is NumPy's generator for the lesson's random numbers.
         """
         script = Path(sys.argv[0])
         parser = argparse.ArgumentParser(prog=script.name, allow_abbrev=False)
-        parser.add_argument("--steps", type=int, default=steps, help="of training (%(default)s)")
-        parser.add_argument("--seed", type=int, default=0, help="of all random numbers (0)")
-        parser.add_argument("--out", type=Path, default=Path("out/gallery"), help="folder")
+        parser.add_argument("--steps", type=int, default=steps, help="training steps (%(default)s)")
+        parser.add_argument("--seed", type=int, default=0, help="seed of all random numbers (0)")
+        parser.add_argument("--out", type=Path, default=Path("out/gallery"), help="output folder")
         parser.add_argument("--quiet", action="store_true", help="show no progress")
         for option, values in choices.items():
             parser.add_argument(f"--{option}", choices=values, default=values[0])
         self.options = parser.parse_args()
         if self.options.steps < 1:
-            parser.error(f"--steps {self.options.steps} is below 1")
+            parser.error(f"--steps {self.options.steps} is below 1: give 1 or more")
         self.steps: int = self.options.steps
         self.name = "_".join([script.stem, *(getattr(self.options, each) for each in choices)])
         self.random = np.random.default_rng(self.options.seed)
         ndl.manual_seed(self.options.seed)
-        self.seconds = 0.0  # of training
-        self.history: dict[str, list[float]] = {}  # what `show` was told
+        self.seconds = 0.0  # seconds of training
+        self.history: dict[str, list[float]] = {}  # the values passed to `show`
         self._console = Console(stderr=True, quiet=self.options.quiet, highlight=False)
         self._text = ""
 
     def training(self, steps: int | None = None, title: str = "") -> Iterator[int]:
-        """Yield the numbers of the steps, while a bar on stderr shows how far it is."""
+        """Yield the numbers of the steps; a bar on stderr shows the progress."""
         steps = self.steps if steps is None else steps
         bar = Progress(
             TextColumn(f"{self.name} {title}".strip()),
@@ -107,7 +107,7 @@ class Lesson:
         self._say(f"{self.name}: {steps} steps, {self._text}")
 
     def show(self, **values: Any) -> None:
-        """Note the numbers of this step; the bar shows them."""
+        """Record this step's values in `history`; the bar shows them."""
         for name, value in values.items():
             self.history.setdefault(name, []).append(float(value))
         self._text = ", ".join(f"{name} {float(value):.3g}" for name, value in values.items())
@@ -126,8 +126,8 @@ class Lesson:
     ) -> None:
         """Compile, export, reload and compare the model; save the picture and the figures.
 
-        `score` is the model's `metric` on data that it was not trained on, `baseline` that of
-        `against`. SystemExit if the library's results differ from the eager model's.
+        `score` is the model's `metric` on data outside its training data; `baseline` is the metric
+        of `against`. SystemExit if the library's results differ from the eager model's.
         """
         out: Path = self.options.out
         out.mkdir(parents=True, exist_ok=True)
@@ -165,7 +165,7 @@ class Lesson:
         self._console.print(text, markup=False, soft_wrap=True)
 
     def _difference(self, library: Path, model: Any, tensors: list[Any]) -> float:
-        """Run the exported model without needle; the largest difference from the eager model's."""
+        """Run the exported model without needle; return the largest difference."""
         with ndl.no_grad():
             eager = model(*tensors)
         eager = [y.numpy() for y in (eager if isinstance(eager, (tuple, list)) else [eager])]
@@ -186,7 +186,7 @@ class Lesson:
 
 
 def predict(model: Any, *arrays: Any) -> Any:
-    """The eager model's result in NumPy arrays, in eval mode and without gradients."""
+    """Return the eager model's result in NumPy arrays, in eval mode and without gradients."""
     was_training = model.training
     model.eval()
     with ndl.no_grad():
@@ -198,7 +198,7 @@ def predict(model: Any, *arrays: Any) -> Any:
 
 
 def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
-    """For each encoder layer (N, tokens, tokens): how much each token looks at each other."""
+    """Return (N, tokens, tokens) for each encoder layer: how much each token looks at another."""
     attentions = [layer.self_attn for layer in layers]
     seen: list[Any] = []
     hooks = [a.register_forward_hook(lambda _, given, y: seen.append(given[0])) for a in attentions]
@@ -210,11 +210,11 @@ def looks_of(layers: Any, model: Any, x: Any) -> list[np.ndarray[Any, Any]]:
 
 
 def likeness(real: np.ndarray[Any, Any], made: np.ndarray[Any, Any], k: int = 3) -> float:
-    """How well samples `made` (n, features) cover the `real` ones, from 0 to 1.
+    """Return how well samples `made` (n, features) cover the `real` ones, from 0 to 1.
 
-    Precision is the share of made samples that lie within the distance of a real one to its k-th
-    real neighbour, recall the same the other way round (Kynkäänniemi et al. 2019); this is their
-    harmonic mean.
+    Precision is the share of made samples that are closer to a real sample than its k-th real
+    neighbour; recall is the same with real and made exchanged (Kynkäänniemi et al. 2019). The
+    result is their harmonic mean.
     """
 
     def covered(points: np.ndarray[Any, Any], centres: np.ndarray[Any, Any]) -> float:
@@ -226,7 +226,7 @@ def likeness(real: np.ndarray[Any, Any], made: np.ndarray[Any, Any], k: int = 3)
 
 
 def laid_out(near: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Places (n, 2) for the nodes of a graph, `near` (n, n) being 1 for neighbours.
+    """Return places (n, 2) for the nodes of a graph; `near` (n, n) is 1 for neighbours.
 
     Neighbours attract each other, all nodes repel each other (Fruchterman and Reingold 1991).
     """
@@ -242,7 +242,7 @@ def laid_out(near: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndar
 
 
 def tiles(images: np.ndarray[Any, Any], columns: int) -> np.ndarray[Any, Any]:
-    """Images (N, h, w) side by side as one (rows * (h + 1), columns * (w + 1)), gaps between."""
+    """Return images (N, h, w) as one with gaps (rows * (h + 1), columns * (w + 1))."""
     count, height, width = images.shape
     rows = -(-count // columns)
     canvas = np.zeros((rows * columns, height + 1, width + 1), images.dtype)

@@ -1,12 +1,12 @@
-"""A graph network learns who stays with whom in a club, from two members' word.
+"""A graph network learns who stays with whom in a club, from the choices of two members.
 
-In Zachary's karate club the teacher and the president quarrelled, and all 34 members chose. The
-network is told what those two chose and who is friends with whom. Each layer averages a member's
-features with its friends'. The picture shows how sure it is of each member.
+In Zachary's karate club the teacher and the president quarrelled, and all 34 members chose a side.
+The network knows the choice of these two and who is friends with whom. Each layer averages a
+member's features with its friends'. The picture shows how sure the network is of each member.
 
 Source: Kipf and Welling, "Semi-supervised classification with graph convolutional networks" (2016);
 Zachary, "An information flow model for conflict and fission in small groups" (1977).
-Measured: 31 of the other 32 members right after 1 s of training; whom the two have as friends, 29.
+Measured: 31 of the other 32 members right after 1 s of training; by friendship with the two, 29.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ from common import Lesson, laid_out, predict
 from needle import nn
 
 MEMBERS, WIDTH, TEACHER, PRESIDENT = 34, 16, 0, 33
-# Whom each member is friends with, of those with larger numbers.
+# The friends of each member that have larger numbers.
 FRIENDS = {
     0: (1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 13, 17, 19, 21, 31), 1: (2, 3, 7, 13, 17, 19, 21, 30),
     2: (3, 7, 8, 9, 13, 27, 28, 32), 3: (7, 12, 13), 4: (6, 10), 5: (6, 10, 16), 6: (16,),
@@ -54,7 +54,7 @@ class GCN(nn.Module):
 
 
 graph = [ndl.Tensor(each) for each in (source, target, share)]
-features = np.eye(MEMBERS, dtype="float32")  # of each member, nothing but who it is
+features = np.eye(MEMBERS, dtype="float32")  # a member's only feature is its number
 told = [TEACHER, PRESIDENT]
 model = GCN()
 optimizer = ndl.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
@@ -71,7 +71,7 @@ others = np.setdiff1d(itself, told)
 scores = predict(model, features, source, target, share)
 accuracy = (scores.argmax(1) == choice)[others].mean()
 
-# The baseline: whoever has the president as a friend, and not the teacher, goes with him.
+# The baseline: friends of the president who are not friends of the teacher go with him.
 friend = np.zeros((MEMBERS, MEMBERS))
 friend[source, target] = 1
 baseline = ((friend[:, PRESIDENT] > friend[:, TEACHER]) == choice)[others].mean()

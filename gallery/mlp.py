@@ -4,7 +4,7 @@ No straight line separates the arms, so logistic regression is little better tha
 hidden layers bend the plane until a line does. The picture shows how the network divides the plane.
 
 Source: Rumelhart, Hinton and Williams, "Learning representations by back-propagating errors"
-(1986); two spirals as a test are Lang and Witbrock's (1988).
+(1986); Lang and Witbrock (1988) introduced two spirals as a test.
 Measured: 99.5 % of new points right after 1 s of training; logistic regression 47.7 %.
 """
 
@@ -23,7 +23,7 @@ lesson = Lesson(steps=1500)
 
 
 def spirals(points):
-    """Points (n, 2) and the arm of each."""
+    """Return points (n, 2) and the arm of each."""
     arm = lesson.random.integers(0, ARMS, points)
     radius = np.sqrt(lesson.random.uniform(0.01, 1, points))
     angle = 2 * np.pi * (arm / ARMS + 1.25 * radius)

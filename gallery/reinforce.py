@@ -1,7 +1,7 @@
 """A policy learns to balance a pole on a cart by trying.
 
-It pushes left or right at random, by the chances that a network gives. Pushes after which the pole
-stood longer than usual become more likely, others less. The picture shows how long the pole stood
+It pushes left or right at random; a network gives the chances. Pushes after which the pole stood
+longer than usual become more likely, others less. The picture shows how long the pole stood
 in training, and its angle under random pushes and under the trained policy.
 
 Source: Williams, "Simple statistical gradient-following algorithms for connectionist reinforcement
@@ -23,7 +23,7 @@ lesson = Lesson(steps=150)
 
 
 def push(state, right):
-    """The states (carts, 4) after 20 ms: place, speed, angle and its speed (m, m/s, rad, rad/s)."""
+    """Return states (carts, 4) after 20 ms: place, speed, angle, its speed (m, m/s, rad, rad/s)."""
     _, speed, angle, turning = state.T
     sine, cosine = np.sin(angle), np.cos(angle)
     force = np.where(right, 10.0, -10.0)  # N; the cart has 1 kg, the pole 0.1 kg and 1 m
@@ -38,7 +38,7 @@ def standing(state):
 
 
 def played(carts, choose):
-    """States (time, carts, 4), pushes and whether each cart's pole still stood (time, carts)."""
+    """Return states (time, carts, 4), pushes, and whether each pole still stood (time, carts)."""
     state, up = lesson.random.uniform(-0.05, 0.05, (carts, 4)), np.ones(carts, bool)
     states, pushes, ups = [], [], []
     while up.any() and len(states) < LONGEST:
@@ -60,7 +60,7 @@ optimizer = ndl.optim.Adam(policy.parameters(), lr=0.01)
 loss_of = nn.CrossEntropyLoss(reduction="none")
 for _ in lesson.training():
     states, pushes, ups = played(CARTS, drawn)
-    returns = np.zeros(ups.shape, "float32")  # the discounted time that the pole still stood
+    returns = np.zeros(ups.shape, "float32")  # the discounted time for which the pole still stood
     after = 0
     for t in reversed(range(len(ups))):
         returns[t] = after = ups[t] * (1 + DISCOUNT * after)

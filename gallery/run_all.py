@@ -1,7 +1,7 @@
-"""Run every lesson of the gallery, each in a process of its own, and print a table of the results.
+"""Run every lesson of the gallery, each in its own process, and print a table of the results.
 
-Writes gallery.json and the contact sheet gallery.png beside what the lessons write. The exit code
-is 1 if a lesson fails or is no better than its baseline.
+Writes gallery.json and the contact sheet gallery.png beside the lessons' files. The exit code is
+1 if a lesson fails or is no better than its baseline.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LESSONS = (
 
 
 def name_of(lesson: tuple[str, ...]) -> str:
-    """The name of the files that a lesson writes: that of its script, and of its cell if any."""
+    """Return the name of a lesson's files: the name of its script, and of its cell if any."""
     return "_".join([lesson[0], *lesson[2:]])
 
 
@@ -53,7 +53,7 @@ def table(results: list[dict[str, Any]]) -> Table:
 
 
 def contact_sheet(out: Path, names: list[str]) -> Figure:
-    """All pictures on one sheet, five in a row."""
+    """Return all pictures on one sheet, five in a row."""
     rows = -(-len(names) // 5)
     figure = Figure(figsize=(18, 2.8 * rows), dpi=80, layout="constrained")
     for axes in figure.subplots(rows, 5, squeeze=False).flat:
@@ -67,7 +67,7 @@ def contact_sheet(out: Path, names: list[str]) -> Figure:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=Path("out/gallery"), help="folder of results")
-    parser.add_argument("--steps", help="of training, for each (default: as many as it needs)")
+    parser.add_argument("--steps", help="training steps of each lesson (its own number)")
     options = parser.parse_args()
     shared = ["--out", str(options.out)] + (["--steps", options.steps] if options.steps else [])
     results, failed = [], []

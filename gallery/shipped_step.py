@@ -1,11 +1,11 @@
 """A training step learns eight digits here, is shipped, and learns two more without needle.
 
-The step is compiled whole, with dropout and AdamW, and exported. A process with NumPy and needle's
-runtime alone trains on with images of all ten digits and saves its state; another one loads it and
-goes on. A third trains without that break, and must end with the same bits.
+The step, with dropout and AdamW, is compiled as a whole and exported. A process with only NumPy and
+needle's runtime continues the training on images of all ten digits and saves its state; a second
+process loads it and continues. A third trains without that break, and must end with the same bits.
 
 Source: van de Ven and Tolias, "Three scenarios for continual learning" (2019), on classes that come
-later. Here the new data have the old classes, too, so that these are not forgotten.
+later. Here the new data also contain the old classes, so that the model does not forget them.
 Measured: 77.5 % of the test images right when it is shipped, 92.7 % after 300 more batches.
 """
 
@@ -20,7 +20,7 @@ import needle_tvm
 from common import Lesson, predict
 from needle import nn
 
-# Trains on some batches, from the state in a file or the one that was shipped.
+# Trains on some batches, from the state in a file or from the shipped state.
 DEVICE = """
 import sys
 import numpy as np

@@ -1,8 +1,8 @@
-"""A selective state-space model (S6) learns to keep what matters and to pass over the rest.
+"""A selective state-space model (S6) learns to keep letters and to ignore the rest.
 
-It reads 24 places, four with letters and the others empty, then four question marks, at which it
-must say the letters in their order. What it reads decides how fast its state decays and what is
-added; `needle.scan` runs the steps. The picture shows how much of the state each place replaces.
+It reads 24 places, four with letters and the others empty, then four question marks, where it must
+give the letters in order. The input decides how fast the state decays and what is added to it;
+`needle.scan` runs the steps. The picture shows how much of the state each place replaces.
 
 Source: Gu and Dao, "Mamba: linear-time sequence modeling with selective state spaces" (2023),
 section 3, without convolution and gate; the task is their selective copying.
@@ -22,7 +22,7 @@ lesson = Lesson(steps=1000)
 
 
 class S6(nn.Module):
-    """(time, batch, WIDTH) -> the same shape; without `memory`, each step from an empty state."""
+    """(time, batch, WIDTH) -> the same shape; without `memory` each step starts empty."""
 
     def __init__(self, memory):
         super().__init__()
@@ -44,7 +44,7 @@ class S6(nn.Module):
         return cell(ndl.zeros(*x.shape, STATE), x)[1]
 
 
-def drawn(rows):  # (time, rows), and the letters in them (COPIED, rows)
+def drawn(rows):  # input (time, rows) and its letters (COPIED, rows)
     letters = lesson.random.integers(0, LETTERS, (COPIED, rows))
     x = np.repeat([LETTERS, LETTERS + 1], [LENGTH, COPIED])[:, None].repeat(rows, 1)
     places = np.sort(lesson.random.random((LENGTH, rows)).argsort(0)[:COPIED], 0)
@@ -53,7 +53,7 @@ def drawn(rows):  # (time, rows), and the letters in them (COPIED, rows)
 
 
 def trained(title, memory, steps):
-    """A model: (time, batch) -> the scores of the letters at each time."""
+    """Return a trained model: (time, batch) -> the scores of the letters at each time."""
     model = nn.Sequential(nn.Embedding(LETTERS + 2, WIDTH))
     for _ in range(2):
         layers = nn.LayerNorm(WIDTH), S6(memory), nn.GELU(), nn.Linear(WIDTH, WIDTH)

@@ -1,11 +1,11 @@
 """An LSTM or a GRU learns to write NumPy's documentation, letter by letter.
 
-It reads a text and says at each letter which one comes next; its state keeps what it has read. The
-picture shows how surprised it is by each letter of a text that it has never seen (by beginnings of
-words, seldom by their ends), and what it writes by itself.
+It reads a text and predicts the next letter at each letter; its state holds the past. The picture
+shows how surprised it is by each letter of an unseen text (by beginnings of words, seldom by their
+ends), and a text that it writes by itself.
 
 Source: Hochreiter and Schmidhuber, "Long short-term memory" (1997); Cho et al. (2014) for the GRU.
-Measured: 2.16 (LSTM, 14 s of training) and 2.13 (GRU, 21 s) bits a letter; counts of three 2.99.
+Measured: 2.16 (LSTM, 14 s of training) and 2.13 (GRU, 21 s) bits a letter; letter counts 2.99.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ WIDTH, LENGTH, BATCH = 192, 64, 32
 
 lesson = Lesson(steps=700, cell=("lstm", "gru"))
 
-# What help() prints about NumPy's functions; every tenth text is kept for the test.
+# The texts of help() on NumPy's functions; every tenth text is kept for the test.
 functions = [getattr(np, name) for name in np.__all__ if callable(getattr(np, name))]
 texts = sorted({" ".join((function.__doc__ or "").split()) for function in functions})
 letters = [chr(i) for i in range(32, 127)]
@@ -34,7 +34,7 @@ train, test = numbers(t for i, t in enumerate(texts) if i % 10), numbers(texts[:
 
 
 class Writer(nn.Module):
-    """Characters (length, batch) -> the scores of each next one (length, batch, letters)."""
+    """Characters (length, batch) -> the scores of the next character (length, batch, letters)."""
 
     def __init__(self, memory):
         super().__init__()
@@ -47,7 +47,7 @@ class Writer(nn.Module):
 
 
 def rows(text, starts, length):
-    """(length, len(starts)) characters, and those that follow them."""
+    """Return (length, len(starts)) characters, and the characters that follow them."""
     at = np.arange(length)[:, None] + starts
     return text[at], text[at + 1]
 
@@ -70,7 +70,7 @@ x, y = rows(test, np.arange(0, len(test) - 256, 256)[:64], 255)
 chances = softmax(predict(model, x), axis=-1)
 surprise = -np.log2(np.take_along_axis(chances, y[..., None], -1)[..., 0])
 
-# The baseline counts what follows two characters, mixed with what follows one, mixed with all.
+# The baseline mixes counts of letters: after two letters, after one, and of all.
 counts = np.zeros((len(letters),) * 3)
 np.add.at(counts, (train[:-2], train[1:-1], train[2:]), 1)
 guess = counts.sum((0, 1)) / counts.sum()

@@ -1,8 +1,8 @@
 """A Transformer learns to sort ten numbers, at all places at once.
 
-It is shown rows of digits and the same rows sorted, never a rule. At each place it must say which
-digit comes there, for which it has to count the smaller ones. The picture shows which inputs each
-place of the result looks at.
+It sees rows of digits and the sorted rows, never a rule. At each place it must give the digit of
+the sorted row, and to find it, count the smaller digits. The picture shows which inputs each place
+of the result looks at.
 
 Source: Vaswani et al., "Attention is all you need" (2017); Karpathy's minGPT has sorting as an
 exercise.
@@ -51,7 +51,7 @@ for _ in lesson.training():
     schedule.step()
     lesson.show(loss=loss.item())
 
-x_test = lesson.random.integers(0, DIGITS, (2000, LENGTH))  # of 10 billion: all are new
+x_test = lesson.random.integers(0, DIGITS, (2000, LENGTH))  # of 10 billion rows, so all are new
 right = np.sort(x_test)
 accuracy = (predict(model, x_test).argmax(-1) == right).all(1).mean()
 usual = np.round(np.median(right, 0))

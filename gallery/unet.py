@@ -1,8 +1,8 @@
 """A U-Net learns to find cells in a noisy picture with uneven light.
 
-Going down, the network halves the picture and sees further. Going up, it doubles it and is handed
-what it saw at that size before, so that edges stay sharp. Otsu's threshold needs one brightness
-that separates cells from background, and there is none.
+On the way down, the network halves the picture and sees a wider area. On the way up, it doubles the
+picture and also gets its earlier features of that size, so edges stay sharp. Otsu's threshold needs
+one brightness that separates cells from background, and there is none.
 
 Source: Ronneberger, Fischer and Brox, "U-Net: convolutional networks for biomedical image
 segmentation" (2015); Otsu (1979).
@@ -22,7 +22,7 @@ lesson = Lesson(steps=300)
 
 
 def pictures(count):
-    """Pictures (count, 1, 48, 48) and their cells, 0 or 1, of the same shape."""
+    """Return pictures (count, 1, 48, 48) and their cells, 0 or 1, of the same shape."""
     draw, shape = lesson.random.uniform, (count, CELLS, 1, 1)
     rows, columns = np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")
     down, right = rows - draw(4, SIDE - 4, shape), columns - draw(4, SIDE - 4, shape)
@@ -41,7 +41,7 @@ def block(inputs, outputs):
 
 
 class UNet(nn.Module):
-    """Pictures (N, 1, H, W) -> scores (N, 1, H, W); 4 divides H and W."""
+    """Pictures (N, 1, H, W) -> scores (N, 1, H, W); H and W are multiples of 4."""
 
     def __init__(self, c):
         super().__init__()
@@ -74,7 +74,7 @@ for _ in lesson.training():
 
 
 def otsu(x):
-    """Whether each pixel is above the threshold that parts a picture's brightness best."""
+    """Return whether each pixel is above the threshold that best separates brightnesses."""
     parted = [x > step for step in np.linspace(x.min(), x.max(), 64)[1:-1]]
     return parted[np.argmin([p.mean() * x[p].var() + (~p).mean() * x[~p].var() for p in parted])]
 

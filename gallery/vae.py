@@ -1,8 +1,8 @@
 """A variational autoencoder learns to describe a digit by two numbers.
 
-The encoder gives each image a small cloud in the plane, the decoder draws an image from a point of
-that cloud. The loss wants good drawings, and clouds that together fill the plane around zero. The
-picture shows where test digits lie, and what the plane holds.
+The encoder gives each image a small cloud in the plane, and the decoder draws an image from a point
+of the cloud. The loss rewards good drawings, and clouds that together fill the plane around zero.
+The picture shows where test digits lie, and the drawings of points of the plane.
 
 Source: Kingma and Welling, "Auto-encoding variational Bayes" (2013).
 Measured: squared error 0.031 a pixel on test digits after 4 s of training; two principal components
@@ -38,12 +38,12 @@ class VAE(nn.Module):
         )  # fmt: skip
 
     def encode(self, x):
-        """The centre of each image's cloud, and the logarithm of its variance."""
+        """Return the centre of each image's cloud, and the logarithm of its variance."""
         y = self.encoder(x)
         return y[:, :LATENT], y[:, LATENT:]
 
     def forward(self, x):
-        """The image as drawn from the centre of its cloud, and the centre."""
+        """Return the image drawn from the centre of its cloud, and the centre."""
         centre, _ = self.encode(x)
         return ndl.ops.sigmoid(self.decoder(centre)), centre
 
@@ -67,7 +67,7 @@ error = ((drawn - test.x) ** 2).mean()
 pca = PCA(LATENT).fit(train.x)
 baseline = ((pca.inverse_transform(pca.transform(test.x)) - test.x) ** 2).mean()
 
-# Points of the plane that are as dense as the clouds are meant to be.
+# Points of the plane with the density that the clouds should have.
 side = norm.ppf(np.linspace(0.03, 0.97, 12)).astype("float32")
 plane = np.stack(np.meshgrid(side, -side), -1).reshape(-1, LATENT)
 images = 1 / (1 + np.exp(-predict(model.decoder, plane)))

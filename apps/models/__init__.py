@@ -1,10 +1,10 @@
-"""The registry of models: every name, its factory, its twin in PyTorch, and what is timed of it.
+"""The registry of models: each name, its factory, its twin in PyTorch, and its batches.
 
 Imports neither needle nor any other framework. A factory is named `package.module:function` or
 `path/file.py:function`. The function returns (model, inputs): the needle Module and its example
 inputs, an array or a tuple of arrays. It may take two keyword arguments: `batch`, the number of
-samples in the inputs, and `state`, the names and arrays of a weights file, from which a factory
-that can be built in many sizes takes its sizes.
+samples in the inputs, and `state`, the names and arrays of a weights file. A factory that can build
+many sizes reads its sizes from `state`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Model:
-    """A model: its factory, the function of apps/peer_models.py that makes it in PyTorch ("" if
-    there is none), the batches of a whole run of the benchmarks (its own first), and what the
-    factory takes besides the batch. `onnx` is the file of a model that is one."""
+    """A model: its factory; the function of apps/peer_models.py that makes it in PyTorch ("" if
+    there is none); the batches of a whole benchmark run, its own batch first; and the options that
+    the factory takes besides the batch. `onnx` is the path of a model from an ONNX file."""
 
     factory: str
     twin: str = ""
@@ -35,7 +35,7 @@ _ONNX_FILE = "apps.models.onnx_file:build"
 
 
 def mlp_model(*sizes: int, batches: tuple[int, ...] = (8, 1, 64), head: bool = False) -> Model:
-    """An MLP: Linear and ReLU between each two sizes; with `head` no ReLU after the last."""
+    """Return an MLP: Linear and ReLU between adjacent sizes; with `head` no ReLU after the last."""
     options: dict[str, Any] = {"sizes": list(sizes)}
     if head:
         options = {"sizes": list(sizes[:-1]), "classes": sizes[-1]}
@@ -43,22 +43,22 @@ def mlp_model(*sizes: int, batches: tuple[int, ...] = (8, 1, 64), head: bool = F
 
 
 def convnet_model(*batches: int, **options: Any) -> Model:
-    """A plain convolutional net."""
+    """Return a plain convolutional net."""
     return Model("apps.models.convnet:build", "convnet", batches, options)
 
 
 def encoder_model(*batches: int, **options: Any) -> Model:
-    """A BERT-like encoder."""
+    """Return a BERT-like encoder."""
     return Model("apps.models.bert:build", "bert", batches, options)
 
 
 def language_model(**options: int) -> Model:
-    """A language model of an LSTM."""
+    """Return an LSTM language model."""
     return Model("apps.models.language:lstm", "LanguageModel", (16,), options)
 
 
 def tiny_model(count: int) -> Model:
-    """Next to no arithmetic on `count` inputs."""
+    """Return a model with almost no arithmetic on `count` inputs."""
     return Model("apps.models.single:tiny", "Tiny", (1,), {"count": count})
 
 
@@ -90,7 +90,7 @@ EVALUATED = ("mlp", "conv", "transformer")  # the models of the evaluation
 
 
 def find(name: str) -> Model:
-    """The model of one of the names above, of `FILE.py:function` or of `FILE.onnx`.
+    """Return the model for a name in MODELS, for `FILE.py:function` or for `FILE.onnx`.
 
     Raises ValueError for anything else.
     """

@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Post-norm: x = norm(x + attention(x)), then norm(x + mlp(x)), with mlp Linear, GELU, Linear.
+    """A post-norm layer: x = norm(x + attention(x)), then norm(x + mlp(x)); mlp has a GELU.
 
     (B, T, size) -> the same.
     """
@@ -69,7 +69,7 @@ def build(
     hidden: int = HIDDEN,
     layers: int = LAYERS,
 ) -> tuple[nn.Module, np.ndarray]:
-    """The encoder and an input of shape (batch, length, size), both the same in every process."""
+    """Return the encoder and an input of shape (batch, length, size), the same in every process."""
     ndl.manual_seed(0)
     model = nn.Sequential(*(EncoderLayer(size, heads, hidden) for _ in range(layers)))
     model.eval()

@@ -16,12 +16,12 @@ IMAGE = 48
 
 
 class ConvNet(nn.Module):
-    """Conv and ReLU between each two adjacent `channels`, each with its stride."""
+    """Convolution and ReLU between adjacent `channels`; `strides` has a stride for each layer."""
 
     def __init__(self, channels: Sequence[int], kernel: int, strides: Sequence[int]) -> None:
         super().__init__()
         if len(strides) != len(channels) - 1:
-            raise ValueError(f"ConvNet: strides {strides} are not one for each layer of {channels}")
+            raise ValueError(f"ConvNet: strides {strides} must match the layers of {channels}")
         self.convs = [
             nn.Conv(a, b, kernel, stride=stride)
             for (a, b), stride in zip(itertools.pairwise(channels), strides, strict=True)
@@ -41,8 +41,8 @@ def build(
     kernel: int = 3,
     strides: Sequence[int] = (1, 1, 1, 1),
 ) -> tuple[ConvNet, np.ndarray]:
-    """The net and an input of shape (batch, channels[0], image, image), both the same in every
-    process."""
+    """Return the net and an input of shape (batch, channels[0], image, image), both the same in
+    every process."""
     ndl.manual_seed(0)
     model = ConvNet(channels, kernel, strides)
     model.eval()

@@ -1,4 +1,4 @@
-"""Language models, which predict the next word for each word of a text."""
+"""Language models that predict the next word after each word of a text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LanguageModel(nn.Module):
     """Words (seq_len, bs) as whole numbers -> (scores (seq_len * bs, output_size), state).
 
     `seq_model` is "rnn", "lstm" or "transformer" (causal, sequences of at most `seq_len`). The
-    state is that of the recurrent layer, to be passed in with the following words.
+    state belongs to the recurrent layer; pass it in with the words that follow.
     """
 
     def __init__(
@@ -70,13 +70,13 @@ class LanguageModel(nn.Module):
 def lstm(
     batch: int = 4, words: int = 100, size: int = 64, layers: int = 2, length: int = 20
 ) -> tuple[nn.Module, np.ndarray]:
-    """An LSTM language model (small by default) and `length` words, to evaluate as
-    FILE.py:function."""
+    """Return an LSTM language model (small by default) and `length` words, for
+    tvm_eval.py's FILE.py:function."""
     return _example("lstm", batch, words, size, layers, length)
 
 
 def transformer(batch: int = 4) -> tuple[nn.Module, np.ndarray]:
-    """A small Transformer language model and 20 words, to evaluate as FILE.py:function."""
+    """Return a small Transformer language model and 20 words, for FILE.py:function."""
     return _example("transformer", batch, 100, 64, 2, 20)
 
 

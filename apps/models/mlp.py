@@ -19,7 +19,7 @@ _HEAD = "head.weight"
 
 
 class DenseReLU(nn.Module):
-    """relu(x @ weight + bias)."""
+    """A dense layer with ReLU: relu(x @ weight + bias)."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class DenseReLU(nn.Module):
 
 
 class MLP(nn.Module):
-    """A DenseReLU between each two adjacent `sizes`, then a Linear to `classes` if given."""
+    """A DenseReLU between adjacent `sizes`, then a Linear to `classes` if given."""
 
     def __init__(self, sizes: Sequence[int], classes: int | None = None) -> None:
         super().__init__()
@@ -50,9 +50,9 @@ def build(
     sizes: Sequence[int] = SIZES,
     classes: int | None = None,
 ) -> tuple[MLP, np.ndarray]:
-    """An MLP and an input of shape (batch, sizes[0]), both the same in every process.
+    """Return an MLP and an input of shape (batch, sizes[0]), both the same in every process.
 
-    With `state`, the sizes are those of its weights. Raises ValueError if they do not chain.
+    With `state`, the sizes are read from its weights. Raises ValueError if the sizes do not chain.
     """
     if state is not None:
         sizes, classes = sizes_of(state)
@@ -64,14 +64,14 @@ def build(
 
 
 def sizes_of(state: Mapping[str, np.ndarray]) -> tuple[list[int], int | None]:
-    """(sizes, classes) of the MLP with these weights.
+    """Return (sizes, classes) of the MLP with these weights.
 
-    Raises ValueError if the weights are not those of an MLP, or do not chain.
+    Raises ValueError if the weights do not belong to an MLP, or if their sizes do not chain.
     """
     numbers = sorted(int(found[1]) for name in state if (found := _WEIGHT.fullmatch(name)))
     if not numbers or numbers != list(range(len(numbers))):
         missing = next(i for i in itertools.count() if i not in numbers)
-        raise ValueError(f"missing layers.{missing}.linear.weight (found {', '.join(state)})")
+        raise ValueError(f"missing layers.{missing}.linear.weight (got {', '.join(state)})")
     names = [f"layers.{number}.linear.weight" for number in numbers]
     names += [_HEAD] if _HEAD in state else []
     for name in names:

@@ -16,7 +16,7 @@ BATCH = 1
 IMAGE = 112
 WIDTH = 32
 CLASSES = 1000
-STRIDES = (1, 2, 1, 2, 1)  # per block; the first, and those with stride 2, double the channels
+STRIDES = (1, 2, 1, 2, 1)  # one per block; the first, and each of stride 2, doubles the channels
 
 
 class Separable(nn.Module):
@@ -55,7 +55,7 @@ class MobileNet(nn.Module):
 def build(
     batch: int = BATCH, image: int = IMAGE, width: int = WIDTH, classes: int = CLASSES
 ) -> tuple[nn.Module, np.ndarray]:
-    """The model and an input of shape (batch, width, image, image), the same in every process."""
+    """Return a model and an input of shape (batch, width, image, image), equal in every process."""
     ndl.manual_seed(0)
     rng = np.random.default_rng(0)
     model = with_statistics(MobileNet(width, classes), rng)

@@ -1,15 +1,15 @@
-"""A model in an ONNX file, with inputs drawn within what its graph allows."""
+"""A model in an ONNX file, with random inputs that its graph accepts."""
 
 from __future__ import annotations
 
 from typing import Any
 
-_LENGTH = 16  # of the axes behind the first that the graph leaves open
+_LENGTH = 16  # size of open axes other than the first
 
 
 def build(path: str, batch: int = 1) -> tuple[Any, list[Any]]:
-    """The model and its inputs: `batch` samples, along the first axes that the graph leaves open.
-    Other open axes have 16 elements. Raises ModelError for a file that needle cannot take."""
+    """Return the model and its inputs: `batch` samples along first axes that the graph leaves open.
+    Other open axes have 16 elements. Raises ModelError for a file that needle cannot load."""
     import needle.onnx
     from needle.onnx.examples import examples
 

@@ -38,13 +38,13 @@ class ConvBN(nn.Module):
 
 
 def residual(channels: int, **where: Any) -> nn.Residual:
-    """Two ConvBN and a skip connection."""
+    """Return two ConvBN and a skip connection."""
     blocks = [ConvBN(channels, channels, 3, 1, **where) for _ in range(2)]
     return nn.Residual(nn.Sequential(*blocks))
 
 
 class ResNet9(nn.Module):
-    """(N, 3, 32, 32) -> scores (N, 10)."""
+    """A residual network: (N, 3, 32, 32) -> scores (N, 10)."""
 
     def __init__(self, device: Any = None, dtype: str = "float32") -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class ResNet9(nn.Module):
 
 
 class DigitsResNet(nn.Module):
-    """(N, 1, 8, 8) -> scores (N, 10)."""
+    """A small residual network: (N, 1, 8, 8) -> scores (N, 10)."""
 
     def __init__(self, device: Any = None, dtype: str = "float32") -> None:
         super().__init__()
@@ -85,12 +85,12 @@ class DigitsResNet(nn.Module):
 
 
 def build(batch: int = BATCH) -> tuple[nn.Module, np.ndarray]:
-    """ResNet9 and an input of shape (batch, 3, 32, 32), both the same in every process."""
+    """Return ResNet9 and an input of shape (batch, 3, 32, 32), both the same in every process."""
     return _example(ResNet9, (batch, *IMAGE))
 
 
 def digits(batch: int = BATCH) -> tuple[nn.Module, np.ndarray]:
-    """The digits' ResNet and an input of shape (batch, 1, 8, 8)."""
+    """Return the digits' ResNet and an input of shape (batch, 1, 8, 8)."""
     return _example(DigitsResNet, (batch, *DIGIT))
 
 
@@ -102,8 +102,8 @@ def _example(kind: type[nn.Module], shape: tuple[int, ...]) -> tuple[nn.Module, 
 
 
 def with_statistics(model: nn.Module, rng: np.random.Generator) -> nn.Module:
-    """The model in eval mode, with batch norm statistics as after training; the initial 0 and 1
-    would hide a mistake in their use."""
+    """Return the model in eval mode, with batch norm statistics as after training: the initial 0
+    and 1 would hide a mistake in their use."""
     for name, buffer in model.named_buffers():
         if name.endswith(("running_mean", "running_var")):
             values = rng.uniform(0.5, 1.5, buffer.shape) - name.endswith("running_mean")

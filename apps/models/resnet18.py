@@ -32,8 +32,8 @@ class ConvNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """relu(shortcut(x) + two 3 x 3 convolutions of x); the shortcut is a 1 x 1 convolution if the
-    shape changes, else x itself."""
+    """relu(shortcut(x) + two 3 x 3 convolutions of x). The shortcut is a 1 x 1 convolution if the
+    shape changes, otherwise x itself."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """(N, 3, H, W) -> scores (N, classes)."""
+    """ResNet-18: (N, 3, H, W) -> scores (N, classes)."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ResNet18(nn.Module):
 def build(
     batch: int = BATCH, image: int = IMAGE, width: int = WIDTH, classes: int = CLASSES
 ) -> tuple[nn.Module, np.ndarray]:
-    """ResNet-18 and an input of shape (batch, 3, image, image), the same in every process."""
+    """Return ResNet-18 and an input of shape (batch, 3, image, image), equal in every process."""
     ndl.manual_seed(0)
     rng = np.random.default_rng(0)
     model = with_statistics(ResNet18(width, classes), rng)

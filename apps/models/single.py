@@ -1,4 +1,4 @@
-"""Models of one layer, one product or next to nothing."""
+"""Models of one layer, of one product, or of almost no arithmetic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TINY = 4
 def lstm(
     batch: int = 1, length: int = 64, size: int = 256, layers: int = 2
 ) -> tuple[nn.Module, np.ndarray]:
-    """nn.LSTM and an input of shape (length, batch, size), both the same in every process.
+    """Return nn.LSTM and an input of shape (length, batch, size), both the same in every process.
 
-    Its outputs are those of nn.LSTM: the last layer's outputs, and each layer's last state.
+    Its outputs are the last layer's outputs and each layer's last state, as nn.LSTM returns them.
     """
     ndl.manual_seed(0)
     return nn.LSTM(size, size, layers).eval(), _drawn((length, batch, size))[0]
 
 
 class Attention(nn.Module):
-    """softmax(q k / sqrt(d)) v of three inputs: attention that is not causal."""
+    """softmax(q k / sqrt(d)) v of three inputs: attention without a causal mask."""
 
     def forward(self, q: ndl.Tensor, k: ndl.Tensor, v: ndl.Tensor) -> ndl.Tensor:
         return F.scaled_dot_product_attention(q, k, v)
@@ -32,12 +32,12 @@ class Attention(nn.Module):
 def attention(
     batch: int = 8, heads: int = 8, length: int = 1024, size: int = 64
 ) -> tuple[nn.Module, tuple[np.ndarray, ...]]:
-    """The module and three float32 inputs of shape (batch, heads, length, size)."""
+    """Return the module and three float32 inputs of shape (batch, heads, length, size)."""
     return Attention(), _drawn(*[(batch, heads, length, size)] * 3)
 
 
 class Matmul(nn.Module):
-    """a @ b."""
+    """The product a @ b of two inputs."""
 
     def forward(self, a: ndl.Tensor, b: ndl.Tensor) -> ndl.Tensor:
         return a @ b
@@ -46,13 +46,13 @@ class Matmul(nn.Module):
 def matmul(
     batch: int = 1024, columns: int = 512, terms: int = 2048
 ) -> tuple[nn.Module, tuple[np.ndarray, ...]]:
-    """The module and float32 inputs of shapes (batch, terms) and (terms, columns)."""
+    """Return the module and float32 inputs of shapes (batch, terms) and (terms, columns)."""
     return Matmul(), _drawn((batch, terms), (terms, columns))
 
 
 class Tiny(nn.Module):
-    """relu(x @ weight + bias) of each of `count` inputs, each with a Linear of its own, so that a
-    call takes longer than its arithmetic."""
+    """relu(x @ weight + bias) of each of `count` inputs, each with its own Linear. A call takes
+    longer than the model's arithmetic."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Tiny(nn.Module):
 
 
 def tiny(batch: int = 1, count: int = 1) -> tuple[Tiny, tuple[np.ndarray, ...]]:
-    """The model and `count` inputs of shape (batch, 4), the same in every process."""
+    """Return the model and `count` inputs of shape (batch, 4), the same in every process."""
     ndl.manual_seed(0)
     return Tiny(count).eval(), _drawn(*[(batch, TINY)] * count)
 

@@ -13,9 +13,9 @@ SIZE = 512
 
 
 def build(batch: int = BATCH) -> tuple[nn.Module, np.ndarray]:
-    """The model and an input of shape (batch, 10, 512), both the same in every process.
+    """Return the model and an input of shape (batch, 10, 512), both the same in every process.
 
-    It is not causal and takes the batch first; its outputs are those of nn.Transformer.
+    The model has no causal mask and takes the batch first; it returns what nn.Transformer returns.
     """
     ndl.manual_seed(0)
     model = nn.Transformer(

@@ -1,10 +1,10 @@
 """Inference on the CPU: needle eager and compiled beside other frameworks, model by model, each
 called as its users call it.
 
-Besides times it measures each model's kernels against what this machine can do, and what compiling,
-a first result and memory cost; with --ablation, what each pass and schedule rule is worth; with
---tails, the slowest of many calls beside busy neighbours; with --beside, eager and compiled in one
-process; with --sizes, one artifact for every size.
+Besides times it measures each model's kernels against the limits of this machine, and the cost of
+compiling, of a first result and of memory. Options measure something else instead: --ablation, the
+worth of each pass and schedule rule; --tails, the slowest of many calls beside busy neighbours;
+--beside, eager and compiled in one process; --sizes, one artifact for every size.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.timing import Contestant
 
 COSTS = ("onnxruntime",)  # peers whose first result and memory are measured beside ours
-DRAWN = 20  # models of drawn shapes in a run that names no models
+DRAWN = 20  # number of randomly drawn models in a run that names no models
 
 
 @dataclass(frozen=True)
 class Section:
-    """What an option of this name measures instead of the contests of models. What `run` gives for
-    each of `cases` goes into the report's list `key`, which the table shows. `how`
-    says how it is measured if not in a contest."""
+    """What an option of this name measures instead of the contests of models. The results of `run`
+    for each of `cases` go into the report's list `key`, which `table` shows. `how` says how they
+    are measured if not in a contest."""
 
     name: str
     help: str
@@ -96,29 +96,29 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=tuple(cases.MODELS),
         metavar="NAME",
-        help=f"of {models} ({default})",
+        help=f"models, of {models} ({default})",
     )
-    add("--batches", nargs="+", type=positive, metavar="N", help="(each model's own)")
+    add("--batches", nargs="+", type=positive, metavar="N", help="batches (each model's own)")
     add("--all", action="store_true", help="all models, at all of their batches")
     add(
         "--drawn",
         type=cli.natural,
         metavar="N",
-        help=f"models of drawn shapes ({DRAWN}; none beside --models, --batches, --all)",
+        help=f"number of randomly drawn models ({DRAWN}; 0 with --models, --batches, --all)",
     )
-    add("--seed", type=cli.natural, default=0, metavar="N", help="that draws them (%(default)s)")
-    add("--trials", type=cli.natural, default=0, metavar="N", help="also one tuned so long")
-    add("--minutes", type=cli.minutes, metavar="M", help="also one tuned so long")
+    add("--seed", type=cli.natural, default=0, metavar="N", help="seed of the draw (%(default)s)")
+    add("--trials", type=cli.natural, default=0, metavar="N", help="also search with N trials")
+    add("--minutes", type=cli.minutes, metavar="M", help="also search for M minutes")
     add(
         "--peers",
         nargs="*",
         choices=(*peers.PEERS, "all"),
         default=peers.QUICK,
         metavar="PEER",
-        help=f"of {', '.join(peers.PEERS)}, or all ({quick})",
+        help=f"peers, of {', '.join(peers.PEERS)}, or all ({quick})",
     )
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("--times", action="store_true", help="no kernels, no costs")
+    only.add_argument("--times", action="store_true", help="measure no kernels and no costs")
     for section in SECTIONS:
         only.add_argument(f"--{section.name}", action="store_true", help=section.help)
     add(
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the contests one after the other, print each as it ends, write all of them."""
+    """Run the contests one after the other, print each when it ends, and write all of them."""
     limits = None if options.times else kernels.measure_limits(options.threads)
     named = cases.chosen(options.models, options.batches, options.all)
     count = options.drawn
@@ -174,7 +174,7 @@ def run(options: argparse.Namespace) -> int:
 def run_case(
     case: cases.Case, options: argparse.Namespace, limits: Any | None = None
 ) -> dict[str, Any]:
-    """One contest, as JSON values; with `limits` also the kernels and costs of the model."""
+    """Run one contest; return JSON values, with `limits` also the model's kernels and costs."""
     with scratch_folder("needle-bench-") as folder:
         subject = case.subject(folder)
         entries = entries_of(subject, options)
@@ -191,8 +191,8 @@ def run_case(
 
 
 def entries_of(subject: Subject, options: argparse.Namespace) -> list[Contestant]:
-    """needle eager, compiled without a search and, if `options` ask, with one, and the peers; all
-    as they are called, and as code where they can be."""
+    """Return contestants: needle eager, compiled without a search and, if requested, with one, and
+    the peers; all as users call them, and as code where possible."""
     threads = options.threads
     found = [subject.eager(threads), *subject.ways(cases.TUNED, threads)]
     search = {"trials": options.trials, "minutes": options.minutes}

@@ -1,4 +1,4 @@
-"""The worth of each pass and schedule rule: a model compiled without it, beside the whole."""
+"""The worth of each pass and schedule rule: a model compiled without it, beside the full model."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from needle_tvm.text import error_line
 
 STAGE = "tuned"
 UNCHANGED = "compiles to the same"
-_SECONDS = 600.0  # for a child to compile
+_SECONDS = 600.0  # time limit of a child that compiles
 
 
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
-    """A contest (see `contests.run`) of one model and the same without each switch by itself.
+    """Run a contest (see `contests.run`) of one model and of the same without each switch in turn.
 
     `untimed` has the reason for each switch that is not timed: it changes nothing, or without it
-    the model does not compile or computes something else.
+    the model does not compile or gives different results.
     """
     names = pipeline.switches(STAGE)
     with scratch_folder("needle-ablation-") as folder, cli.progress() as bar:
@@ -51,7 +51,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def compiled(subject: Any, disable: tuple[str, ...], threads: int) -> tuple[Contestant, str]:
-    """The model without some switches as a contestant, and the script it was compiled from.
+    """Return the model without some switches as a contestant, and the script of its compilation.
 
     Raises ChildError if it does not compile, which may bring its process down.
     """
@@ -63,7 +63,7 @@ def compiled(subject: Any, disable: tuple[str, ...], threads: int) -> tuple[Cont
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each switch that changes any model, a column for each model."""
+    """Return headings and a row for each switch that changes any model; each model has a column."""
     rows = [["without", *(result["case"] for result in results)]]
     for name in pipeline.switches(STAGE):
         cells = []

@@ -1,5 +1,5 @@
 """Whether eager needle and compiled code slow each other down: both in turn in one process, beside
-processes that run one of them alone."""
+two processes that each run one of them alone."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ALONE = (contests.EAGER, cases.TUNED)
 
 
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
-    """A contest (see `contests.run`) of eager, compiled and both in turn; `in_turn` is the time of
-    a call of each in one process over the sum of those alone, round by round."""
+    """Run a contest (see `contests.run`) of eager, compiled and both in turn. `in_turn` is the time
+    of a call of each in one process over the sum of the times alone, round by round."""
     with scratch_folder("needle-beside-") as folder:
         subject = case.subject(folder)
         alone = [subject.eager(options.threads), subject.called(cases.TUNED, options.threads)]
@@ -35,7 +35,7 @@ def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def in_turn(setups: Sequence[Mapping[str, Any]]) -> Calls:
-    """A contestant that calls each of several; its outputs are the last one's."""
+    """Return a contestant that calls several in turn; its outputs are the last one's."""
     made = [load_function(each["factory"])(**each["kwargs"]) for each in setups]
 
     def call() -> None:
@@ -46,7 +46,7 @@ def in_turn(setups: Sequence[Mapping[str, Any]]) -> Calls:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each case."""
+    """Return headings and a row for each case."""
     rows = [["case", *ALONE, "in turn", "in turn / sum of both"]]
     for case in results:
         medians = {entry["name"]: duration(entry["median"]) for entry in case["contestants"]}

@@ -14,13 +14,13 @@ from needle_tvm.process.threads import thread_environment
 from needle_tvm.process.timing import Contestant
 from needle_tvm.text import duration
 
-_SECONDS = 600.0  # for a child to answer
+_SECONDS = 600.0  # time limit of a child's answer
 
 
 def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[str, Any]:
-    """The costs as JSON values: seconds to `compile` without a search and of the `check` at its
-    end; for each of `entries`, `first`, the seconds from the start of its process to its first
-    result, and `bytes`, its peak memory."""
+    """Return the costs as JSON values: the seconds to `compile` without a search, and of them the
+    seconds of the final `check`; for each of `entries`, `first`, the seconds from the start of its
+    process to its first result, and `bytes`, its peak memory."""
     setup = subject.to_compile("fresh", threads=threads, recompile=True)
     fresh = {CACHE_VARIABLE: str(subject.folder / "fresh-cache")}
     environment = {**thread_environment(threads), **fresh}
@@ -33,7 +33,7 @@ def measure(subject: Any, entries: Sequence[Contestant], threads: int) -> dict[s
 
 
 def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
-    """Seconds from the start of a contestant's process to its first result, and its peak memory."""
+    """Return the seconds from a contestant's start to its first result, and its peak memory."""
     entry = replace(entry, threads=threads)
     start = time.perf_counter()
     with contests.start(entry, "bench.memory:first_result", _SECONDS) as child:
@@ -43,7 +43,7 @@ def cold_start(entry: Contestant, threads: int) -> dict[str, float]:
 
 
 def table(cases: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each case: times to compile and check, to the first result, memory."""
+    """Return headings and a row for each case: times to compile, check and first run, memory."""
     names = list(dict.fromkeys(name for case in cases for name in case["costs"]["processes"]))
     rows = [["case", "compile", "of which the check"]]
     rows[0] += [f"first result, {name}" for name in names] + [f"memory, {name}" for name in names]

@@ -1,9 +1,10 @@
-"""The roofline of a compiled model: how close its kernels come to what this machine can do.
+"""The roofline of a compiled model: how close its kernels come to the limits of this machine.
 
-Times are those of `python -m needle_tvm profile`, in a process of its own; the profiler's share of
-them is taken off evenly, so that they add up to the time of a call without it. Bytes are the
+Times are those of `python -m needle_tvm profile`, in a separate process. The profiler's own time is
+subtracted evenly, so that the kernels' times add up to a call without the profiler. Bytes are the
 compulsory ones: each argument once. Operations are TVM's count of the loops before they are
-scheduled, with those on the zeros of padding; where TVM cannot count them, the roofline is unknown.
+scheduled, including operations on the zeros of padding. Where TVM cannot count, the roofline is
+unknown.
 """
 
 from __future__ import annotations
@@ -21,20 +22,21 @@ from needle_tvm.process.timing import load_arrays
 from needle_tvm.target.spec import resolve
 from needle_tvm.text import duration
 
-TOP = 5  # kernels of a model in the table
+TOP = 5  # number of a model's kernels in the table
 
-_SECONDS = 120.0  # for a child to answer
-_RUNS, _RUN_SECONDS = 200, 20.0  # of a profile at most
+_SECONDS = 120.0  # time limit of a child's answer
+_RUNS, _RUN_SECONDS = 200, 20.0  # limits of a profile
 _BUILTIN = "vm.builtin."
 
 
 def measure(
     graph: Graph, artifact: Mapping[str, Any], threads: int, limits: roofline.Limits
 ) -> dict[str, Any]:
-    """The kernels of a graph's `artifact` (keywords of `apps.contestants.artifact`), slowest first,
-    as JSON values: of all calls of one run, seconds, operations, bytes, the share of the roofline
-    that they reach, and the seconds `beyond` it: all of them if it is unknown. The `roofline` of
-    the model is the part of a run's time that is not beyond."""
+    """Measure the kernels of a graph's `artifact` (keywords of `apps.contestants.artifact`). Return
+    them as JSON values, slowest first. Each has, for all calls of one run: seconds, operations,
+    bytes, the share of the roofline that it reaches, and the seconds `beyond` the roofline (all of
+    them if it is unknown). The model's `roofline` is the part of a run's time that is not beyond.
+    """
     from needle_tvm.tir.functions import prim_funcs
 
     module = lowering.lower(graph, resolve("cpu", threads).to_tvm(), "tuned")
@@ -58,7 +60,7 @@ def measure(
 
 
 def _operations(function: Any) -> int | None:
-    """The operations of a function; None if there is none or TVM cannot count them."""
+    """Return a function's operations; None without a function or if TVM cannot count them."""
     try:
         return None if function is None else roofline.work(function)[0]
     except TuningError:
@@ -66,8 +68,8 @@ def _operations(function: Any) -> int | None:
 
 
 def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A profile's kernels without the profiler's own time, which is taken to be the same for each
-    call: so much that all calls together take as long as a plain run."""
+    """Return a profile's kernels without the profiler's own time. That time is assumed equal for
+    each call, and such that all calls together take as long as a plain run."""
     rows = found["rows"]
     extra = sum(row["seconds"] for row in rows) - found["plain_seconds"]
     each = max(0.0, extra) / max(1, sum(row["calls"] for row in rows))
@@ -82,7 +84,7 @@ def corrected(found: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def measure_limits(threads: int) -> roofline.Limits:
-    """The limits of this machine with so many threads, measured in about a second."""
+    """Return this machine's limits with `threads` threads, measured in about a second."""
     return roofline.Limits.from_json(_ask("probe", {"threads": threads}, threads))
 
 
@@ -91,9 +93,9 @@ def _ask(service: str, setup: Mapping[str, Any], threads: int) -> dict[str, Any]
 
 
 def table(cases: Sequence[Mapping[str, Any]], by: str = "seconds") -> list[list[str]]:
-    """Headings and rows: each case as a whole, and those of its kernels that are first `by` their
-    "seconds" or the seconds "beyond" the roofline, with their share of the time, their rates, and
-    the share of this machine's limits that they reach."""
+    """Return headings and rows: each case as a whole, then its top kernels `by` their "seconds" or
+    the seconds "beyond" the roofline, with their share of the time, their rates, and the share of
+    this machine's limits that they reach."""
     rows = [["case", "kernel", "calls", "time", "share", "GFLOP/s", "GB/s", "roofline", "bound"]]
     rows[0] += ["beyond"]
     for case in cases:
@@ -121,7 +123,7 @@ def table(cases: Sequence[Mapping[str, Any]], by: str = "seconds") -> list[list[
 
 
 def limits_line(limits: Mapping[str, Any]) -> str:
-    """The limits that the roofline is made of, in words."""
+    """Return the limits behind the roofline, in words."""
     rates = ", ".join(f"{rate:.0f} in {_size(size)}" for size, rate in limits["gigabytes"])
     return f"this machine: {limits['gigaflops']:.0f} GFLOP/s float32; GB/s: {rates}"
 
@@ -130,16 +132,16 @@ def _size(count: float) -> str:
     return f"{count / 2**20:g} MB" if count >= 2**20 else f"{count / 2**10:g} kB"
 
 
-# The child's side.
+# Code of the child process.
 
 
 def probe(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: `Limits.to_json` of this machine."""
+    """A service: measure this machine, return `Limits.to_json`."""
     yield roofline.probe(setup)
 
 
 def profile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: the profile of the artifact at `path` on saved `inputs`."""
+    """A service: profile the artifact at `path` on saved `inputs`."""
     from needle_tvm import runtime
     from needle_tvm.runtime import profile
 

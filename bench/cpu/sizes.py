@@ -1,5 +1,5 @@
-"""One artifact for every size beside one for the size at hand, and beside ONNX Runtime and OpenVINO
-with dynamic axes. All are called as their users call them: ours by needle_tvm.runtime, with arrays.
+"""One artifact for every size beside one for the current size, and beside ONNX Runtime and OpenVINO
+with dynamic axes. All are called as users call them, ours by needle_tvm.runtime with arrays.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.text import duration
 
 SIZES = (1, 7, 8, 33, 64)
-LARGEST = 256  # that the artifact for every size takes
+LARGEST = 256  # largest size of the artifact for every size
 PEERS = ("onnxruntime", "openvino")
 ANY, ONE = "needle, every size", "needle, this size"
 
 
 @dataclass(frozen=True)
 class Sized:
-    """A model of `apps.models` of which sizes vary: the dims of its input by axis, and the option
-    of its factory that a size is given as; the others are `fixed`."""
+    """A model of `apps.models` with varying sizes: the dims of its input by axis, and the factory's
+    option that takes a size; its other options are `fixed`."""
 
     model: str
     axes: Mapping[int, str]
@@ -40,14 +40,14 @@ class Sized:
         return f"{self.model}, {self.option}"
 
     def at(self, size: int) -> cases.Case:
-        """The case of one size."""
+        """Return the case of one size."""
         kind = cases.MODELS[self.model]
         options = {**kind.options, **self.fixed, self.option: size}
         return cases.Case(f"{self.name} {size}", 1, drawn=replace(kind, options=options))
 
     @property
     def dims(self) -> dict[int, dict[int, Any]]:
-        """The `dims` of `needle_tvm.compile`."""
+        """The `dims` for `needle_tvm.compile`."""
         return {0: {axis: ndl.Dim(name, max=LARGEST) for axis, name in self.axes.items()}}
 
 
@@ -63,13 +63,13 @@ CASES = (
 
 
 def chosen(models: Collection[str] | None) -> Iterable[Sized]:
-    """The cases of these models, or all."""
+    """Return the cases of these models, or all cases."""
     return [case for case in CASES if not models or case.model in models]
 
 
 def run_case(case: Sized, options: argparse.Namespace) -> dict[str, Any]:
-    """The contests of a case by size, as JSON values. Each has the seconds of compiling for every
-    size and for this one (`compile`), without TVM's import, checks included."""
+    """Run the contests of a case by size; return JSON values. Each contest has the seconds of
+    compiling for every size and for this one (`compile`), with checks, without TVM's import."""
     found = {"case": case.name, "sizes": []}
     with scratch_folder("needle-sizes-") as folder:
         subjects = {}
@@ -110,7 +110,7 @@ def _compile(subject: Subject, path: Path, options: argparse.Namespace, **choice
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each size of each case."""
+    """Return headings and a row for each size of each case."""
     peers = [apps.peers.PEERS[key].name for key in PEERS]
     rows = [["case", ANY, "its time / this size's", *(f"{name}'s time / ours" for name in peers)]]
     rows[0] += ["compile", "its time / this size's"]

@@ -1,5 +1,5 @@
-"""How long the slowest calls take beside busy neighbours: many calls of a short and of a longer
-model, ours and ONNX Runtime's, with none to four processes that keep a core busy each."""
+"""The slowest calls beside busy neighbours: many calls of a short and of a longer model, ours and
+ONNX Runtime's, beside none to four processes that each keep a core busy."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ PEER = "onnxruntime"
 QUANTILES = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 COMPARED = ("p99", "p99.9")
 
-_SECONDS = 3600.0  # for a child to answer
+_SECONDS = 3600.0  # time limit of a child's answer
 _WARM = 200  # untimed calls before the first
-_SIZE = 256  # of a neighbour's matrices
+_SIZE = 256  # size of a neighbour's matrices
 
 
 def how(options: argparse.Namespace) -> str:
-    """How the times are taken, in words."""
+    """Return a description of how the times are taken."""
     return (
         f"{options.count:,} calls of each in {options.rounds} alternating blocks, one process per "
         "contestant; ratios above 1: ours is faster (median, quartiles over the blocks)"
@@ -44,9 +44,9 @@ def how(options: argparse.Namespace) -> str:
 
 
 def run_case(case: cases.Case, options: argparse.Namespace) -> dict[str, Any]:
-    """The times of `options.count` calls of each contestant, as JSON values: for each number of
-    neighbours `quantiles` in seconds by contestant, and `ratios` by quantile, the peer's over ours,
-    block by block."""
+    """Time `options.count` calls of each contestant; return JSON values. For each number of
+    neighbours they have `quantiles` in seconds by contestant, and `ratios` by quantile, the peer's
+    over ours, block by block."""
     with scratch_folder("needle-tails-") as folder, cli.progress() as bar:
         subject = case.subject(folder)
         entries = [subject.called(cases.TUNED, options.threads)]
@@ -71,8 +71,8 @@ def measure(
     rounds: int,
     show: Callable[[int], None],
 ) -> dict[str, list[np.ndarray]]:
-    """The seconds of `count` calls of each contestant, in an array for each of `rounds` alternating
-    blocks, while so many neighbours are busy. `show` is called with the number of each round."""
+    """Return the seconds of `count` calls of each contestant, in an array for each of `rounds`
+    alternating blocks, beside busy neighbours. `show` gets the number of each round."""
     with ExitStack() as stack:
         children = {
             entry.name: stack.enter_context(contests.start(entry, f"{__name__}:serve", _SECONDS))
@@ -92,8 +92,8 @@ def measure(
 
 
 def summarised(times: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Any]:
-    """The quantiles of all calls by contestant, and the ratios of the other contestants' to the
-    first one's: medians and quartiles over the blocks, as JSON values."""
+    """Return the quantiles of all calls by contestant, and the ratios of the other contestants'
+    quantiles to the first one's: medians and quartiles over the blocks, as JSON values."""
     first, *others = times
     quantiles = {}
     for name, blocks in times.items():
@@ -114,7 +114,7 @@ def summarised(times: Mapping[str, Sequence[np.ndarray]]) -> dict[str, Any]:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Headings and a row for each contestant of each case and number of neighbours."""
+    """Return headings and a row for each contestant of each case and number of neighbours."""
     rows = [["case", "neighbours", "contestant", *QUANTILES]]
     rows[0] += [f"its {which} / {cases.TUNED}'s" for which in COMPARED]
     for case in results:
@@ -127,11 +127,11 @@ def table(results: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return rows
 
 
-# The children's side.
+# Code of the child processes.
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: the `seconds` of each of so many `calls` of a contestant, for each message."""
+    """A service: time `calls` calls of a contestant for each message; answer with the `seconds`."""
     call, _ = load_function(setup["factory"])(**setup["kwargs"])
     for _ in range(_WARM):
         call()

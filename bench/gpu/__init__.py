@@ -2,7 +2,7 @@
 
 Until the bundle is unpacked (`host.py`), only the standard library is imported.
 
-`plan` lists the contests, `bundle` compiles and packs them here, `host` unpacks them on the GPU's
-machine, `smoke` and `measure` run them (`make gpu-bench`), `tests.gpu_suite` runs tests there
-(`make gpu-test`), and `page` makes the page. docs/gpu.md tells how they are run.
+`plan` lists the contests. `bundle` compiles and packs them here; `host` unpacks them on the GPU's
+machine, where `smoke` and `measure` run them (`make gpu-bench`) and `tests.gpu_suite` runs tests
+(`make gpu-test`). `page` writes the page. docs/gpu.md explains how to run them.
 """

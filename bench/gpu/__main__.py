@@ -1,10 +1,10 @@
 """needle and its compiled models on a GPU, prepared on a machine without one.
 
-`bundle` compiles everything here and packs it with what the host lacks into .gpu/. On the host,
-`bench` measures the contests of `plan.py` and `test` runs the tests that need a GPU; both unpack
-the bundle and need Python with NumPy, PyTorch, rich and pytest, but no compiler. `page` makes the
-page and its picture from the archive that `bench` wrote, and `rehearse` does all of it here, on
-an emulated GPU. docs/gpu.md has more.
+`bundle` compiles everything here and packs it, with the packages that the host lacks, into .gpu/.
+On the host, `bench` measures the contests of `plan.py` and `test` runs the tests that need a GPU.
+Both unpack the bundle and need Python with NumPy, PyTorch, rich and pytest, but no compiler. `page`
+writes the page and its picture from the archive of `bench`. `rehearse` does all of it here, on an
+emulated GPU. docs/gpu.md has more.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bench.gpu import host, plan
 from needle_tvm.process import command_line as cli
 from tests import gpu_suite
 
-_SECONDS = 570.0  # a host that takes a command for ten minutes sees its end
+_SECONDS = 570.0  # less than ten minutes, for hosts that limit a command to ten
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -29,7 +29,7 @@ def make_parser() -> argparse.ArgumentParser:
     bundled = commands.add_parser("bundle", help="compile and pack, on a machine without a GPU")
     bundled.add_argument("--arch", default="sm_90", help="the GPU's architecture (%(default)s)")
     bundled.add_argument("--python", default="3.12", help="the host's Python (%(default)s)")
-    bundled.add_argument("--compiler", action="store_true", help="TVM's compiler, as a second one")
+    bundled.add_argument("--compiler", action="store_true", help="also bundle TVM's compiler")
     bundled.add_argument("--rehearsal", action="store_true", help="small, for the emulated GPU")
     bundled.add_argument("--out", type=Path, default=host.BUNDLE.parent, help="(%(default)s)")
     bundled.add_argument("--only", nargs="+", metavar="NAME", help="contests or steps (all)")
@@ -50,7 +50,7 @@ def make_parser() -> argparse.ArgumentParser:
         nargs="?",
         const=host.LAST,
         metavar="FILE",
-        help="go on with an archive (this machine's last)",
+        help="continue an archive (this machine's last)",
     )
     page = commands.add_parser("page", help="write the page of an archive")
     page.add_argument("archive", type=Path)

@@ -1,7 +1,7 @@
-"""`make gpu-bundle`: what a GPU host without a network and a compiler needs, in one archive.
+"""`make gpu-bundle`: one archive for a GPU host without a network and a compiler.
 
-It is made on a machine without a GPU: code for `cuda:sm_90` needs none to be compiled. Weights are
-not packed: the host draws them from the models' seeds.
+It is made on a machine without a GPU: compiling code for `cuda:sm_90` needs none. Weights are not
+packed: the host draws them from the models' seeds.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.target import nvcc
 from needle_tvm.text import error_line
 
-LIMIT = 60_000_000  # bytes of bundle and working tree: a host takes 64 MiB
+LIMIT = 60_000_000  # bytes of bundle and working tree: a host accepts 64 MiB
 _WORK = ROOT / "build" / "gpu"
-_WHEELS = ("platformdirs", "typing_extensions")  # of needle's and tvm-ffi's, what hosts may lack
+_WHEELS = ("platformdirs", "typing_extensions")  # dependencies that hosts may lack
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_24_x86_64", "manylinux_2_17_x86_64")
 _LIBRARIES = ("libtvm_runtime.so", "libtvm_runtime_cuda.so")
-_CUDART = "libcudart.so.13"  # which TVM's library for CUDA is linked to
-_SECONDS = 600.0  # to compile the contestants of one contest
+_CUDART = "libcudart.so.13"  # TVM's library for CUDA is linked to it
+_SECONDS = 600.0  # time limit to compile the contestants of one contest
 _PART = 33_000_000  # bytes of a part of the second bundle
 _AT_ONCE = max(1, len(os.sched_getaffinity(0)))
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make the bundle in the folder `out`; returns 1 if it is too large for a host."""
+    """Make the bundle in the folder `out`; return 1 if it is too large for a host, otherwise 0."""
     start = time.time()
     archive = options.out / (host.COMPILER if options.compiler else host.BUNDLE.name)
     options.out.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Stage:
-    """Says what is being done, of a number of steps that grows as they become known."""
+    """Reports the current step; the number of steps grows as they become known."""
 
     def __init__(self, folder: Path, bar: Any) -> None:
         self._bar, self.done, self.total = bar, 0, 4
@@ -84,7 +84,7 @@ class _Stage:
 
 
 def travelling() -> list[str]:
-    """The files of the working tree that travel with the bundle: those that git does not ignore."""
+    """Return the working tree's files that travel with the bundle: all that git does not ignore."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
     names = filter(None, listed.stdout.decode().split("\0"))
@@ -92,12 +92,12 @@ def travelling() -> list[str]:
 
 
 def travelling_bytes() -> int:
-    """The size of these files."""
+    """Return the total size of these files."""
     return sum((ROOT / name).stat().st_size for name in travelling())
 
 
 def find_python(version: str) -> str:
-    """A Python of this version ("3.12") with its headers, for which modules can be compiled:
+    """Return a Python of this version ("3.12") with its headers, to compile modules for it:
     `pythonX.Y` on PATH, one of pyenv's, or the running one. Raises Refusal if there is none."""
     ask = "import sys, sysconfig as s; print('%d.%d' % sys.version_info[:2], s.get_path('include'))"
     named = [shutil.which(f"python{version}"), *map(str, _pyenv(version)), sys.executable]
@@ -107,7 +107,7 @@ def find_python(version: str) -> str:
         if done.returncode == 0 and told == version and Path(include, "Python.h").is_file():
             return candidate
     raise Refusal(
-        f"there is no python{version} with headers here, for which needle's modules are compiled"
+        f"there is no python{version} with headers here, to compile needle's modules for it"
     )
 
 
@@ -117,8 +117,8 @@ def _pyenv(version: str) -> list[Path]:
 
 
 def _site(version: str) -> Path:
-    """A folder that stays, with packages for the host's Python: tvm-ffi, TVM's runtime without
-    Python code, and others."""
+    """Return a folder, kept for later calls, with packages for the host's Python: tvm-ffi, TVM's
+    runtime without Python code, and others."""
     site = _WORK / f"site-{version}-{versions.TVM}-{versions.FFI}"
     if site.is_dir():
         return site
@@ -159,7 +159,7 @@ def _tvm_libraries() -> Path:
 
 
 def _cudart() -> Path | None:
-    """CUDA's runtime library of the toolkit; without it the host must have one."""
+    """Return the toolkit's CUDA runtime library; without it the host must have one."""
     compiler = nvcc.find()
     if compiler is None:
         return None
@@ -169,7 +169,7 @@ def _cudart() -> Path | None:
 
 
 def _native(folder: Path, site: Path, python: str, options: argparse.Namespace) -> None:
-    """needle's native modules for the host's Python, built in a folder that stays."""
+    """Build needle's native modules for the host's Python, in a folder kept for later calls."""
     kind = "emulated" if options.rehearsal else options.arch
     build = _WORK / f"native-{options.python}-{kind}"
     tools = Path(sys.executable).parent
@@ -193,13 +193,13 @@ def _native(folder: Path, site: Path, python: str, options: argparse.Namespace) 
         [cmake, "--install", str(build), "--prefix", str(folder / TREE), "--strip"],
     ):
         do(command, what, environment)
-    if options.rehearsal:  # it is not for installing
+    if options.rehearsal:  # the install step leaves the emulated module out
         (module,) = (build / "src" / "cuda").glob("_cuda.*.so")
         shutil.copy(module, folder / TREE / "needle" / "backend_ndarray")
 
 
 def _contests(folder: Path, options: argparse.Namespace, stage: _Stage) -> dict[str, Any]:
-    """Compile the contestants of all contests; returns what the manifest says of them."""
+    """Compile the contestants of all contests; return their entries for the manifest."""
     small = options.rehearsal
     everything = plan.chosen(options.only, plan.contests(small))
     target = "cuda" if options.rehearsal else f"cuda:{options.arch}"
@@ -232,7 +232,7 @@ def _contests(folder: Path, options: argparse.Namespace, stage: _Stage) -> dict[
 def _jobs(
     contest: plan.Contest, folder: Path, target: str, options: argparse.Namespace
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """What is to be compiled for a contest: a name, a service of this module and its setup."""
+    """Yield a contest's compilations: a name, a service of this module and its setup."""
     subject = contest.subject.get("case") or contest.subject
     for title, choices in contest.artifacts.items():
         yield (
@@ -251,7 +251,7 @@ def _jobs(
 
 
 def compile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compiles a case and writes its code, without weights, to `path`."""
+    """A service: compile a case and write its code, without weights, to `path`."""
     import needle_tvm
     from needle_tvm.artifact.layout import LIBRARY
     from needle_tvm.artifact.manifest import write_manifest
@@ -268,7 +268,7 @@ def compile_artifact(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator
 
 
 def compile_ladder(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[dict[str, Any]]:
-    """A service: compiles the rungs of a ladder into the folder `path`."""
+    """A service: compile the rungs of a ladder into the folder `path`."""
     from kernel_lab.run import Request, compile_libraries
 
     chosen = {key: setup[key] for key in ("size", "rungs", "arch")}
@@ -288,7 +288,7 @@ def _emulation(folder: Path) -> None:
 
 
 def _compiler(folder: Path) -> None:
-    """TVM's compiler, for what has to be compiled on the host: a search, measured products."""
+    """Pack TVM's compiler, for work that must compile on the host: a search, measured products."""
     left_out = shutil.ignore_patterns("__pycache__", "3rdparty", "web", "licenses", "cmake", "src")
     shutil.copytree(_tvm_libraries().parent, folder / SITE / "tvm", ignore=left_out)
 
@@ -302,7 +302,7 @@ def _pack(folder: Path, archive: Path) -> None:
 
 
 def _parts(archive: Path) -> list[Path]:
-    """Cut an archive that is too large to travel at once; a host keeps what came before."""
+    """Cut an archive too large for one transfer; a host keeps the parts that came before."""
     data = archive.read_bytes()
     archive.unlink()
     found = []
@@ -313,7 +313,7 @@ def _parts(archive: Path) -> list[Path]:
 
 
 def do(command: Sequence[str], what: str, environment: dict[str, str] | None = None) -> None:
-    """Run a command; Refusal that begins with `what` and has its last words if it fails."""
+    """Run a command. If it fails, raise Refusal: `what`, then the command's last words."""
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

@@ -1,8 +1,8 @@
-"""The host: its GPU, its versions, and the bundle that it is given.
+"""The host: its GPU, its versions, and its bundle.
 
-The bundle (`bundle.py`) is an archive in `.gpu/`. It holds what this host lacks: TVM's runtime
-libraries and tvm-ffi for its Python, needle's native modules, and the compiled contestants. Needs
-the standard library alone.
+The bundle (`bundle.py`) is an archive in `.gpu/` with the packages that this host lacks: TVM's
+runtime libraries and tvm-ffi for its Python, needle's native modules, and the compiled contestants.
+Needs only the standard library.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from needle_tvm.target import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 BUNDLE = ROOT / ".gpu" / "bundle.tar.xz"
-COMPILER = "compiler.tar.xz"  # the second bundle beside it, if there is one, in numbered parts
+COMPILER = "compiler.tar.xz"  # the optional second bundle beside it, in numbered parts
 UNPACKED = ROOT / "build" / "gpu" / "bundle"
 LAST = ROOT / "build" / "gpu" / "last.tar.xz"  # a copy of the newest results on this machine
-STARTED = "NEEDLE_GPU_STARTED"  # when the first process began; set once the paths are
+STARTED = "NEEDLE_GPU_STARTED"  # start time of the first process; set when the paths are set
 
 # Folders and files of the archive.
 MANIFEST = "bundle.json"
@@ -49,7 +49,7 @@ _TITLES = {
 
 
 class Refusal(Exception):
-    """The reason why nothing can be done here, in one line."""
+    """The reason, in one line, why the command cannot run here."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Host:
 
 
 def find_gpu() -> Host:
-    """The first GPU. Raises Refusal if there is none."""
+    """Return the first GPU. Raises Refusal if there is none."""
     found = gpu.gpus()
     if not found:
         raise Refusal(f"there is no GPU here: {gpu.why_none()}")
@@ -80,10 +80,10 @@ def find_gpu() -> Host:
 def read_manifest() -> dict[str, Any]:
     """Unpack the bundle, if it is not unpacked yet, and return its manifest.
 
-    Raises Refusal without a bundle, for a damaged one, and for one made for another Python.
+    Raises Refusal if the bundle is absent, damaged, or made for another Python.
     """
     if not BUNDLE.is_file():
-        raise Refusal(f"{BUNDLE} is missing: make gpu-bundle makes it (docs/gpu.md)")
+        raise Refusal(f"{BUNDLE} is missing: make gpu-bundle writes it (docs/gpu.md)")
     parts = sorted(BUNDLE.parent.glob(f"{COMPILER}.*"))
     archives = {BUNDLE: BUNDLE.read_bytes()}
     if parts:
@@ -102,14 +102,14 @@ def read_manifest() -> dict[str, Any]:
     here = platform.python_version_tuple()[:2]
     if manifest["python"].split(".")[:2] != list(here):
         raise Refusal(
-            f"the bundle is for Python {manifest['python']}, and {sys.executable} is "
+            f"the bundle is for Python {manifest['python']}, but {sys.executable} is "
             f"{platform.python_version()}"
         )
     return manifest
 
 
 def set_up(arguments: Sequence[str], started: float) -> None:
-    """Start this program anew with the bundle's paths, unless that has been done."""
+    """Restart this program with the bundle's paths, unless that is already done."""
     if STARTED in os.environ:
         return
     shutil.copytree(UNPACKED / TREE, ROOT, dirs_exist_ok=True)
@@ -126,11 +126,11 @@ def check_runs(host: Host, manifest: dict[str, Any]) -> None:
     """Raise Refusal if the bundle's code does not run on the GPU."""
     found = gpu.gpus()[0]
     if not gpu.runs(manifest["arch"], found):
-        raise Refusal(f"the bundle is for {manifest['arch']}, and {host.name} is {host.arch}")
+        raise Refusal(f"the bundle is for {manifest['arch']}, but {host.name} is {host.arch}")
 
 
 def versions() -> dict[str, str]:
-    """The versions that the figures depend on."""
+    """Return the versions that the figures depend on."""
     found = {
         "Python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()}",
@@ -144,7 +144,7 @@ def versions() -> dict[str, str]:
 
 
 def run(command: list[str], seconds: float = 60.0) -> subprocess.CompletedProcess[str]:
-    """Run a command; exit code 1 if it cannot be run or takes longer than `seconds`."""
+    """Run a command; return code 1 if it cannot run or exceeds `seconds`."""
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:

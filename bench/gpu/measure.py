@@ -1,7 +1,7 @@
-"""The contests on the host: each runs in a process of its own, and gives JSON values.
+"""The contests on the host: each runs in its own process and answers with JSON values.
 
-`cases` (see `contests.run`), `tables` (title and rows) and `failed`, the reasons of what was left
-out by name. Nothing here imports TVM's compiler.
+The values are `cases` (see `contests.run`), `tables` (title and rows) and `failed`, the reasons for
+contestants left out, by name. Nothing here imports TVM's compiler.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from bench.gpu.plan import Contest
 
 Found = dict[str, Any]
 
-_WORK = ROOT / "build" / "gpu"  # caches that one call leaves for the next on the same machine
-_STEP_SECONDS = 150.0  # for a contestant to start: torch.compile tunes itself
+_WORK = ROOT / "build" / "gpu"  # caches for later calls on the same machine
+_STEP_SECONDS = 150.0  # time limit for a contestant's start: torch.compile tunes itself
 _COMPILED = ("torch.compile", "torch.compile, not frozen", "torch.compile, default mode")
 
 
 def make_conditions(rounds: int, small: bool) -> argparse.Namespace:
-    """How contests are run (see `bench.contests`)."""
+    """Return the options of contests (see `bench.contests`)."""
     from needle_tvm.process.threads import available_cores
 
     return argparse.Namespace(
@@ -35,12 +35,12 @@ def make_conditions(rounds: int, small: bool) -> argparse.Namespace:
         device="cuda",
         strict=False,
         timeout=_STEP_SECONDS,
-        alone=_COMPILED,  # it times candidates on the GPU while it starts
+        alone=_COMPILED,  # torch.compile times candidates on the GPU while it starts
     )
 
 
 def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
-    """A service: measures the contest `name` of the bundle unpacked in `folder`."""
+    """A service: measure the contest `name` of the bundle unpacked in `folder`."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_WORK / "inductor"))
     contest = plan.contests(setup["small"])[setup["name"]]
     conditions = make_conditions(setup["rounds"], setup["small"])
@@ -50,7 +50,7 @@ def serve(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Found]:
 
 
 def case_of(name: str, batch: int, options: Mapping[str, Any], precision: str = "float32") -> Any:
-    """The case of `bench.cases` with these options of its factory."""
+    """Return the case of `bench.cases` with these options of its factory."""
     from bench import cases
 
     kind = cases.MODELS[name]
@@ -59,12 +59,12 @@ def case_of(name: str, batch: int, options: Mapping[str, Any], precision: str = 
 
 
 def slug(title: str) -> str:
-    """A contestant's name as that of a folder."""
+    """Return a contestant's name as a folder's name."""
     return title.replace(", ", "-").replace(" ", "-")
 
 
 def artifacts(contest: Contest, folder: Path) -> tuple[dict[str, Path], dict[str, str]]:
-    """The folders of a contest's compiled contestants by title, and the reasons of missing ones."""
+    """Return the folders of a contest's compiled contestants by title, and why some are missing."""
     found, missing = {}, {}
     for title in contest.artifacts:
         path = folder / slug(title)
@@ -83,7 +83,7 @@ def _of_case(case: Found, **more: Any) -> Found:
 def model(
     conditions: argparse.Namespace, contest: Contest, folder: Path, peers: list[str], **subject: Any
 ) -> Found:
-    """A model: needle's ladder and PyTorch's ways to run it, in one precision."""
+    """Measure a model: needle's ladder and PyTorch's ways to run it, in one precision."""
     from bench import contests
     from needle_tvm.process.scratch import scratch_folder
 
@@ -108,7 +108,7 @@ def ladder(
     rungs: list[str] | None,
     case: Mapping[str, Any] | None = None,
 ) -> Found:
-    """A ladder of the kernel lab beside PyTorch, NumPy and, for a matmul, cuBLAS."""
+    """Measure a ladder of the kernel lab beside PyTorch, NumPy and, for a matmul, cuBLAS."""
     from kernel_lab import registry, table
     from kernel_lab.results import RungResult
     from kernel_lab.run import Request, run
@@ -150,8 +150,8 @@ def ladder(
 def training(
     conditions: argparse.Namespace, contest: Contest, folder: Path, **subject: Any
 ) -> Found:
-    """A model's training step, needle's and PyTorch's, on the same weights, inputs and labels (a
-    class for each row of scores)."""
+    """Measure a model's training step, needle's and PyTorch's, on the same weights, inputs and
+    labels (a class for each row of scores)."""
     import numpy as np
 
     from apps import contestants

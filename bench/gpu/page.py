@@ -12,12 +12,12 @@ from bench import charts, tables
 from bench.gpu.run import smoke_checks
 
 _HOW = (
-    "Each contestant has a process of its own; blocks alternate. Inputs lie on the GPU and results"
-    " stay there. *Calls* (the medians) are timed by the host's clock, each waited for. *GPU alone*"
-    " is the time, by CUDA events, of calls that were all launched before the first began. A ratio"
-    " is the other's time over ours, so ours is faster above 1. Errors are those against float64,"
-    " relative to the largest value. torch.compile is max-autotune, with CUDA graphs; unless it"
-    ' says "not frozen" weights are constants to it. TF32 is off unless the case says tf32;'
+    "Each contestant has its own process; blocks alternate. Inputs lie on the GPU and results stay"
+    " there. *Calls* (the medians) are timed by the host's clock; each call is waited for. *GPU"
+    " alone* is the time, by CUDA events, of calls that were all launched before the first began. A"
+    " ratio is the other's time over ours, so ours is faster above 1. Errors are against float64,"
+    " relative to the largest value. torch.compile is max-autotune, with CUDA graphs; unless its"
+    ' name says "not frozen", weights are constants. TF32 is off unless the case says tf32;'
     " bfloat16 is the whole model in that dtype for PyTorch, and for needle the operands of matmuls"
     " and convolutions."
 )
@@ -55,7 +55,7 @@ def write(result: Mapping[str, Any], out: Path) -> int:
 
 
 def notes(result: Mapping[str, Any]) -> list[str]:
-    """How the figures were taken."""
+    """Return notes on how the figures were taken."""
     lines = []
     if result["bundle"]["small"]:
         lines.append("**A rehearsal on an emulated GPU, in small: these figures mean nothing.**")
@@ -69,7 +69,7 @@ def notes(result: Mapping[str, Any]) -> list[str]:
 
 
 def missing(result: Mapping[str, Any]) -> list[list[str]]:
-    """A row for each contest and contestant without figures: contest, contestant, reason."""
+    """Return a row for each contest and contestant without figures: contest, contestant, reason."""
     rows = [["contest", "contestant", "reason"]]
     rows += [[name, "all", why] for name, why in result["not_measured"].items()]
     for name, found in result["contests"].items():

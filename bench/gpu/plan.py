@@ -1,10 +1,10 @@
-"""What is measured on a GPU, in the order of its worth. Standard library only.
+"""The measurements on a GPU, most important first. Standard library only.
 
-A contest is compiled into the bundle on a machine without a GPU (`bundle`) and measured on one that
-has no compiler (`measure`). There are four steps:
+A contest is compiled into the bundle on a machine without a GPU (`bundle`), and measured on a
+machine without a compiler (`measure`). There are four steps:
 
 1. Does it work? Arrays on the device, and the MLP eager and compiled, right or wrong.
-2. The ladders of the documents that this project grew from, at their sizes.
+2. The kernel lab's ladders of convolutions and matmuls, at their own sizes.
 3. The three models of tvm_eval.py, in three precisions and at two batches.
 4. A training step, attention, large matmuls, and the other ladders.
 """
@@ -24,15 +24,15 @@ _OWN = {"needle tuned": {"stage": "tuned"}}
 _TUNED = {
     CUBLAS: {"stage": "tuned", "products": "cublas"},
     **_OWN,
-}  # the last is compared with peers
+}  # peers are compared with the last
 _STAGES = {f"needle {stage}": {"stage": stage} for stage in ("noopt", "fused")}
 TORCH = ("torch", "torch-channels-last")
-_LARGEST_RUNGS = (  # of a matmul of 4096: those below take seconds and say nothing new
+_LARGEST_RUNGS = (  # of a matmul of 4096: lower rungs take seconds and show nothing new
     *("register_tile", "vector_loads", "double_buffer", "large_tiles", "warp_tiles"),
     *("async_copies", "tensor_cores", "tensor_core_tiles", "tensor_core_padded"),
     *("tensor_core_pipeline", "tensor_core_mma"),
 )
-# At the sizes of a rehearsal an emulated GPU takes seconds.
+# Sizes of a rehearsal, at which an emulated GPU takes seconds.
 _SMALL_SIZES = {
     "conv1d": {"M": 70, "N": 8},
     "depthwise": {"B": 1, "C": 2, "H": 6, "W": 9, "K": 3},
@@ -65,7 +65,7 @@ class Contest:
 
 
 def contests(small: bool = False) -> dict[str, Contest]:
-    """All contests by name, in order; `small` as a rehearsal runs them."""
+    """Return all contests by name, in order; `small` ones for a rehearsal."""
     found = [
         Contest(SMOKE, 1, SMOKE, _model("mlp", OWN_BATCH, small), 120, _STAGES | _OWN),
         _ladder("conv1d", 2, small),
@@ -95,9 +95,9 @@ def contests(small: bool = False) -> dict[str, Contest]:
 
 
 def chosen(names: Iterable[str] | None, plan: Mapping[str, Contest]) -> dict[str, Contest]:
-    """The contests of a plan with these names or step numbers, in order; all without names.
+    """Return the contests of a plan with these names or step numbers, in order; all without names.
 
-    Raises ValueError that names what is unknown.
+    Raises ValueError that names an unknown name.
     """
     if names is None:
         return dict(plan)
@@ -105,7 +105,7 @@ def chosen(names: Iterable[str] | None, plan: Mapping[str, Contest]) -> dict[str
     steps = sorted({str(contest.step) for contest in plan.values()})
     for name in wanted:
         if name not in plan and name not in steps:
-            raise ValueError(f"{name!r} is no contest and no step: {', '.join((*steps, *plan))}")
+            raise ValueError(f"{name!r} is not a contest or step: {', '.join((*steps, *plan))}")
     return {
         name: contest
         for name, contest in plan.items()
@@ -119,8 +119,8 @@ def _model(name: str, batch: int, small: bool) -> dict[str, Any]:
 
 
 def _contest(name: str, batch: int, precision: str, small: bool) -> Contest:
-    """A model's contest. torch.compile tunes itself for the two batches that matter most, which
-    takes minutes, and is in its default mode elsewhere."""
+    """Return a model's contest. torch.compile tunes itself, which takes minutes, for the two most
+    important batches; elsewhere it is in its default mode."""
     first = (batch, precision) == (OWN_BATCH, "float32")
     longest = first or (batch, precision) == (LARGE_BATCH, "bfloat16")
     compiled = ("torch-compile-plain", "torch-compile") if longest else ("torch-compile-default",)
@@ -146,8 +146,8 @@ def _training(batch: int, small: bool) -> Contest:
 def _ladder(
     name: str, step: int, small: bool, extent: int | None = None, rungs: tuple[str, ...] = ()
 ) -> Contest:
-    """A ladder of the lab, at its own size or a square one; a matmul's has needle's own compiled
-    matmul and cuBLAS beside it."""
+    """Return the contest of a lab ladder, at its own size or a square one. A matmul's ladder has
+    needle's own compiled matmul and cuBLAS beside it."""
     size = dict.fromkeys("MNK", extent) if extent else {}
     if small:
         size = _SMALL_SIZES[name]

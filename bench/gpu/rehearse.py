@@ -1,7 +1,7 @@
-"""Bundle, bench and page on this machine, with an emulated GPU and in small.
+"""A small rehearsal of bundle, bench and page on this machine, with an emulated GPU.
 
-A copy of the working tree and a twin of the bundle, made for the emulated GPU of the tests, go
-into an empty folder. A Python without needle and TVM runs `bench` there, as a GPU host would.
+A copy of the working tree and a second bundle, made for the emulated GPU of the tests, go into an
+empty folder. There a Python without needle and TVM runs `bench`, as on a GPU host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SECONDS = 1800.0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Rehearse; returns the exit code of `bench`. The page goes to `out`."""
+    """Rehearse; return the exit code of `bench`. The page goes to `out`."""
     from tests.needle_tvm import emulated_gpu
 
     out = options.out.resolve()
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         given = ["-m", "bench.gpu", "bench", "--rounds", "2", "--seconds", str(_SECONDS), *only]
         site = (
             tree / emulated_gpu.HERE.relative_to(ROOT) / "site"
-        )  # gives a process the emulated GPU
+        )  # this path gives a process the emulated GPU
         clean = {name: os.environ.get(name, "") for name in ("PATH", "HOME")}
         clean |= {"PYTHONPATH": f"{site}:{tree}"}
         done = subprocess.run([python, *given], cwd=tree, env=clean, check=False)
@@ -53,14 +53,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def copy_tree(tree: Path) -> None:
-    """Copy what travels with the bundle."""
+    """Copy the files that travel with the bundle."""
     for name in bundle.travelling():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tree / name)
 
 
 def bare_python(version: str) -> str:
-    """A Python with what a GPU host has, but PyTorch: neither needle nor TVM.
+    """Return a Python with a GPU host's packages except PyTorch, without needle and TVM.
 
     Raises Refusal if it cannot be made.
     """

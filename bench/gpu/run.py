@@ -1,4 +1,4 @@
-"""`make gpu-bench`: the contests one after the other until the deadline, written after each."""
+"""`make gpu-bench`: run the contests until the deadline, and write the archive after each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any
 from bench.gpu import plan
 from bench.gpu.host import CONTESTS, LAST, ROOT, UNPACKED, Host, Refusal, versions
 
-RESULTS = "results.json"  # in the archive
+RESULTS = "results.json"  # name in the archive
 
-_LEAST_SECONDS = 15.0  # the processes of a contest are not even up within less
+_LEAST_SECONDS = 15.0  # in less time the processes of a contest do not even start
 
 
 def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadline: float) -> int:
-    """Measure the contests that `options` ask for and write the archive.
+    """Measure the contests requested in `options` and write the archive.
 
     Returns 1 if nothing was measured or step 1 found something wrong. Raises Refusal if the archive
-    cannot be written, or one to go on with not be read.
+    cannot be written, or an archive to resume cannot be read.
     """
     result = new_result(options, here, manifest)
     path = ROOT / options.out / f"{result['date'][:10]}-gpu-{here.slug}.tar.xz"
@@ -36,7 +36,7 @@ def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadl
     everything = plan.contests(manifest["small"])
     kept = set(result["contests"])
     wanted = [name for name in plan.chosen(options.only, everything) if name not in kept]
-    result["not_measured"] = dict.fromkeys(wanted, "it was not begun")
+    result["not_measured"] = dict.fromkeys(wanted, "it was not started")
     for number, name in enumerate(wanted):
         contest = everything[name]
         seconds = min(deadline - time.time(), contest.seconds)
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace, here: Host, manifest: dict[str, Any], deadl
 def measured(
     contest: plan.Contest, seconds: float, rounds: int, small: bool
 ) -> dict[str, Any] | str:
-    """What a contest gives, or the reason that it could not be measured in one line."""
+    """Return the result of a contest, or in one line the reason that it could not be measured."""
     from bench.gpu import measure, smoke
     from needle_tvm.process.child import Child, ChildError
     from needle_tvm.text import error_line
@@ -83,12 +83,12 @@ def measured(
 
 
 def smoke_checks(result: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The checks of step 1; none if it has not run."""
+    """Return the checks of step 1; none if it has not run."""
     return list(result["contests"].get(plan.SMOKE, {}).get("checks", []))
 
 
 def new_result(options: argparse.Namespace, here: Host, manifest: dict[str, Any]) -> dict[str, Any]:
-    """A report without contests."""
+    """Return a report without contests."""
     from bench import contests
     from bench.gpu import measure
 
@@ -104,13 +104,13 @@ def new_result(options: argparse.Namespace, here: Host, manifest: dict[str, Any]
 def take_over(result: dict[str, Any], path: Path) -> None:
     """Put the contests of an earlier call into a result.
 
-    Raises Refusal if they cannot be read, or were measured on another GPU, with other versions or
-    from another bundle.
+    Raises Refusal if the earlier archive cannot be read, or was measured on another GPU, with other
+    versions or from another bundle.
     """
     earlier = read(path)
 
     def facts(of: Mapping[str, Any]) -> dict[str, Any]:
-        """What must be the same; hosts of one kind differ in their systems."""
+        """Return the facts that must be equal; hosts of one kind have different systems."""
         known = {"bundle": of["bundle"], "GPU": of["machine"]["processor"], **of["versions"]}
         return {name: value for name, value in known.items() if name != "system"}
 
@@ -118,13 +118,13 @@ def take_over(result: dict[str, Any], path: Path) -> None:
     for what, value in facts(result).items():
         if theirs.get(what) != value:
             raise Refusal(
-                f"--resume {path}: {what} is another there: {str(theirs.get(what))[:200]}"
+                f"--resume {path}: {what} differs there: {str(theirs.get(what))[:200]}"
             )
     result["contests"] = earlier["contests"]
 
 
 def write(result: Mapping[str, Any], path: Path) -> None:
-    """Write the archive, whole or not at all. Raises Refusal if that fails."""
+    """Write the whole archive or nothing. Raises Refusal if that fails."""
     data = json.dumps(result).encode()
     fresh = path.with_name(f"{path.name}.tmp")
     try:
@@ -143,13 +143,13 @@ def write(result: Mapping[str, Any], path: Path) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The report in an archive. Raises Refusal if there is none."""
+    """Return the report in an archive. Raises Refusal if there is none."""
     try:
         with tarfile.open(path, "r:xz") as archive:
             member = archive.extractfile(RESULTS)
             found = json.load(member) if member else None
     except (OSError, EOFError, ValueError, KeyError, tarfile.TarError, lzma.LZMAError) as error:
-        raise Refusal(f"{path}: no results of make gpu-bench can be read: {error}") from error
+        raise Refusal(f"{path}: cannot read results of make gpu-bench: {error}") from error
     if not isinstance(found, dict) or "contests" not in found:
-        raise Refusal(f"{path}: it holds no results of make gpu-bench")
+        raise Refusal(f"{path}: has no results of make gpu-bench")
     return found

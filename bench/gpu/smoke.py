@@ -1,7 +1,7 @@
 """Step 1: does it work? Arrays on the device, the MLP eager and compiled, right or wrong.
 
-If something fails, the report has what is needed to mend it on a machine without a GPU: the error,
-the first wrong elements, what each kernel gave, and what compute-sanitizer says.
+If a check fails, the report has the facts needed to fix it on a machine without a GPU: the error,
+the first wrong elements, the result of each kernel, and the output of compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from needle_tvm.artifact.tolerance import compare, relative_tolerance
 from needle_tvm.process.child import Child, ChildError
 from needle_tvm.process.timing import load_arrays, save_arrays
 
-ALLOWED = relative_tolerance("float32", 512)  # the longest sums are of 512 terms
-_SECONDS = 40.0  # of each check
+ALLOWED = relative_tolerance("float32", 512)  # the longest sums have 512 terms
+_SECONDS = 40.0  # time limit of each check
 _SANITIZER_SECONDS = 60.0
-_WRONG = 8  # elements that are shown
-_LINES = 40  # of what compute-sanitizer says
+_WRONG = 8  # number of wrong elements that are shown
+_LINES = 40  # number of lines of compute-sanitizer's output
 
 Check = dict[str, Any]
 
 
 def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
-    """Carry out all checks; `checks` has for each its name, `ok` and, of a failure, `said`."""
+    """Run all checks; each of `checks` has its name, `ok` and, if it failed, `said`."""
     from needle_tvm.process.scratch import scratch_folder
 
     found: list[Check] = []
@@ -65,7 +65,7 @@ def run(contest: Contest, folder: Path, say: Callable[[str], None]) -> Check:
 
 
 def sanitizer(setup: dict[str, Any]) -> list[str]:
-    """What compute-sanitizer says of one call of an artifact."""
+    """Return compute-sanitizer's output for one call of an artifact."""
     if shutil.which("compute-sanitizer") is None:
         return ["there is no compute-sanitizer here"]
     call = [sys.executable, "-m", __name__, setup["path"], setup["weights"], setup["inputs"]]
@@ -76,7 +76,7 @@ def sanitizer(setup: dict[str, Any]) -> list[str]:
 
 
 def compared(expected: str, result: np.ndarray) -> Check:
-    """Whether a result is the expected one; with its first wrong elements."""
+    """Compare a result with the expected one; report its first wrong elements."""
     (want,) = load_arrays(expected)
     compared = compare(want, result, ALLOWED, same_dtype=False)
     if compared.right:
@@ -90,11 +90,11 @@ def compared(expected: str, result: np.ndarray) -> Check:
     return {"ok": False, "said": said}
 
 
-# The child's side.
+# Code of the child process.
 
 
 def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """Arrays on the device beside NumPy: copies, an elementwise chain, a sum, a matmul."""
+    """A service: check arrays on the device by NumPy: copies, an elementwise chain, sum, matmul."""
     from needle import backend_ndarray as nd
 
     rng = np.random.default_rng(0)
@@ -117,7 +117,7 @@ def arrays(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
 
 
 def eager(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """The model on the device, nothing compiled."""
+    """A service: check the eager model on the device."""
     from apps import contestants
 
     model, _, tensors = contestants.load_needle(**setup["recipe"], device="cuda")
@@ -126,7 +126,7 @@ def eager(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
 
 
 def compiled(setup: dict[str, Any], messages: Iterator[Any]) -> Iterator[Check]:
-    """An artifact with the saved weights; if it is wrong, also what each kernel gave."""
+    """A service: check an artifact with the saved weights; if wrong, report its kernels."""
     program, inputs = _program(setup["path"], setup["weights"], setup["inputs"])
     answer = compared(setup["expected"], program.run(inputs)[0])
     if not answer["ok"]:
@@ -144,7 +144,7 @@ def _program(path: str, weights: str, inputs: str) -> tuple[Any, list[np.ndarray
 
 
 def kernels(program: Any, inputs: list[np.ndarray]) -> list[str]:
-    """A line for each kernel of a call: its result's shape, extremes and first elements."""
+    """Return a line for each kernel of a call: its result's shape, extremes and first elements."""
     executor, said = program.executor, []
 
     def watch(function: Any, name: str, before: bool, result: Any, *args: Any) -> int:

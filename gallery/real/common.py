@@ -1,9 +1,9 @@
-"""What the scripts of this folder share: a model that a package ships, compiled by needle_tvm and
-beside it in ONNX Runtime.
+"""The common part of this folder's scripts: a model that a package ships, compiled by needle_tvm,
+beside the same model in ONNX Runtime.
 
-A script makes a `Real` for each model file, calls it on inputs made on the spot, and ends with
-`report`, which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call
-compares all outputs with ONNX Runtime's.
+A script makes a `Real` for each model file, calls it on generated inputs, and ends with `report`,
+which writes NAME.json and the exported artifact NAME/ to the folder `--out`. Every call compares
+all outputs with ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from needle_tvm import runtime
 from needle_tvm.artifact.tolerance import MODEL, compare, largest_magnitude
 from needle_tvm.process.timing import Contestant, contest, load_arrays, save_arrays
 
-ROUNDINGS = 4  # times the error of float32 itself, where that is more: see `Real.rounding`
+ROUNDINGS = 4  # allowed multiple of the error of float32 itself: see `Real.rounding`
 Arrays = dict[str, np.ndarray]
 
 
 def options() -> argparse.Namespace:
-    """The options of every script."""
+    """Parse the options of every script."""
     parser = argparse.ArgumentParser(prog=Path(sys.argv[0]).name, allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=Path("out/real"), help="folder of results")
     parser.add_argument("--no-times", action="store_true", help="do not time the models")
@@ -42,10 +42,10 @@ def options() -> argparse.Namespace:
 
 
 def package_file(package: str, *parts: str) -> Path:
-    """A file that an installed package ships; the package itself is not imported."""
+    """Return the path of a file in an installed package; the package is not imported."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise SystemExit(f"the package {package!r} is not installed: make zoo")
+        raise SystemExit(f"the package {package!r} is not installed: make zoo installs it")
     path = Path(spec.submodule_search_locations[0], *parts)
     if not path.is_file():
         raise SystemExit(f"the package {package!r} has no {'/'.join(parts)}")
@@ -53,9 +53,9 @@ def package_file(package: str, *parts: str) -> Path:
 
 
 class Real:
-    """A model of a file, compiled for inputs of the shapes and dtypes of `example`.
+    """A model from a file, compiled for inputs of the shapes and dtypes of `example`.
 
-    `fixed` are inputs that never change; ONNX Runtime is given them at each call.
+    `fixed` are inputs that never change; ONNX Runtime gets them at each call.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class Real:
         self.difference, self.limit = 0.0, MODEL
 
     def __call__(self, **inputs: np.ndarray) -> list[np.ndarray]:
-        """The compiled model's outputs. SystemExit if one is not within 1e-4 of ONNX Runtime's, or
-        within four times what float32 costs it."""
+        """Return the compiled model's outputs. SystemExit if an output's error against ONNX Runtime
+        exceeds both 1e-4 and four times the error of float32 itself."""
         found = self.compiled(*[inputs[name] for name in self.example])
         found = found if isinstance(found, (tuple, list)) else [found]
         ours = [tensor.numpy() for tensor in found]
         theirs = self.session.run(None, {**inputs, **self.fixed})
         apart = max(map(_apart, theirs, ours))
-        if not apart <= self.limit:  # rarely: it takes longer than the model itself
+        if not apart <= self.limit:  # rare: `rounding` takes longer than the model itself
             self.limit = max(self.limit, ROUNDINGS * self.rounding(inputs, theirs))
         if not apart <= self.limit:
             raise SystemExit(f"{self.name}: an output differs by {apart:.3g}")
@@ -93,8 +93,8 @@ class Real:
         return ours
 
     def rounding(self, inputs: Arrays, theirs: Sequence[np.ndarray]) -> float:
-        """How far ONNX Runtime's outputs are from those of the model in float64: a softmax of large
-        scores makes more of each rounding than 1e-4."""
+        """Return the error of ONNX Runtime's outputs against the model in float64: a softmax of
+        large scores may magnify rounding beyond 1e-4."""
         from needle import Tensor
         from needle.onnx import load
 
@@ -106,7 +106,7 @@ class Real:
         return max(map(_apart, [tensor.numpy() for tensor in exact], theirs))
 
     def report(self, out: Path, times: bool, answer: str, right: bool) -> None:
-        """Export the model, time it beside ONNX Runtime, and write and print what was found."""
+        """Export the model, time it beside ONNX Runtime, and write and print the results."""
         artifact = self.compiled.export(out / self.name)
         found = {
             "model": self.name,
@@ -127,7 +127,7 @@ class Real:
             raise SystemExit(f"{self.name}: the answer is wrong")
 
     def _times(self, artifact: Path) -> dict[str, float]:
-        """Median milliseconds of whole calls, each side in a process of its own, in turn."""
+        """Return median milliseconds of whole calls, each side in its own process, in turn."""
         with tempfile.TemporaryDirectory() as folder:
             inputs = Path(folder, "inputs.npz")
             save_arrays(inputs, {**self.example, **self.fixed})
@@ -140,24 +140,24 @@ class Real:
 
 
 def _apart(wanted: np.ndarray, found: np.ndarray) -> float:
-    """The largest difference, relative to the largest magnitude, or absolute below 1."""
+    """Return the largest difference, relative to the largest magnitude, or absolute below 1."""
     scale = max(1.0, largest_magnitude(wanted))
     return compare(wanted, found, scale=scale, same_dtype=False).relative
 
 
-# The two sides of a contest: each in a child process.
+# The two sides of a contest, each in a child process.
 
 Calls = tuple[Callable[[], Any], Callable[[], list[np.ndarray]]]
 
 
 def ours(path: str, inputs: str, count: int) -> Calls:
-    """The exported model, loaded by the runtime and called with arrays."""
+    """Return a contestant: the exported model, loaded by the runtime and called with arrays."""
     program = runtime.load(path)
     return _turns(lambda arrays: program(*arrays), load_arrays(inputs)[:count])
 
 
 def theirs(path: str, inputs: str, count: int, names: Sequence[str]) -> Calls:
-    """The model's file in ONNX Runtime, called by `run`, with its own choice of threads."""
+    """Return a contestant: the model's file in ONNX Runtime with its own threads."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -168,7 +168,7 @@ def theirs(path: str, inputs: str, count: int, names: Sequence[str]) -> Calls:
 
 
 def _turns(run: Callable[[list[np.ndarray]], Any], arrays: list[np.ndarray]) -> Calls:
-    """Calls that take four copies of the inputs in turn."""
+    """Return calls that take four copies of the inputs in turn."""
     copies = itertools.cycle([[array.copy() for array in arrays] for _ in range(4)])
 
     def outputs() -> list[np.ndarray]:

@@ -1,7 +1,7 @@
-"""Which type each of two dozen files has, written or found on the spot: the model of magika.
+"""The types of two dozen files, written or found by this script: the model of magika.
 
 The model reads the first and the last 1024 bytes of a file, without white space at both ends, and
-gives a probability for each of 214 types. Bytes are integers from 0; 256 stands for none.
+gives a probability for each of 214 types. Bytes are integers from 0; 256 means no byte.
 
 Source: Fratantonio et al., "Magika: AI-Powered Content-Type Detection", arXiv:2409.13768.
 """
@@ -32,7 +32,7 @@ FOLDER = ("models", "standard_v3_3")
 
 
 def features(content: bytes) -> np.ndarray:
-    """(1, 2048) int32: the first and last 1024 bytes, padded behind and in front."""
+    """Return (1, 2048) int32: the first and last 1024 bytes, padded at the end and at the start."""
     begin = content[:BLOCK].lstrip()[:ENDS]
     end = content[-BLOCK:].rstrip()[-ENDS:]
     made = np.full((1, 2 * ENDS), NONE, np.int32)
@@ -42,7 +42,7 @@ def features(content: bytes) -> np.ndarray:
 
 
 def make_files(folder: Path) -> dict[str, Path]:
-    """Files by the type that each has."""
+    """Write or find files; return their paths by type."""
     rows = "".join(f"{i},{i * i},{'even' if i % 2 == 0 else 'odd'}\n" for i in range(60))
     records = [{"name": f"item {i}", "price": i / 4, "tags": ["a", "b"]} for i in range(40)]
     page = "".join(f"<p class='row'>Row <b>{i}</b></p>\n" for i in range(30))

@@ -1,7 +1,7 @@
-"""Which notes are played: the model of basic-pitch, on a melody of synthetic tones.
+"""The notes of a melody: the model of basic-pitch, on synthetic tones.
 
-The model takes 43,844 samples at 22,050 Hz and gives, for each of 172 frames, the probabilities
-that each of a piano's 88 notes sounds, that it begins, and of the pitch in thirds of a semitone.
+The model takes 43,844 samples at 22,050 Hz. For each of 172 frames it gives the probability that
+each of a piano's 88 notes sounds, that it begins, and of each pitch in thirds of a semitone.
 
 Source: Bittner et al., "A Lightweight Instrument-Agnostic Model for Polyphonic Note Transcription
 and Multipitch Estimation", ICASSP 2022.
@@ -16,7 +16,7 @@ from matplotlib.patches import Rectangle
 from common import Real, options, package_file
 
 RATE, HOP, WINDOW, FRAMES = 22050, 256, 43844, 172
-OVERLAP = 15  # frames at either end of a window that another window knows better
+OVERLAP = 15  # frames at either end of a window that another window covers better
 INPUT = "serving_default_input_2:0"
 LOWEST = 21  # the MIDI number of a piano's lowest note, A0 of 27.5 Hz
 # MIDI number, start and end in seconds: a melody over a few low notes and a chord.
@@ -27,7 +27,7 @@ SCORE = (
 
 
 def tone(number: float, seconds: float) -> np.ndarray:
-    """A plucked string's sound: eight harmonics that fade."""
+    """Return a plucked string's sound: eight harmonics that fade."""
     t = np.arange(int(seconds * RATE)) / RATE
     frequency = 440 * 2 ** ((number - 69) / 12)
     made = sum(
@@ -37,7 +37,7 @@ def tone(number: float, seconds: float) -> np.ndarray:
 
 
 def play(score: tuple[tuple[int, float, float], ...]) -> np.ndarray:
-    """The notes of a score as float32 samples."""
+    """Return the notes of a score as float32 samples."""
     sound = np.zeros(int((max(end for _, _, end in score) + 0.3) * RATE))
     for number, start, end in score:
         made = tone(number, end - start)
@@ -47,7 +47,7 @@ def play(score: tuple[tuple[int, float, float], ...]) -> np.ndarray:
 
 
 def windows(sound: np.ndarray) -> list[np.ndarray]:
-    """The sound in windows (1, 43844, 1), each overlapping the next by 30 frames."""
+    """Return the sound in windows (1, 43844, 1), each overlapping the next by 30 frames."""
     padded = np.concatenate([np.zeros(OVERLAP * HOP, np.float32), sound])
     step = WINDOW - 2 * OVERLAP * HOP
     found = []
@@ -58,12 +58,12 @@ def windows(sound: np.ndarray) -> list[np.ndarray]:
 
 
 def joined(parts: list[np.ndarray]) -> np.ndarray:
-    """(frames, pitches) of the windows' outputs, without what overlaps."""
+    """Return (frames, pitches) from the windows' outputs, without the overlaps."""
     return np.concatenate([part[0, OVERLAP:-OVERLAP] for part in parts])
 
 
 def frame(seconds: float) -> int:
-    """The frame of a time, as the windows count them: 142 frames to their step."""
+    """Return the frame of a time; a window's step has 142 frames."""
     return int(seconds * RATE * (FRAMES - 2 * OVERLAP) / (WINDOW - 2 * OVERLAP * HOP))
 
 
@@ -82,7 +82,7 @@ def main() -> None:
         span = slice(frame(start) + 4, frame(start + min(end - start, 0.4)) - 4)
         near = slice(3 * (number - LOWEST - 2), 3 * (number - LOWEST + 3))
         heard = contours[span, near].mean(0)
-        # The middle of a third of a semitone: bin 3 k + 1 is note k.
+        # Bins are thirds of a semitone: bin 3 k + 1 is note k.
         found = LOWEST + (near.start + int(heard.argmax()) - 1) / 3
         off.append(abs(found - number))
         if notes[span, number - LOWEST].mean() < 0.5:

@@ -1,6 +1,6 @@
-"""Run the scripts of this folder, each in a process of its own, and print a table of the models.
+"""Run the scripts of this folder, each in its own process, and print a table of the models.
 
-Writes real.json beside what the scripts write. The exit code is 1 if one of them fails.
+Writes real.json beside the scripts' files. The exit code is 1 if a script fails.
 """
 
 from __future__ import annotations

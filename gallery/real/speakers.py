@@ -1,11 +1,11 @@
-"""Whose voice it is: the model of Resemblyzer, on two synthetic voices that say different words.
+"""Recognise a voice: the model of Resemblyzer, on two synthetic voices with different words.
 
-The model reads 160 frames of 40 mel bands, 1.6 seconds, with three LSTM layers, and gives a point
-on a sphere in 256 dimensions: the same voice lies near itself. The package has PyTorch's weights;
-PyTorch writes the ONNX file.
+The model reads 160 frames of 40 mel bands, 1.6 seconds, with three LSTM layers. It gives a point on
+a sphere in 256 dimensions; points of the same voice lie near each other. The package has PyTorch's
+weights; PyTorch writes the ONNX file.
 
 Source: Wan et al., "Generalized End-to-End Loss for Speaker Verification", ICASSP 2018; the mel
-scale is that of Slaney, "Auditory Toolbox", 1998.
+scale is from Slaney, "Auditory Toolbox", 1998.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FRAMES, BANDS, WINDOW, HOP = 160, 40, 400, 160
 
 
 class Encoder(torch.nn.Module):
-    """The package's network, whose own module also imports what reads sound files."""
+    """The package's network; the package's own module also imports readers of sound files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,14 +46,14 @@ def export(path: Path) -> None:
     encoder.load_state_dict({name: state[name] for name in encoder.state_dict()})
     example = torch.zeros(1, FRAMES, BANDS)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of this exporter's age
+        warnings.simplefilter("ignore")  # this exporter is deprecated
         torch.onnx.export(
             encoder, (example,), path, dynamo=False, input_names=["mels"], output_names=["voice"]
         )
 
 
 def mel_filters() -> np.ndarray:
-    """(40, 201): triangles between frequencies that are even on Slaney's scale, of area one."""
+    """Return (40, 201): triangles of area one, evenly spaced on Slaney's scale."""
 
     def to_hertz(mel: np.ndarray) -> np.ndarray:
         return np.where(mel < 15, mel * 200 / 3, 1000 * np.exp((mel - 15) * np.log(6.4) / 27))
@@ -67,7 +67,7 @@ def mel_filters() -> np.ndarray:
 
 
 def mels(sound: np.ndarray) -> np.ndarray:
-    """(1, 160, 40): the power in each band, for 160 windows of 25 ms every 10 ms."""
+    """Return (1, 160, 40): the power in each band, for 160 windows of 25 ms every 10 ms."""
     sound = sound * (10 ** (-30 / 20) / np.sqrt(np.mean(sound**2)))  # as loud as in training
     padded = np.pad(sound, WINDOW // 2)
     frames = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:FRAMES]

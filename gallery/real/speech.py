@@ -1,8 +1,8 @@
-"""When somebody speaks: the model of silero-vad, on synthetic speech, silence, noise and a tone.
+"""Detect speech: the model of silero-vad, on synthetic speech, silence, noise and a tone.
 
-The model takes 512 samples at 16 kHz, after the last 64 of the ones before, and a state that it
-gives back; it gives the probability of speech. Its file serves two sampling rates by an `If`: with
-the rate fixed, the other branch is not compiled.
+The model takes 512 samples at 16 kHz, preceded by the last 64 samples before them, and a state. It
+returns the next state and the probability of speech. Its file selects between two sampling rates by
+an `If`; with the rate fixed, the other branch is not compiled.
 
 Source: Silero Team, "Silero VAD", https://github.com/snakers4/silero-vad.
 """
@@ -21,7 +21,7 @@ STEP, BEFORE = 512, 64
 
 
 def listen(model: Real, sound: np.ndarray) -> np.ndarray:
-    """The probability of speech in each 512 samples."""
+    """Return the probability of speech in each 512 samples."""
     state = np.zeros((2, 1, 128), np.float32)
     padded = np.concatenate([np.zeros(BEFORE, np.float32), sound])
     found = []
@@ -53,7 +53,7 @@ def main() -> None:
     sound = np.concatenate(list(parts.values())).astype(np.float32)
     heard = listen(model, sound)
     starts = np.cumsum([0, *(len(part) for part in parts.values())]) / STEP
-    # A stretch counts from a third of a second after its start: the state remembers what was.
+    # A part counts from a third of a second after its start: the state remembers the part before.
     spans = [slice(int(a) + 10, int(b)) for a, b in itertools.pairwise(starts)]
     means = {name: heard[span].mean() for name, span in zip(parts, spans, strict=True)}
     right = all((mean > 0.5) == name.endswith("voice") for name, mean in means.items())

@@ -1,7 +1,7 @@
-"""A voice made of formulas: pulses through three resonators, as in a formant synthesiser.
+"""A voice made by formulas: pulses through three resonators, as in a formant synthesiser.
 
 Source: Klatt, "Software for a cascade/parallel formant synthesizer", JASA 67(3), 1980. The vowels'
-formants are those of Peterson and Barney, JASA 24(2), 1952.
+formants are from Peterson and Barney, JASA 24(2), 1952.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ FORMANTS = {
 
 
 def resonator(sound: np.ndarray, frequency: float, bandwidth: float) -> np.ndarray:
-    """The sound through two poles at a frequency, in Hz."""
+    """Return the sound after a filter with two poles at a frequency, in Hz."""
     radius = np.exp(-np.pi * bandwidth / RATE)
     turn = 2 * radius * np.cos(2 * np.pi * frequency / RATE)
     return lfilter([1 - turn + radius**2], [1, -turn, radius**2], sound)
 
 
 def voiced(letter: str, pitch: float, length: float, random: np.random.Generator) -> np.ndarray:
-    """A vowel or m, its pitch falling from 112 to 87 % with a little vibrato."""
+    """Return a vowel or m with its pitch falling from 112 to 87 % with a little vibrato."""
     count = int((0.09 if letter == "m" else 0.16) * RATE)
     t = np.arange(count) / RATE
     frequency = pitch * (1.12 - 0.25 * t * RATE / count) * (1 + 0.02 * np.sin(2 * np.pi * 5 * t))
@@ -41,9 +41,10 @@ def voiced(letter: str, pitch: float, length: float, random: np.random.Generator
 
 
 def say(text: str, pitch: float, random: np.random.Generator, length: float = 1.0) -> np.ndarray:
-    """A text of a, e, i, o, u, m, s and spaces as samples at 16 kHz.
+    """Return a text of a, e, i, o, u, m, s and spaces as samples at 16 kHz.
 
-    `pitch` in Hz; `length` of the vocal tract, beside a man's: shorter ones have higher formants.
+    `pitch` is in Hz. `length` is the vocal tract's, relative to a man's: a shorter one has higher
+    formants.
     """
     parts = []
     for letter in text:

@@ -1,8 +1,8 @@
 """Twenty words drawn on a page, found and read: the three models of rapidocr (PP-OCRv4).
 
-The first model gives the probability of text at each pixel of a page; the second says whether a
-word stands upside down, as some do here; the third gives, for each 8 pixels of a word's width, the
-probabilities of 6,623 characters, a space, and nothing.
+The first model gives the probability of text at each pixel of a page. The second says whether a
+word stands upside down; some here do. The third gives, for each 8 pixels of a word's width, the
+probabilities of 6,623 characters, a space, and no character.
 
 Source: Li et al., "PP-OCRv3: More Attempts for the Improvement of Ultra Lightweight OCR System",
 arXiv:2206.03001; Graves et al., "Connectionist Temporal Classification", ICML 2006.
@@ -25,13 +25,13 @@ WORDS = (
     "Lisbon 27.11.2026 Hello! pi=3.14 ONNX float32 harbour 42nd Pythagoras jumps"
 ).split()
 FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "DejaVuSans-Bold", "DejaVuSerif-Bold")
-COLUMNS, CELL = 4, (184, 96)  # the page: words in a row, and pixels of each
+COLUMNS, CELL = 4, (184, 96)  # words in a row of the page, and pixels of a word's cell
 UPSIDE_DOWN = range(3, 20, 5)
-HEIGHT, WIDTHS = 48, (192, 320)  # of words that the second and third model take
+HEIGHT, WIDTHS = 48, (192, 320)  # size of words for the second and third model
 
 
 def draw() -> tuple[Image.Image, list[tuple[int, int]]]:
-    """A page of the words, and the places (x, y) of their centres."""
+    """Return a page of the words, and the places (x, y) of their centres."""
     rows = -(-len(WORDS) // COLUMNS)
     page = Image.new("RGB", (COLUMNS * CELL[0], rows * CELL[1]), (250, 247, 240))
     places = []
@@ -49,13 +49,13 @@ def draw() -> tuple[Image.Image, list[tuple[int, int]]]:
 
 
 def scaled(image: Image.Image) -> np.ndarray:
-    """(3, height, width) float32 from -1 to 1; the channels in the order blue, green, red."""
+    """Return (3, height, width) float32 from -1 to 1, channels in the order blue, green, red."""
     pixels = np.asarray(image, np.float32)[:, :, ::-1]
     return (pixels / 127.5 - 1).transpose(2, 0, 1)
 
 
 def fitted(image: Image.Image, width: int) -> np.ndarray:
-    """(1, 3, 48, width): a word in the height that a model takes, zeros to the right of it."""
+    """Return (1, 3, 48, width): a word at a model's input height, with zeros to its right."""
     wide = min(width, -(-HEIGHT * image.width // image.height))
     made = np.zeros((1, 3, HEIGHT, width), np.float32)
     made[0, :, :, :wide] = scaled(image.resize((wide, HEIGHT), Image.Resampling.BILINEAR))
@@ -63,9 +63,9 @@ def fitted(image: Image.Image, width: int) -> np.ndarray:
 
 
 def boxes(text: np.ndarray) -> list[tuple[int, int, int, int]]:
-    """(left, top, right, bottom) of the places where `text` (height, width) is likely.
+    """Return (left, top, right, bottom) of the places where `text` (height, width) is likely.
 
-    The model marks the inner part of a word; each box grows by what that takes off (`unclip_ratio`
+    The model marks the inner part of a word; each box grows by the missing margin (`unclip_ratio`
     of the package).
     """
     labels, _ = ndimage.label(ndimage.binary_dilation(text > 0.3, np.ones((2, 2))))
@@ -80,7 +80,7 @@ def boxes(text: np.ndarray) -> list[tuple[int, int, int, int]]:
 
 
 def read(scores: np.ndarray, characters: list[str]) -> str:
-    """The text of scores (steps, characters): repeats are one, and nothing separates."""
+    """Return the text of scores (steps, characters), without repeats and separators."""
     best = scores.argmax(1)
     kept = best[(best != 0) & (best != np.roll(best, 1))]
     return "".join(characters[i] for i in kept)

@@ -70,7 +70,7 @@ Dims dims(py::handle h, const char* what) {
                                 " dimensions are more than " + std::to_string(kMaxDims));
   Dims d;
   for (Py_ssize_t i = 0; i < n; ++i) {
-    // __index__ of an element may run Python that shortens a list.
+    // An element's __index__ may run Python code that shortens a list.
     if (i >= PySequence_Fast_GET_SIZE(fast.ptr())) break;
     d.push(integer(PySequence_Fast_GET_ITEM(fast.ptr(), i), what));
   }
@@ -114,7 +114,7 @@ Operand operand(py::handle h, const char* what) {
 }
 
 // Python's own references to the arguments keep views alive during the call: a bound function
-// holds its arguments until it returns. Only the views' contents are read, and views never change.
+// holds its arguments until it returns. Only views' contents are read, and views never change.
 
 View empty(py::handle shape, py::handle dtype, int on) {
   return View::empty(dtype_of(dtype), dims(shape, "empty"), checked_device(on));
@@ -199,7 +199,7 @@ py::tuple tuple_of(std::pair<View, View>&& found) {
   return py::make_tuple(std::move(found.first), std::move(found.second));
 }
 
-// Makes the call and lets other Python threads run meanwhile, if that pays.
+// Makes the call. Other Python threads run meanwhile, if that is worth the cost.
 template <class F>
 auto released(int64_t size, F&& call) {
   MaybeReleaseGil gil(large(size));
@@ -238,13 +238,13 @@ void bind(py::module_& m) {
         return py::reinterpret_borrow<py::object>(g_dtype_names[static_cast<int>(v.dtype())]);
       });
   g_view_type = reinterpret_cast<PyTypeObject*>(view.ptr());
-  // Only kernels create views: View.__new__ would return an object without one inside.
+  // Only kernels create views: View.__new__ would return an object without a view inside.
   g_view_type->tp_new = [](PyTypeObject*, PyObject*, PyObject*) -> PyObject* {
     PyErr_SetString(PyExc_TypeError, "a View comes from a kernel (empty, from_numpy, ...)");
     return nullptr;
   };
 
-  // Two overloads of each: the lookup of a keyword takes as long as making a small array.
+  // Each function has two overloads: the lookup of a keyword takes as long as making a small array.
   m.def("empty", [](py::handle shape, py::handle dtype) { return needle::empty(shape, dtype, 0); });
   m.def("empty", &needle::empty, py::arg(), py::arg(), py::arg("device"));
   m.def("as_strided", &needle::as_strided);

@@ -8,8 +8,8 @@
 
 namespace needle {
 
-// A kernel of at least this many elements lets other Python threads run; for fewer, releasing the
-// interpreter costs more than the work.
+// A kernel with at least this many elements lets other Python threads run; with fewer, releasing
+// the interpreter costs more than the work.
 constexpr int64_t kReleaseFrom = 1 << 15;
 
 inline bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= kReleaseFrom; }
@@ -18,15 +18,15 @@ inline bool large(int64_t a, int64_t b = 0) { return a >= kReleaseFrom || b >= k
 extern PyObject* g_dtype_names[kDTypes];
 pybind11::tuple tuple_of(const Dims& d);
 
-// A copy, on a device, of an object with Python's buffer interface; TypeError for element types
-// that needle does not store.
+// Copies an object with Python's buffer interface to a device; TypeError for element types that
+// needle does not store.
 View from_numpy(pybind11::handle source, int on);
-// A new NumPy array.
+// Makes a new NumPy array.
 pybind11::object to_numpy(const View& v);
 
 // Adds the class View and the functions over views to a module.
 void bind(pybind11::module_& m);
-// The index itself; std::invalid_argument if there is no such device.
+// Returns the index; std::invalid_argument if there is no such device.
 int checked_device(int index);
 
 }  // namespace needle

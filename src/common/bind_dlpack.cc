@@ -52,7 +52,7 @@ Export<Managed>* make_export(const View& view, int64_t stream) {
   return e;
 }
 
-// Runs when a capsule dies: we free its tensor unless a consumer has taken it over.
+// Runs when a capsule dies: frees our tensor unless a consumer has taken it over.
 template <class Managed>
 void capsule_destructor(PyObject* capsule, const char* name) {
   if (!PyCapsule_IsValid(capsule, name)) return;
@@ -65,7 +65,7 @@ void capsule_destructor(PyObject* capsule, const char* name) {
   throw py::error_already_set();
 }
 
-// A view of a foreign tensor, which `release` returns to its owner.
+// Makes a view of a foreign tensor; `release` returns the tensor to its owner.
 View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   std::string why;
   const std::optional<int> on = device::device_of_dlpack(t.device, &why);
@@ -82,7 +82,7 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   } else {
     for (int i = 0; i < t.ndim; ++i) strides.push(t.strides[i]);
   }
-  // The buffer spans exactly the tensor's elements; negative strides reach before `data`.
+  // The buffer spans exactly the tensor's elements; with negative strides it begins before `data`.
   int64_t low = 0, high = 0;
   for (int i = 0; i < t.ndim && elements > 0; ++i) {
     int64_t span;
@@ -104,14 +104,14 @@ View import_tensor(const dlpack::Tensor& t, std::function<void()> release) {
   return View(std::move(buffer), dtype, shape, strides, -low);
 }
 
-// A view that owns a managed tensor.
+// Makes a view that owns a managed tensor.
 template <class Managed>
 View owner_of(Managed* m) {
   // The owner's deleter may need the interpreter; a view may die on any thread, or at exit.
   auto release = [m] {
     if (m->deleter == nullptr || !Py_IsInitialized()) return;
     const py::gil_scoped_acquire gil;
-    const py::error_scope kept;  // the view may die of an error, and the owner run Python code
+    const py::error_scope kept;  // the view may die of an error, and the owner may run Python
     m->deleter(m);
   };
   View view = import_tensor(m->tensor, release);

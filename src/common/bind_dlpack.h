@@ -8,18 +8,18 @@
 
 namespace needle {
 
-// A capsule that shares the memory and keeps it alive, in the versioned (1.0) or the older form.
+// Makes a capsule, in the versioned (1.0) or the older form, that shares memory and keeps it alive.
 // The consumer works on `stream`, numbered as in DLPack; the CPU has none.
 pybind11::capsule to_dlpack(const View& view, bool versioned, int64_t stream);
-// A view that takes the capsule over. TypeError for other objects and element types, BufferError
-// for memory that is read-only, misaligned for its type, or not on a device of the module.
+// Makes a view that takes the capsule over. TypeError for other objects and element types,
+// BufferError for memory that is read-only, misaligned, or not on a device of the module.
 View from_dlpack(pybind11::object capsule);
 
-// TypeError for an element type that needle does not store.
+// Returns the dtype; TypeError for an element type that needle does not store.
 DType dtype_of_dlpack(const dlpack::DataType& type);
 
-// The same without a capsule. The tensor's owner calls its deleter once; an import takes it over,
-// unless it throws.
+// The same two conversions without a capsule. The tensor's owner calls its deleter once; an import
+// takes the tensor over, unless it throws.
 dlpack::ManagedVersioned* export_view(const View& view, int64_t stream);
 View import_view(dlpack::ManagedVersioned* tensor);
 

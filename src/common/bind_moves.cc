@@ -1,7 +1,7 @@
 // Functions for calls on a few elements, where reading the arguments in Python takes longer than
-// the work. Those that give another view of the same memory take plain arguments alone (ints of the
-// class int, slices of them or None, tuples and lists) and return None for any other, and for what
-// does not fit: Python code, which the reference device shares, then finds out what it means.
+// the work. Functions that return another view of the same memory take plain arguments alone (ints
+// of the class int, slices of ints or None, tuples and lists). For other arguments, and arguments
+// that do not fit, they return None; Python code shared with the reference device then takes over.
 #include "common/bind_moves.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace needle {
 
 namespace {
 
-// A plain int of 64 bits.
+// Returns a plain int of 64 bits, or nothing.
 std::optional<int64_t> number(PyObject* o) {
   if (!PyLong_CheckExact(o)) return std::nullopt;
   int overflow = 0;
@@ -26,7 +26,7 @@ std::optional<int64_t> number(PyObject* o) {
   return value;
 }
 
-// A tuple or list of plain ints, which may be alone in another one, or one plain int.
+// Returns a tuple or list of plain ints, which may be nested once, or one plain int.
 std::optional<Dims> numbers(PyObject* o) {
   if (PyTuple_CheckExact(o) && PyTuple_GET_SIZE(o) == 1) {
     PyObject* only = PyTuple_GET_ITEM(o, 0);
@@ -49,7 +49,7 @@ std::optional<Dims> numbers(PyObject* o) {
   return d;
 }
 
-// Distinct axes counted from the front; None is all of them.
+// Returns distinct axes counted from the front; None means all axes.
 std::optional<Dims> axes_of(PyObject* o, int ndim) {
   Dims d;
   if (o == Py_None) {
@@ -68,7 +68,7 @@ std::optional<Dims> axes_of(PyObject* o, int ndim) {
   return d;
 }
 
-// An end of a slice: None, or a plain int that a size may be compared with.
+// Whether an end of a slice is None, or a plain int that can be compared with a size.
 bool is_end(PyObject* o) { return o == Py_None || number(o).has_value(); }
 
 struct Layout {
@@ -76,7 +76,7 @@ struct Layout {
   int64_t offset = 0;
 };
 
-// One entry of a key, applied to the next axis of x; false if it does not fit.
+// Applies one entry of a key to the next axis of x; false if it does not fit.
 bool take(PyObject* entry, const View& x, int* axis, Layout* to) {
   if (entry == Py_None) {
     if (to->shape.ndim == kMaxDims) return false;
@@ -146,7 +146,7 @@ py::object index(const View& x, py::handle key) {
   }
   if (to.shape.ndim + x.ndim() - axis > kMaxDims) return py::none();
   whole(x.ndim());
-  // Nothing is read of an empty view, and an empty buffer allows no offset.
+  // An empty view is never read, and an empty buffer allows no offset.
   if (std::any_of(to.shape.at.begin(), to.shape.at.begin() + to.shape.ndim,
                   [](int64_t n) { return n == 0; }))
     to.offset = 0;

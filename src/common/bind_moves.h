@@ -1,4 +1,4 @@
-// Bindings of the functions of moves.h.
+// Bindings of the functions in moves.h.
 #pragma once
 
 #include <pybind11/pybind11.h>

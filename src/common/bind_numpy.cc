@@ -11,8 +11,8 @@ namespace needle {
 
 namespace {
 
-// NumPy's bfloat16 comes from ml_dtypes and cannot be exported as a buffer: its elements pass as
-// integers of the same size.
+// NumPy's bfloat16 comes from ml_dtypes and cannot be exported as a buffer: its elements are passed
+// as integers of the same size.
 constexpr const char* kRawHalf = "uint16";
 
 bool is_bfloat16(py::handle array) {
@@ -22,7 +22,7 @@ bool is_bfloat16(py::handle array) {
 
 }  // namespace
 
-// Reads any buffer of native byte order; NumPy first copies misaligned elements.
+// Reads any buffer in native byte order; NumPy first copies misaligned elements.
 View from_numpy(py::handle source, int on) {
   checked_device(on);
   Py_buffer b;
@@ -42,7 +42,7 @@ View from_numpy(py::handle source, int on) {
   } release{&b};
   const char* format = b.format == nullptr ? "B" : b.format;
   std::optional<DType> dtype;
-  // Sizes come from itemsize, so a prefix matters only if it swaps bytes.
+  // Sizes come from itemsize, so a format's prefix matters only if it swaps bytes.
   const char* native = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "@=<" : "@=>";
   if (*format != '\0' && std::strchr(native, *format) != nullptr) ++format;
   const char c = std::strlen(format) == 1 ? format[0] : '\0';
@@ -88,7 +88,7 @@ View from_numpy(py::handle source, int on) {
 
 namespace {
 
-// Copies into a NumPy array made below (compact, right dtype), which avoids NumPy's C API.
+// Copies into a NumPy array made below (compact, right dtype); this avoids NumPy's C API.
 void to_buffer(const View& v, py::handle target) {
   Py_buffer b;
   if (PyObject_GetBuffer(target.ptr(), &b, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) != 0)

@@ -12,8 +12,8 @@ struct BlasLayout {
   int leading;
 };
 
-// Describes the (rows x cols) matrix with these strides as a row-major one or the transpose of one.
-// Returns false unless its rows or its columns are contiguous and do not overlap.
+// Describes the (rows x cols) matrix with these strides as a row-major matrix or as a transposed
+// one. Returns false unless its rows or its columns are contiguous and do not overlap.
 inline bool blas_layout(int64_t row, int64_t col, int64_t rows, int64_t cols, BlasLayout* out) {
   if ((col == 1 || cols == 1) && (row >= std::max<int64_t>(1, cols) || rows == 1) &&
       row <= INT_MAX) {

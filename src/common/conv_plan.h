@@ -12,8 +12,8 @@ namespace needle {
 constexpr int64_t kWindowLimit = int64_t{1} << 24;  // of a kernel, stride, padding or dilation
 constexpr int64_t kLargestElement = 16;
 
-// One image axis: only taps [first, first + taps) ever meet the image. They reach [low, low +
-// extent) of it, where positions outside of [0, size) are padding.
+// One image axis: only taps [first, first + taps) ever meet the image. They reach the interval
+// [low, low + extent), where positions outside of [0, size) are padding.
 struct Axis {
   int64_t size, count, stride, dilation, first = 0, taps = 0, low = 0, extent = 0;
 
@@ -64,14 +64,14 @@ struct Plan {
         dtype(t) {
     if (t != DType::float32 && t != DType::float64)
       throw TypeError(std::string(what) + " is not defined for " + name(t));
-    // The bytes of anything made from these fit an int64_t.
+    // The bytes of any array made from these fit an int64_t.
     checked_size(dims(n, y.extent, x.extent, c), size);
     checked_size(dims(n, y.count, x.count, std::max(o, c)), kLargestElement);
     checked_size(dims(n, pixels(), depth(), 1), size);
     checked_size(dims(kh, kw, c, o), size);
   }
   int64_t pixels() const { return y.count * x.count; }
-  // Number of terms in each output's sum.
+  // The number of terms in each output's sum.
   int64_t depth() const { return y.taps * x.taps * c; }
   bool nothing() const { return depth() == 0 || n * pixels() == 0; }
   Dims output() const { return dims(n, y.count, x.count, o); }

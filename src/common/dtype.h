@@ -1,6 +1,6 @@
-// Element types, one row each. A type whose storage is narrower than its compute type (the halves,
-// float16 and bfloat16, which are computed in float32, and integers of 8 and 16 bits, which are
-// computed in int32) has an Io specialisation in src/common/scalar.h.
+// Element types, one row each. Some types have a wider compute type: the halves, float16 and
+// bfloat16, are computed in float32, and integers of 8 and 16 bits in int32. Each such type has an
+// Io specialisation in src/common/scalar.h.
 #pragma once
 
 #include <cstdint>
@@ -55,8 +55,8 @@ inline bool is_half(DType t) { return is_floating(t) && itemsize(t) == 2; }
 // int8, uint8, int16, uint16
 inline bool is_small_integer(DType t) { return info(t).kind == 1 && itemsize(t) < 4; }
 inline bool is_unsigned(DType t) { return info(t).dlpack_code == 1; }
-// The dtype in which values of a dtype are computed and accumulated. Integers wrap, so the low bits
-// of a result in int32 are those of the result in fewer bits.
+// The dtype in which values of a dtype are computed and accumulated. Integers wrap, so a result in
+// int32 has the low bits of the result in fewer bits.
 inline DType compute_type(DType t) {
   if (is_small_integer(t)) return DType::int32;
   return is_half(t) ? DType::float32 : t;
@@ -67,7 +67,7 @@ inline DType floating_of(DType t) { return is_floating(t) ? t : DType::float64; 
 // Sums and products of integers and bools are int64.
 inline DType sum_type(DType t) { return is_floating(t) ? t : DType::int64; }
 
-// NumPy's result_type of two arrays. bfloat16, which NumPy lacks, follows float16's rules; float16
+// NumPy's result_type of two arrays. bfloat16, which NumPy lacks, follows float16's rules. float16
 // with bfloat16 gives float32, because neither holds the other.
 inline DType promote(DType a, DType b) {
   if (a == b) return a;
@@ -82,7 +82,7 @@ inline DType promote(DType a, DType b) {
     return x.itemsize > y.itemsize ? a : b;
   }
   DType high = x.kind > y.kind ? a : b, low = x.kind > y.kind ? b : a;
-  // A half holds every integer of 8 bits, float32 those of 16, and float64 counts for the others.
+  // A half holds every integer of 8 bits, float32 every integer of 16 bits; others need float64.
   if (info(high).kind == 2 && info(low).kind == 1) {
     if (itemsize(low) == 1 || high == DType::float64) return high;
     return itemsize(low) == 2 ? DType::float32 : DType::float64;

@@ -28,7 +28,7 @@ To to_integer(double x) {
   return x >= -limit && x < limit ? static_cast<To>(x) : std::numeric_limits<To>::min();
 }
 
-// The value of a scalar in up to 32 bits.
+// Returns the value of a scalar in at most 32 bits.
 int32_t small(const Operand& s) {
   return s.kind == 2 ? to_integer<int32_t>(s.real) : static_cast<int32_t>(s.integer);
 }
@@ -78,7 +78,7 @@ Element element(const Operand& s, DType t, const char* what) {
   return e;
 }
 
-// The op's operand as a view of dtype t; itself if it is one already.
+// Returns the op's operand as a view of dtype t, which may be the operand itself.
 const View& as_type(const View& x, DType t, std::optional<View>* storage) {
   if (x.dtype() == t) return x;
   *storage = cast(x, t);
@@ -112,7 +112,7 @@ struct Source {
   }
 };
 
-// The operand in a wider dtype; a scalar must fit the narrow one.
+// Returns the operand in a wider dtype; a scalar must fit the narrow dtype.
 Operand as_wide(const Operand& x, DType t, DType wide, std::optional<View>* storage,
                 const char* what) {
   if (x.view == nullptr) {
@@ -136,7 +136,7 @@ Dims common_shape(const Operand& a, const Operand& b, const char* what) {
   return a.view ? a.view->shape() : b.view->shape();
 }
 
-// Scalars of logical ops count by their truth value, whatever dtype could hold them.
+// Scalars of logical ops count by their truth value, even if no dtype could hold them.
 bool truth_needed(const Operand& x) { return x.view == nullptr && x.kind != 0; }
 Operand truth(const Operand& x) {
   if (!truth_needed(x)) return x;
@@ -172,9 +172,9 @@ std::optional<View> compare_out_of_range(Binary op, const Operand& a, const Oper
   return out;
 }
 
-// A new array for the results of an elementwise op. As in PyTorch and NumPy, it has the layout of
-// the first operand of its shape, so that results computed from a permuted array (channels last)
-// are cheap to read together with it.
+// Makes a new array for the results of an elementwise op. As in PyTorch and NumPy, it has the
+// layout of the first operand of its shape, so results computed from a permuted array (channels
+// last) are cheap to read together with that array.
 View result(DType t, const Dims& shape, int on, std::initializer_list<const View*> operands) {
   for (const View* v : operands) {
     if (v == nullptr || v->shape() != shape) continue;
@@ -186,7 +186,7 @@ View result(DType t, const Dims& shape, int on, std::initializer_list<const View
   return View::empty(t, shape, on);
 }
 
-// A loop over operands' strides in the memory order of `to`, to which the last strides belong.
+// Makes a loop over operands' strides in the memory order of `to`; the last strides belong to `to`.
 template <int N>
 Loop<N> loop_along(const View& to, std::array<Dims, N> strides) {
   if (to.is_compact()) return Loop<N>(to.shape(), strides);

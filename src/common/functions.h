@@ -1,4 +1,4 @@
-// The functions of a device module over views, common to all devices: they check operands, allocate
+// The functions of a device module over views, common to all devices. They check operands, allocate
 // results, and leave the work to the functions of device.h. Each throws (std::invalid_argument,
 // TypeError, std::out_of_range, std::bad_alloc) before it writes.
 #pragma once
@@ -51,23 +51,23 @@ View reduce(Reduction op, const View& x, const Dims& axes, bool keepdims);
 View arg_reduce(bool max, const View& x, int64_t axis, bool keepdims);
 View matmul(const View& a, const View& b);
 View conv2d(const View& x, const View& w, const ConvWindow& at);
-// The gradients of conv2d for an input (N, h, width, C) and for a weight (kh, kw, C, O), from that
-// for its outputs.
+// The gradients of conv2d for an input (N, h, width, C) and for a weight (kh, kw, C, O), from the
+// gradient for its outputs.
 View conv2d_input(const View& g, const View& w, int64_t h, int64_t width, const ConvWindow& at);
 View conv2d_weight(const View& x, const View& g, int64_t kh, int64_t kw, const ConvWindow& at);
 // x (..., C) normalised over all axes but the last, times weight plus bias; mean and variance (C,).
 Normalized batch_norm(const View& x, const View& weight, const View& bias, double eps);
-// The gradients for x, weight and bias (in this order) from that for batch_norm's y.
+// The gradients for x, weight and bias (in this order) from the gradient for batch_norm's y.
 Normalized batch_norm_grad(const View& grad, const View& x, const View& weight, const View& mean,
                            const View& variance, double eps);
-// sums (B, 4H: i, f, g, o), cell (B, H) -> (h', c'); and the gradients for both from those for h'
-// and c', null for none.
+// sums (B, 4H: i, f, g, o), cell (B, H) -> (h', c'); and the gradients for both from the gradients
+// for h' and c'. A null gradient stands for none.
 std::pair<View, View> lstm_gates(const View& sums, const View& cell);
 std::pair<View, View> lstm_gates_grad(const View& sums, const View& cell, const View& next,
                                       const View* grad_h, const View* grad_c);
 // The steps of an LSTM over the input's part of its sums (T, B, 4H), from the states h and c (B,
-// H), with the weight w (H, 4H) of h; and the gradients for all four from those for hidden and
-// cells, null for none.
+// H), with the weight w (H, 4H) of h; and the gradients for all four from the gradients for hidden
+// and cells. A null gradient stands for none.
 LstmSequence lstm_sequence(const View& projected, const View& h, const View& c, const View& w);
 LstmSequenceGrad lstm_sequence_grad(const View& h, const View& c, const View& w,
                                     const LstmSequence& made, const View* grad_hidden,

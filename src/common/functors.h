@@ -89,7 +89,7 @@ NEEDLE_HD static inline double polynomial(const double (&p)[8], double x) {
   return y;
 }
 
-// The quantile of the normal distribution, to some 1e-16 (M. J. Wichura, "Algorithm AS 241: The
+// The quantile of the normal distribution, to about 1e-16 (M. J. Wichura, "Algorithm AS 241: The
 // percentage points of the normal distribution", Applied Statistics 37, 1988).
 NEEDLE_HD static inline double erfinv_f64(double x) {
   constexpr double a[8] = {3.3871328727963666080e0, 1.3314166789178437745e2,
@@ -252,7 +252,7 @@ NEEDLE_HD static inline bool below_zero(C x) {
   return x < C(0);
 }
 
-// Integer divisions by 0 give 0, and those of the least integer by -1 do not trap.
+// Integer divisions by 0 give 0; dividing the least integer by -1 does not trap.
 NEEDLE_FN2(fmod) {
   if constexpr (Kind<C>::floating && sizeof(C) == 4)
     return NEEDLE_C(fmodf)(a, b);
@@ -263,21 +263,21 @@ NEEDLE_FN2(fmod) {
   else
     return b == 0 || b == -1 ? C(0) : a % b;
 }
-// remainder and floor_divide of floats, whose fmod is `rest`.
+// remainder and floor_divide of floats; `rest` is the fmod.
 template <class C>
 NEEDLE_HD static inline C floored_rest(C b, C rest) {
   const C zero = b < C(0) ? C(-0.0) : C(0);
   const C moved = below_zero(rest) != below_zero(b) ? rest + b : rest;
   return rest == C(0) ? zero : moved;
 }
-// As CPython and NumPy: the quotient of a without its remainder, which is nearly whole.
+// As in CPython and NumPy: the quotient without a's remainder, which is nearly whole.
 template <class C>
 NEEDLE_HD static inline C floored_quotient(C a, C b, C rest) {
   C quotient = (a - rest) / b;
   quotient -= (rest != C(0)) & (below_zero(rest) != below_zero(b)) ? C(1) : C(0);
   const C below = floor::at(quotient);
   const C whole = quotient - below > C(0.5) ? below + C(1) : below;
-  const C known = quotient == C(0) ? a / b * C(0) : whole;  // the zero of the quotient's sign
+  const C known = quotient == C(0) ? a / b * C(0) : whole;  // a zero with the quotient's sign
   return b == C(0) ? a / b : known;
 }
 NEEDLE_FN2(remainder) {
@@ -333,7 +333,7 @@ NEEDLE_FN(bitwise_not) {
 NEEDLE_FN2(bitwise_and) { return a & b; }
 NEEDLE_FN2(bitwise_or) { return a | b; }
 NEEDLE_FN2(bitwise_xor) { return a ^ b; }
-// As NumPy: a shift of all bits, or of a negative number of them, leaves zeros, or signs.
+// As in NumPy: a shift by all bits, or by a negative number, leaves zeros or copies of the sign.
 NEEDLE_FN2(left_shift) {
   using U = typename UnsignedOf<C>::type;
   const U count = static_cast<U>(b);

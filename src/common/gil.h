@@ -6,9 +6,9 @@
 
 namespace needle {
 
-// Lets other Python threads run during its lifetime. Unlike pybind11's it survives interpreter
-// shutdown: Python then ends threads that return by unwinding them, which must not reach a noexcept
-// destructor and is better not begun.
+// Lets other Python threads run during its lifetime. Unlike pybind11's version it survives the
+// interpreter's shutdown: Python then ends returning threads by unwinding, which must not reach a
+// noexcept destructor, so this destructor waits for the end of the process.
 class MaybeReleaseGil {
  public:
   explicit MaybeReleaseGil(bool release) : state_(release ? PyEval_SaveThread() : nullptr) {}

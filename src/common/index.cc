@@ -17,7 +17,7 @@ void check_axis(const View& x, int64_t axis, const char* what) {
                                 " is out of range for shape " + x.shape().str());
 }
 
-// The shape with the index's shape in place of `axis`.
+// Returns x's shape with the index's shape in place of `axis`.
 Dims indexed_shape(const View& x, const View& index, int64_t axis, const char* what) {
   if (x.ndim() - 1 + index.ndim() > kMaxDims)
     throw std::invalid_argument(std::string(what) + ": the result has more than " +
@@ -36,8 +36,8 @@ namespace {
 // Slices of fewer elements are not worth a loop each.
 constexpr int64_t kSlice = 16;
 
-// The index's axes as one, and its positions as those of all elements of a slice: a view in which
-// the elements of slices share memory.
+// Turns the index's axes into one, and its positions into positions of all elements of a slice. In
+// the resulting view the elements of slices share memory.
 View along_slices(const View& x, const View& index, int64_t axis, Dims* shape) {
   const View line = compact(index);
   Dims strides;
@@ -83,7 +83,7 @@ void scatter(const View& dst, const View& index, const View& src, int64_t axis, 
     scatter(wide, index, src, axis, accumulate);
     return copy(wide, dst);
   }
-  // Inputs must be read before anything is written, so one that shares memory with dst is copied.
+  // Inputs must be read before anything is written: one that shares memory with dst is copied.
   const View own = src.dtype() != dst.dtype() || src.overlaps(dst) ? cast(src, dst.dtype()) : src;
   const View from = broadcast_to(own, shape, what);
   if (from.size() > 0) device::scatter(dst, at, index, from, axis, accumulate);
@@ -133,7 +133,7 @@ View put_along(const View& x, const View& index, const View& src, int64_t axis, 
 
 namespace {
 
-// `other` must have the parameter's shape and be of dtype `expected`.
+// Checks that `other` has the parameter's shape and the dtype `expected`.
 void check_like(const View& param, const View& other, DType expected, const char* what) {
   if (other.shape() != param.shape() || other.dtype() != expected)
     throw std::invalid_argument(

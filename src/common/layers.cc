@@ -130,7 +130,7 @@ std::pair<View, View> lstm_gates_grad(const View& sums, const View& cell, const 
 
 namespace {
 
-// Step t of a sequence (T, B, ...).
+// Returns step t of a sequence (T, B, ...).
 View step_of(const View& v, int64_t t) {
   Dims shape, strides;
   for (int i = 1; i < v.ndim(); ++i) {

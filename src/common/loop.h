@@ -1,5 +1,5 @@
-// A joint loop over N strided operands. It drops axes of extent 1, merges axes that continue one
-// another, and cuts any range of the flattened elements into runs along the last axis.
+// A joint loop over N strided operands. It drops axes of extent 1, merges axes that continue each
+// other, and cuts any range of the flattened elements into runs along the last axis.
 #pragma once
 
 #include <algorithm>

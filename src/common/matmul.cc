@@ -1,4 +1,4 @@
-// Matmul: the matrices that are multiplied, and the layout of results.
+// Matmul: the matrices to multiply, and the layout of results.
 #include "common/device.h"
 
 namespace needle {
@@ -52,7 +52,7 @@ View matmul(const View& a, const View& b) {
   g.b = b.data();
   g.c = out.data();
 
-  // One matrix on the right for the whole batch, and evenly spaced rows: one matmul.
+  // One right-hand matrix for the whole batch, and evenly spaced rows: one matmul.
   Loop<1> rows(leading_dims(a.shape(), 1), {leading_dims(a.strides(), 1)});
   if (checked_size(batch_b, 1) == 1 && rows.ndim == 1 && batch == batch_a) {
     g.m = rows.total;

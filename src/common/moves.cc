@@ -9,7 +9,8 @@ namespace nd {
 
 namespace {
 
-// The strides of x's elements under a shape of as many, at least one; nothing if there are none.
+// Returns the strides of x's elements under a shape with as many elements; nothing if no strides
+// express it. There is at least one element.
 std::optional<Dims> reshaped(const View& x, const Dims& shape) {
   Dims extents, steps, strides;
   for (int i = 0; i < x.ndim(); ++i) {
@@ -23,7 +24,7 @@ std::optional<Dims> reshaped(const View& x, const Dims& shape) {
       strides[to++] = 1;
       continue;
     }
-    // The smallest groups of old axes [from, end) and new axes [to, last) of equal size.
+    // The smallest groups of old axes [from, end) and new axes [to, last) with equal sizes.
     int end = from + 1, last = to + 1;
     int64_t have = extents[from], want = shape[to];
     while (have != want) {
@@ -52,7 +53,7 @@ View part(const View& x, int axis, int64_t begin, int64_t count) {
   return View(x.buffer(), x.dtype(), shape, x.strides(), x.offset() + begin * x.strides()[axis]);
 }
 
-// Copies the blocks into which the axes from number k on cut x to their places.
+// Cuts x into blocks along the axes from number k on, and copies the blocks to their places.
 void roll_into(const View& x, const View& out, const Dims& shifts, const Dims& axes, int k) {
   if (k == axes.ndim) return copy(x, out);
   const int axis = static_cast<int>(axes[k]);
@@ -68,8 +69,8 @@ Operand of(const View& x) {
   return o;
 }
 
-// x in the dtype in which several steps are computed: halves are rounded only once, and sums of
-// them do not overflow.
+// Converts x to the dtype in which several steps are computed: halves are rounded only once, and
+// sums of halves do not overflow.
 View floats(const View& x) {
   const DType wide = is_floating(x.dtype()) ? compute_type(x.dtype()) : DType::float64;
   return wide == x.dtype() ? x : cast(x, wide);
@@ -91,7 +92,7 @@ View reshape(const View& x, const Dims& shape) {
 
 View diagonal(const View& x, int64_t offset, int axis1, int axis2) {
   const int64_t rows = x.shape()[axis1], columns = x.shape()[axis2];
-  // Without a place in both extents, the diagonal is empty and the offset must not be used.
+  // If no place lies in both extents, the diagonal is empty and the offset must not be used.
   const bool inside = offset > -rows && offset < columns;
   const int64_t row = inside && offset < 0 ? -offset : 0,
                 column = inside && offset > 0 ? offset : 0;

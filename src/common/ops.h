@@ -52,8 +52,8 @@ constexpr bool gives_bools(Category c) {
 
 constexpr const char* kReductionNames[] = {"sum", "prod", "max", "min"};
 
-// What an element at a position becomes: the last of those put there, their sum with the old one,
-// or the largest or least of all.
+// The new value of an element at repeated positions: the last value put there, the sum with the old
+// value, or the largest or least of all.
 enum class Put { set, add, max, min };
 
 // The optimizers' settings for one step.

@@ -1,5 +1,5 @@
-// Storage and compute types of the elements, for kernels of all devices. The CPU compiles this once
-// per instruction set, each inside its own namespace (NEEDLE_ISA), and it uses no library
+// Storage and compute types of the elements, for kernels of all devices. The CPU compiles this file
+// once per instruction set, each time inside another namespace (NEEDLE_ISA). It uses no library
 // templates: a weak symbol shared between the variants could carry AVX-512 code into the baseline.
 #pragma once
 
@@ -160,7 +160,7 @@ struct UnsignedOf<int64_t> {
   using type = uint64_t;
 };
 
-// Integer arithmetic wraps, so it is done unsigned, for which C++ defines it.
+// Integer arithmetic wraps, so it is computed on unsigned integers, for which C++ defines wrapping.
 template <class C>
 NEEDLE_HD static inline C wrap_add(C a, C b) {
   using U = typename UnsignedOf<C>::type;
@@ -192,9 +192,9 @@ NEEDLE_HD static inline To convert(From x) {
 }
 
 // x truncated to float, with the last bit set if the result is inexact ("round to odd"; Boldo and
-// Melquiond, "Emulation of a FMA and correctly rounded sums", 2008). It lies on the same side as x
-// of every half-precision number and of every midpoint of two, so rounding it to half precision
-// rounds x once.
+// Melquiond, "Emulation of a FMA and correctly rounded sums", 2008). The result and x lie on the
+// same side of every half-precision number and of every midpoint of two, so rounding the result to
+// half precision rounds x once.
 NEEDLE_HD static inline float to_odd(double x) {
   const float nearest = static_cast<float>(x);
   const double back = nearest;
@@ -212,7 +212,7 @@ NEEDLE_HD static inline float to_odd(int64_t x) {
   return to_odd(x < 0 ? -magnitude : magnitude);
 }
 
-// x in the type that Io<To>::store takes, so that it is rounded once.
+// x in the type that Io<To>::store takes, so that x is rounded once.
 template <class To, class From>
 NEEDLE_HD static inline typename Io<To>::C for_store(From x) {
   if constexpr (IsHalf<To>::value &&

@@ -11,7 +11,7 @@ namespace {
 bool multiply(int64_t a, int64_t b, int64_t* out) { return !__builtin_mul_overflow(a, b, out); }
 bool add(int64_t a, int64_t b, int64_t* out) { return !__builtin_add_overflow(a, b, out); }
 
-// Counters; no other memory access is ordered by them.
+// Counters; they order no other memory access.
 std::atomic<int64_t> g_live[kMaxDevices], g_peak[kMaxDevices], g_writes{0};
 
 void count(int64_t bytes, int device) {
@@ -77,7 +77,7 @@ int64_t checked_size(const Dims& shape, int64_t itemsize) {
   for (int i = 0; i < shape.ndim; ++i) {
     if (shape[i] < 0)
       throw std::invalid_argument("shape " + shape.str() + " has a negative extent");
-    // Zero extents must not hide an overflow of the others, which strides are computed from too.
+    // Zero extents must not hide an overflow of other extents: strides are computed from them too.
     if (shape[i] == 0) {
       zero = true;
     } else if (!multiply(bytes, shape[i], &bytes)) {

@@ -1,5 +1,5 @@
-// Memory and strided views of it. A View is valid by construction: all of its elements lie inside
-// its buffer, so kernels check only shapes and dtypes.
+// Memory and strided views of memory. A View is valid by construction: all of its elements lie
+// inside its buffer, so kernels check only shapes and dtypes.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ class Buffer {
  public:
   // New memory of a device. Throws std::bad_alloc on failure.
   Buffer(int64_t bytes, int device);
-  // Foreign memory; `release` runs once the last view is gone and the device's work on it is done.
+  // Foreign memory; `release` runs when the last view is gone and the device's work on it is done.
   Buffer(void* data, int64_t bytes, std::function<void()> release, int device);
   ~Buffer();
   Buffer(const Buffer&) = delete;
@@ -48,20 +48,20 @@ class Buffer {
   int64_t bytes() const { return bytes_; }
   int device() const { return device_; }
   // The stream of the last work on the memory, on devices with streams; null for foreign memory
-  // without work so far.
+  // before its first work.
   std::atomic<void*>& stream() const { return stream_; }
 
-  // Writes in place are counted over all buffers, so that one number shows whether a buffer was
-  // written after a given moment: `written` is the count at its last write, 0 if there was none.
+  // Writes in place are counted over all buffers, so one number shows whether a buffer was written
+  // after a given moment: `written` is the count at the buffer's last write, 0 if there was none.
   int64_t written() const { return written_.load(std::memory_order_relaxed); }
   void mark_written();
 
-  // Known bounds of all elements, set by code that fills a buffer nobody else has seen; with them,
-  // checking an index does not access the device.
+  // Known bounds of all elements, set by code that fills a new buffer; with them, checking an index
+  // does not access the device.
   void note_range(const IndexRange& range) { range_ = std::make_unique<IndexRange>(range); }
-  // Others write to this memory, and we do not count their writes.
+  // Others write to this memory, and their writes are not counted.
   void mark_shared() { shared_.store(true, std::memory_order_relaxed); }
-  // Null if no bounds are known, or no longer.
+  // Null if no bounds are known, or if they no longer hold.
   const IndexRange* range() const {
     const bool valid = range_ && written() == 0 && !shared_.load(std::memory_order_relaxed);
     return valid ? range_.get() : nullptr;
@@ -81,8 +81,8 @@ class Buffer {
 // The number of writes in place so far, to any buffer.
 int64_t writes();
 
-// The bytes of all live buffers of a device (foreign memory is not ours and does not count), and
-// their peak since the program began or the peak was reset.
+// The bytes of all live buffers of a device (foreign memory does not count), and their peak since
+// the program began or the peak was reset.
 int64_t memory_allocated(int device);
 int64_t max_memory_allocated(int device);
 void reset_peak_memory(int device);
@@ -111,8 +111,8 @@ class View {
   // Throws std::invalid_argument if the layout is invalid or leaves the buffer.
   View(std::shared_ptr<Buffer> buffer, DType dtype, const Dims& shape, const Dims& strides,
        int64_t offset);
-  // A view of new uninitialised row-major memory. Throws std::invalid_argument for a bad shape, and
-  // OutOfMemory.
+  // A view of new, uninitialised, row-major memory. Throws std::invalid_argument for a bad shape,
+  // and OutOfMemory.
   static View empty(DType dtype, const Dims& shape, int device);
   // The same with its axes in memory in the given `order`, slowest first.
   static View empty(DType dtype, const Dims& shape, const Dims& order, int device);
@@ -127,11 +127,11 @@ class View {
   int device() const { return buffer_->device(); }
   bool is_compact() const { return compact_; }
   char* data() const { return buffer_->data() + offset_ * itemsize(dtype_); }
-  // Whether some byte may belong to both.
+  // Whether both views may contain the same byte.
   bool overlaps(const View& other) const;
 
-  // Whether two elements may share memory (a stride of 0, or strides that do not nest): writes to
-  // them must keep their order.
+  // Whether two elements may share memory (a stride of 0, or strides that do not nest); writes to
+  // such elements must keep their order.
   bool self_overlapping() const;
 
  private:

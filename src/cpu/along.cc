@@ -1,4 +1,4 @@
-// Elements that are taken from, or put at, positions along one axis, each with its own.
+// Reads elements from, or writes them to, positions along one axis; each element has its own.
 #define NEEDLE_ISA along
 #include "common/functors.h"
 
@@ -69,7 +69,7 @@ void with_index(DType t, F&& fn) {
   return fn(Type<int64_t>());
 }
 
-// What an element becomes with another put in its place.
+// The new value of an element when another is put in its place.
 struct Set {
   template <class C>
   static C at(C, C put) {
@@ -81,7 +81,7 @@ struct Set {
 struct Axis {
   int64_t extent, step;
 
-  // False for a position outside of the axis.
+  // Returns false for a position outside of the axis.
   template <class I>
   bool find(I index, int64_t* offset) const {
     const int64_t at = index < 0 ? index + extent : index;
@@ -100,7 +100,7 @@ Axis axis_of(const View& x, int64_t axis) {
   return {x.shape()[static_cast<int>(axis)], x.strides()[static_cast<int>(axis)]};
 }
 
-// Whether all positions are inside; those outside take nothing.
+// Returns whether all positions are inside; elements with positions outside are not written.
 template <class S, class I>
 bool take_run(Axis along, const I* index, int64_t si, const S* x, int64_t sx, S* out, int64_t so,
               int64_t n) {
@@ -164,12 +164,12 @@ void take_along(const View& x, const View& index, int64_t axis, const View& out)
 void put_along(const View& to, const View& index, const View& from, int64_t axis, Put how) {
   const Axis along = axis_of(to, axis);
   const int d = static_cast<int>(axis);
-  // Threads divide the elements off the axis, so that those of a line are put in its order.
+  // Threads divide the elements off the axis, so a line's elements are put in the line's order.
   const int64_t length = index.shape()[d], si = index.strides()[d], sf = from.strides()[d];
   const Loop<3> rest(
       with(index.shape(), axis, 1),
       {with(index.strides(), axis, 0), with(to.strides(), axis, 0), with(from.strides(), axis, 0)});
-  // Rows of neighbouring lines, if lines are further apart along the axis than from one another.
+  // Rows of neighbouring lines, if a line's elements are further apart than neighbouring lines.
   const bool rows = rest.shape[rest.ndim - 1] >= 8 && std::abs(sf) > std::abs(rest.inner(2));
   std::atomic<bool> outside{false};
   auto typed = [&](auto type, auto index_type, auto put) {

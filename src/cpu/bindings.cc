@@ -9,7 +9,7 @@
 
 namespace {
 
-// Kernels that only the CPU has; other devices compute these on the host.
+// Kernels that only the CPU has; other devices compute these functions on the host.
 void bind_scans(pybind11::module_& m) {
   using namespace needle;
   const auto define = [&m](const char* name, Scan kind) {

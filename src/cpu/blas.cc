@@ -91,7 +91,7 @@ void init_blas() {
   } else if (!choice.empty() && choice != "auto") {
     throw std::invalid_argument("NEEDLE_GEMM=" + choice + " is not auto, own or blas");
   }
-  // By measurement, our kernels are faster with AVX2 or AVX-512, and BLAS without them.
+  // By measurement, our kernels are faster with AVX2 or AVX-512, and BLAS is faster without them.
   bool prefer_own = std::string(kernels().isa) != "generic";
   if (g_choice == GemmChoice::blas || (g_choice == GemmChoice::automatic && !prefer_own)) load();
   if (g_choice == GemmChoice::blas && g_sgemm == nullptr)

@@ -1,4 +1,4 @@
-// The BLAS that was found when needle was built: loaded beside the module, one thread per call.
+// The BLAS that was found when needle was built, loaded beside the module; one thread per call.
 #pragma once
 
 #include "common/device.h"
@@ -8,11 +8,11 @@ namespace needle {
 enum class GemmChoice { automatic, own, blas };
 
 // Reads NEEDLE_GEMM and loads the library if it will be used. Called at import, while no kernel
-// runs: the library reads the environment, which is set for it and restored.
+// runs, because the library reads an environment that is changed for it and then restored.
 void init_blas();
 GemmChoice gemm_choice();
 bool blas_loaded();
-// The path of the library, or the reason why there is none.
+// The path of the library, or the reason why there is no library.
 const char* blas_status();
 // Returns false if BLAS does not take the operands' layout.
 bool blas_gemm(const GemmArgs& g, bool single);

@@ -16,11 +16,11 @@ namespace needle {
 
 namespace {
 
-// For smaller sizes the C library caches memory itself.
+// Smaller sizes are cached by the C library itself.
 constexpr int64_t kLarge = 64 << 10;
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr bool kKeep = false;  // so that the sanitizer sees every use after release
+constexpr bool kKeep = false;  // the sanitizer then sees every use after release
 #else
 constexpr bool kKeep = true;
 #endif
@@ -41,8 +41,8 @@ int64_t most_kept() {
 }
 
 struct Kept {
-  // Only try_lock is used: a thread that fails to get it uses the C library. So no thread waits,
-  // and a fork while another thread holds it leaves a working child.
+  // Only try_lock is used; a thread that does not get the lock uses the C library. So no thread
+  // waits, and a fork while another thread holds the lock leaves a working child.
   std::mutex mutex;
   std::unordered_map<int64_t, std::vector<char*>> blocks;
   std::atomic<int64_t> total{0};
@@ -99,7 +99,7 @@ void release_block(char* block, int64_t bytes, int, void*) noexcept {
     Kept& k = kept();
     std::unique_lock<std::mutex> lock(k.mutex, std::try_to_lock);
     if (lock && size <= k.limit / 2) {
-      // The kept blocks served earlier work; if this one does not fit, the work has changed.
+      // The kept blocks served earlier work; if no block fits this request, the work has changed.
       if (k.total + size > k.limit) k.clear();
       try {
         k.blocks[size].push_back(block);
@@ -123,6 +123,6 @@ void empty_cache(int) noexcept {
 
 int64_t memory_cached(int) { return kept().total; }
 
-const char* out_of_memory_note(int) { return "which cannot be had"; }
+const char* out_of_memory_note(int) { return "but the allocation failed"; }
 
 }  // namespace needle

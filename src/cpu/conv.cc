@@ -1,7 +1,7 @@
-// Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients: matmuls over
-// (pixels, taps and channels, outputs) whose register tiles read the image itself, so that no
-// matrix of windows is made. Only if there is padding, or if channels are not contiguous, a thread
-// copies the part of the image that it works on.
+// Convolution over (N, H, W, C) with a weight (kh, kw, C, O), and its two gradients. They are
+// matmuls over (pixels, taps and channels, outputs). Their register tiles read the image itself, so
+// no matrix of windows is made. A thread copies the part of the image that it works on only with
+// padding, or if channels are not contiguous.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -18,8 +18,8 @@ namespace device {
 namespace {
 
 constexpr int64_t kPixels = 96;             // outputs per unit of work: a multiple of every tile
-constexpr int64_t kParallelWork = 1 << 18;  // multiply-adds below which threads do not pay
-constexpr const char* kNoScratch = "conv2d: the memory to work in cannot be had";
+constexpr int64_t kParallelWork = 1 << 18;  // multiply-adds below which threads do not pay off
+constexpr const char* kNoScratch = "conv2d: cannot allocate memory to work in";
 
 const GemmKernels& kernel_of(const Plan& p) { return kernels().gemm[static_cast<int>(p.dtype)]; }
 
@@ -33,7 +33,7 @@ struct Layout {
   int64_t image, row, column;
 };
 
-// The contiguous runs of a window: one per row of taps if these are adjacent, else one per tap.
+// The contiguous runs of a window: one per row of taps if the taps are adjacent, else one per tap.
 struct Runs {
   std::vector<int64_t> at, weight;  // starts in the image, and rows of the weight matrix
   int64_t length;
@@ -50,7 +50,7 @@ struct Runs {
   int64_t count() const { return static_cast<int64_t>(at.size()); }
 };
 
-// A row of pixels [from, from + count) of the area that the taps reach; padding is zeros.
+// A row of pixels [from, from + count) of the area that the taps reach, with zeros as padding.
 void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t row, char* to) {
   const int64_t pixel = p.c * p.size, y = p.y.low + row;
   const int64_t begin = std::max<int64_t>(p.x.low, 0);
@@ -76,8 +76,8 @@ void copy_row(const Plan& p, const View& x, CastRow move, int64_t image, int64_t
   std::memset(to + count * pixel, 0, static_cast<size_t>((p.x.extent - left - count) * pixel));
 }
 
-// `columns` columns of B, row-major with leading dimension `ldb`, in the form that tiles take: read
-// in place, except for a last panel that is not full.
+// Brings `columns` columns of B, row-major with leading dimension `ldb`, into the tiles' form: they
+// are read in place, except for a last panel that is not full.
 class Panels {
  public:
   Panels(const GemmKernels& kernel, const char* b, int64_t rows, int64_t columns, int64_t size)
@@ -102,7 +102,7 @@ class Panels {
   Scratch last_;
 };
 
-// Runs fn over [0, n) on threads, and rethrows an allocation failure of theirs.
+// Runs fn over [0, n) on threads, and rethrows their allocation failures.
 template <class F>
 void share(int64_t n, bool parallel, F&& fn) {
   std::atomic<bool> failed{false};
@@ -116,7 +116,7 @@ void share(int64_t n, bool parallel, F&& fn) {
   if (failed) throw OutOfMemory(kNoScratch);
 }
 
-// The outputs, cut into units of about kPixels: several whole images, or several rows of one.
+// The outputs, cut into units of about kPixels: several whole images, or several rows of one image.
 struct Units {
   int64_t images, rows, bands, count;
 
@@ -229,8 +229,8 @@ void conv2d_input(const Plan& p, const View& grad, const View& weight, const Vie
   const Units units(p);
   const AddToRow add = kernels().add_to[static_cast<int>(p.dtype)];
   const int64_t groups = ceil_div(p.n, units.images);
-  // With few groups, threads also divide the rows of an image: each sums all windows that reach its
-  // rows, so that windows across a border are computed twice.
+  // With few groups, threads also divide the rows of an image. Each thread sums all windows that
+  // reach its rows, so windows across a border are computed twice.
   const int64_t strips =
       parallel && units.images == 1
           ? std::clamp<int64_t>(num_threads() / groups, 1, std::max<int64_t>(1, p.y.size))

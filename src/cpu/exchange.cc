@@ -49,7 +49,7 @@ py::object attribute(PyObject* object, PyObject* name) {
   return stolen(PyObject_GetAttr(object, name));
 }
 
-// The `view` of an NDArray, or of a Tensor's array. A Tensor without a value, or one whose value
+// The `view` of an NDArray, or of a Tensor's array. A Tensor without a value, or with a value that
 // must not be read while tracing, raises its own error.
 template <bool kTensor>
 py::object view_of(PyObject* object) {
@@ -70,7 +70,7 @@ int from_object(void* object, dlpack::ManagedVersioned** out) {
       *out = export_view(py::detail::cast_op<const View&>(own), 0);
       return;
     }
-    // Another device's, or none: __dlpack__ knows what to do, or to say.
+    // The array is on another device, or there is none: __dlpack__ handles it or raises the error.
     const py::object capsule =
         self.attr("__dlpack__")(py::arg("max_version") = py::make_tuple(1, 0));
     constexpr const char* kName = "dltensor_versioned";
@@ -101,7 +101,7 @@ int view_object(void* object, dlpack::Tensor* out) {
   });
 }
 
-// A new object of a class without constructor arguments, with two slots filled.
+// Makes an object of a class without constructor arguments, and fills two slots.
 py::object made(PyTypeObject* cls, PyObject* first, PyObject* one, PyObject* second,
                 PyObject* two) {
   py::object self = stolen(cls->tp_alloc(cls, 0));

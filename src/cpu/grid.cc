@@ -45,7 +45,7 @@ GridPlan plan(const View& x, const View& grid, const Sampling& how) {
   return q;
 }
 
-// Runs fn(image, first point, points) over blocks of the points of all images.
+// Runs fn(image, first point, number of points) over blocks of the points of all images.
 template <class F>
 void each_block(const GridPlan& q, int64_t batch, F&& fn) {
   const int64_t blocks = (q.points + kGridBlock - 1) / kGridBlock;
@@ -95,7 +95,7 @@ std::pair<View, View> grid_sample_grad(const View& given_grad, const View& given
   View to_grid = View::empty(x.dtype(), grid.shape(), x.device());
   const int64_t size = itemsize(x.dtype()), batch = x.shape()[0];
   const GridKernels& k = grid_kernels(x.dtype());
-  // Threads divide the channels of x, so that no two write to one element.
+  // Threads divide the channels of x, so no two threads write to one element.
   const int64_t work = std::max<int64_t>(1, q.points * q.corners);
   parallel_for(
       batch * q.channels, std::max<int64_t>(1, kLineGrain / work), [&](int64_t begin, int64_t end) {

@@ -1,4 +1,4 @@
-// Images read at points of a grid.
+// Interpolation of images at points of a grid.
 #pragma once
 
 #include <string>
@@ -14,10 +14,10 @@ struct Sampling {
   bool align_corners;
 };
 
-// x (N, C, sizes...) of two or three axes at the points of grid (N, points..., axes), both of one
-// floating dtype: (N, C, points...). A channel has less than 2^31 elements.
+// Reads x (N, C, sizes...) of two or three axes at the points of grid (N, points..., axes), both of
+// one floating dtype; returns (N, C, points...). A channel has less than 2^31 elements.
 View grid_sample(const View& x, const View& grid, const Sampling& how);
-// The gradients for x and grid from that for the result.
+// The gradients for x and grid from the gradient for the result.
 std::pair<View, View> grid_sample_grad(const View& grad, const View& x, const View& grid,
                                        const Sampling& how);
 

@@ -1,5 +1,5 @@
-// The kernels of grid_sample, which are compiled once per instruction set: each works on a block of
-// points of one image, for all channels or some.
+// The kernels of grid_sample, compiled once per instruction set. Each works on a block of points of
+// one image, for all channels or some.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +11,20 @@ namespace needle {
 enum class GridMode { bilinear, nearest, bicubic };
 enum class GridPadding { zeros, border, reflection };
 
-constexpr int64_t kGridBlock = 128;  // points
+constexpr int64_t kGridBlock = 128;  // in points
 
-// How points read an image; `size` and `step` are those of its axes within a channel.
+// How points read an image; `size` and `step` belong to the image's axes within a channel.
 struct GridPlan {
   GridMode mode;
   GridPadding padding;
   bool align_corners;
-  int axes, taps, corners;  // elements along an axis, and of all axes, that a point is made of
+  int axes, taps, corners;          // elements per point: along an axis, and over all axes
   int64_t channels, plane, points;  // elements and points of a channel
   int64_t size[3], step[3];
 };
 
-// `grid` is at the first of `count` points, x and to_x at the first of `channels` channels, and y
-// and grad there at the first point.
+// `grid` is at the first of `count` points; x and to_x are at the first of `channels` channels; y
+// and grad are there, at the first point.
 struct GridKernels {
   void (*sample)(const GridPlan& q, const void* x, const void* grid, int64_t count, void* y);
   // to_x += the gradient for x

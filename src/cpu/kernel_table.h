@@ -1,6 +1,6 @@
-// The table of CPU kernels, which are compiled once per instruction set. Kernels work on rows (one
-// strided run of elements); the drivers do loops, threads and checks. Strides count elements.
-// Outputs are contiguous unless a stride is given, and never alias inputs.
+// The table of CPU kernels, compiled once per instruction set. Kernels work on rows (one strided
+// run of elements); the drivers do loops, threads and checks. Strides count elements. Outputs are
+// contiguous unless a stride is given, and never alias inputs.
 #pragma once
 
 #include <cstdint>
@@ -104,10 +104,10 @@ struct KernelTable {
   void (*philox)(uint64_t key, uint64_t first, int64_t n, uint32_t* out, int64_t stride);
 };
 
-// The table for this processor, or the one NEEDLE_CPU_ISA names. Throws std::invalid_argument for a
-// name that is unknown, not built, or not supported by the processor.
+// The table for this processor, or the table that NEEDLE_CPU_ISA names. Throws
+// std::invalid_argument for a name that is unknown, not built, or not supported by the processor.
 const KernelTable& kernels();
-// Chooses the table, and checks the environment, at import.
+// Chooses the table and checks the environment; called at import.
 void select_isa();
 
 }  // namespace needle

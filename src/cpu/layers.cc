@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kChunk = 32768;  // elements per chunk of a sum, for any number of threads
 constexpr int64_t kMaxChunks = 64;
-constexpr int64_t kGateGrain = 2048;  // LSTM cells from which threads pay
+constexpr int64_t kGateGrain = 2048;  // LSTM cells from which threads pay off
 
 // The number of samples of an LSTM with `hidden` cells that are worth a thread.
 int64_t gate_grain(int64_t hidden) { return ceil_div(kGateGrain, std::max<int64_t>(hidden, 1)); }
@@ -25,7 +25,7 @@ const LayerKernels& kernels_of(DType t) { return kernels().layers[static_cast<in
 
 Scratch doubles(int64_t rows, int64_t columns) {
   return scratch({rows, columns, int64_t{sizeof(double)}},
-                 "a norm: the memory for its sums cannot be had");
+                 "a norm: cannot allocate memory for its sums");
 }
 
 // Runs fn(first row, last row, sums) over chunks of rows, and adds the chunks' `n` sums in order.
@@ -121,11 +121,12 @@ void batch_norm_grad(const Matrix& grad, const Matrix& m, const View& weight, co
 
 namespace {
 
-// x as samples of channels of `inner` elements, the channels in groups of `each`.
+// x as samples of channels of `inner` elements; a group has `each` channels.
 struct Grouped {
   int64_t samples = 1, channels = 1, inner = 1, groups = 1, each = 1;
 
-  // Throws std::invalid_argument unless the groups divide the channels and vectors have these.
+  // Throws std::invalid_argument unless the groups divide the channels and vectors have one number
+  // per channel.
   Grouped(const char* what, const View& x, std::initializer_list<const View*> vectors, int axis,
           int64_t n)
       : groups(n) {
@@ -133,7 +134,7 @@ struct Grouped {
       throw TypeError(std::string(what) + " is not defined for " + name(x.dtype()));
     if (axis < 0 || axis >= x.ndim() || n < 1 || x.shape()[axis] % n != 0)
       throw std::invalid_argument(std::string(what) + ": x " + x.shape().str() +
-                                  " has no such groups of channels");
+                                  " has no such groups: they must divide its channels");
     channels = x.shape()[axis];
     if (x.size() == 0) samples = inner = 0;
     for (int i = 0; i < x.ndim() && x.size() > 0; ++i)
@@ -184,7 +185,7 @@ Normalized group_norm_grad(const View& grad, const View& x, const View& weight, 
                        View::empty(t, weight.shape(), x.device())};
   const int64_t size = itemsize(t), row = of.size() * size, n = of.channels;
   const auto kernel = device::kernels_of(t).group_norm_grad;
-  // A task is one group of a chunk of samples, whose sums nothing else adds to.
+  // A task is one group of a chunk of samples; no other task adds to the group's sums.
   const int64_t most = std::clamp<int64_t>(of.samples, 1, device::kMaxChunks);
   const int64_t chunks = std::clamp<int64_t>(x.size() / device::kChunk, 1, most);
   const device::Scratch memory = device::doubles(2 * chunks, n);
@@ -288,7 +289,7 @@ bool softmax(const View& x, bool log, const View& out) {
   };
   const int64_t grain = std::max<int64_t>(1, kGrain / (4 * n)), pieces = ceil_div(rows, grain);
   const Scratch memory = scratch({std::min<int64_t>(pieces, num_threads()), n, size},
-                                 "softmax: the memory for a row of each thread cannot be had");
+                                 "softmax: cannot allocate a row for each thread");
   const int64_t parts = std::min<int64_t>(pieces, num_threads());
   parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
@@ -296,7 +297,7 @@ bool softmax(const View& x, bool log, const View& out) {
       for (int64_t r = rows * part / parts; r < rows * (part + 1) / parts; ++r) {
         const char* from = x.data() + r * n * size;
         char* to = out.data() + r * n * size;
-        // Kernels write nowhere that they read.
+        // Kernels never write to memory that they read.
         char *shifted = log ? spare : to, *terms = log ? to : spare;
         Element top, total;
         std::memcpy(&top, from, size);

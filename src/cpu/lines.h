@@ -1,4 +1,4 @@
-// What scans and sorts share: an array as lines along one axis, and a choice by dtype.
+// Code shared by scans and sorts: an array as lines along one axis, and a choice by dtype.
 #pragma once
 
 #include <stdexcept>
@@ -26,7 +26,7 @@ struct Lines {
   }
 };
 
-// fn(T()) for the C++ type of a dtype that is computed as it is stored.
+// Calls fn(T()) for the C++ type of a dtype that is computed as it is stored.
 template <class F>
 void with_number(DType t, const char* what, F&& fn) {
   switch (t) {

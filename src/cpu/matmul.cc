@@ -17,14 +17,14 @@ namespace device {
 namespace {
 
 constexpr int64_t kRowPanels = 16, kColumnPanels = 4;  // per unit of parallel work
-// With at most this many row panels, B is read in place: its few uses do not pay for packing.
+// With at most this many row panels, B is read in place: its few uses would not repay packing.
 constexpr int64_t kDirectPanels = 4;
 constexpr int64_t kShort = 32;  // up to this depth, packing costs more than it saves
 constexpr int64_t kDotRows = 16, kDotDepth = 128;
 constexpr int64_t kParallelRow = 1 << 16;   // multiply-adds of a row, which is memory-bound
-constexpr int64_t kParallelWork = 1 << 19;  // multiply-adds below which threads do not pay
+constexpr int64_t kParallelWork = 1 << 19;  // multiply-adds below which threads do not pay off
 
-constexpr const char* kNoScratch = "matmul: the memory to pack its operands in cannot be had";
+constexpr const char* kNoScratch = "matmul: cannot allocate memory to pack its operands";
 
 // At least 1, because it is a divisor.
 int64_t work_of(std::initializer_list<int64_t> factors) {
@@ -73,7 +73,7 @@ void gemm_direct(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
 }
 
 // A short reduction over contiguous columns of A and rows of B, as in the gradient of a weight:
-// nothing is packed, since writing C takes most of the time. Requires a_row == b_col == 1.
+// nothing is packed, because writing C takes most of the time. Requires a_row == b_col == 1.
 void gemm_outer(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t mr = kernel.mr, nr = kernel.nr;
   const int64_t row_panels = ceil_div(g.m, mr), column_panels = ceil_div(g.n, nr);
@@ -126,7 +126,7 @@ void gemm_row(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
 void gemm_packed(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   const int64_t mr = kernel.mr, nr = kernel.nr;
   const int64_t row_panels = ceil_div(g.m, mr), column_panels = ceil_div(g.n, nr);
-  // Use smaller units if there would not be work for all threads.
+  // Smaller units, if there would not be work for all threads.
   const int64_t wanted = 4 * num_threads();
   const int64_t unit_columns =
       std::clamp<int64_t>(row_panels * column_panels / wanted / kRowPanels, 1, kColumnPanels);
@@ -167,7 +167,7 @@ void gemm_packed(const GemmArgs& g, const GemmKernels& kernel, int64_t size) {
   }
 }
 
-// Divides the longer side of C among threads: each BLAS call runs on one.
+// Divides the longer side of C among threads; each BLAS call runs on one thread.
 bool gemm_by_blas(const GemmArgs& g, bool single, int64_t size) {
   if (product({g.m, g.n, g.k}) < kParallelWork || num_threads() == 1) return blas_gemm(g, single);
   const bool columns = g.n >= g.m;
@@ -247,7 +247,7 @@ bool multiplies(DType t) { return compute_type(t) == t; }
 void gemm(const GemmArgs& g, DType t, const Loop<2>& loop, const View&, const View&, const View&) {
   if (loop.total == 1) return run(g, t);
   const int64_t size = itemsize(t), c_step = g.m * g.n;
-  // Workers allocate scratch memory, so a worker's failure is rethrown after the parallel part.
+  // Workers allocate scratch memory; a worker's failure is rethrown after the parallel part.
   std::atomic<bool> failed{false};
   int64_t grain = std::max<int64_t>(1, kParallelWork / 2 / work_of({g.m, g.n, g.k}));
   if (loop.total < num_threads()) grain = loop.total;  // few large matmuls: threads inside each

@@ -25,13 +25,13 @@ View philox(const View& state, int64_t count, bool wide) {
   Dims shape;
   shape.push(count);
   View out = View::empty(wide ? DType::float64 : DType::float32, shape, state.device());
-  // Word number j of the stream is word j / blocks of block j % blocks, so that neighbours come
-  // from neighbouring blocks, which vectors compute side by side.
+  // Word number j of the stream is word j / blocks of block j % blocks, so neighbours come from
+  // neighbouring blocks, which vectors compute side by side.
   const int64_t words = wide ? 2 * count : count, blocks = (words + 3) / 4;
   const auto kernel = kernels().philox;
   if (wide) {
     const device::Scratch memory = device::scratch({blocks, 4, int64_t{sizeof(uint32_t)}},
-                                   "philox: the memory for its words cannot be had");
+                                   "philox: cannot allocate memory for random words");
     auto* word = reinterpret_cast<uint32_t*>(memory.get());
     parallel_for(blocks, kPiece, [=](int64_t begin, int64_t end) {
       kernel(key, first + begin, end - begin, word + begin, blocks);

@@ -10,8 +10,8 @@ namespace device {
 
 namespace {
 
-// Pieces of a reduction that is long enough for threads have at least this many elements. The cuts
-// do not depend on the number of threads, so neither does the result.
+// If a reduction is long enough for threads, its pieces have at least this many elements. The cuts
+// do not depend on the number of threads, so the result does not depend on it either.
 constexpr int64_t kChunk = 32768;
 constexpr int64_t kMaxChunks = 64;
 constexpr int64_t kTile = 512;  // accumulators per pass of a column reduction

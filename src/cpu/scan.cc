@@ -32,7 +32,7 @@ double log_add(double a, double b) {
   return std::isinf(top) ? top : top + std::log1p(std::exp(low - top));
 }
 
-// float32 sums and products are accumulated in float64, as PyTorch's.
+// float32 sums and products are accumulated in float64, as in PyTorch.
 template <class T, class A, class F>
 void run_scan(const Lines& l, const View& x, const View& out, bool reverse, A start, F&& combine) {
   const T* from = reinterpret_cast<const T*>(x.data());

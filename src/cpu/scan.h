@@ -1,5 +1,5 @@
-// Scans, sorts and weighted sums along one axis, for numbers in the dtype in which they are
-// computed; random numbers; and norms of groups.
+// Scans, sorts and weighted sums along one axis, for numbers in their compute dtype; random
+// numbers; and norms of groups.
 #pragma once
 
 #include <utility>
@@ -14,26 +14,26 @@ enum class Scan { sum, prod, logsumexp };
 View scan(Scan kind, const View& x, int axis, bool reverse);
 // y[i] = a[i] * y[i - 1] + b[i], with y[-1] = 0.
 View linear_scan(const View& a, const View& b, int axis, bool reverse);
-// The largest (smallest) element so far, NaN once there was one, and its last position.
+// The largest (smallest) element so far and its last position; NaN from the first NaN on.
 std::pair<View, View> scan_extreme(bool max, const View& x, int axis);
 // y[..., j, ...] = the sum over t of weight[t, j] * x[..., index[t, j], ...].
 View resample(const View& x, const View& index, const View& weight, int axis);
-// Sorted values and their positions; equal ones keep their order, NaN is the largest.
+// Sorted values and their positions; equal values keep their order, and NaN is the largest.
 std::pair<View, View> sort(const View& x, int axis, bool descending);
-// The first k of them.
+// The first k sorted values and their positions.
 std::pair<View, View> topk(const View& x, int axis, bool descending, int64_t k);
 // `count` numbers in [0, 1), float64 if `wide` and float32 otherwise, by Philox 4x32-10. `state` is
 // int64 (2,): the key, and the number of the first block.
 View philox(const View& state, int64_t count, bool wide);
-// x's channels, along `axis`, in `groups` of adjacent ones: each group of each sample (the axes
-// before that one) normalised, times weight plus bias (channels,).
+// Normalises x's channels, along `axis`, in `groups` of adjacent channels: each group of each
+// sample (the axes before that axis), times weight plus bias (channels,).
 View group_norm(const View& x, const View& weight, const View& bias, int axis, int64_t groups,
                 double eps);
-// The gradients for x, weight and bias (in this order) from that for group_norm's result.
+// The gradients for x, weight and bias (in this order) from the gradient for group_norm's result.
 Normalized group_norm_grad(const View& grad, const View& x, const View& weight, int axis,
                            int64_t groups, double eps);
-// For each value the position before which it belongs in sorted x (n,), or (..., n) for values with
-// the same axes before the last: the first, or the last if `right`.
+// For each value, the position before which it belongs in sorted x (n,), or (..., n) for values
+// with the same axes before the last: the first such position, or the last if `right`.
 View searchsorted(const View& x, const View& values, bool right);
 
 }  // namespace needle

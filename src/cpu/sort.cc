@@ -14,8 +14,8 @@ template <size_t kBytes>
 using Unsigned =
     std::conditional_t<kBytes == 1, uint8_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>;
 
-// A number of the same order: the bits of a float below 0 grow with its magnitude. Both zeros have
-// one, and all NaN the largest one.
+// Returns a number of the same order: the bits of a float below 0 grow with its magnitude. Both
+// zeros give the same number, and all NaN the largest.
 template <class T>
 Unsigned<sizeof(T)> key_of(T value, bool descending) {
   using K = Unsigned<sizeof(T)>;
@@ -36,10 +36,10 @@ struct Keyed {
   P place;
 };
 
-constexpr int64_t kFew = 48;  // elements that are inserted one by one
+constexpr int64_t kFew = 48;  // up to this many elements are inserted one by one
 
-// The first k of n elements in order, at `line`; of equal ones, the first come first. An element
-// that is not among the best so far is only compared with the last of them.
+// Writes the first k of n elements, in order, to `line`; of equal elements the earlier come first.
+// An element that is not among the best so far is only compared with the last of them.
 template <class E>
 void insert_all(E* line, int64_t n, int64_t k) {
   for (int64_t i = 1; i < n; ++i) {
@@ -60,7 +60,7 @@ E* sort_by_bytes(E* line, E* spare, int64_t n) {
     for (size_t byte = 0; byte < kBytes; ++byte) ++counts[byte][line[i].key >> (8 * byte) & 255];
   for (size_t byte = 0; byte < kBytes; ++byte) {
     int64_t* count = counts[byte];
-    if (count[line[0].key >> (8 * byte) & 255] == n) continue;  // the same in all of them
+    if (count[line[0].key >> (8 * byte) & 255] == n) continue;  // this byte is the same in all keys
     int64_t before = 0;
     for (int i = 0; i < 256; ++i) {
       const int64_t own = count[i];

@@ -33,18 +33,18 @@ constexpr int kMaxThreads = 256;
 constexpr int kPiecesPerThread = 4;  // lets other threads take over a delayed thread's share
 // In a training loop kernels follow within microseconds; waking a thread takes tens of them.
 constexpr nanoseconds kSpin(150'000);
-// How long a thread spins for others of its call before it sleeps: their core may be taken, or they
-// may need this one.
+// How long a thread spins for other threads of its call before it sleeps: the other threads' cores
+// may be taken, or they may need this thread's core.
 constexpr nanoseconds kPatience(30'000);
 // How long a thread that is awake and has a core may take to join a team.
 constexpr nanoseconds kJoin(3'000);
 constexpr nanoseconds kWaking(60'000);  // a thread that sleeps, on a machine that is not busy
-// A team that takes so much longer than its caller alone has waited for a thread, if this one's
-// core was taken meanwhile. Its caller then works alone for a while, the longer the more often it
-// happens.
+// A team that takes this much longer than its caller alone has probably waited for a thread, if the
+// core of this thread was taken meanwhile. The caller then works alone for a while, which is longer
+// each time that it happens again.
 constexpr nanoseconds kDelay(50'000);
 constexpr nanoseconds kShortest(250'000), kLongest(8'000'000);
-constexpr int kOften = 16;  // times the last while, between two delays
+constexpr int kOften = 16;  // multiple of the last while, between two delays
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -54,7 +54,7 @@ inline void pause() {
 #endif
 }
 
-// Whether the system took this thread's core away since the last time it was asked.
+// Whether the system took this thread's core away since the last call.
 bool was_preempted() {
 #ifdef RUSAGE_THREAD
   thread_local long last = 0;
@@ -71,7 +71,7 @@ bool was_preempted() {
 class Signal {
  public:
   uint32_t get() const { return value_.load(std::memory_order_acquire); }
-  // Before any thread can wait.
+  // Called before any thread can wait.
   void reset() { value_.store(0, std::memory_order_relaxed); }
   uint32_t add() {
     const uint32_t value = value_.fetch_add(1, std::memory_order_seq_cst) + 1;
@@ -96,7 +96,7 @@ class Signal {
   }
 
  private:
-  // Whether the patience of a wait that has spun so often is over.
+  // Whether a wait that has spun this often has used up its patience.
   static bool started_at(int spins) {
     thread_local Clock::time_point begin;
     const auto now = Clock::now();
@@ -120,15 +120,15 @@ class Signal {
 // Two kinds of calls:
 //
 // A loop's pieces are divided into ranges, one per thread. A thread that has finished its own range
-// takes pieces of the others. So a kernel that is called repeatedly finds its share of a weight in
-// the cache of the core that it ran on before. A range's ticket is (number of the call << 32) |
-// pieces not yet claimed. The thread that lowers the count owns a piece, and the caller cannot
-// return before it is finished, so the fields of the call are stable for the owner; a late worker's
-// exchange fails because the number has changed.
+// takes pieces of other ranges. So a kernel that is called repeatedly finds its share of a weight
+// in the cache of the core that it ran on before. A range's ticket is (number of the call << 32) |
+// pieces not yet claimed. The thread that lowers the count owns a piece. The caller cannot return
+// before the piece is finished, so the fields of the call are stable for the owner; a late worker's
+// exchange fails because the number of the call has changed.
 //
-// A team's tasks wait for each other at barriers, so all of them must run. Each worker is offered a
-// task in its seat: (number of the call << 2) | state. Workers join, the caller withdraws the
-// offers that nobody took in time, and tells those who joined to go.
+// A team's tasks wait for each other at barriers, so all of them must run. Each worker gets the
+// offer of a task in its seat: (number of the call << 2) | state. Workers join; the caller
+// withdraws the offers that no worker took in time, and tells the workers that joined to go.
 class Pool {
  public:
   bool try_run(int threads, int64_t n, int64_t pieces, RangeFn fn, void* context) {
@@ -231,11 +231,11 @@ class Pool {
     std::atomic<uint64_t> ticket{0};
     std::atomic<uint64_t> seat{0};
     int task = 0;
-    bool preempted = false;  // in the task
+    bool preempted = false;  // during the task
   };
 
-  // Notes the time that one thread takes for a team's code. The code may have less to do in some
-  // calls than in others: what is known falls slowly.
+  // Records the time that one thread takes for a team's code. The code may have less to do in some
+  // calls than in others, so the recorded time falls slowly.
   static void learn(std::atomic<int64_t>& known, nanoseconds took) {
     const int64_t before = known.load(std::memory_order_relaxed);
     known.store(std::max<int64_t>(took.count(), before - before / 8), std::memory_order_relaxed);
@@ -266,7 +266,7 @@ class Pool {
       try {
         std::thread(&Pool::loop, this, started_ + 1).detach();
       } catch (const std::system_error&) {
-        return;  // no further threads available: use those that exist
+        return;  // no further threads available: use the existing threads
       }
       ++started_;
     }
@@ -301,7 +301,7 @@ class Pool {
     if (code != 0) failure_.compare_exchange_strong(none, code, std::memory_order_relaxed);
   }
 
-  // Takes this worker's task in a team's call, if it is offered one.
+  // Takes this worker's task in a team's call, if one is offered.
   void join(int index, uint64_t call) {
     std::atomic<uint64_t>& seat = ranges_[index].seat;
     uint64_t offered = call << 2 | kOffered;
@@ -327,8 +327,8 @@ class Pool {
         pause();
         if (spins % 64 != 0) continue;
         const auto now = Clock::now();
-        // A call that did not wait for this thread, which slept, is likely followed by another: a
-        // thread that slept again meanwhile would come too late for all of them.
+        // This thread slept, and a call did not wait for it. Another call will likely follow; if
+        // this thread slept again, it would come too late for that call as well.
         if (busy_.load(std::memory_order_relaxed) && now - began < kLongest) deadline = now + kSpin;
         if (now > deadline) {
           std::unique_lock<std::mutex> lock(mutex_);

@@ -1,6 +1,6 @@
-// One set of threads for needle's kernels and for compiled code, in a library of its own that both
-// native modules are linked to. Work runs on the caller if it is small or nested, or if the pool is
-// busy with another thread's call.
+// One set of threads for needle's kernels and for compiled code, in a separate library to which
+// both native modules are linked. Work runs on the caller if it is small or nested, or if the pool
+// is busy with another thread's call.
 #pragma once
 
 #include <cstdint>
@@ -26,18 +26,18 @@ void parallel_for(int64_t n, int64_t grain, F&& fn) {
 }
 
 // A task of compiled code. `team` is for `barrier`; tasks of one team run at the same time, each on
-// its own thread. 0, or another number for a failure. It must not throw.
+// its own thread. Returns 0, or another number for a failure. It must not throw.
 struct Team {
   void* pool;
   int32_t tasks;
 };
 using TaskFn = int (*)(int task, Team* team, void* context);
 
-// Runs fn once in each of at most `threads` tasks, the caller's included, and returns the first
-// failure, or 0. There are as many tasks as threads are awake, or can be woken in less time than
-// they save; `fn` divides its work by `team->tasks`.
+// Runs fn once in each of at most `threads` tasks, including the caller's, and returns the first
+// failure, or 0. There are as many tasks as threads that are awake, or can be woken in less time
+// than they save; `fn` divides its work by `team->tasks`.
 NEEDLE_SHARED int run_team(int threads, TaskFn fn, void* context);
-// Returns once every task of the team has called it as often as this one.
+// Returns when every task of the team has called it as often as this task.
 NEEDLE_SHARED void barrier(Team* team);
 
 // The number of threads that a call of `parallel_for` may use, including the caller; at least 1.

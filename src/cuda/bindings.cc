@@ -11,7 +11,7 @@ namespace py = pybind11;
 namespace needle {
 namespace {
 
-// A stream that lives as long as the Python object.
+// A stream, kept as long as its Python object.
 class OwnedStream {
  public:
   explicit OwnedStream(int device) : stream_(cuda::take_stream(checked_device(device))) {}
@@ -24,7 +24,7 @@ class OwnedStream {
   cuda::Stream* stream_;
 };
 
-// DLPack's number for a stream.
+// Returns DLPack's number for a stream.
 int64_t number_of(const cuda::Stream& s) {
   if (s.handle == cudaStreamLegacy) return 1;
   return static_cast<int64_t>(reinterpret_cast<intptr_t>(s.handle));
@@ -62,7 +62,7 @@ py::dict memory_stats(int device) {
   return d;
 }
 
-// None for no limit.
+// None means no limit.
 void set_memory_limit(const py::object& limit, int device) {
   const int64_t bytes = limit.is_none() ? INT64_MAX : py::cast<int64_t>(limit);
   if (bytes < 0)

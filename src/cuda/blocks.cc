@@ -1,5 +1,5 @@
 // Device memory. cudaMalloc and cudaFree wait for the device and take longer than most kernels, so
-// released blocks are kept by device, stream and size: a block that follows a stream can serve the
+// released blocks are kept by device, stream and size. A block that follows a stream can serve the
 // next work on that stream at once, without an event.
 #include "common/blocks.h"
 
@@ -42,7 +42,7 @@ Pool& pool_of(int device) {
   return all[device];
 }
 
-// Foreign memory without views that waits for the work on it to be done.
+// Foreign memory that no view uses any more, and that waits until the work on it is done.
 struct Leaving {
   cuda::Mark mark;
   std::function<void()> release;
@@ -164,7 +164,7 @@ void empty_cache(int device) noexcept {
   try {
     clear(p, device);
   } catch (const std::exception&) {
-    // the device is gone, and its memory with it
+    // the device is gone, and so is its memory
   }
 }
 
@@ -183,10 +183,10 @@ const char* out_of_memory_note(int device) {
   }
   Pool& p = pool_of(device);
   std::lock_guard<std::mutex> lock(p.mutex);
-  note = "which cannot be had: device " + std::to_string(device) + " has " + std::to_string(free) +
+  note = "but that failed: device " + std::to_string(device) + " has " + std::to_string(free) +
          " of " + std::to_string(total) + " bytes free, " + std::to_string(p.reserved) +
          " are needle's";
-  if (p.limit != INT64_MAX) note += ", which may have " + std::to_string(p.limit);
+  if (p.limit != INT64_MAX) note += ", their limit is " + std::to_string(p.limit);
   return note.c_str();
 }
 

@@ -1,5 +1,5 @@
-// Convolution over (N, H, W, C) and its gradients as matmuls with the matrix of windows, which is
-// made chunk by chunk because it is as large as the image times the window.
+// Convolution over (N, H, W, C) and its gradients as matmuls with the matrix of windows. The matrix
+// is made chunk by chunk, because it is as large as the image times the window.
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"
 
@@ -25,8 +25,8 @@ struct Strides {
   int64_t image, row, column, channel;
 };
 
-// columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on; zeros in
-// padding. I is the index type for elements of `columns` and pixels: 32 bits divide faster.
+// columns[pixel][tap row][tap column][channel] for `count` pixels from `first` on, with zeros in
+// the padding. I is the index type for elements of `columns` and for pixels: 32 bits divide faster.
 template <class S, class I>
 __global__ void __launch_bounds__(kThreads)
     windows_kernel(Window y, Window x, int64_t channels, Strides at, const S* image, int64_t first,
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Launches the kernel with 32-bit indices if `total` fits, else the other.
+// Launches the kernel with 32-bit indices if `total` fits, otherwise the one with 64-bit indices.
 template <class... P, class... A>
 void launch_counting(const Work& work, int64_t total, void (*few)(P...), void (*many)(P...),
                      A... arguments) {
@@ -95,7 +95,7 @@ int64_t chunk_of(const Plan& p, int64_t per) {
   return std::max<int64_t>(1, kChunkBytes / product({p.depth(), p.size, per}));
 }
 
-// Adjacent windows of one pixel: the image is the matrix of windows.
+// Windows of one pixel that are adjacent: the image is the matrix of windows.
 bool is_matrix(const Plan& p, const View& x) {
   const auto plain = [](const Axis& a) {
     return a.taps == 1 && a.stride == 1 && a.low == 0 && a.count == a.size;

@@ -4,7 +4,7 @@
 namespace needle {
 namespace cuda {
 
-// A copy of bits, or a conversion that rounds once.
+// Copies bits, or converts with one rounding.
 template <class In, class Out>
 NEEDLE_HD Out converted(In x) {
   if constexpr (std::is_same_v<In, Out> && !std::is_same_v<In, Bool>)
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads) copy_strided(Layout<2> layout, const
 
 constexpr int kTile = 32, kTileRows = 8;
 
-// The last axis is x's slowest and out's fastest, or the other way round: tiles go through shared
-// memory, so that both reads and writes are coalesced.
+// If the last axis is x's slowest and out's fastest, or the other way round, tiles go through
+// shared memory, so that both reads and writes are coalesced.
 template <class S>
 __global__ void __launch_bounds__(kTile* kTileRows)
     copy_transposed(const S* x, S* out, int64_t rows, int64_t columns, int64_t x_column,
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kTile* kTileRows)
   }
 }
 
-// One thread writes element after element: of several written to one place, the last wins.
+// One thread writes element after element: if several go to one place, the last wins.
 template <class In, class Out>
 __global__ void copy_ordered(Layout<2> layout, const In* x, Out* out) {
   for (int64_t i = 0; i < layout.total; ++i) {
@@ -75,7 +75,7 @@ __global__ void copy_ordered(Layout<2> layout, const In* x, Out* out) {
   }
 }
 
-// (rows, columns) or (batch, rows, columns), out's columns and x's rows contiguous.
+// (rows, columns) or (batch, rows, columns); out's columns and x's rows are contiguous.
 template <class S>
 bool run_transposed(const Work& work, const Loop<2>& loop, const S* x, S* out) {
   if (loop.ndim < 2 || loop.ndim > 3) return false;

@@ -17,7 +17,7 @@ namespace cuda {
 
 namespace {
 
-// cuBLAS's binary interface, which is unchanged since version 11 (docs.nvidia.com/cuda/cublas).
+// cuBLAS's binary interface, unchanged since version 11 (docs.nvidia.com/cuda/cublas).
 using Handle = void*;
 constexpr int kPlain = 0, kTransposed = 1;
 constexpr int kFloat32 = 0, kFloat64 = 1, kFloat16 = 2, kBfloat16 = 14;  // cudaDataType
@@ -65,7 +65,7 @@ Library load() {
   }
   void* library = nullptr;
   for (const std::string& path : paths) {
-    // It needs cublasLt from the same folder, which the loader finds once it is loaded.
+    // cuBLAS needs cublasLt from the same folder; the loader finds it once it is loaded.
     const size_t at = path.rfind("libcublas") + 9;
     dlopen((path.substr(0, at) + "Lt" + path.substr(at)).c_str(), RTLD_NOW | RTLD_LOCAL);
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -82,7 +82,7 @@ Library load() {
              find(library, "cublasSetMathMode", &l.set_math_mode) &&
              find(library, "cublasGetStatusString", &l.explain) &&
              find(library, "cublasGemmStridedBatchedEx", &l.gemm);
-  if (!l.loaded) l.status += " lacks a function that is needed";
+  if (!l.loaded) l.status += " lacks a required function";
   return l;
 }
 
@@ -105,14 +105,14 @@ void check_blas(int status, const char* doing) {
 }
 
 // One handle per stream, because the matmuls of a stream share cuBLAS's workspace. Used under the
-// mutex that a Work holds; never destroyed, like streams.
+// mutex that a Work holds. Handles, like streams, are never destroyed.
 Handle handle_of(const Work& work) {
   static auto* handles = new std::map<std::pair<int, cudaStream_t>, Handle>;
   Handle& handle = (*handles)[{work.device(), work.stream()}];
   if (handle == nullptr) {
     Handle made = nullptr;
     check_blas(library().create(&made), "starting");
-    check_blas(library().set_stream(made, work.stream()), "choosing the stream");
+    check_blas(library().set_stream(made, work.stream()), "setting the stream");
     check_blas(library().set_math_mode(made, kDefaultMath | kNoReducedReduction), "its precision");
     handle = made;
   }
@@ -160,7 +160,7 @@ bool tf32_allowed() { return g_tf32; }
 
 bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch,
                      bool accumulate) {
-  // One call takes an evenly spaced batch.
+  // One call handles an evenly spaced batch.
   if (batch.ndim != 1 || std::max({g.m, g.n, g.k, g.ldc, batch.total}) > INT_MAX) return false;
   BlasLayout a, b;
   if (!blas_layout(g.a_row, g.a_col, g.m, g.k, &a) ||
@@ -176,7 +176,7 @@ bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>
   const int type = data_type(t);
   const int compute =
       wide ? kCompute64 : (t == DType::float32 && g_tf32 ? kCompute32Tf32 : kCompute32);
-  // Row-major C = A B is column-major C^T = B^T A^T, as cuBLAS computes it.
+  // Row-major C = A B is column-major C^T = B^T A^T, which cuBLAS computes.
   check_blas(
       l.gemm(handle, b.transposed ? kTransposed : kPlain, a.transposed ? kTransposed : kPlain,
              static_cast<int>(g.n), static_cast<int>(g.m), static_cast<int>(g.k), alpha, g.b, type,

@@ -1,4 +1,4 @@
-// cuBLAS, loaded by the first matmul: needle is built without it, and runs without it.
+// cuBLAS, loaded by the first matmul; needle is built and runs without it.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace cuda {
 
 // Reads NEEDLE_GEMM (auto, own, blas); called at import. std::invalid_argument for other values.
 void init_cublas();
-// Folders to search after those that the loader knows.
+// Adds folders to search after the folders that the loader knows.
 void add_library_folders(std::vector<std::string> folders);
-// The library in use, or the reason why there is none; loads it.
+// Loads the library, and returns its name or the reason why there is none.
 std::string blas_status();
 // Whether float32 matmuls may round their operands to 10 bits for the tensor cores.
 void allow_tf32(bool allow);
 bool tf32_allowed();
-// False if there is no cuBLAS or it does not take the layout; see multiply in gemm.h.
+// Returns false if there is no cuBLAS, or if it does not take the layout; see multiply in gemm.h.
 bool cublas_multiply(const Work& work, const GemmArgs& g, DType t, const Loop<2>& batch,
                      bool accumulate);
 

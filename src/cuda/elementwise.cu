@@ -1,4 +1,4 @@
-// Unary ops, where, and other device functions that belong to no single kernel.
+// Unary ops, where, and other device functions without a file of their own.
 #include "cuda/elementwise.h"
 #include "cuda/kernels.h"
 
@@ -90,8 +90,8 @@ namespace device {
 int count() { return cuda::device_count(); }
 int host_index() { return cuda::kHost; }
 
-// Kernels for small integers would lengthen compilation by a half, so there are only those that
-// move their bits or convert them from and to int32.
+// Kernels for small integers would lengthen compilation by a half, so there are only kernels that
+// move their bits, or convert them from and to int32.
 bool casts(DType from, DType to) {
   if (from == to || from == DType::int32 || to == DType::int32) return true;
   return !is_small_integer(from) && !is_small_integer(to);

@@ -1,4 +1,4 @@
-// Elementwise functions for other kernels' files.
+// Elementwise functions for the files of other kernels.
 #pragma once
 
 #include "common/loop.h"

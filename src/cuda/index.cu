@@ -48,8 +48,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = grid_index(); i < total; i += grid_step()) {
     int64_t j = i / rest.total;
     const int64_t where = sorted[j];
-    // Other places of the position are not this thread's: it has the last, which stays, or the
-    // first, from which it goes through all.
+    // Other threads skip this position. One thread has its last place, which stays (Put::set), or
+    // its first place, from which it goes through all places.
     const int64_t neighbour = kHow == Put::set ? j + 1 : j - 1;
     if (neighbour >= 0 && neighbour < places.total && sorted[neighbour] == where) continue;
     int64_t at[2], read[1];
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One thread writes in order if elements of `to` share memory.
+// If elements of `to` share memory, one thread writes in order.
 template <class S>
 __global__ void scatter_ordered(Layout<2> rest, Layout<1> places, const S* from,
                                 const int64_t* index, S* to, int64_t extent, int64_t step,
@@ -111,7 +111,7 @@ __global__ void scatter_ordered(Layout<2> rest, Layout<1> places, const S* from,
     }
 }
 
-// g + decay * p. Without weight decay it is g, also where p is infinite.
+// g + decay * p. Without weight decay it is g, even where p is infinite.
 template <class V>
 __device__ V decayed(V g, V p, V decay) {
   return decay == V(0) ? g : g + decay * p;
@@ -163,7 +163,7 @@ bool inside(const View& index, int64_t extent) {
   if (const IndexRange* range = index.buffer()->range();
       range != nullptr && range->dtype == index.dtype() && range->low >= -extent &&
       range->high < extent)
-    return true;  // known, because the index came from the host
+    return true;  // the bounds are known, because the index came from the host
   Dims all;
   for (int i = 0; i < index.ndim(); ++i) all.push(i);
   int64_t low, high;

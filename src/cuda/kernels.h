@@ -16,8 +16,7 @@ namespace cuda {
 
 constexpr int kThreads = 256;
 
-// Goes before loops that gain nothing from unrolling: it would make the many kernels several times
-// as long.
+// For loops that gain nothing from unrolling: it would make the many kernels several times as long.
 #ifdef __CUDA_ARCH__
 #define NEEDLE_ROLLED _Pragma("unroll 1")
 #else
@@ -69,7 +68,7 @@ struct alignas(sizeof(T) * N) Pack {
   T at[N];
 };
 
-// Elements per pack of a kernel that reads In and writes Out: 16 bytes of the wider at most.
+// Elements per pack of a kernel that reads In and writes Out: at most 16 bytes of the wider type.
 template <class In, class Out>
 constexpr int kPackOf = sizeof(In) >= 8 || sizeof(Out) >= 8   ? 2
                         : sizeof(In) >= 4 || sizeof(Out) >= 4 ? 4

@@ -7,7 +7,7 @@ namespace cuda {
 constexpr int kColumns = 32, kRows = 8;  // per block that sums columns
 constexpr int64_t kMaxChunks = 256;
 
-// An array as rows of n adjacent elements, `step` apart; null for none.
+// An array as rows of n adjacent elements, `step` apart; null means no array.
 template <class T>
 struct Rows {
   const T* p;
@@ -16,7 +16,7 @@ struct Rows {
   NEEDLE_HD T at(int64_t row, int64_t column) const { return p[row * step + column]; }
 };
 
-// The terms that are summed over the rows, in double.
+// The terms to sum over the rows, in double.
 enum class Sum { plain, squares, products };
 
 // sums[chunk][which][column] over the chunk's rows: x; or (x - mean)^2; or g, and g (x - mean).
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // out = a (g - c) + b (x - mean), where a, b, c and mean are rows; b (x - mean) + c if there is no
-// g. Subtracting first leaves no rounding error of parts that cancel.
+// g. Subtracting first avoids rounding errors of parts that cancel.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     affine(Rows<T> g, const T* a, Rows<T> x, const T* mean, const T* b, const T* c, int64_t rows,
@@ -141,7 +141,7 @@ struct Gates {
         o(fn::sigmoid::at(sums[3 * n])) {}
 };
 
-// sums = a + b, if those are given.
+// sums = a + b, if both are given.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     lstm_kernel(const T* a, const T* b, T* sums, const T* cell, int64_t total, int64_t n, T* h,
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The gradients for h' and c' are gh + more_h and gc + more_c; null for none.
+// The gradients for h' and c' are gh + more_h and gc + more_c; null means no gradient.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     lstm_grad_kernel(const T* sums, const T* cell, const T* next, const T* gh, const T* more_h,

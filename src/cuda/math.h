@@ -1,5 +1,5 @@
-// The functions that functors.h leaves to a device: those of CUDA's math library, which nvcc
-// compiles without fast-math. Their documented errors are within docs/dtypes.md's table,
+// The functions that functors.h leaves to a device: here from CUDA's math library, which nvcc
+// compiles without fast-math. Their documented errors are within the table of docs/dtypes.md,
 // except for float64's sin, cos and power (2 units in the last place).
 #pragma once
 

@@ -1,5 +1,5 @@
-// Matmul. A block computes a tile of C: it loads a slice of A and one of B into shared memory, in
-// the accumulator type, and each thread keeps a small square of the tile in registers.
+// Matmul. A block computes a tile of C: it loads a slice of A and a slice of B into shared memory,
+// in the accumulator type, and each thread keeps a small square of the tile in registers.
 #include "cuda/cublas.h"
 #include "cuda/gemm.h"
 #include "cuda/kernels.h"

@@ -1,4 +1,4 @@
-// Memory statistics and limits of the CUDA module, besides common/blocks.h.
+// Memory statistics and limits of the CUDA module, in addition to common/blocks.h.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@ void poll_foreign();
 namespace cuda {
 
 // Bytes taken from the device (in use and kept), their peak, and kept bytes; the number of calls of
-// cudaMalloc; the limit on bytes taken, -1 for none.
+// cudaMalloc; the limit on bytes taken, or -1 for no limit.
 struct MemoryStats {
   int64_t reserved, peak, cached, mallocs, limit;
 };
 MemoryStats memory_stats(int device);
-// Above the limit requests fail as if the device had no more memory; kept blocks are freed first.
+// Above the limit, requests fail as if the device had no more memory; kept blocks are freed first.
 void set_memory_limit(int device, int64_t bytes);
 
 }  // namespace cuda

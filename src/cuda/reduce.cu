@@ -1,6 +1,6 @@
-// Reductions. A block computes some outputs, each of which several threads reduce; a long reduction
-// with few outputs is cut into chunks whose results a second kernel merges. The cuts depend only on
-// sizes, so results are the same each time.
+// Reductions. A block computes some outputs; several threads reduce each output. A long reduction
+// with few outputs is cut into chunks, and a second kernel merges the chunks' results. The cuts
+// depend only on sizes, so results are the same each time.
 #include <algorithm>
 
 #include "cuda/kernels.h"
@@ -44,7 +44,7 @@ struct Found {
   int64_t at;
 };
 
-// The first position of the maximum (minimum); NaN is above (below) all.
+// The first position of the maximum (minimum); NaN is above (below) all numbers.
 template <class S, bool kMax>
 struct Arg {
   using C = typename Io<S>::C;
@@ -68,7 +68,7 @@ struct Arg {
   NEEDLE_HD static int64_t finish(Acc a) { return a.at; }
 };
 
-// The assignment of a block's threads: `outputs` times `reducers` of them, adjacent along the
+// The assignment of a block's threads: `outputs` times `reducers` threads, adjacent along the
 // outputs (`columns`) or along the reduction axis.
 struct Shares {
   int outputs, reducers;
@@ -83,7 +83,7 @@ NEEDLE_HD typename How::Acc taken(typename How::Acc acc, In x, int64_t at) {
     return How::step(acc, x, at);
 }
 
-// kPartial writes an Acc per chunk to `out`; kMerge reads these.
+// kPartial writes an Acc per chunk to `out`; kMerge reads these chunks.
 template <class How, bool kMerge, bool kPartial, class In, class Out>
 __global__ void __launch_bounds__(kThreads)
     reduce_kernel(Layout<1> kept, Layout<1> reduced, const In* x, Out* out, Shares shares) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads)
   const int tid = static_cast<int>(threadIdx.x);
   const int output = shares.columns ? tid % shares.outputs : tid / shares.reducers;
   const int reducer = shares.columns ? tid / shares.outputs : tid % shares.reducers;
-  const int next = shares.columns ? shares.outputs : 1;  // between reducers of an output
+  const int next = shares.columns ? shares.outputs : 1;  // distance between reducers of an output
   const int64_t chunk = blockIdx.y, chunks = gridDim.y, length = reduced.total;
   const int64_t from = length * chunk / chunks;
   const int64_t to = length * (chunk + 1) / chunks;

@@ -14,7 +14,7 @@ namespace cuda {
 
 namespace {
 
-// One for all devices, since work may concern two of them. Never destroyed, like everything below:
+// One mutex for all devices, since work may concern two of them. Never destroyed, like all below:
 // buffers may be freed while the process exits.
 std::recursive_mutex& order_mutex() {
   static auto* mutex = new std::recursive_mutex;
@@ -39,7 +39,7 @@ Streams& streams_of(int device) {
 
 thread_local Stream* t_current[kMaxDevices];
 
-// Errors after which no further call of the process succeeds.
+// Whether an error makes all further calls of the process fail.
 bool lasts(cudaError_t status) {
   return status == cudaErrorIllegalAddress || status == cudaErrorLaunchFailure;
 }
@@ -156,7 +156,7 @@ void Mark::give_back() noexcept {
   try {
     s.events.push_back(event_);
   } catch (const std::bad_alloc&) {
-    // the event is then lost
+    // the event is lost
   }
   event_ = nullptr;
 }
@@ -221,7 +221,7 @@ Scratch::Scratch(const char* what, int device, std::initializer_list<int64_t> fa
     data_ = acquire_block(bytes_, device_, &stream_);
   } catch (const std::bad_alloc&) {
     throw OutOfMemory(std::string(what) + ": needs " + std::to_string(bytes_) +
-                      " bytes to work in, " + out_of_memory_note(device_));
+                      " bytes of scratch memory, " + out_of_memory_note(device_));
   }
 }
 

@@ -1,7 +1,7 @@
 // Devices, streams and the order of work. All work on a device goes through a `Work`.
 //
 // A buffer knows the stream of the last work on it. Work on another stream first makes that stream
-// wait for it, whether the two read or write, so results do not depend on a user's choice of
+// wait for the earlier work, even if both only read, so results do not depend on a user's choice of
 // streams. The default is the legacy default stream, which PyTorch uses as well.
 #pragma once
 
@@ -19,16 +19,16 @@ namespace cuda {
 
 constexpr int kHost = -1;  // the device of buffers that wrap host memory
 
-// An error of the runtime, or of cuBLAS: becomes Python's RuntimeError.
+// An error of the runtime or of cuBLAS; becomes Python's RuntimeError.
 struct CudaError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Throws CudaError with the failed action and the runtime's message, which says so if the context
+// Throws CudaError with the failed action and the runtime's message, which also says if the context
 // does not survive the error.
 void check(cudaError_t status, const std::string& doing);
 
-// The number of devices: 0 without a driver.
+// The number of devices; 0 without a driver.
 int device_count();
 int multiprocessors(int device);
 
@@ -54,14 +54,14 @@ Stream* take_stream(int device);
 void give_stream(Stream* stream);
 // The calling thread's stream.
 Stream* current_stream(int device);
-// Sets it; null means the default. Returns the previous one.
+// Sets the stream; null means the default. Returns the previous stream.
 Stream* set_current_stream(int device, Stream* stream);
 
-// Another library's stream, by its DLPack number.
+// Returns another library's stream, by its DLPack number.
 cudaStream_t foreign_stream(int64_t number);
 
 // Orders future work on `waiting` after the current work on `other`. A default stream's handle
-// means that of the current device, so each comes with its device.
+// means the default stream of the current device, so each stream comes with its device.
 void wait_for(const Stream& waiting, const Stream& other);
 
 void synchronize(int device);
@@ -78,8 +78,8 @@ class Mark {
     std::swap(device_, other.device_);
     return *this;
   }
-  bool reached() const;  // true for none
-  void wait() const;     // makes the host wait; returns at once for none
+  bool reached() const;  // true if there is no event
+  void wait() const;     // makes the host wait; returns at once without an event
   cudaEvent_t event() const { return event_; }
 
  private:
@@ -93,7 +93,7 @@ struct Grid {
 };
 
 // One piece of work on the current stream of its views' device, ordered with other work on these
-// views. Other threads' work waits until it has been submitted.
+// views. Work of other threads waits until it has been submitted.
 class Work {
  public:
   // `touched` may contain nulls and host views, which are ignored.

@@ -1,5 +1,5 @@
-// A stable radix sort: four bits at a time, a tile of adjacent items per block, a run of them per
-// thread.
+// A stable radix sort, four bits at a time. A block sorts a tile of adjacent items, and each thread
+// a run of them.
 #include "cuda/sort.h"
 
 #include "cuda/kernels.h"
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// An exclusive scan of the counts: one block, with a part of the row per thread.
+// An exclusive scan of the counts by one block; each thread scans a part of the row.
 __global__ void __launch_bounds__(kThreads) sum_before(int64_t* counts, int64_t n) {
   __shared__ int64_t sums[kThreads];
   const int64_t begin = n * threadIdx.x / kThreads, end = n * (threadIdx.x + 1) / kThreads;

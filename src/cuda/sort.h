@@ -1,4 +1,4 @@
-// Sorts the positions of an index, and keeps the index's order of equal ones.
+// Sorts the positions of an index; equal positions keep the index's order.
 #pragma once
 
 #include "cuda/runtime.h"

@@ -1,5 +1,5 @@
-// Copies to and from the host go through pinned memory, which the device reads and writes on its
-// own, so Python's arrays may be changed as soon as a call returns.
+// Copies to and from the host go through pinned memory. The device reads and writes it without the
+// host, so Python's arrays may be changed as soon as a call returns.
 #include "cuda/transfer.h"
 
 #include <algorithm>

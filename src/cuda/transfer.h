@@ -6,9 +6,9 @@
 namespace needle {
 namespace cuda {
 
-// Reads the elements of a compact view once all work on it is done.
+// Reads the elements of a compact view when all work on it is done.
 void read(const View& v, void* to);
-// A copy of a view on another device.
+// Makes a copy of a view on another device.
 View transfer(const View& v, int device);
 
 }  // namespace cuda

@@ -1,5 +1,5 @@
-// Asks the processor what it is, for needle_tvm/target/host.py. Plain Python, so that it loads
-// where nothing else does. Files such as /proc/cpuinfo may be missing, or another processor's.
+// Asks the processor for its features, for needle_tvm/target/host.py. Uses Python's C API alone, so
+// it loads where nothing else does. /proc/cpuinfo may be missing, or describe another processor.
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 

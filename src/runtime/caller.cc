@@ -1,6 +1,6 @@
-// The Python module `needle_tvm.runtime._native`: a call of compiled code without Python between
-// the caller's arrays and the code. It serves the plain case, arrays that fit, and leaves all else
-// to needle_tvm/runtime, which does the same in Python and says what is wrong.
+// The Python module `needle_tvm.runtime._native`: calls compiled code without Python between the
+// caller's arrays and the code. It serves the plain case, arrays that fit, and leaves everything
+// else to needle_tvm/runtime, which does the same in Python and raises the errors.
 #include <Python.h>
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -30,16 +30,16 @@ namespace needle {
 
 namespace {
 
-constexpr uintptr_t kAlignment = 64;  // bytes; of copies
-// Copies of inputs of so many bytes go to memory that is kept: new memory takes as long again.
+constexpr uintptr_t kAlignment = 64;  // bytes; alignment of copies
+// Copies of inputs of at least this many bytes use kept memory: new memory takes as long again.
 constexpr int64_t kKept = 1 << 22;
-// So many indices are checked by several threads: in 10 us or more by one.
+// At least this many indices are checked by several threads; one thread would take 10 us or more.
 constexpr int64_t kShared = 1 << 15;
 
-// A size that a call decides.
+// A size that is known only at a call.
 struct Dim {
   int64_t min, max, multiple_of;
-  int64_t value = 0;  // in this call; 0 while it is not known
+  int64_t value = 0;  // in this call; 0 while it is unknown
 };
 
 // An axis whose extent is factor * size + added, for the size of a dim.
@@ -50,17 +50,17 @@ struct Axis {
 
 struct Input {
   Window* window = nullptr;
-  std::vector<Axis> axes;          // the others have the window's extents
+  std::vector<Axis> axes;          // other axes have the window's extents
   PyObject* descriptor = nullptr;  // NumPy's dtype
   void* kept = nullptr;            // for aligned copies
   int64_t bytes = 0;
-  uintptr_t alignment = kAlignment;  // bytes; code given less kills the process
+  uintptr_t alignment = kAlignment;  // bytes; code that gets less alignment kills the process
   bool written = false;              // memory for a result, or an input that code writes
-  bool indexed = false;              // its elements must lie in [low, high]
+  bool indexed = false;              // whether its elements must lie in [low, high]
   int64_t low = 0, high = 0;
 };
 
-// What one argument of a call holds until the call ends.
+// The resources of one argument of a call, held until the call ends.
 struct Held {
   DLManagedTensorVersioned* managed = nullptr;
   const char* given = nullptr;  // the argument's memory
@@ -94,12 +94,12 @@ struct Caller {
   std::vector<TVMFFIAny>* arguments;
 };
 
-// Drops an error, after which Python's way finds its own; an interrupt stays set.
+// Clears an error: the Python path will find its own. An interrupt stays set.
 void clear_error() {
   if (PyErr_ExceptionMatches(PyExc_Exception)) PyErr_Clear();
 }
 
-// Null if a class has no such table, or with an interrupt set.
+// Returns null if a class has no such table, or with an interrupt set.
 const DLPackExchangeAPI* api_of(PyTypeObject* type) {
   PyObject* capsule =
       PyObject_GetAttrString(reinterpret_cast<PyObject*>(type), "__dlpack_c_exchange_api__");
@@ -116,7 +116,7 @@ const DLPackExchangeAPI* api_of(PyTypeObject* type) {
 }
 
 // The table of a class, remembered for the few classes that inputs have. The class is kept alive,
-// so that its address stands for no other.
+// so that no other class gets its address.
 const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
   static struct {
     PyTypeObject* type;
@@ -138,9 +138,9 @@ const DLPackExchangeAPI* remembered_api(PyTypeObject* type) {
 template <class T>
 [[gnu::always_inline]] inline bool within(const T* x, int64_t n, int64_t low, int64_t high) {
   uint64_t wrong = 0;
-  // The sign of a difference, because x86 without AVX2 cannot compare vectors of 64-bit integers.
-  // If a difference wraps, which unsigned ones may, the index is outside and the other's sign is
-  // set.
+  // Uses the sign of a difference, because x86 without AVX2 cannot compare vectors of 64-bit
+  // integers. If a difference wraps, which unsigned ones may, the index is outside, and the other
+  // difference has its sign set.
   for (int64_t i = 0; i < n; ++i) {
     const uint64_t value = static_cast<uint64_t>(static_cast<int64_t>(x[i]));
     wrong |= (value - static_cast<uint64_t>(low)) | (static_cast<uint64_t>(high) - value);
@@ -186,7 +186,7 @@ int check_part(int task, Team* team, void* context) {
   return 0;
 }
 
-// Whether all elements are valid indices; false as well for dtypes that are left to Python.
+// Whether all elements are valid indices; also false for dtypes that are left to Python.
 bool in_range(const Input& input, const void* data, int threads) {
   const DLDataType dtype = input.window->tensor.dtype;
   if (dtype.code != kDLInt || (dtype.bits != 32 && dtype.bits != 64)) return false;
@@ -207,8 +207,8 @@ bool is_compact(int32_t ndim, const int64_t* shape, const int64_t* strides, int6
   return true;
 }
 
-// Gives a window the extents of an argument with as many axes, and finds sizes in them. False if a
-// size is none that the code takes, or differs from that of an argument before.
+// Gives a window the extents of an argument with as many axes, and reads sizes from them. Returns
+// false if the code does not take a size, or if it differs from an earlier argument's.
 bool resize(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
   DLTensor& window = input.window->tensor;
   for (const Axis& each : input.axes) {
@@ -237,8 +237,8 @@ bool has_shape(Input& input, const int64_t* shape, std::vector<Dim>& dims) {
   return std::memcmp(shape, window.shape, window.ndim * sizeof(int64_t)) == 0;
 }
 
-// Points an input's window at an argument's memory, or at an aligned copy. False if it does not
-// fit, for kinds of arrays that are left to Python, and with an interrupt set.
+// Points an input's window at an argument's memory, or at an aligned copy. Returns false if the
+// argument does not fit, for kinds of arrays that are left to Python, and with an interrupt set.
 bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims, int threads) {
   DLTensor& window = input.window->tensor;
   void* data;
@@ -267,7 +267,7 @@ bool place(Input& input, PyObject* argument, Held* held, std::vector<Dim>& dims,
       return false;
     data = static_cast<char*>(tensor.data) + tensor.byte_offset;
   }
-  if (data == nullptr && input.bytes > 0) return false;  // as PyTorch's fake tensors
+  if (data == nullptr && input.bytes > 0) return false;  // PyTorch's fake tensors have no memory
   if (input.indexed && !in_range(input, data, threads)) return false;
   held->given = static_cast<const char*>(data);
   if (reinterpret_cast<uintptr_t>(data) % input.alignment != 0 || input.bytes == 0) {
@@ -289,7 +289,7 @@ void release_tensor(PyObject* capsule) {
   TVMFFIObjectDecRef(PyCapsule_GetPointer(capsule, nullptr));
 }
 
-// A Python array over a result's memory; null with an exception set.
+// Makes a Python array over a result's memory; null with an exception set.
 PyObject* array_of(const Caller* self, Handle result, size_t number) {
   if (self->result_api != nullptr) {
     DLManagedTensorVersioned* managed = nullptr;
@@ -311,7 +311,7 @@ PyObject* array_of(const Caller* self, Handle result, size_t number) {
       py::detail::npy_api::NPY_ARRAY_WRITEABLE_, nullptr);
   if (array == nullptr) {
     Py_DECREF(owner);
-  } else if (api.PyArray_SetBaseObject_(array, owner) != 0) {  // which takes the owner over
+  } else if (api.PyArray_SetBaseObject_(array, owner) != 0) {  // this takes the owner over
     Py_CLEAR(array);
   }
   return array;
@@ -358,7 +358,7 @@ bool bind_weights(Caller* self, PyObject* weights) {
   return true;
 }
 
-// The references in what the code returned.
+// The references in the code's result.
 std::vector<Handle> results_of(const Caller* self, const TVMFFIAny& returned) {
   std::vector<Handle> results;
   Handle whole(returned.v_obj);
@@ -375,7 +375,7 @@ std::vector<Handle> results_of(const Caller* self, const TVMFFIAny& returned) {
   return results;
 }
 
-// Whether results lie in memory of their own. Others are left to Python, which copies.
+// Whether the results lie in separate memory. Other results are left to Python, which copies.
 bool own_memory(const Caller* self, const std::vector<Handle>& results) {
   for (const Input& input : *self->inputs) {
     if (!unshared(input.window)) return false;
@@ -399,7 +399,7 @@ PyObject* arrays_of(const Caller* self, std::vector<Handle> results) {
   return tuple;
 }
 
-// Whether memory for a result is part of another result's or of an input's, copied or not.
+// Whether memory for a result is part of another result's or of an input's memory, copied or not.
 bool overlapping(const Caller* self, const Held* held) {
   const std::vector<Input>& all = *self->inputs;
   for (size_t i = 0; i < all.size(); ++i)
@@ -441,20 +441,20 @@ PyObject* run(Caller* self, PyObject* const* arrays, Held* held) {
   return arrays_of(self, std::move(results));
 }
 
-// caller(weights, *arrays): the results, or NotImplemented if this is not the plain case, or there
-// are no weights (None).
+// caller(weights, *arrays): the results; or NotImplemented if this is not the plain case, or if
+// there are no weights (None).
 PyObject* call(PyObject* object, PyObject* const* args, size_t flagged, PyObject* names) {
   auto* self = reinterpret_cast<Caller*>(object);
   const size_t count = PyVectorcall_NARGS(flagged), inputs = self->inputs->size();
   if (count != inputs + 1 || names != nullptr || self->running || args[0] == Py_None)
     Py_RETURN_NOTIMPLEMENTED;
   constexpr size_t kFew = 8;  // without an allocation
-  Py_INCREF(object);          // other threads may let go of it meanwhile
-  self->running = true;       // an argument's Python code may call again, and windows are in use
+  Py_INCREF(object);          // other threads may drop their reference meanwhile
+  self->running = true;       // an argument's Python code may call again while windows are in use
   PyObject* result = nullptr;
   try {
     if (args[0] != self->weights && !bind_weights(self, args[0])) {
-      // Its error is set.
+      // bind_weights has set the error.
     } else if (inputs <= kFew) {
       Held held[kFew];
       result = run(self, args + 1, held);

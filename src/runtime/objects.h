@@ -1,4 +1,4 @@
-// tvm_ffi's objects by its C interface: references, arguments, and tensors over others' memory.
+// tvm_ffi's objects by its C interface: references, arguments, and tensors over foreign memory.
 #pragma once
 
 #include <Python.h>
@@ -11,7 +11,7 @@
 
 namespace needle {
 
-// A reference to an object of tvm_ffi.
+// A reference to a tvm_ffi object.
 class Handle {
  public:
   explicit Handle(TVMFFIObjectHandle handle) : handle_(handle) {}
@@ -39,7 +39,7 @@ inline TVMFFIAny tensor_argument(void* tensor) {
   return argument;
 }
 
-// The C handle of an object of tvm_ffi's Python package; null with an exception set.
+// Returns the C handle of an object of tvm_ffi's Python package; null with an exception set.
 inline void* handle_of(PyObject* object) {
   PyObject* number = PyObject_CallMethod(object, "__chandle__", nullptr);
   if (number == nullptr) return nullptr;
@@ -50,7 +50,7 @@ inline void* handle_of(PyObject* object) {
 }
 
 // A tvm_ffi tensor over memory of the caller, made once and pointed at other memory for each call.
-// TVM's C interface has no such thing, so the object is ours; its layout is that interface's.
+// TVM's C interface cannot make one, so the object is ours; its layout is that of the interface.
 struct Window {
   TVMFFIObject header;
   DLTensor tensor;
@@ -66,7 +66,7 @@ inline Window* new_window(const std::vector<int64_t>& shape, DLDataType dtype) {
   void* memory = std::calloc(1, sizeof(Window) + 2 * n * sizeof(int64_t));
   if (memory == nullptr) throw std::bad_alloc();
   auto* window = static_cast<Window*>(memory);
-  // One strong reference, ours, and one weak one for all strong ones.
+  // One strong reference, which is ours, and one weak reference for all strong ones.
   window->header.combined_ref_count = (uint64_t{1} << 32) | 1;
   window->header.type_index = kTVMFFITensor;
   window->header.deleter = free_window;
@@ -84,7 +84,7 @@ inline Window* new_window(const std::vector<int64_t>& shape, DLDataType dtype) {
   return window;
 }
 
-// Whether only the caller's own reference to a window is left.
+// Whether the caller's own reference to a window is the only one left.
 inline bool unshared(const Window* window) {
   const uint64_t count = __atomic_load_n(&window->header.combined_ref_count, __ATOMIC_ACQUIRE);
   return (count & 0xffffffff) == 1;

@@ -13,8 +13,8 @@ namespace needle {
 
 namespace {
 
-// Compiled code divides its work among needle's threads. The library asks for them by two pointers,
-// which TVM's loader has set to its own functions; tasks and teams look the same to both.
+// Compiled code divides its work among needle's threads. The library asks for threads through two
+// pointers. TVM's loader has set them to its own functions; tasks and teams look the same to both.
 thread_local int t_threads = 1;  // for this thread's calls
 
 int launch(TaskFn fn, void* context, int tasks) {
@@ -33,7 +33,7 @@ void use_threads(int count) { t_threads = count; }
 void adopt(const char* path) {
   void* library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) throw std::runtime_error(std::string(path) + " is not loaded");
-  // The library has the symbols that it uses.
+  // A library has only the symbols that it uses.
   if (void* slot = dlsym(library, "__TVMBackendParallelLaunch"))
     *static_cast<decltype(&launch)*>(slot) = launch;
   if (void* slot = dlsym(library, "__TVMBackendParallelBarrier"))

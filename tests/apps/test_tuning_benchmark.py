@@ -76,7 +76,7 @@ def test_an_interrupted_run_goes_on_with_the_models_that_are_left(prepared, monk
     assert "cannot search" in result["cases"][1]["searches"][tuning.STOCK]["error"]
     assert (out / "tuning.png").read_bytes().startswith(b"\x89PNG")
     assert tuning.main([*arguments, "--seed", "1"]) == 2
-    assert "is of other searches" in capsys.readouterr().err
+    assert "has results of other searches" in capsys.readouterr().err
 
 
 # TVM's tuner takes more than a minute.

@@ -187,9 +187,9 @@ def test_narrow_products(run_app, tmp_path):
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (("--products", "cublas"), "--products cublas is for GPUs: -d cuda"),
+        (("--products", "cublas"), "--products cublas needs a GPU: add -d cuda"),
         (("--products", "measured", "-d", "cuda", "--stages", "noopt"), "is for stage 'tuned'"),
-        (("--dtype", "tf32"), "--dtype tf32 is for GPUs: -d cuda"),
+        (("--dtype", "tf32"), "--dtype tf32 needs a GPU: add -d cuda"),
         (("--dtype", "float16", "--stages", "noopt"), "is for the stages after 'noopt'"),
     ],
 )

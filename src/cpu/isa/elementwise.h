@@ -51,7 +51,7 @@ static void binary_row(const void* av, int64_t sa, const void* bv, int64_t sb, v
   }
 }
 
-// Powers with one exponent: common exponents need no pow.
+// Powers with one exponent: common exponents do not need pow.
 template <class T>
 static void power_row(const void* av, int64_t sa, const void* bv, int64_t sb, void* ov, int64_t n) {
   if constexpr (Kind<T>::floating) {
@@ -132,7 +132,7 @@ static void add_to_row(const void* xv, int64_t sx, void* yv, int64_t sy, int64_t
   }
 }
 
-// g + decay * p. Without weight decay it is g, also where p is infinite.
+// g + decay * p. Without weight decay it is g, even where p is infinite.
 template <class T>
 static inline T decayed(T g, T p, T decay) {
   return decay == T(0) ? g : g + decay * p;

@@ -136,7 +136,7 @@ struct PackedWalk {
   }
 };
 
-// Rows of A anywhere in memory, each read in runs.
+// A's rows lie anywhere in memory; each is read in runs.
 template <class T, int MR>
 struct RowsWalk {
   int64_t taps;
@@ -162,7 +162,7 @@ struct RowsWalk {
   }
 };
 
-// Columns of A anywhere in memory.
+// A's columns lie anywhere in memory.
 template <class T>
 struct ColumnsWalk {
   int64_t k;
@@ -233,8 +233,8 @@ struct Gemm {
     dispatch<MR>(walk, c, ldc, accumulate, rows, cols);
   }
 
-  // Both operands contiguous along k: vectors run along it, and each accumulator is summed across
-  // at the end. c[i][j] = sum over p of a[i][p] * b[j][p].
+  // Both operands are contiguous along k: vectors run along k, and each accumulator is summed at
+  // the end. c[i][j] = sum over p of a[i][p] * b[j][p].
   template <int ROWS, int COLS>
   static inline NEEDLE_INLINE void dots(int64_t k, const T* a, int64_t lda, const T* b, int64_t ldb,
                                         T* c, int64_t ldc) {
@@ -323,8 +323,8 @@ struct Gemm {
         out[p * NR + j] = j < cols ? b[p * k_stride + j * col_stride] : T(0);
   }
 
-  // One row: c[0, cols) = sum over p of a[p] * b[p]. B is read once, so each of its rows should be
-  // read in long runs; wide blocks also hide latency behind many accumulators.
+  // One row: c[0, cols) = sum over p of a[p] * b[p]. B is read once, so its rows should be read in
+  // long runs; wide blocks also hide latency behind many accumulators.
   template <int VECTORS>
   static inline __attribute__((always_inline)) int64_t row_blocks(int64_t from, int64_t cols,
                                                                   int64_t k, const T* a,

@@ -1,5 +1,5 @@
-// Images read at points of a grid: which elements a point is made of, and with which weights, is
-// found once for all channels. Compiled once per instruction set.
+// Interpolation of images at points of a grid. The elements and weights of a point are computed
+// once for all channels. Compiled once per instruction set.
 #include <algorithm>
 #include <cmath>
 #include <type_traits>
@@ -16,24 +16,24 @@ constexpr int kMaxAxes = 3, kMaxTaps = 4, kMaxCorners = 16;
 
 template <class T>
 struct Grid {
-  // A position, as wide as T so that both are vectors of as many elements. -1 is outside.
+  // A position, as wide as T, so vectors of both have as many elements. -1 is outside.
   using Place = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 
-  // The elements along one axis that the points of a block are made of.
+  // The elements along one axis that make up the points of a block.
   struct Taps {
     Place at[kMaxTaps][kBlock];
     T weight[kMaxTaps][kBlock];
     T slope[kMaxTaps][kBlock];  // of the weight, by the point's coordinate
   };
 
-  // The same of all axes together: elements of a channel, and products of weights.
+  // The same for all axes together: elements of a channel, and products of weights.
   struct Corners {
     bool inside;  // no place is outside
     Place at[kMaxCorners][kBlock];
     T weight[kMaxCorners][kBlock];
   };
 
-  // A place moved into an axis with the last element `last`, and the factor of its slope.
+  // Moves a place into an axis with the last element `last`; multiplies `slope` by its factor.
   template <GridPadding kPadding>
   static T within(T place, T last, bool align_corners, T* slope) {
     if constexpr (kPadding == GridPadding::zeros) return place;
@@ -51,7 +51,7 @@ struct Grid {
         place = (even ? extra : span - extra) + low;
       }
     }
-    // NaN becomes 0, and the slope at a border is 0, as PyTorch's.
+    // NaN becomes 0, and the slope at a border is 0, as in PyTorch.
     const bool kept = place > 0 && place < last;
     *slope = kept ? *slope : T(0);
     return kept ? place : place > 0 ? last : T(0);
@@ -125,7 +125,7 @@ struct Grid {
     }
   }
 
-  // The taps of each axis, whose coordinates come in the opposite order.
+  // The taps of each axis; coordinates come in the opposite order of axes.
   static void find_all(const GridPlan& q, const T* grid, int64_t count, Taps* axes) {
     for (int i = 0; i < q.axes; ++i) {
       const T* first = grid + (q.axes - 1 - i);
@@ -138,7 +138,7 @@ struct Grid {
     }
   }
 
-  // Which tap of an axis belongs to a corner.
+  // The tap of an axis that belongs to a corner.
   static int tap_of(const GridPlan& q, int corner, int axis) {
     for (int i = q.axes - 1; i > axis; --i) corner /= q.taps;
     return corner % q.taps;
@@ -180,7 +180,7 @@ struct Grid {
     }
   }
 
-  // The same where some places are outside: x has zeros there.
+  // The same where some places are outside: x counts as zero there.
   template <int kCorners>
   static void sum_some(const T* __restrict x, const Corners& c, int64_t count, T* __restrict y) {
     for (int64_t p = 0; p < count; ++p) {

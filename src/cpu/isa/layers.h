@@ -1,4 +1,4 @@
-// Kernels that compute a layer in one pass instead of one pass per op.
+// Kernels that compute a layer in one pass, instead of one pass per op.
 #pragma once
 
 #include "common/functors.h"
@@ -7,7 +7,7 @@
 namespace needle {
 namespace NEEDLE_ISA {
 
-// Sums over the rows of x (rows x n, `step` apart) are in double, like those of reduce.h.
+// Sums over the rows of x (rows x n, `step` apart) are in double, like the sums of reduce.h.
 template <class T>
 struct Layers {
   static void column_sums(const void* xv, int64_t step, int64_t rows, double* __restrict sum,
@@ -41,7 +41,7 @@ struct Layers {
   }
 
   // out = a * (g - c) + b * (x - m), where a, b, c and m are rows; b * (x - m) + c if a is null.
-  // Subtracting first leaves no rounding error of parts that cancel.
+  // Subtracting first avoids rounding errors of parts that cancel.
   static void column_affine(const void* gv, int64_t g_step, const void* av, const void* xv,
                             int64_t x_step, const void* mv, const void* bv, const void* cv,
                             int64_t rows, void* ov, int64_t n) {
@@ -64,15 +64,15 @@ struct Layers {
   };
 
 #ifdef __AVX__
-  static constexpr int kBytes = 32;  // more lose by loads that cross cache lines
+  static constexpr int kBytes = 32;  // wider vectors lose time by loads that cross cache lines
 #else
   static constexpr int kBytes = 16;
 #endif
   static constexpr int kLanes = kBytes / sizeof(T), kVectors = 4;
   static constexpr int64_t kStep = kLanes * kVectors;
-  static constexpr int64_t kRun = 8 * kStep;  // elements that are added in T, and then in double
+  static constexpr int64_t kRun = 8 * kStep;  // elements that are added in T before double
 
-  // Sums in these stay in registers, which those in arrays do not.
+  // Sums in these vectors stay in registers; sums in arrays would not.
   typedef T Vector __attribute__((vector_size(kBytes), aligned(sizeof(T)), may_alias));
 
   // The element, or the Vector, at p.
@@ -89,8 +89,8 @@ struct Layers {
     return wide[0];
   }
 
-  // The sums of both terms, terms(i, &a, &b), over i in [0, n): of one element, or of
-  // a Vector from there on.
+  // The sums of both terms, terms(i, &a, &b), over i in [0, n). A term is one element, or a Vector
+  // that begins there.
   template <bool kBoth, class F>
   [[gnu::always_inline]] static inline Pair sums(int64_t n, F&& terms) {
     Pair sum;
@@ -120,12 +120,12 @@ struct Layers {
     return sum;
   }
 
-  // x' = ((x - mean) + less) * scale; `less` is what rounding the mean to T lost.
+  // x' = ((x - mean) + less) * scale; `less` is the rounding error of the mean in T.
   struct Standard {
     T mean;
     double less, scale;
 
-    // One pass over memory: each run is read twice, and joined to those before it by the formula of
+    // One pass over memory: each run is read twice, and joined to earlier runs by the formula of
     // Chan, Golub and LeVeque ("Updating formulae", 1979), which does not cancel.
     Standard(const T* x, int64_t n, double eps) {
       double middle = 0, squares = 0;
@@ -151,7 +151,7 @@ struct Layers {
     }
   };
 
-  // A group of channels of `inner` elements each, normalised together; w and b are its channels'.
+  // A group of channels of `inner` elements each, normalised together; w and b are per channel.
   static void group_norm(const void* xv, const void* wv, const void* bv, int64_t channels,
                          int64_t inner, double eps, void* ov) {
     const T *x = static_cast<const T*>(xv), *w = static_cast<const T*>(wv);
@@ -169,7 +169,7 @@ struct Layers {
     }
   }
 
-  // The gradient for x from that for group_norm's result, g; to_w and to_b are added to.
+  // The gradient for x from the gradient g for group_norm's result; adds to to_w and to_b.
   static void group_norm_grad(const void* gv, const void* xv, const void* wv, int64_t channels,
                               int64_t inner, double eps, double* __restrict to_w,
                               double* __restrict to_b, void* ov) {
@@ -179,7 +179,7 @@ struct Layers {
     const int64_t n = channels * inner;
     const Standard s(x, n, eps);
     const T m = s.mean, r = static_cast<T>(s.scale);
-    Pair all;  // of w g, and of w g x'
+    Pair all;  // sums of w g, and of w g x'
     if (inner == 1) {
       const T shift = static_cast<T>(s.less * s.scale);
       for (int64_t i = 0; i < n; ++i) {
@@ -205,8 +205,8 @@ struct Layers {
         all.second += w[c] * along;
       }
     }
-    // gx = r (w g - mean(w g) - x' mean(w g x')); subtracting first leaves no rounding error of
-    // parts that cancel.
+    // gx = r (w g - mean(w g) - x' mean(w g x')); subtracting first avoids rounding errors of parts
+    // that cancel.
     const double along = all.second * s.scale / static_cast<double>(n);
     const T middle = static_cast<T>(all.first / static_cast<double>(n) + along * s.less);
     const T slope = static_cast<T>(along * s.scale);
@@ -254,7 +254,7 @@ struct Layers {
     }
   }
 
-  // The gradients for sums and c from those for h' (gh) and c' (gc); null for none.
+  // The gradients for sums and c from the gradients for h' (gh) and c' (gc); null for none.
   static void lstm_grad(const void* sv, const void* cv, const void* ov, const void* ghv,
                         const void* gcv, void* gsv, void* gov, int64_t n) {
     const T *s = static_cast<const T*>(sv), *c = static_cast<const T*>(cv);

@@ -26,7 +26,7 @@ static inline double fma_(double a, double b, double c) { return __builtin_fma(a
 static inline float fma_(float a, float b, float c) { return a * b + c; }
 #endif
 
-// A polynomial by Horner's scheme, the highest power first; with p, of p and all coefficients.
+// A polynomial by Horner's scheme, the highest power first. If given, p comes before all of c.
 template <int kFirst = 0, class T, int kCount>
 [[gnu::always_inline]] static inline T polynomial(T p, T x, const T (&c)[kCount]) {
   if constexpr (kFirst == kCount)
@@ -76,8 +76,8 @@ static inline float log_f32(float x) {
   return x < 0.0f ? __builtin_nanf("") : r;
 }
 
-// log_f32's polynomial; 1 + x = 2^i * (1 + m), of which m is computed from x, which has more
-// digits.
+// log_f32's polynomial; 1 + x = 2^i * (1 + m), where m is computed from x, which has more digits
+// than 1 + x.
 static inline float log1p_f32(float x) {
   float t = 1.0f + x;
   uint32_t e = (bits_of(t) - kTwoThirdsBits) & 0xff800000u;

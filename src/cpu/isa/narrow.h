@@ -1,7 +1,7 @@
-// Row kernels of dtypes that are stored in fewer bits than they are computed in. For float16 and
-// bfloat16 a block is widened to float32, float32's kernel does the work, and the result is rounded
-// once. For integers of 8 and 16 bits a block is widened to int32, and the result's low bits are
-// kept. So every op has the wide type's arithmetic, and no kernel has a second copy.
+// Row kernels of dtypes with fewer bits than their compute type. For float16 and bfloat16 a block
+// is widened to float32, float32's kernel does the work, and the result is rounded once. For
+// integers of 8 and 16 bits a block is widened to int32, and the result's low bits are kept. So
+// every op has the wide type's arithmetic, and no kernel has a second copy.
 #pragma once
 
 #include "cpu/isa/elementwise.h"
@@ -12,7 +12,7 @@ namespace NEEDLE_ISA {
 
 constexpr int64_t kNarrowBlock = 256;
 
-// The elements of an operand in its compute type. An operand of stride 0 is widened once and keeps
+// The elements of an operand in the compute type. An operand of stride 0 is widened once and keeps
 // its stride.
 template <class S>
 struct Widened {
@@ -37,7 +37,7 @@ static inline void each_block(int64_t n, F&& fn) {
   for (int64_t i = 0; i < n; i += kNarrowBlock) fn(i, n - i < kNarrowBlock ? n - i : kNarrowBlock);
 }
 
-// `kBool` results are stored as they are, others narrowed to S.
+// `kBool` results are stored as they are, other results are narrowed to S.
 template <class S, bool kBool>
 struct NarrowRows {
   using C = typename Io<S>::C;
@@ -69,7 +69,7 @@ struct NarrowRows {
   }
 };
 
-// Sums and products have the compute type's wide accumulator; maxima and minima are stored as S.
+// Sums and products use the compute type's wide accumulator; maxima and minima are stored as S.
 template <class S, bool kSelects>
 static void narrow_reduce_row(ReduceRow row, const void* xv, int64_t sx, void* accv, int64_t n) {
   using C = typename Io<S>::C;
@@ -101,7 +101,7 @@ static void narrow_reduce_columns(ReduceColumns row, const void* xv, int64_t sx,
   });
 }
 
-// Casts by way of int32, in blocks: from a small integer to elements of `size` bytes, and back.
+// Casts through int32, in blocks: from a small integer to elements of `size` bytes, and back.
 template <class S>
 static __attribute__((noinline)) void cast_from_small(CastRow row, int64_t size, const void* xv,
                                                       int64_t sx, void* yv, int64_t sy, int64_t n) {

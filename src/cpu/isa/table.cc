@@ -26,7 +26,7 @@ constexpr int64_t kItemsize[kDTypes] = {
 template <class S>
 constexpr int kWide = IsHalf<S>::value ? kF32 : kI32;
 
-// The table being filled; rows of narrow dtypes call their compute type's through it.
+// The table being filled; rows of narrow dtypes call rows of their compute type through it.
 static const KernelTable* g_own = nullptr;
 
 // Calls F::fill<S>(table, dtype index) for each dtype with its storage type.
@@ -65,7 +65,7 @@ static void each_narrow(KernelTable* t) {
   each_half<F>(t);
   each_small<F>(t);
 }
-// Calls these for each dtype that an op of the category has a kernel for.
+// Calls these for each dtype for which an op of the category has a kernel.
 template <class F, Category kCategory>
 static void each_of(KernelTable* t) {
   if constexpr (takes_floats(kCategory)) {
@@ -198,7 +198,7 @@ struct FillRest {
   }
 };
 
-// Casts go by int32; other kernels work on the stored elements.
+// Casts go through int32; other kernels work on the stored elements.
 struct FillSmall {
   template <class S>
   static void fill_narrow(KernelTable* t, int d) {

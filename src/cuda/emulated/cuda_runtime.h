@@ -1,10 +1,10 @@
-// The part of the CUDA runtime that src/cuda uses, for hosts without a GPU: the same sources,
+// The part of the CUDA runtime that src/cuda uses, for hosts without a GPU. The same sources are
 // compiled as C++ with this header in place of NVIDIA's. It is for tests, and slow.
 //
 // Work is done when it is submitted, so streams and events only keep records. It is an error to
 // access memory on one stream without waiting for the last work on another stream, or to pass freed
-// memory, host memory or another device's. Only kernels and copies can read or write device memory;
-// other accesses end the process. There are two devices.
+// memory, host memory or another device's memory. Only kernels and copies can read or write device
+// memory; other accesses end the process. There are two devices.
 //
 // A block's threads are fibers (see threads.cc), so barriers and shuffles behave as on a GPU.
 #pragma once
@@ -90,7 +90,7 @@ void __syncwarp(unsigned mask = 0xffffffffu);
 
 namespace emulated {
 
-// The value of another lane of the warp, for 32 or 64 bits; the running lane's number.
+// The value of another lane of the warp, in 32 or 64 bits, and the running lane's number.
 uint64_t shuffle(uint64_t bits, int lane);
 int lane();
 
@@ -98,8 +98,8 @@ int lane();
 cudaError_t run(dim3 grid, dim3 block, void (*thread)(void*), void* context, cudaStream_t stream,
                 const void* const* pointers, int count);
 
-// Makes the `after`th call of the runtime from now fail (1: the next); 0 for none. Only calls that
-// may fail on a GPU count: memory, launches, copies.
+// Makes the `after`th call of the runtime from now fail (1: the next call); 0 for none. Only calls
+// that may fail on a GPU count: memory, launches, copies.
 void fail(int64_t after, cudaError_t with);
 
 template <class T>

@@ -17,7 +17,7 @@ constexpr int kDevices = 2, kMultiprocessors = 4;
 constexpr size_t kGranule = 512;
 constexpr size_t kPage = 2 << 20;  // large pages, because their protection changes at each launch
 
-// One operation runs at a time, from whatever thread.
+// One operation runs at a time, from any thread.
 std::recursive_mutex g_mutex;
 using Lock = std::lock_guard<std::recursive_mutex>;
 
@@ -34,7 +34,7 @@ cudaError_t complain(cudaError_t error, std::string message) {
 bool fails_now() { return g_fail_after > 0 && --g_fail_after == 0; }
 cudaError_t injected() { return complain(g_fail_with, "a failure that a test asked for"); }
 
-// For each stream, the work known to be done before the next work.
+// For each stream, the work that is known to be done before the next work.
 using Clock = std::map<const void*, int64_t>;
 
 }  // namespace
@@ -78,7 +78,7 @@ Device* devices() {
       if (at == MAP_FAILED) std::abort();
       const auto address = (reinterpret_cast<uintptr_t>(at) + kPage - 1) / kPage * kPage;
       d.base = reinterpret_cast<char*>(address);
-      madvise(d.base, d.size, MADV_HUGEPAGE);  // only slower if not available
+      madvise(d.base, d.size, MADV_HUGEPAGE);  // without it, only slower
       d.legacy.device = d.per_thread.device = i;
     }
     return made;
@@ -113,7 +113,7 @@ Allocation* find(Device& d, const void* pointer) {
   return p < at->first + at->second.bytes ? &at->second : nullptr;
 }
 
-// Checks work of a stream on memory: it must be the device's, and its last work known to be done.
+// Checks work of a stream on memory: it must be the device's, with its last work known to be done.
 cudaError_t touch(const void* pointer, CUstream_st* s, int device) {
   Allocation* a = find(devices()[device], pointer);
   if (a == nullptr)
@@ -208,7 +208,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
 }
 
 cudaError_t cudaDeviceSynchronize() {
-  // Everything is done: later work may access anything.
+  // All work is done: later work may access anything.
   Lock lock(g_mutex);
   for (auto& [at, allocation] : devices()[t_device].live) allocation.stream = nullptr;
   return cudaSuccess;
@@ -232,7 +232,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
   d.live[at] = Allocation{bytes};
   d.in_use += size;
   Open memory(d);
-  std::memset(at, 0xd5, size);  // a pattern that nobody takes for a result
+  std::memset(at, 0xd5, size);  // a pattern that nobody mistakes for a result
   *pointer = at;
   return cudaSuccess;
 }
@@ -319,7 +319,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  // The host has seen it done: later work on any stream comes after it.
+  // The host has seen that the work is done: later work on any stream comes after it.
   Lock lock(g_mutex);
   const CUstream_st* s = stream_of(stream);
   for (int i = 0; i < kDevices; ++i)

@@ -17,15 +17,15 @@ namespace {
 
 constexpr size_t kStackBytes = 1 << 20;  // TVM's unrolled kernels have large frames
 
-// The threads of a block. Threads run one after another on one fiber as long as they do not wait;
-// one that waits keeps its fiber, and another fiber runs those that have not begun. They run in the
-// order of their numbers, or with NEEDLE_EMULATED_ORDER=descending in reverse: one of the two finds
-// a thread that reads another's write without a barrier.
+// The threads of a block. Threads run one after another on one fiber as long as they do not wait. A
+// thread that waits keeps its fiber, and another fiber runs threads that have not begun. Threads
+// run in the order of their numbers, or in reverse with NEEDLE_EMULATED_ORDER=descending: one of
+// the two orders exposes a thread that reads another's write without a barrier.
 enum class State { waiting_for_block, waiting_for_warp, running, done };
 
 struct Fiber {
   ucontext_t start;
-  jmp_buf here;  // where it waits; unlike swapcontext, a jump needs no system call
+  jmp_buf here;  // where the thread waits; unlike swapcontext, a jump needs no system call
   bool started = false;
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
 };
@@ -52,7 +52,7 @@ struct Block {
     const unsigned i = static_cast<unsigned>(t);
     threadIdx = dim3(i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y);
   }
-  // Both return when the other side comes back.
+  // Both functions return when the other side comes back.
   void resume(Fiber* f) {
     running = f;
     if (_setjmp(scheduler) != 0) return;
@@ -112,7 +112,7 @@ Fiber* new_fiber() {
   return f;
 }
 
-// Returns false if threads wait for others that never come.
+// Returns false if threads wait for threads that never come.
 bool run_threads() {
   Block& b = g_block;
   b.begun = 0;
