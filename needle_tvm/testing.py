@@ -117,7 +117,7 @@ def _run(graph: Any, main: Any, inputs: list[Any]) -> Any:
 
 
 def _renamed(module: IRModule, suffix: str) -> IRModule:
-    """The module with a suffix behind the name of each function."""
+    """Return the module with a suffix behind the name of each function."""
     renamed = {}
     for variable in module.get_global_vars():
         renamed[variable.name_hint] = tvm.ir.GlobalVar(f"{variable.name_hint}{suffix}")

@@ -13,12 +13,12 @@ def digits(value: float) -> str:
 
 
 def quartiles(median: float, lower: float, upper: float) -> str:
-    """A median and, in brackets, its quartiles."""
+    """Return a median and, in brackets, its quartiles."""
     return f"{digits(median)} ({digits(lower)}-{digits(upper)})"
 
 
 def compared(median: float, lower: float, upper: float) -> str:
-    """The speed that a ratio of times, theirs over ours, gives us: "1.4 times faster".
+    """Return the speed that a ratio of times, theirs over ours, gives us: "1.4 times faster".
 
     It is "as fast" where the quartiles straddle 1. Otherwise it has at most three significant
     digits, and separators between thousands: "1,240 times slower".
@@ -46,7 +46,7 @@ def interval(lower: float, upper: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun; the plural adds an s: "1 thread", "1,024 threads"."""
+    """Return a number with its noun; the plural adds an s: "1 thread", "1,024 threads"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
@@ -68,7 +68,7 @@ def one_line(text: str) -> str:
 
 
 def error_line(error: BaseException) -> str:
-    """An error's text on one line, printable."""
+    """Return an error's text on one line, printable."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

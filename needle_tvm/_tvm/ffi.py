@@ -28,7 +28,7 @@ _load_lock = threading.Lock()  # under `loading`, during which the process does 
 
 
 def load_ffi() -> Any:
-    """The tvm_ffi module, with TVM's runtime library in the process."""
+    """Return the tvm_ffi module, with TVM's runtime library in the process."""
     with loading, _load_lock:
         with torch_left_out():
             try:
@@ -49,7 +49,7 @@ def load_ffi() -> Any:
 
 @functools.cache
 def read_symbols() -> threading.Thread:
-    """A thread in which tvm_ffi reads the symbols of all loaded libraries.
+    """Return a thread in which tvm_ffi reads the symbols of all loaded libraries.
 
     It does so for the traceback of the first error that a C++ function raises, and importing TVM's
     compiler raises several. With PyTorch loaded that takes 0.6 s, in which the GIL is free: time

@@ -63,7 +63,7 @@ OP_PATTERN = SimpleNamespace(
 
 
 def statements(body: Callable[[Any], None]) -> Any:
-    """The statement that `body` writes with TVM's statement builder, for te.extern."""
+    """Return the statement that `body` writes with TVM's statement builder, for te.extern."""
     with ir_builder.IRBuilder() as builder:
         body(ir_builder.tirx)
         return builder.get()
@@ -118,7 +118,7 @@ def host_cpu() -> str:
 
 
 def cpu_features(target: Target) -> list[str]:
-    """The CPU features that LLVM may use for this target, by LLVM's names."""
+    """Return the CPU features that LLVM may use for this target, by LLVM's names."""
     return sorted(str(name) for name in _codegen.llvm_get_cpu_features(target))
 
 
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def pass_configuration() -> dict[str, Any]:
-    """The current PassContext, as plain JSON values."""
+    """Return the current PassContext, as plain JSON values."""
     context = tvm.transform.PassContext.current()
     return {
         "opt_level": int(context.opt_level),
@@ -162,7 +162,7 @@ def pass_configuration() -> dict[str, Any]:
 
 
 def load_module(text: str) -> IRModule:
-    """The module that `tvm.ir.save_json` wrote as this text."""
+    """Return the module that `tvm.ir.save_json` wrote as this text."""
     # load_json spends most of its time on the formats of older versions.
     if f'"tvm_version":"{tvm.__version__}"' in text[-200:].replace(" ", ""):
         return tvm_ffi.serialization.from_json_graph_str(text)
@@ -175,7 +175,7 @@ def structural_hash(module: IRModule) -> str:
 
 
 def structural_equal(one: IRModule, other: IRModule) -> bool:
-    """Whether two modules are equal except for the names of variables."""
+    """Return whether two modules are equal except for the names of variables."""
     return bool(tvm_ffi.structural_equal(one, other))
 
 
@@ -185,5 +185,5 @@ def script(module: IRModule) -> str:
 
 
 def pool_threads() -> int:
-    """The number of threads of this process's pool, which this call starts if need be."""
+    """Return the number of threads of this process's pool, which this call starts if need be."""
     return int(tvm.runtime.num_threads())

@@ -56,7 +56,7 @@ def check_pins() -> None:
 
 
 def _folder(package: str | None) -> Path | None:
-    """The folder of a package, found without importing it."""
+    """Return the folder of a package, found without importing it."""
     spec = PathFinder.find_spec(package) if package else None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -71,7 +71,7 @@ def tvm_library_folder() -> Path | None:
 
 @functools.cache
 def compiler_identity() -> str:
-    """The identity of the TVM compiler. LLVM is linked into it, so this covers LLVM too.
+    """Return the identity of the TVM compiler. LLVM is linked into it, so this covers LLVM too.
 
     It is the SHA-256 that the wheel records for the library, with the file's size and time, which
     change when another build takes its place.

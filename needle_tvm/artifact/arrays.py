@@ -65,5 +65,5 @@ def mask_refusal(value: Any) -> str | None:
 
 
 def describe(shape: Sequence[object], dtype: str) -> str:
-    """A shape and dtype in an error or a table: "float32(4, 16)"."""
+    """Return a shape and dtype in an error or a table: "float32(4, 16)"."""
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"

@@ -50,7 +50,7 @@ class Artifact:
         *,
         unread: Collection[str] = (),
     ) -> Artifact:
-        """The artifact at `path`, with every file checked.
+        """Return the artifact at `path`, with every file checked.
 
         With `require_signature`, the PEM file of an Ed25519 public key, the artifact must be signed
         with that key. `unread` names files that the caller reads next, which checks their hashes:
@@ -106,18 +106,18 @@ class Artifact:
         return bool(self.manifest.get("checked", False))
 
     def read(self, name: str) -> bytes:
-        """A file's bytes; ArtifactError unless they are what the manifest records."""
+        """Return a file's bytes; ArtifactError unless they are what the manifest records."""
         return files.read_file(self.path, self.manifest, name)
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray[Any, Any]] | None:
-        """A safetensors file's arrays, read-only, or None if there is no such file.
+        """Return a safetensors file's arrays, read-only, or None if there is no such file.
 
         Raises ArtifactError as `read`, and if the file is malformed.
         """
         return files.read_arrays(self.path, self.manifest, name)
 
     def golden(self) -> golden.Golden | None:
-        """The golden example, or None if the artifact carries none.
+        """Return the golden example, or None if the artifact carries none.
 
         Raises ArtifactError as `read_arrays`, and if the example does not fit the signature.
         """

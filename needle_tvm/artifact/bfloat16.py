@@ -27,7 +27,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of this name, which may be one that ml_dtypes adds.
+    """Return the NumPy dtype of this name, which may be one that ml_dtypes adds.
 
     Raises InstallError if NumPy does not know the name and ml_dtypes is not installed, TypeError if
     neither knows it.
@@ -46,7 +46,7 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
-    """Whether it is ml_dtypes' bfloat16."""
+    """Return whether it is ml_dtypes' bfloat16."""
     return dtype.kind == "V" and dtype.name == NAME  # asking for a name is slow
 
 
@@ -72,14 +72,14 @@ class _Relabelled:
 
 
 def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
-    """A tvm_ffi tensor over a NumPy array's memory."""
+    """Return a tvm_ffi tensor over a NumPy array's memory."""
     if not is_bfloat16(array.dtype):
         return ffi.from_dlpack(array)
     return ffi.from_dlpack(_Relabelled(array.view(np.uint16), _BFLOAT))
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """A NumPy array over the memory of anything with `__dlpack__`.
+    """Return a NumPy array over the memory of anything with `__dlpack__`.
 
     Raises BufferError if it has elements and no memory, InstallError if it holds bfloat16 and
     ml_dtypes is not installed.

@@ -78,7 +78,7 @@ def key(
     products: dict[str, Any] | None = None,
     precision: str = FLOAT32,
 ) -> dict[str, Any]:
-    """The key of one compiled stage, as JSON values.
+    """Return the key of one compiled stage, as JSON values.
 
     `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` of a graph with ops that
     are not needle's, `search` is `tune.options.Options.cache_key()`,
@@ -98,7 +98,7 @@ def key(
 
 
 def entry(key: dict[str, Any]) -> Path:
-    """The folder this key's artifact has, or would have."""
+    """Return the folder this key's artifact has, or would have."""
     digest = _digest(key)
     return root() / ARTIFACTS / digest[:2] / digest
 
@@ -176,7 +176,7 @@ def _remove_unless_whole(entry: Path) -> None:
 
 
 def checked(entry: Path) -> Artifact:
-    """The artifact of an entry that is safe to use, or of the folder that `write` returned.
+    """Return the artifact of an entry that is safe to use, or of the folder that `write` returned.
 
     Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's key is not the one it
     is named by.
@@ -192,7 +192,7 @@ def checked(entry: Path) -> Artifact:
 
 
 def holds(path: Path) -> bool:
-    """Whether a path lies in the cache's folder."""
+    """Return whether a path lies in the cache's folder."""
     try:
         return path.absolute().is_relative_to(root().absolute())
     except (InstallError, UsageError, OSError):  # there is no such folder
@@ -242,7 +242,7 @@ def make_private(place: Path) -> None:
 
 
 def _way(place: Path) -> list[Path]:
-    """The cache's folder and the folders below it, down to `place`."""
+    """Return the cache's folder and the folders below it, down to `place`."""
     top = root().absolute()
     names = place.absolute().relative_to(top).parts
     return list(itertools.accumulate(names, Path.joinpath, initial=top))

@@ -39,7 +39,7 @@ def check_file(folder: Path, manifest: Mapping[str, Any], name: str, *, digest: 
 
 
 def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
-    """The bytes of a file whose hash the manifest records.
+    """Return the bytes of a file whose hash the manifest records.
 
     They are checked although `check_file` may have done so: the file may have changed since. Raises
     ArtifactError if they are not what was recorded, or cannot be read.
@@ -72,7 +72,7 @@ def read_arrays(
 
 
 def read_at_most(file: Path, size: int) -> bytes:
-    """A file's first `size` bytes, and one more if it is longer."""
+    """Return a file's first `size` bytes, and one more if it is longer."""
     # Should it be a pipe by now, opening it must not wait.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:

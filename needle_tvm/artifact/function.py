@@ -65,7 +65,7 @@ class Function:
     in_place: tuple[tuple[int, int], ...] = ()
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arrays among a call's arguments, in the order of `inputs`; InputError if the
+        """Return the arrays among a call's arguments, in the order of `inputs`; InputError if the
         arguments have another structure."""
         return trees.flatten_arguments(self.arguments, args, kwargs)
 
@@ -75,7 +75,7 @@ class Function:
 
 
 def parse(entry: Mapping[str, Any]) -> Function:
-    """The function that an entry of a manifest describes.
+    """Return the function that an entry of a manifest describes.
 
     Raises ValueError, or whatever a missing or misshapen part leads to: AttributeError, KeyError,
     RecursionError or TypeError.
@@ -132,7 +132,7 @@ def _is_like(one: ArraySpec, other: ArraySpec) -> bool:
 
 
 def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[ArraySpec, ...]:
-    """The arrays of one kind. An output that has no name of its own is `output.N`."""
+    """Return the arrays of one kind. An output that has no name of its own is `output.N`."""
     found = []
     for number, spec in enumerate(entry[kind]):
         name = spec["name"] if kind != "outputs" else spec.get("name", f"output.{number}")
@@ -147,7 +147,7 @@ def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[Ar
 def _state(
     entry: Mapping[str, Any], inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
 ) -> tuple[ArraySpec, ...]:
-    """The state, under the names that it has in the model."""
+    """Return the state, under the names that it has in the model."""
     names = entry.get("state", [])
     expect(all(isinstance(name, str) for name in names) and len(names) <= len(inputs), "state")
     found = tuple(

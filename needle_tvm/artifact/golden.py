@@ -27,7 +27,7 @@ class Golden:
     others: Sequence[Golden] = ()
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays by their names in the file."""
+        """Return the arrays by their names in the file."""
         return {
             f"{_prefix(number)}{kind}.{i}": array
             for number, each in enumerate((self, *self.others))
@@ -36,7 +36,7 @@ class Golden:
         }
 
     def facts(self) -> dict[str, Any]:
-        """The manifest's entry."""
+        """Return the manifest's entry."""
         facts: dict[str, Any] = {"source": self.source, "tolerances": list(self.tolerances)}
         if self.others:
             facts["others"] = [list(each.tolerances) for each in self.others]

@@ -57,7 +57,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None 
 
 
 def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> dict[str, Any]:
-    """The manifest of the artifact at `path`, checked without looking at the other files.
+    """Return the manifest of the artifact at `path`, checked without looking at the other files.
 
     With `require_signature`, the PEM file of an Ed25519 public key, its signature is checked before
     its content is used. Raises ArtifactError if the manifest is missing or damaged, SignatureError

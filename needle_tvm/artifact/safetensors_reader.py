@@ -22,7 +22,7 @@ _MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
 
 
 def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
-    """The arrays of a safetensors file by name, read-only and over the bytes themselves.
+    """Return the arrays of a safetensors file by name, read-only and over the bytes themselves.
 
     The package's own reader copies every array. The format is the header's length as a 64-bit
     little-endian number, the header as JSON, and the arrays one after another. Raises ValueError
@@ -58,7 +58,7 @@ def views(data: bytes) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def _checked(name: str, entry: Any) -> tuple[np.dtype[Any], list[int], list[int]]:
-    """An array's dtype, shape and place; ValueError if the header does not give them."""
+    """Return an array's dtype, shape and place; ValueError if the header does not give them."""
     parts = entry if isinstance(entry, dict) else {}
     kind: Any = parts.get("dtype")
     shape: Any = parts.get("shape")

@@ -39,7 +39,7 @@ class Dim:
         return f"{self.name} is {every}from {self.min} to {self.max}"
 
     def allows(self, size: int) -> bool:
-        """Whether the dim stands for this size."""
+        """Return whether the dim stands for this size."""
         return self.min <= size <= self.max and size % self.multiple_of == 0
 
     @property
@@ -68,7 +68,7 @@ class Extent:
         self._divides = any(isinstance(node, ast.FloorDiv) for node in nodes)
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number, for a size of each dim."""
+        """Return the number, for a size of each dim."""
         return self._value(sizes)
 
     def linear(self, dims: Sequence[Dim]) -> tuple[int, int, int] | None:
@@ -118,7 +118,7 @@ def _function(tree: ast.expr, dims: Sequence[str]) -> Callable[[Mapping[str, int
 
 
 def shape_at(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The numbers of a shape."""
+    """Return the numbers of a shape."""
     return tuple(each.at(sizes) if isinstance(each, Extent) else each for each in shape)
 
 
@@ -167,7 +167,7 @@ class Sizes:
         self._first = [(dim, *found[number]) for number, dim in enumerate(dims)]
 
     def of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """The size of each dim in the inputs' shapes, which `may_be` theirs.
+        """Return the size of each dim in the inputs' shapes, which `may_be` theirs.
 
         Raises InputError for a size that a dim does not stand for, and for two inputs that differ.
         """
@@ -218,7 +218,7 @@ def parse_dims(entries: Any) -> tuple[Dim, ...]:
 
 
 def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
-    """The shape that an entry of a manifest is; ValueError if it is none."""
+    """Return the shape that an entry of a manifest is; ValueError if it is none."""
     shape = parse_extents(entry, dims)
     if any(isinstance(extent, int) and extent < 0 for extent in shape):
         raise ValueError("shape")
@@ -226,7 +226,7 @@ def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
 
 
 def parse_extents(entry: Any, dims: Sequence[Dim]) -> Shape:
-    """The ints, which may be negative, and extents that an entry of a manifest lists."""
+    """Return the ints, which may be negative, and extents that an entry of a manifest lists."""
     names = [dim.name for dim in dims]
     found: list[int | Extent] = []
     if not isinstance(entry, list):

@@ -182,14 +182,14 @@ def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:
 
 
 def largest_magnitude(values: Array) -> float:
-    """The largest finite magnitude in an array, 0 without any."""
+    """Return the largest finite magnitude in an array, 0 without any."""
     with np.errstate(all="ignore"):
         wide = np.abs(_wide(values))
     return float(wide.max(initial=0.0, where=np.isfinite(wide)))
 
 
 def identical(one: Array, other: Array) -> Array:
-    """The mask of floating elements that are equal, or both NaN."""
+    """Return the mask of floating elements that are equal, or both NaN."""
     return np.asarray((one == other) | (np.isnan(one) & np.isnan(other)))
 
 

@@ -57,7 +57,7 @@ def leaves(tree: Any) -> int:
 
 
 def items(kind: str, parts: Any) -> Iterable[tuple[Any, Any]]:
-    """The parts of a tree, each with its name, key or number."""
+    """Return the parts of a tree, each with its name, key or number."""
     if kind in _NAMED:
         return parts.items()
     return ((key, part) for key, part in parts) if kind == "numbered" else enumerate(parts)
@@ -66,7 +66,7 @@ def items(kind: str, parts: Any) -> Iterable[tuple[Any, Any]]:
 def flatten_arguments(
     arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The arrays among a call's arguments, in order.
+    """Return the arrays among a call's arguments, in order.
 
     `arguments` describes the arguments the model was traced with, each {"name", "tree"}; a call
     gives them by position or by name. Those with "keyword" are given by name, and those without
@@ -123,7 +123,7 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
 
 
 def _field(value: Any, name: str, where: str) -> Any:
-    """A part of an object by name; InputError if there is none."""
+    """Return a part of an object by name; InputError if there is none."""
     if isinstance(value, Mapping) and name in value:
         return value[name]
     if not hasattr(value, name):
@@ -132,7 +132,7 @@ def _field(value: Any, name: str, where: str) -> Any:
 
 
 def _is_same(value: Any, compiled: Any) -> bool:
-    """Whether a static argument is the value the model was compiled for.
+    """Return whether a static argument is the value the model was compiled for.
 
     2.0 is not 2, nor is 1 True: the results would have another dtype. NaN equals NaN.
     """

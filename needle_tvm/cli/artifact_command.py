@@ -217,7 +217,7 @@ def _size(manifest: Mapping[str, Any]) -> int:
 
 
 def _signature(options: argparse.Namespace) -> str:
-    """The state of the signature, once the manifest has been read and accepted."""
+    """Return the state of the signature, once the manifest has been read and accepted."""
     if options.require_signature is not None:
         return f"good: {options.require_signature}"
     if (options.path / SIGNATURE).exists():

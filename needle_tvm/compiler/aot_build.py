@@ -43,7 +43,7 @@ class Numbers:
         return self.of(size.node.expr)
 
     def of(self, expr: Any) -> Any:
-        """A sympy expression as a number. UnsupportedError for one of other symbols."""
+        """Return a sympy expression as a number. UnsupportedError for one of other symbols."""
         found = expr.xreplace(self._values)
         if found.free_symbols:
             raise UnsupportedError("it makes a tensor whose shape depends on values")
@@ -52,7 +52,7 @@ class Numbers:
         return int(found) if found.is_integer else float(found)
 
     def layout(self, node: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """The size, the strides and the offset of a node's tensor."""
+        """Return the size, the strides and the offset of a node's tensor."""
         value = node.meta["val"]
         sizes = tuple(map(self, value.shape)), tuple(map(self, value.stride()))
         return *sizes, self(value.storage_offset())
@@ -106,7 +106,7 @@ class Code:
         self._calls = Calls(program.executor, torch.Tensor, _as_torch)
 
     def takes(self, numbers: Numbers) -> bool:
-        """Whether the code is for these sizes."""
+        """Return whether the code is for these sizes."""
         for symbol, extent in self._sizes.items():
             number = numbers.known[symbol]
             if isinstance(extent, Dim):
@@ -180,12 +180,12 @@ class _Packed:
         self._given = [weakref.ref(each) for each in given]
 
     def is_alive(self) -> bool:
-        """Whether all tensors that they were packed from still exist."""
+        """Return whether all tensors that they were packed from still exist."""
         return all(each() is not None for each in self._given)
 
 
 def _taker(taken: Taken, place: int) -> Callable[[list[Any]], Any]:
-    """A function that gives an input as the code takes it, without a copy if it lies so."""
+    """Return a function that gives an input as the code takes it, without a copy if it lies so."""
     order = taken.order
     if taken.kind == "memory":
         return lambda given: given[place].detach().as_strided((taken.elements,), (1,), 0)
@@ -293,7 +293,7 @@ def _updates(
 
 
 def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
-    """A source whose code may write these results over inputs."""
+    """Return a source whose code may write these results over inputs."""
     if not updates:
         return source
 
@@ -335,7 +335,7 @@ def _dims(part: Part, numbers: Numbers) -> dict[Any, Any]:
 
 
 def _bounds(found: Any) -> tuple[int, int | None]:
-    """The least size that PyTorch allows, and the largest if it is known."""
+    """Return the least size that PyTorch allows, and the largest if it is known."""
     import torch
 
     upper = found.upper

@@ -129,7 +129,7 @@ def _is_weight(tensor: Any) -> bool:
 
 
 def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
-    """Whether a result is about as near to the exact one as PyTorch's."""
+    """Return whether a result is about as near to the exact one as PyTorch's."""
     if not (have.is_floating_point() and have.shape == exact.shape and exact.isfinite().all()):
         return False
     off, allowed = ((each - exact).abs().max() for each in (have, want))
@@ -282,7 +282,7 @@ class Bound:
                 raise LeftToPyTorchError("needle's result in place is not its result")
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
-        """A function of the given tensors and the code's results that makes an output."""
+        """Return a function of the given tensors and the code's results that makes an output."""
         import torch
 
         node, value, numbers = output.node, output.value, self._numbers
@@ -316,7 +316,7 @@ class Bound:
         return view
 
     def _computed(self, place: int, node: Any) -> Callable[..., Any]:
-        """A function that lays a result of the code out as PyTorch says of a node."""
+        """Return a function that lays a result of the code out as PyTorch says of a node."""
         import torch
 
         assert self._code is not None, "code computes it"
@@ -343,7 +343,7 @@ class Bound:
 def _of_other_dtype(
     make: Callable[..., Any], dtype: Any, size: Any, stride: Any, offset: int
 ) -> Callable[[list[Any], list[Any]], Any]:
-    """A function that shows the memory of what `make` gives as elements of another dtype."""
+    """Return a function that shows the memory of what `make` gives as elements of another dtype."""
     import torch
 
     def view(given: list[Any], results: list[Any]) -> Any:

@@ -161,7 +161,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
 
 
 def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:
-    """The digest of a source's module and signature, and these."""
+    """Return the digest of a source's module and signature, and these."""
     from needle_tvm.lower import build
 
     module, signature = source.lower(asked.spec.to_tvm())
@@ -177,7 +177,7 @@ def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executab
 
 
 def _cached(folder: Path, asked: Request) -> _Opened | None:
-    """The cache entry in `folder`, or None if there is none that can be used.
+    """Return the cache entry in `folder`, or None if there is none that can be used.
 
     An entry cannot be used if it is damaged or not trusted, or if its results were not checked and
     the request asks for that.
@@ -195,7 +195,7 @@ def _cached(folder: Path, asked: Request) -> _Opened | None:
 
 
 def _open(folder: Path, spec: TargetSpec) -> _Opened:
-    """The artifact in a folder of the cache, and its program if this machine can run it."""
+    """Return the artifact in a folder of the cache, and its program if this machine can run it."""
 
     def read() -> _Opened:
         artifact = cache.checked(folder)
@@ -261,7 +261,7 @@ def _tuned(
     asked: Request,
     notes: dict[str, Any],
 ) -> IRModule:
-    """The module scheduled with the results of a search, or by the rules if that is faster.
+    """Return the module scheduled with the results of a search, or by the rules if that is faster.
 
     `notes` gets the results under `tuning` and `whole_model`.
     """

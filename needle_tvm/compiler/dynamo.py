@@ -89,7 +89,7 @@ class _Graph:
 
 
 def _part(asked: Any, check: bool, gm: Any, example_inputs: Sequence[Any]) -> Any:
-    """The forward or the backward pass of a graph that gradients are taken of."""
+    """Return the forward or the backward pass of a graph that gradients are taken of."""
     return _Part(gm, Compiled(gm, (), asked, check))
 
 

@@ -51,11 +51,11 @@ class Entry:
         self.used = next(_ticks)
 
     def is_current(self) -> bool:
-        """Whether what it fixes has not changed. Takes the current weights."""
+        """Return whether what it fixes has not changed. Takes the current weights."""
         raise NotImplementedError
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        """The function's result for these inputs."""
+        """Return the function's result for these inputs."""
         raise NotImplementedError
 
 
@@ -271,7 +271,7 @@ _Range = tuple[int, int, str]  # the addresses of the first byte and that behind
 
 
 def _range(array: NDArray) -> tuple[int, int]:
-    """The addresses of the first byte of an array, and of the one behind the last."""
+    """Return the addresses of the first byte of an array, and of the one behind the last."""
     start, size = array.view.data_ptr, ITEMSIZE[array.dtype]
     if array.is_compact or array.size == 0:
         return start, start + array.size * size

@@ -201,7 +201,7 @@ class Executable:
         return Path(path)
 
     def _golden(self, params: Arrays) -> Golden:
-        """The golden example for these weights."""
+        """Return the golden example for these weights."""
         carried = self.artifact.golden()
         if carried is not None and self._weights is self._loaded_weights:
             return carried

@@ -63,7 +63,7 @@ def _in_place(program: Program, inputs: Sequence[Array]) -> list[Array] | None:
 
 
 def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float]) -> bool:
-    """Whether results differ by no more than the tolerance of each."""
+    """Return whether results differ by no more than the tolerance of each."""
     return all(
         (a.dtype == b.dtype and np.array_equal(a, b)) or compare(a, b, limit).right
         for a, b, limit in zip(one, other, most, strict=True)
@@ -78,7 +78,7 @@ def _sizes(program: Program, inputs: list[Array]) -> str:
 
 
 def _advice(source: Source, inputs: list[Array], program: Program, stage: str) -> str:
-    """A sentence on whether the simplest stage is right, from compiling and running it."""
+    """Return a sentence on whether the simplest stage is right, from compiling and running it."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

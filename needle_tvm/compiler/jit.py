@@ -345,7 +345,7 @@ class Jit:
             )
 
     def _without(self, entry: Entry) -> tuple[Entry, ...]:
-        """The other entries of its key."""
+        """Return the other entries of its key."""
         return tuple(each for each in self._entries.get(entry.key, ()) if each is not entry)
 
     def _all(self) -> list[Entry]:
@@ -408,7 +408,7 @@ def _to_stderr(line: str) -> None:
 
 
 def _outside() -> int:
-    """The stacklevel of the caller's caller that is not in this file."""
+    """Return the stacklevel of the caller's caller that is not in this file."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame, level = frame.f_back, level + 1

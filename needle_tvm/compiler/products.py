@@ -60,7 +60,7 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
 
 
 def choice(products: str, spec: TargetSpec) -> Choice | None:
-    """The choice, which `check` has let pass; None if all matmuls are our own."""
+    """Return the choice, which `check` has let pass; None if all matmuls are our own."""
     if products == OWN:
         return None
     if products == CUBLAS:
@@ -71,7 +71,7 @@ def choice(products: str, spec: TargetSpec) -> Choice | None:
 
 
 def measure_on(spec: TargetSpec) -> Measure:
-    """A function that times matmuls on the target's GPU, each compiled with its epilogue."""
+    """Return a function that times matmuls on the target's GPU, each compiled with its epilogue."""
 
     def seconds(product: Product, by_library: bool) -> float:
         from needle_tvm.lower import build, cuda_graph

@@ -81,7 +81,7 @@ def request(
     check: bool = True,
     progress: Progress | bool | None = True,
 ) -> Request:
-    """The request that these keywords of `compile` make.
+    """Return the request that these keywords of `compile` make.
 
     Raises UsageError (StageError, TargetError) for a value that is invalid or does not fit another.
     """

@@ -114,7 +114,7 @@ class Signature:
             raise InputError(f"{self.name}: argument {name!r} {error}") from None
 
     def _opened(self, args: Args, kwargs: Kwargs, parts: list[Any]) -> Key:
-        """The key with None for the extents that `dims` leaves to the call."""
+        """Return the key with None for the extents that `dims` leaves to the call."""
         names = iter(self.trees(args, kwargs)[1])
         for number, part in enumerate(parts):
             if type(part) is _Input:
@@ -126,7 +126,7 @@ class Signature:
         return tuple(parts)
 
     def named(self, args: Args, kwargs: Kwargs) -> list[tuple[str, Any]]:
-        """The arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
+        """Return the arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
         count = len(self._positional)
         rest = [f"{self._rest}_{number}" for number in range(len(args) - count)]
         return [*zip([*self._positional, *rest], args, strict=False), *kwargs.items()]
@@ -144,19 +144,19 @@ class Signature:
         return trees, names
 
     def modules(self, args: Args, kwargs: Kwargs) -> dict[str, Module]:
-        """The Modules among the arguments by name, without the object of a method."""
+        """Return the Modules among the arguments by name, without the object of a method."""
         named = self.named(args, kwargs)[int(self.owner) :]
         inside = [tree.flatten(value, name, _is_module)[1] for name, value in named]
         return {name: module for found in inside for name, module in found}
 
     def objects(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-        """The static arguments by name that equal themselves alone, whatever they hold."""
+        """Return the static arguments by name that equal themselves alone, whatever they hold."""
         named = self.named(args, kwargs)
         static = [(name, value) for name, value in named if name in self._static]
         return {name: each for name, each in static if type(each).__eq__ is object.__eq__}
 
     def facts(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-        """The parts of a key by name, to say in which two signatures differ."""
+        """Return the parts of a key by name, to say in which two signatures differ."""
         found: dict[str, Any] = {}
         for number, (name, value) in enumerate(self.named(args, kwargs)):
             if name in self._static or (number == 0 and self.owner):

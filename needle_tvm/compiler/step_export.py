@@ -63,7 +63,7 @@ def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
 
 
 def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
-    """The numbers that a call is fed with, for this many calls: (calls, numbers)."""
+    """Return the numbers that a call is fed with, for this many calls: (calls, numbers)."""
     owners = [getattr(do, "__self__", None) for do in effects.actions]
     schedules = [each for each in owners if isinstance(each, Schedule)]
     if calls is None and schedules:
@@ -95,7 +95,7 @@ def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an array may be a learning rate; any other is only read, as weights are."""
+    """Return whether an array may be a learning rate; any other is only read, as weights are."""
     return value.ndim == 0 and value.dtype == "float64"
 
 

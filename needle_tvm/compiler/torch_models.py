@@ -135,7 +135,7 @@ def _check_real(found: Loaded) -> None:
 
 
 def loaded_source(found: Loaded, asked: Request) -> Source:
-    """The `Source` of a loaded model, which is not compared with PyTorch."""
+    """Return the `Source` of a loaded model, which is not compared with PyTorch."""
     return _source(found, replace(asked, check=False))[0]
 
 
@@ -170,7 +170,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
 
 
 def traced(found: Loaded) -> Graph:
-    """The graph of a loaded model as a function of a list of tensors."""
+    """Return the graph of a loaded model as a function of a list of tensors."""
     from needle.torch.arrays import array_of
 
     examples, dims = [], dict[str, Any]()
@@ -218,7 +218,7 @@ class _Oracle:
             self._results[id(inputs)] = found
 
     def reference(self, inputs: list[Array], params: Mapping[str, Array]) -> list[Array]:
-        """The source's reference, from `compare` if it ran on these inputs."""
+        """Return the source's reference, from `compare` if it ran on these inputs."""
         known = self._results.pop(id(inputs), None)
         return self._source.reference(inputs, params) if known is None else known
 

@@ -177,7 +177,7 @@ class Evaluation:
 
 
 def widened(array: Any) -> Array:
-    """A floating-point array in float64; other arrays unchanged."""
+    """Return a floating-point array in float64; other arrays unchanged."""
     array = np.asarray(array)
     return array.astype(np.float64) if is_floating(array.dtype.name) else array
 
@@ -264,7 +264,7 @@ def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float
 
 
 def _rounds(values: Array) -> bool:
-    """Whether float32 cannot represent some of these float64 values."""
+    """Return whether float32 cannot represent some of these float64 values."""
     return bool((values.astype(np.float32).astype(np.float64) != values).any())
 
 
@@ -304,7 +304,7 @@ def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
 
 
 def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:
-    """The `Expected` of a result from its value and the values of disturbed runs.
+    """Return the `Expected` of a result from its value and the values of disturbed runs.
 
     `dtype` is the dtype of the result; None stands for that of `value`.
     """
@@ -336,5 +336,5 @@ def agreed(wanted: Expected, other: Array) -> Expected:
 
 
 def is_float(value: Array) -> bool:
-    """Whether an array holds floating-point numbers."""
+    """Return whether an array holds floating-point numbers."""
     return is_floating(value.dtype.name)

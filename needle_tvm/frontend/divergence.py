@@ -70,7 +70,7 @@ def first_divergence(
 
 
 def _target_of(program: runtime.Program) -> TargetSpec:
-    """The target of this machine's device of the kind that the program runs on."""
+    """Return the target of this machine's device of the kind that the program runs on."""
     if program.artifact.for_gpu:
         return resolve(f"cuda:{program.executor.device}")
     return resolve("cpu", program.artifact.target["num-cores"])

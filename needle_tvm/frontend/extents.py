@@ -37,7 +37,7 @@ class Extents:
         return cls({dim: tirx.Var(dim.name, "int64") for dim in dims})
 
     def used_by(self, node: Node) -> dict[Dim, Any]:
-        """The variables of the dims in a node's shapes and in its op."""
+        """Return the variables of the dims in a node's shapes and in its op."""
         found: list[Expression] = []
         specs = [*node.specs, *(spec for each in node.input_nodes for spec in each.specs)]
         replaced((node.op, tuple(specs)), found.append)
@@ -64,17 +64,17 @@ class Extents:
         return replaced(value, self._spelt)
 
     def _spelt(self, extent: Expression) -> Any:
-        """The form in which passes spell what they compute of extents, too."""
+        """Return the form in which passes spell what they compute of extents, too."""
         return simplified(extent.built(self._variables.__getitem__, tirx.floordiv))
 
     def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
-        """Whether a shape of TVM's is that of a spec, whatever form its expressions have."""
+        """Return whether a shape of TVM's is that of a spec, whatever form its expressions have."""
         return len(shape) == len(wanted) and all(
             same(self.understood(a), b) for a, b in zip(shape, wanted, strict=True)
         )
 
     def understood(self, extent: Any) -> Any:
-        """An extent of TVM's as an int or needle's expression; None if it is neither."""
+        """Return an extent of TVM's as an int or needle's expression; None if it is neither."""
         if isinstance(extent, int):
             return extent
         if isinstance(extent, tirx.IntImm):

@@ -35,7 +35,7 @@ def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether a value outside a range of indices is still outside it in a node's result."""
+    """Return whether a value outside a range of indices is still outside it in a node's result."""
     if not isinstance(node.op, Cast) or node.spec.dtype in _WIDE:
         return True
     return result_type(node.input_nodes[0].spec.dtype, node.spec.dtype) == node.spec.dtype

@@ -65,7 +65,7 @@ def described(module: TorchModel, graph: Graph, state_dict: Iterable[str]) -> di
 
 
 def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]:
-    """A signature with the ranges that PyTorch gives to inputs that are indices."""
+    """Return a signature with the ranges that PyTorch gives to inputs that are indices."""
     from needle.torch.indices import index_ranges
 
     program = module.program
@@ -81,7 +81,7 @@ def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]
 def source(
     module: TorchModel, inputs: Sequence[Any], variant: Variant, dims: Mapping[Any, Any] | None
 ) -> Source:
-    """The `Source` of a module that writes its parameters or buffers."""
+    """Return the `Source` of a module that writes its parameters or buffers."""
     from needle.torch.structure import flattened
 
     examples = flattened(module.arguments, inputs, {})
@@ -118,7 +118,7 @@ class ModuleState:
         return "state of a module", id(self._module)
 
     def values(self) -> list[Tensor]:
-        """The current tensors."""
+        """Return the current tensors."""
         return [self._module.weight_named(name).detach() for name in self._module.written]
 
     def write(self, values: Sequence[Any]) -> None:

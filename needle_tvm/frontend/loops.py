@@ -57,7 +57,7 @@ class Loops:
     depth: int = 0
 
     def has_kernels(self, op: Scan) -> bool:
-        """Whether there are kernels of this scan's steps on a GPU."""
+        """Return whether there are kernels of this scan's steps on a GPU."""
         return self.variant.stage == TUNED and layers.is_layer(op)
 
     def emit(
@@ -210,7 +210,7 @@ class _Site:
         lowered: Sequence[_Lowered],
         specs: Sequence[Any],
     ) -> tuple[Any, ...]:
-        """The results of a planned function, which have these specs."""
+        """Return the results of a planned function, which have these specs."""
         builder = self._builder
         function = builder.add_func(
             plan.function.with_attrs({"op_pattern": OP_PATTERN.opaque, SCHEDULED: True}), name

@@ -30,7 +30,7 @@ def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
 
 @in_turn
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
-    """The module before its loops are scheduled, from which tuning takes its tasks."""
+    """Return the module before its loops are scheduled, from which tuning takes its tasks."""
     return _lowered(graph.at(axis_dims(graph)), target, variant, None)
 
 
@@ -51,7 +51,7 @@ def _lowered(graph: Graph, target: Target, variant: Variant, loops: Loops | None
 
 
 def signature(graph: Graph) -> dict[str, Any]:
-    """The inputs, parameters and outputs of a graph's `main`, in the form of a manifest.
+    """Return the inputs, parameters and outputs of a graph's `main`, in the form of a manifest.
 
     Raises TranslationError for an argument that a manifest cannot hold.
     """
@@ -87,7 +87,7 @@ def _leaf(leaf: Leaf) -> dict[str, Any]:
 
 
 def _arguments(graph: Graph) -> list[dict[str, Any]]:
-    """The traced call's arguments in the form that `trees.flatten_arguments` reads."""
+    """Return the traced call's arguments in the form that `trees.flatten_arguments` reads."""
     args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]
     names = positional_names(graph.signature, len(args))
     named = [*zip(names, args, strict=True), *kwargs.items()]

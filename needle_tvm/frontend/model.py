@@ -32,7 +32,7 @@ def source(
     variant: Variant,
     dims: Mapping[Any, Any] | None = None,
 ) -> Source:
-    """The `Source` of a Module or a function of Tensors, traced on these example arguments.
+    """Return the `Source` of a Module or a function of Tensors, traced on these example arguments.
 
     Raises needle's TraceError, UsageError for `dims` that do not fit the inputs or the example and
     for tensors too large for any memory, ValueError for a model in train mode unless `training`,
@@ -46,7 +46,7 @@ def source(
 
 
 def source_of(graph: Graph, variant: Variant) -> Source:
-    """The `Source` of a traced graph; UsageError for tensors too large for any memory."""
+    """Return the `Source` of a traced graph; UsageError for tensors too large for any memory."""
     _check_extents(graph)
     example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     precision = variant.precision
@@ -84,7 +84,7 @@ def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, di
 
 
 def with_updates(module: IRModule, signature: Mapping[str, Any]) -> IRModule:
-    """The module of a function with state, which says what replaces it: the last results."""
+    """Return the module of a function with state, which says what replaces it: the last results."""
     from needle_tvm.lower.in_place import updating
 
     count, inputs = len(signature.get("state", ())), len(signature["inputs"])

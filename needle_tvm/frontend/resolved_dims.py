@@ -41,6 +41,6 @@ class Sized:
         return dict(zip(self._graph.nodes, self.of(inputs).nodes, strict=True))
 
     def of(self, inputs: Sequence[Array]) -> Graph:
-        """The graph at the sizes of these inputs."""
+        """Return the graph at the sizes of these inputs."""
         found = self.sizes(inputs)
         return self._at(tuple(found[dim.name] for dim in self._graph.dims))

@@ -26,7 +26,7 @@ def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
 
 
 def described_shape(shape: Sequence[Any]) -> list[int | str]:
-    """A shape as a manifest has it: expressions of dims as text."""
+    """Return a shape as a manifest has it: expressions of dims as text."""
     return [n if isinstance(n, int) else repr(n) for n in shape]
 
 
@@ -50,7 +50,7 @@ class Shapes:
         self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
 
     def sizes(self, inputs: Sequence[Array]) -> dict[str, int]:
-        """The size of each dim in these arrays; InputError if they have none."""
+        """Return the size of each dim in these arrays; InputError if they have none."""
         for (name, _), array, shape in zip(self.inputs, inputs, self._shapes, strict=True):
             if not may_be(array.shape, shape):
                 raise InputError(f"input {name!r} is of shape {array.shape}, not {shape}")
@@ -80,7 +80,7 @@ class Shapes:
         return [list(example), *(self.resized(example, sizes) for sizes in distinct)]
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
-        """The elements of all inputs of these sizes."""
+        """Return the elements of all inputs of these sizes."""
         number = {dim: sizes[dim.name] for dim in self.dims}
         shapes = ([size_of(n, number) for n in shape] for _, shape in self.inputs)
         return sum(map(math.prod, shapes))

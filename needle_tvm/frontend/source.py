@@ -21,7 +21,7 @@ class Weights(Protocol):
     """A model's weights by name, wherever they are kept; see `needle.trace.weights.Weights`."""
 
     def values(self) -> Mapping[str, Any]:
-        """The current weights."""
+        """Return the current weights."""
 
     def follow(self, use: Callable[[Mapping[str, Any]], None]) -> None:
         """Call `use` with the weights if one has changed since the last call."""
@@ -34,7 +34,7 @@ class FixedWeights:
     arrays: Mapping[str, Array]
 
     def values(self) -> Mapping[str, Any]:
-        """The weights."""
+        """Return the weights."""
         return self.arrays
 
     def follow(self, use: Callable[[Mapping[str, Any]], None]) -> None:
@@ -82,7 +82,7 @@ class Source:
         return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def params(self) -> dict[str, Array]:
-        """The current weights as NumPy arrays."""
+        """Return the current weights as NumPy arrays."""
         return {name: to_numpy(value) for name, value in self.weights.values().items()}
 
 

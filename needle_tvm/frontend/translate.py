@@ -119,7 +119,7 @@ def _folded(node: Node, known: Mapping[Node, NDArray]) -> Any:
 
 
 def _fixed(graph: Graph) -> set[Node]:
-    """The nodes that depend on parameters and constants alone."""
+    """Return the nodes that depend on parameters and constants alone."""
     found = {leaf.node for leaf in (*graph.params, *graph.constants)}
     for node in graph.nodes:
         if node.op is not None and found.issuperset(node.input_nodes):
@@ -173,13 +173,13 @@ def _emit(
 
 
 def _refused(node: Node, reason: str) -> TranslationError:
-    """The error that names a node's op, the module that made it and its inputs."""
+    """Return the error that names a node's op, the module that made it and its inputs."""
     shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
     return TranslationError(f"{named(node)} on {shapes}: {reason}")
 
 
 def _is_spelt(node: Node, found: Sequence[tuple[tuple[Any, ...], str]], extents: Extents) -> bool:
-    """Whether symbolic extents have the very form that other nodes have them in.
+    """Return whether symbolic extents have the very form that other nodes have them in.
 
     TVM's passes do not see that other forms are equal: that n // 8 * 8 is n, for multiples of 8.
     """
@@ -216,7 +216,7 @@ def _check(
 
 
 def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
-    """The results of a node whose results all have no elements."""
+    """Return the results of a node whose results all have no elements."""
     parts = tuple(
         builder.emit_te(
             nothing,
@@ -230,7 +230,7 @@ def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
 
 
 def _has_empty(node: Node) -> bool:
-    """Whether an extent is 0, which some Relax operators take for something else."""
+    """Return whether an extent is 0, which some Relax operators take for something else."""
     specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
     return any(0 in spec.shape for spec in specs)
 
@@ -248,7 +248,7 @@ def _has_narrow_result(node: Node) -> bool:
 
 
 def _widened(builder: relax.BlockBuilder, operand: Any, dtypes: Collection[str]) -> Any:
-    """A Relax value, cast to its compute dtype if it is of one of `dtypes`."""
+    """Return a Relax value, cast to its compute dtype if it is of one of `dtypes`."""
     if isinstance(operand, tuple):
         return tuple(_widened(builder, part, dtypes) for part in operand)
     dtype = str(operand.ty.dtype)
@@ -328,14 +328,14 @@ def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
 
 
 def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
-    """The same elements with symbolic extents in the form that other nodes have them in."""
+    """Return the same elements with symbolic extents in the form that other nodes have them in."""
     if _same_form(part.shape, shape):
         return part
     return te.compute(shape, lambda *index: part(*index), name="spelt")
 
 
 def _ends_a_product_twice(node: Node) -> bool:
-    """Whether a matmul whose result the node reads could be fused with it into a function of
+    """Return whether a matmul whose result the node reads could be fused with it into a function of
     several results. Matmul schedules go from the reduction to one single last block. One result as
     large as the operands is enough: the step of an optimizer also returns its count."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]

@@ -64,7 +64,7 @@ def parts_read(graph: Graph, node: Node) -> set[int]:
 
 
 def _written(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node | list[Node]:
-    """The node of an op, or the nodes of all results of one that has bodies."""
+    """Return the node of an op, or the nodes of all results of one that has bodies."""
 
     def run(body: Body, given: Sequence[Node]) -> list[Node]:
         def step(op: OpRules, given: Sequence[Node]) -> Node:

@@ -312,7 +312,7 @@ def save_arrays(path: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path | str) -> list[np.ndarray]:
-    """The arrays of an .npz file in the order they were saved."""
+    """Return the arrays of an .npz file in the order they were saved."""
     with np.load(path, allow_pickle=False) as arrays:
         return [arrays[name] for name in arrays.files]
 

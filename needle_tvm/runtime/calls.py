@@ -66,7 +66,7 @@ class Calls:
         return self._main.unflatten(results)
 
     def into(self, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The same with the results in the arrays of `out`, in the structure that the model
+        """Return the same with the results in the arrays of `out`, in the structure that the model
         returns; returns `out`.
 
         Raises InputError as well for an array that does not fit or cannot be written to, and for
@@ -85,7 +85,7 @@ class Calls:
         return out
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """The same on a flat list of arrays, one per input; a flat list of results."""
+        """Return the same on a flat list of arrays, one per input; a flat list of results."""
         if not isinstance(values, (list, tuple)):
             return self._run(values)
         results = self._caller(self._executor.bound, *values)

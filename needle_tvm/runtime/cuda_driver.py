@@ -51,13 +51,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def library() -> ctypes.CDLL:
-    """The driver's library; OSError if there is none."""
+    """Return the driver's library; OSError if there is none."""
     return ctypes.CDLL(gpu.DRIVER)
 
 
 @functools.cache
 def of(index: int) -> Driver:
-    """The driver for a GPU of this machine; CudaError if it cannot be used."""
+    """Return the driver for a GPU of this machine; CudaError if it cannot be used."""
     return Driver(index)
 
 
@@ -107,7 +107,7 @@ class Driver:
         self._do("cuStreamSynchronize", stream)
 
     def capture(self, submit: Callable[[int], None]) -> Graph:
-        """A graph of the work that `submit(stream)` puts on its stream; none of it runs.
+        """Return a graph of the work that `submit(stream)` puts on its stream; none of it runs.
 
         The stream waits for no other and no other waits for it, and the capture is relaxed: other
         threads' work, also on the default stream, neither fails nor is captured. Raises
@@ -144,7 +144,7 @@ class Driver:
             self._fail("cuGraphLaunch", code)
 
     def event(self) -> ctypes.c_void_p:
-        """A new event. It lives as long as the process."""
+        """Return a new event. It lives as long as the process."""
         event = ctypes.c_void_p()
         self._do("cuEventCreate", ctypes.byref(event), 0)
         return event
@@ -154,7 +154,7 @@ class Driver:
         self._do("cuEventRecord", event, stream)
 
     def elapsed(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
-        """The seconds between two recorded events; waits for the second."""
+        """Return the seconds between two recorded events; waits for the second."""
         milliseconds = ctypes.c_float()
         self._do("cuEventSynchronize", end)
         self._do("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)

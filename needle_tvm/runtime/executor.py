@@ -113,7 +113,7 @@ class Executor:
         return self.to_arrays(self._call(self._inputs.convert(values)))
 
     def results_for(self, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Input]:
-        """The results of a call with these inputs, of which it needs the shapes.
+        """Return the results of a call with these inputs, of which it needs the shapes.
 
         Raises InputError for inputs that do not fit.
         """
@@ -155,7 +155,7 @@ class Executor:
         return [to_numpy(tensor) for tensor in tensors]
 
     def new_machine(self) -> Any:
-        """A virtual machine of the code; one thread at a time may use it."""
+        """Return a virtual machine of the code; one thread at a time may use it."""
         machine = self._executable()
         machine["vm_initialization"](*self.memory.machine_arguments)
         return machine

@@ -110,7 +110,7 @@ def destinations(
 
 
 def _may_overlap_itself(array: np.ndarray[Any, Any]) -> bool:
-    """Whether two elements may share memory: the strides do not nest."""
+    """Return whether two elements may share memory: the strides do not nest."""
     reach = array.itemsize
     pairs = zip(array.strides, array.shape, strict=True)
     for stride, extent in sorted((abs(stride), extent) for stride, extent in pairs if extent > 1):

@@ -47,7 +47,7 @@ class HostMemory:
         self.machine_arguments = (_CPU, 0, _POOLED_ALLOCATOR if pooled else _NAIVE_ALLOCATOR)
 
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tvm_ffi tensor with a copy of the array."""
+        """Return a tvm_ffi tensor with a copy of the array."""
         return bfloat16.to_tensor(self._ffi, aligned_copy(array))
 
     def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
@@ -79,7 +79,7 @@ class HostMemory:
                 collapse(begin, end - begin, _MADV_COLLAPSE)
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        """The tensor's elements, over the same memory."""
+        """Return the tensor's elements, over the same memory."""
         return self._array(tensor)
 
     def synchronize(self) -> None:
@@ -104,21 +104,21 @@ class CudaMemory:
         )
 
     def holds(self, value: Any) -> bool:
-        """Whether an array with `__dlpack__` is on this GPU already."""
+        """Return whether an array with `__dlpack__` is on this GPU already."""
         return hasattr(value, "__dlpack_device__") and tuple(
             map(int, value.__dlpack_device__())
         ) == (_CUDA, self.index)
 
     def imported(self, value: Any) -> Any:
-        """A tvm_ffi tensor over the memory of an array on this GPU (see `holds`)."""
+        """Return a tvm_ffi tensor over the memory of an array on this GPU (see `holds`)."""
         return self._ffi.from_dlpack(value)
 
     def empty(self, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
-        """An uninitialised tvm_ffi tensor on the GPU."""
+        """Return an uninitialised tvm_ffi tensor on the GPU."""
         return self._new(self._ffi.Shape(shape), dtype.name, self._device, None)
 
     def copied(self, array: np.ndarray[Any, Any]) -> Any:
-        """A tvm_ffi tensor on the GPU with the array's elements."""
+        """Return a tvm_ffi tensor on the GPU with the array's elements."""
         tensor = self.empty(array.shape, array.dtype)
         if array.size:
             rows = np.ascontiguousarray(array)
@@ -126,14 +126,14 @@ class CudaMemory:
         return tensor
 
     def shared(self, array: np.ndarray[Any, Any], alignment: int) -> Any:
-        """A tvm_ffi tensor on the GPU with the array's elements."""
+        """Return a tvm_ffi tensor on the GPU with the array's elements."""
         return self.copied(array)
 
     def use_large_pages(self, tensors: Iterable[Any]) -> None:
         """Do nothing: a GPU's driver chooses the pages of its memory."""
 
     def to_numpy(self, tensor: Any) -> np.ndarray[Any, Any]:
-        """A NumPy array with the tensor's elements, once they are computed."""
+        """Return a NumPy array with the tensor's elements, once they are computed."""
         array = np.empty(tuple(tensor.shape), bfloat16.dtype_named(str(tensor.dtype)))
         if array.size:
             if self.stream():  # reading waits only for the default stream
@@ -150,7 +150,7 @@ class CudaMemory:
         return int(self._ffi.get_raw_stream(self._device))
 
     def on_stream(self, stream: int) -> AbstractContextManager[Any]:
-        """A context in which this thread's calls of compiled code go to `stream`."""
+        """Return a context in which this thread's calls of compiled code go to `stream`."""
         return self._ffi.use_raw_stream(self._device, stream)
 
 
@@ -163,7 +163,7 @@ def of(
     device: int = 0,
     pooled: bool = True,
 ) -> Memory:
-    """The memory that code for a manifest's target works on.
+    """Return the memory that code for a manifest's target works on.
 
     `results` are the dtypes of its outputs, `device` is the index of the GPU it runs on. Without
     `pooled`, the host's memory is freed as soon as a call is done with it.

@@ -83,7 +83,7 @@ class Profile:
         return sorted(rows, key=lambda row: (-row.seconds, row.name))
 
     def to_dict(self) -> dict[str, Any]:
-        """The profile as JSON values, in seconds and bytes."""
+        """Return the profile as JSON values, in seconds and bytes."""
         rows = [asdict(row) for row in self.rows()]
         return {"plain_seconds": self.plain_seconds, "runs": len(self.runs), "rows": rows}
 
@@ -108,7 +108,7 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ns"}
 
     def text(self) -> str:
-        """A table, with the machine's own calls summed in one line."""
+        """Return a table, with the machine's own calls summed in one line."""
         kernels = [row for row in self.rows() if not row.builtin]
         rest = [row for row in self.rows() if row.builtin]
         lines = [f"{'kernel':<40} {'calls':>5} {'us':>9} {'share':>6} {'GB/s':>6}  shapes"]

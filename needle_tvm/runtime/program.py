@@ -186,7 +186,7 @@ def load_with_params(
 
 
 def _verified(folder: Path, require_signature: StrPath | None) -> tuple[Artifact, Arrays | None]:
-    """An artifact that can run here, every file of it checked, and its weights."""
+    """Return an artifact that can run here, every file of it checked, and its weights."""
     artifact = Artifact.open(folder, require_signature, unread=(PARAMS,))
     artifact.check_runs_here()  # before its weights are read, which may take long
     return artifact, artifact.read_arrays(PARAMS)

@@ -39,7 +39,7 @@ def random_inputs(
 
 
 def _sizes(artifact: Artifact, given: Mapping[str, int]) -> dict[str, int]:
-    """A size for each dim of the artifact."""
+    """Return a size for each dim of the artifact."""
     dims = {dim.name: dim for dim in artifact.main.dims}
     for name, size in given.items():
         if name not in dims:

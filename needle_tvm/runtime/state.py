@@ -31,7 +31,7 @@ class State(Protocol):
         """Whether code may write to the arrays themselves."""
 
     def values(self) -> Sequence[Any]:
-        """The current arrays."""
+        """Return the current arrays."""
 
     def write(self, values: Sequence[Any]) -> None:
         """Keep new values: arrays, or None for what the code has written itself."""
@@ -51,7 +51,7 @@ class OwnState:
         return "state", id(self)
 
     def values(self) -> list[np.ndarray[Any, Any]]:
-        """The current arrays."""
+        """Return the current arrays."""
         return list(self._arrays.values())
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:

@@ -74,6 +74,6 @@ def in_order(
 
 
 def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays hold the same bits."""
+    """Return whether two arrays hold the same bits."""
     alike = one.shape == other.shape and one.dtype == other.dtype
     return one is other or (alike and one.tobytes() == other.tobytes())

@@ -54,7 +54,7 @@ class TargetInfo:
         return _features(self.target if self.is_cpu else self.target.host)
 
     def has(self, feature: str) -> bool:
-        """Whether code may use a feature of `features.FEATURES`, such as "avx512bf16"."""
+        """Return whether code may use a feature of `features.FEATURES`, such as "avx512bf16"."""
         return feature in self.features
 
     @property
@@ -64,7 +64,7 @@ class TargetInfo:
         return max((each for each in rows if each is not None), default=_WITHOUT_FEATURES)
 
     def lanes(self, dtype: str) -> int:
-        """The elements of a dtype in a vector register."""
+        """Return the elements of a dtype in a vector register."""
         from needle_tvm._tvm.names import tvm_ffi
 
         return self.vectors.bytes // int(tvm_ffi.dtype(dtype).itemsize)
@@ -91,7 +91,7 @@ class TargetInfo:
 
 
 def target_info(target: Target) -> TargetInfo:
-    """The answers about a target of TVM's."""
+    """Return the answers about a target of TVM's."""
     return TargetInfo(target)
 
 

@@ -60,7 +60,7 @@ def context(module: IRModule, target: Target, name: str, seed: int, threads: int
 
 
 def has_cost_model() -> bool:
-    """Whether xgboost, which the cost model needs to rank candidates, is installed."""
+    """Return whether xgboost, which the cost model needs to rank candidates, is installed."""
     return find_spec("xgboost") is not None
 
 

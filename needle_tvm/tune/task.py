@@ -73,7 +73,7 @@ class Task:
         self.saving = max(_LEAST, (self.saving + saved) / 2)
 
     def is_promising(self, seconds: float | None) -> bool:
-        """Whether a candidate that took this long may be faster than the rule."""
+        """Return whether a candidate that took this long may be faster than the rule."""
         if self.rule_seconds is None or seconds is None:
             return seconds is not None
         return seconds <= _NEAR * self.rule_seconds

@@ -106,7 +106,7 @@ def _small(
 
 
 def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    """Whether two programs failed in the same way."""
+    """Return whether two programs failed in the same way."""
     if found["verdict"] != result["verdict"]:
         return False
     return result["verdict"] != FOREIGN or _kinds(found["what"]) == _kinds(result["what"])

@@ -141,7 +141,7 @@ class Wanted:
         return f"{wrong}, for inputs of {[x.shape for x in self._arrays]}" if wrong else None
 
     def were_written(self) -> bool:
-        """Whether the inputs have changed."""
+        """Return whether the inputs have changed."""
         pairs = zip(self._arrays, self.tensors, strict=True)
         return any(_bits(x) != _bits(tensor.numpy()) for x, tensor in pairs)
 
@@ -238,6 +238,6 @@ def _bits(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def flat(result: Any) -> list[np.ndarray[Any, Any]]:
-    """The results of a call as arrays."""
+    """Return the results of a call as arrays."""
     parts = result if isinstance(result, tuple) else (result,)
     return [np.array(part.numpy()) for part in parts]

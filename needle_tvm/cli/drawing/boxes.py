@@ -72,7 +72,7 @@ class Drawn:
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel or an operator, by its name."""
+    """Return the kind of a kernel or an operator, by its name."""
     lowered = re.sub("maximum|minimum", "", name.lower())  # of two arrays: no reduction
     for kind, words in KINDS.items():
         if any(word in lowered for word in words):
@@ -95,7 +95,7 @@ def steps_of(name: str) -> tuple[str, ...]:
 
 
 def bytes_of(extents: Sequence[object], width: int) -> int:
-    """The size in bytes of an array; 0 if an extent is no number."""
+    """Return the size in bytes of an array; 0 if an extent is no number."""
     return width * math.prod(n if isinstance(n, int) else 0 for n in extents)
 
 
@@ -147,6 +147,6 @@ def _chain(members: Sequence[Box], reads: tuple[int, ...]) -> Box:
 
 
 def heaviest(kinds: Iterable[str]) -> str:
-    """The first of KINDS among the given ones."""
+    """Return the first of KINDS among the given ones."""
     order = [*KINDS, OTHER]
     return min(kinds, key=order.index, default=OTHER)

@@ -67,7 +67,7 @@ def facts(proto: Any, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all_nodes(proto: Any) -> list[Any]:
-    """The nodes of the graph and of all subgraphs."""
+    """Return the nodes of the graph and of all subgraphs."""
     found, stack = [], [*proto.graph.node]
     while stack:
         node = stack.pop()
@@ -81,7 +81,7 @@ def _signature(info: Any) -> str:
 
 
 def of_onnx(path: Path, proto: Any, arrays: dict[str, Any]) -> Drawn:
-    """The operators of a read file; those that depend on its arrays alone belong to them."""
+    """Return the operators of a read file; those that depend on its arrays alone belong to them."""
     import onnx
 
     try:

@@ -28,7 +28,7 @@ _VIEWS = ("reshape", "match_cast", "memory.view")
 
 
 def of_artifact(artifact: Artifact) -> Drawn:
-    """The kernels of an artifact as the library has them before neighbours are merged.
+    """Return the kernels of an artifact as the library has them before neighbours are merged.
 
     Raises ArtifactError if the module's text is missing, has changed, or is not to be understood.
     """
@@ -46,7 +46,7 @@ def of_artifact(artifact: Artifact) -> Drawn:
 
 
 def _functions(text: str) -> dict[str, ast.FunctionDef]:
-    """The Relax functions of a module's text by name."""
+    """Return the Relax functions of a module's text by name."""
     (module,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     found = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     relax = [f for f in found if any("R.function" in ast.unparse(d) for d in f.decorator_list)]
@@ -105,7 +105,7 @@ class _Reader:
         self.drawn, self.weights = drawn, weights
 
     def run(self, function: ast.FunctionDef) -> Any:
-        """The sources of what the function returns: of each element of a tuple."""
+        """Return the sources of what the function returns: of each element of a tuple."""
         for node in _statements(function.body):
             if isinstance(node, ast.Return):
                 return self._value(node.value)
@@ -179,7 +179,7 @@ def _joined(value: Any) -> Sources:
 
 
 def _types(nodes: Sequence[Any]) -> list[str]:
-    """The tensors that a type in the text names, such as float32(1, 512)."""
+    """Return the tensors that a type in the text names, such as float32(1, 512)."""
     for node in nodes:
         found = [] if node is None else [_tensor(each) for each in ast.walk(node)]
         if any(found):

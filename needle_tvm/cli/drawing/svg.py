@@ -48,7 +48,7 @@ def svg(drawn: Drawn) -> str:
 
 
 def page(drawn: Drawn) -> str:
-    """An HTML page with the picture; it scrolls, and the browser finds words in it."""
+    """Return an HTML page with the picture; it scrolls, and the browser finds words in it."""
     title = _escaped(drawn.title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -68,7 +68,7 @@ def amount(size: int) -> str:
 
 
 def _head(drawn: Drawn) -> str:
-    """The title, the counts, and the colours of the kinds that occur."""
+    """Return the title, the counts, and the colours of the kinds that occur."""
     kernels = [box for box in drawn.boxes if box.role == "kernel"]
     facts = f"{counted(len(kernels), 'kernel')}, {amount(drawn.weight)} of weights"
     parts = [
@@ -89,7 +89,7 @@ def _head(drawn: Drawn) -> str:
 
 
 def _lines(box: Box) -> list[tuple[str, str]]:
-    """The lines of a box and the class of each: name, text, weight."""
+    """Return the lines of a box and the class of each: name, text, weight."""
     lines = [("name", line) for line in _filled(box.lines, box.role == "kernel")]
     if box.result:
         lines.append(("text", _short(box.result, keep_end=False)))
@@ -187,7 +187,7 @@ def _described(weight: Weight) -> str:
 
 
 def _edge(points: Sequence[tuple[float, float]]) -> str:
-    """A curve from layer to layer, straight where it passes one."""
+    """Return a curve from layer to layer, straight where it passes one."""
     path = [f"M{points[0][0]:.1f},{points[0][1]:.1f}"]
     for i, ((x, y), (u, v)) in enumerate(itertools.pairwise(points)):
         middle = (y + v) / 2

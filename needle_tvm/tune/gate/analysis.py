@@ -65,7 +65,7 @@ def tolerance(function: PrimFunc) -> float:
 
 
 def decides(function: PrimFunc) -> bool:
-    """Whether the results may jump where a rounded number passes a certain value."""
+    """Return whether the results may jump where a rounded number passes a certain value."""
     for kind in NODES.comparisons:
         if any(_is_float(node.a) for node in nodes_in(function, kind)):
             return True
@@ -92,7 +92,7 @@ def multiplied_dtypes(function: PrimFunc) -> set[str]:
 
 
 def multiplies_tf32(function: PrimFunc) -> bool:
-    """Whether a block is annotated to multiply tf32 factors stored as float32.
+    """Return whether a block is annotated to multiply tf32 factors stored as float32.
 
     Such a function only ever receives numbers rounded to tf32: tensor cores drop bits of other
     numbers, which nothing else does.

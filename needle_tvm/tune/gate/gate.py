@@ -204,7 +204,7 @@ class Guarded:
             self.array[...] = np.iinfo(kind).max
 
     def spilled(self) -> bool:
-        """Whether memory outside the result was written."""
+        """Return whether memory outside the result was written."""
         return bool((self._before != _UNWRITTEN).any() or (self._after != _UNWRITTEN).any())
 
     def unwritten(self) -> Array:
@@ -229,7 +229,7 @@ class Guarded:
 
 
 def is_float(dtype: str) -> bool:
-    """Whether this is a floating-point dtype, including bfloat16."""
+    """Return whether this is a floating-point dtype, including bfloat16."""
     kind = np.dtype(dtype)
     return kind.kind == "f" or kind == ml_dtypes.bfloat16
 

@@ -151,7 +151,7 @@ def _usual(result: Array) -> bool:
 
 
 def _conditioned(expected: Expected) -> bool:
-    """Whether the scale is that of the result, not of much larger terms that cancelled."""
+    """Return whether the scale is that of the result, not of much larger terms that cancelled."""
     if expected.values.dtype != np.float64 or expected.scale == 0:
         return True
     return expected.scale <= _CONDITION * largest_magnitude(expected.values)

@@ -90,7 +90,7 @@ def complete(answered: bytearray) -> tuple[str, str, bytes] | None:
 
 
 def lacks_memory(text: str) -> bool:
-    """Whether an error's text says that an allocation failed."""
+    """Return whether an error's text says that an allocation failed."""
     return any(sign in text for sign in _NO_MEMORY)
 
 

@@ -348,7 +348,7 @@ def _reason(error: OSError) -> str:
 
 
 def _check_place(folder: Path, create: bool) -> bool:
-    """Whether the store in `folder` is private, which it is inside the cache.
+    """Return whether the store in `folder` is private, which it is inside the cache.
 
     The contents of the cache decide what is compiled and run. Raises RecordsError if others could
     have written to it. With `create`, the cache's folder is first created and made private.

@@ -120,7 +120,7 @@ def _difference(torch: Any, reference: Evaluation, expected: Any, found: Any) ->
 
 
 def _array(value: Any) -> Any:
-    """A result, of PyTorch's or of compiled code, as a NumPy array."""
+    """Return a result, of PyTorch's or of compiled code, as a NumPy array."""
     is_torchs = type(value).__module__.partition(".")[0] == "torch"
     return array_of(value) if is_torchs else value.numpy()
 
