@@ -137,7 +137,7 @@ def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
 
 
 class Bound:
-    """A graph at fixed sizes of its arguments: its code, and how outputs are made of the results."""
+    """A graph at fixed sizes of its arguments: its code, and how its outputs are made."""
 
     def __init__(self, graph: AotGraph, code: Code | None, numbers: Numbers) -> None:
         self._graph, self._code, self._numbers = graph, code, numbers
