@@ -179,8 +179,8 @@ class Artifact:
             raise TargetError(obstacle)
         if self.missing_features is None and not self.for_gpu:
             warnings.warn(
-                f"{self.path}: {host.UNKNOWN}, and without {', '.join(self.target['features'])} "
-                "it would end with SIGILL",
+                f"{self.path}: {host.UNKNOWN}; without {', '.join(self.target['features'])} the "
+                "code ends the process with SIGILL",
                 stacklevel=4,
             )
 

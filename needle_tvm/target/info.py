@@ -1,6 +1,6 @@
-"""What a target is and has: the questions that passes and schedule rules ask of TVM's Target.
+"""Facts about a target that passes and schedule rules ask of TVM's Target.
 
-Imports TVM when it is asked about features and dtypes.
+Imports TVM when asked about features and dtypes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from needle_tvm.target.features import FEATURES, Vectors
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-_WITHOUT_FEATURES = Vectors(16, 16)  # SSE's
+_WITHOUT_FEATURES = Vectors(16, 16)  # those of SSE
 _IN_HALVES = {"znver4"}  # LLVM's names of processors that compute AVX-512 in two halves
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """The answers for one target: `cores` and those about vectors for a CPU, `arch` for a GPU."""
+    """The facts about one target: `cores` and facts about vectors for a CPU, `arch` for a GPU."""
 
     target: Target
 
@@ -91,7 +91,7 @@ class TargetInfo:
 
 
 def target_info(target: Target) -> TargetInfo:
-    """Return the answers about a target of TVM's."""
+    """Return the facts about TVM's `target`."""
     return TargetInfo(target)
 
 
