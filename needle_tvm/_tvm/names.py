@@ -1,4 +1,4 @@
-"""TVM's modules and classes under the names that needle uses, plus targets and versions."""
+"""TVM's modules and classes under the names that needle uses, and queries of targets and LLVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from needle_tvm.errors import InstallError
 from needle_tvm.process.threads import configure_tvm_threads
 
 versions.check_pins()
-# TVM takes half the processors unless told otherwise, and reads the variable once.
+# TVM uses half of the processors by default, and reads the variable only once.
 configure_tvm_threads()
 
 try:
@@ -79,8 +79,8 @@ SCHEDULE_ERROR = s_tir.ScheduleError
 
 
 class Schedule(s_tir.Schedule):
-    """TVM's schedule, whose methods do not compare their arguments with their annotations in Python
-    first. TVM's C++ refuses what it cannot take."""
+    """TVM's schedule without its check in Python of arguments against annotations. TVM's C++ code
+    refuses wrong arguments itself."""
 
 
 for _name, _method in vars(s_tir.Schedule).items():
@@ -91,8 +91,8 @@ INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes, also over a 
 
 @contextmanager
 def tensor_intrinsics(cuda: bool) -> Iterator[None]:
-    """Within this context, create a TuneContext without importing every intrinsic of every target
-    (10 s): with those of CUDA's tensor cores, which take a quarter of that, or with none."""
+    """Keep a TuneContext made in this context from importing all intrinsics of all targets (10 s).
+    With `cuda`, the tensor cores' intrinsics are imported, in a quarter of that time."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield
@@ -108,12 +108,12 @@ def tensor_intrinsics(cuda: bool) -> Iterator[None]:
 
 
 def llvm_version() -> int:
-    """The major version of the LLVM that is linked into TVM."""
+    """Return the major version of the LLVM that is linked into TVM."""
     return int(_codegen.llvm_version_major())
 
 
 def host_cpu() -> str:
-    """LLVM's name of this machine's processor, such as "znver5"."""
+    """Return LLVM's name of this machine's processor, such as "znver5"."""
     return str(_codegen.llvm_get_system_cpu())
 
 
@@ -123,18 +123,18 @@ def cpu_features(target: Target) -> list[str]:
 
 
 def is_known_cpu(name: str, triple: str | None = None) -> bool:
-    """Whether LLVM knows this processor name for an architecture, by default this machine's."""
+    """Return whether LLVM knows a processor name for an architecture (default: this machine's)."""
     triple = str(_codegen.llvm_get_system_triple()) if triple is None else triple
     return bool(_codegen.llvm_is_valid_cpu(name, triple))
 
 
 def make_target(description: dict[str, Any]) -> Target:
-    """A Target from its JSON form. Raises ValueError or TVM's own error if TVM rejects it."""
+    """Return a Target from its JSON form. Raises ValueError or TVM's own error for a bad one."""
     return Target(description)
 
 
 def target_fields(target: Target) -> dict[str, Any]:
-    """All fields of a TVM Target, including its host, as plain JSON values."""
+    """Return all fields of a TVM Target, including its host, as plain JSON values."""
     fields = _plain(target.export())
     assert isinstance(fields, dict)
     return fields
@@ -170,7 +170,7 @@ def load_module(text: str) -> IRModule:
 
 
 def structural_hash(module: IRModule) -> str:
-    """TVM's structural hash, as its JSON databases write it."""
+    """Return TVM's structural hash, as its JSON databases write it."""
     return str(tvm_ffi.structural_hash(module) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -180,10 +180,10 @@ def structural_equal(one: IRModule, other: IRModule) -> bool:
 
 
 def script(module: IRModule) -> str:
-    """TVMScript of a module."""
+    """Return the TVMScript of a module."""
     return str(module.script())
 
 
 def pool_threads() -> int:
-    """Return the number of threads of this process's pool, which this call starts if need be."""
+    """Return the number of threads of this process's pool, starting it if necessary."""
     return int(tvm.runtime.num_threads())
