@@ -51,6 +51,6 @@ def sentence(error: Exception) -> str:
 
 
 def named(node: Node) -> str:
-    """A node's op, and the module that made it."""
+    """Return a node's op, and the module that made it."""
     assert node.op is not None  # a leaf cannot be at fault
     return f"op {node.op.name}{f' (in {node.scope})' if node.scope else ''}"

@@ -67,7 +67,7 @@ class Compiled:
         return bound(args)
 
     def _prepared(self, key: tuple[int, ...], args: list[Any]) -> Bound:
-        """The graph for these sizes, compiled and checked on the arguments of a first call."""
+        """Return the graph for these sizes, compiled and checked on a first call's arguments."""
         with self._lock:  # a thread that waited here finds the code that another thread compiled
             found = self._bound.get(key)
             if found is not None:

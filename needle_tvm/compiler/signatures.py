@@ -133,7 +133,7 @@ class Signature:
         return [*zip([*self._positional, *rest], args, strict=False), *kwargs.items()]
 
     def trees(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], list[str]]:
-        """The structure of each argument (`needle.common.tree`), and the names of the inputs."""
+        """Return the structure (`needle.common.tree`) of each argument, and the inputs' names."""
         trees, names = [], []
         for number, (name, value) in enumerate(self.named(args, kwargs)):
             if name in self._static or (number == 0 and self.owner):

@@ -35,7 +35,7 @@ def compile_torch(
     trusted: bool = False,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile a `torch.nn.Module` for inputs like these; `choices` are the keywords of `compile`.
+    """Compile a `torch.nn.Module` for inputs like these; `choices` are those of `compile`.
 
     This is `compile` of the Module that `needle.torch.load` makes of the model. `model` may also be
     an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
@@ -106,7 +106,7 @@ def compile_torch(
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Context in which needle's errors for a model become needle_tvm's."""
+    """Within this context, turn needle's errors for a model into needle_tvm's."""
     try:
         yield
     except DimError as error:

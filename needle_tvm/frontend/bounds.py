@@ -94,7 +94,7 @@ class Evaluation:
         self._runs: list[list[Array]] = []
 
     def expected(self, runs: int = _RUNS) -> list[Expected]:
-        """The graph's expected outputs from `runs` disturbed runs, including earlier ones."""
+        """Return the expected outputs from `runs` disturbed runs, including earlier runs."""
         while len(self._runs) < runs:
             self._runs.append(self._run(disturbed=True))
         specs = [spec for node in self._graph.outputs for spec in node.specs]

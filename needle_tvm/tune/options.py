@@ -31,7 +31,7 @@ class Options:
 
     @property
     def searches(self) -> bool:
-        """Whether there is a budget at all."""
+        """Whether there is a budget."""
         return bool(self.trials) or self.minutes is not None
 
     @property

@@ -1,4 +1,4 @@
-"""One tuning session: find tasks, search within a budget, and use what is correct and faster.
+"""One tuning session: find tasks, search within a budget, and use correct, faster candidates.
 
 `compiler.compiler` calls `tune`. The search itself runs in a child process (`search.search`), which
 is restarted if it dies. The budget belongs to the tuned model: tasks, target, versions and seed

@@ -1,6 +1,6 @@
 """The search space of a task, its TuneContext, and the cost model that ranks candidates.
 
-The space joins our own rules' variants with what TVM generates; `search` builds all three.
+The space joins our own rules' variants with TVM's generated space. `search` builds all three.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Status:
 
     @property
     def spent(self) -> float | None:
-        """The fraction of the budget spent, 0 to 1, of the budget that is nearer its end."""
+        """The spent fraction, 0 to 1, of the budget that is nearer its end."""
         parts = []
         if self.budget_trials is not None:
             parts.append(self.trials / self.budget_trials if self.budget_trials > 0 else 1.0)

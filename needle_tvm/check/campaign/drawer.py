@@ -265,7 +265,7 @@ class Drawer:
         return self.dims.numbers if self.dims else {}
 
     def _is_small(self, shape: Sequence[int]) -> bool:
-        """Whether a value of this shape is small enough at all sizes."""
+        """Return whether a value of this shape is small enough at all sizes."""
         return math.prod(map(most, shape)) <= 4 * self._most
 
     def one(self, text: str, *operands: Made) -> Made:

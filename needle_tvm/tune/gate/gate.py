@@ -222,7 +222,7 @@ class Guarded:
         return np.asarray((each == _UNWRITTEN).all(axis=-1))
 
     def surely_unwritten(self) -> Array:
-        """Like `unwritten`, but for floating point only: arithmetic gives no such NaN."""
+        """Return `unwritten` for floating point, else no element: arithmetic gives no such NaN."""
         if not is_float(self.array.dtype.name) or not np.isnan(self.array).any():
             return np.zeros((), bool)
         return self.unwritten()
