@@ -20,7 +20,7 @@ from needle_tvm.target.kind import is_gpu
 from needle_tvm.target.precision import FLOAT32, PRECISIONS
 
 FORMAT = 2
-LARGEST_MANIFEST = 64 << 20  # bytes; a parameter takes about 200
+LARGEST_MANIFEST = 64 << 20  # bytes; a parameter takes some 200
 
 
 _SEALED = ("format", "files", "digest")  # entries that `write_manifest` adds

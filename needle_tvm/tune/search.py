@@ -88,7 +88,7 @@ class Search:
             [structural_hash(tvm.ir.load_json(task["plain"])), task["calls"]]
             for task in self.setup["tasks"].values()
         )
-        place = self.setup["cluster"]  # other machines have other times
+        place = self.setup["cluster"]  # times of other machines are not this machine's
         parts = [tasks, self.database.key.text, self.setup["seed"], place]
         return hashlib.sha256(facts.canonical(parts).encode()).hexdigest()
 
