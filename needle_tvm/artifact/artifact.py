@@ -76,7 +76,7 @@ class Artifact:
 
     @classmethod
     def from_manifest(cls, path: StrPath, require_signature: StrPath | None = None) -> Artifact:
-        """Return the artifact at `path` after checking only its manifest, as `read_manifest`."""
+        """Return the artifact at `path`; `read_manifest` checks its manifest and nothing else."""
         folder = as_path(path, "path", ArtifactError)
         manifest = read_manifest(folder, require_signature)
         return cls(folder, manifest, parse(manifest["functions"]["main"]))

@@ -326,8 +326,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
 
 
 def agreed(wanted: Expected, other: Array) -> Expected:
-    """Return `wanted` without the elements at which only one of it and another right answer is
-    finite, or at which neither is finite and they differ."""
+    """Return `wanted` without the elements at which it and another right answer disagree in being
+    finite, or hold different NaNs or infinities."""
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted

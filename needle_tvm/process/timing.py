@@ -139,7 +139,7 @@ def ratio(ours: Result, peer: Result) -> Spread:
 
 
 def difference(one: Result, other: Result) -> Spread:
-    """Return the spread of the per-round difference of one's seconds per call and the other's.
+    """Return the spread of the per-round difference in seconds per call: `one` minus `other`.
 
     Raises ValueError if the two were not timed over the same rounds.
     """

@@ -47,7 +47,7 @@ _of_keys: WeakValueDictionary[Hashable, threading.RLock] = WeakValueDictionary()
 
 
 def in_turn(function: Callable[P, R]) -> Callable[P, R]:
-    """Let one thread at a time call `function` and all others in `compiling`."""
+    """Return `function`, wrapped so that only one thread at a time runs it or uses `compiling`."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:

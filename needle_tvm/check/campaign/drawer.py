@@ -93,7 +93,7 @@ class Drawer:
         sinks.sort(key=lambda value: -len(self._needed([value])))
         returned = sinks[: rng.randint(1, 6)] or self.values[-1:]
         if rng.random() < 0.3:
-            returned += rng.sample(self.values, 1)  # a shared value, an input, a parameter, a twin
+            returned += rng.sample(self.values, 1)  # possibly shared, a leaf, or returned twice
         rng.shuffle(returned)
         needed = self._needed(returned)
         steps = [step for step in self.steps if any(id(value) in needed for value in step[2])]
@@ -178,7 +178,7 @@ class Drawer:
                 isinstance(n, Extent) and least(n) < 1 for n in shape
             ):
                 raise Unfit
-        high = least(high)  # type: ignore[arg-type]  # positions along an axis may be open
+        high = least(high)  # type: ignore[arg-type]  # for positions along an open axis
         dtype = dtype or self.dtype()
         if not is_floating(dtype) and round(low) == round(high):  # a weight's range
             low, high = -2.0, 3.0

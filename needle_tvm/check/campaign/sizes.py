@@ -137,7 +137,7 @@ class Dims:
         return extent(self.numbers[name], self.symbols[name])
 
     def extent(self) -> int | None:
-        """Draw a new dim, an existing dim or an expression of one; None in the other cases."""
+        """Draw a new dim, an existing one or an expression of one, or None, at random."""
         rng = self._rng
         if rng.random() >= self._chance:
             return None
