@@ -55,9 +55,9 @@ def compile(
       may stand for a dim: `2 * n` or `n + 1` always, others such as `2 * n + 1` only if another
       axis is n. The code is checked at `inputs`, at the least and largest sizes, and at some sizes
       between.
-    - `target` is "cpu" (this machine's), "cuda", "cuda:1" (its second GPU), "cuda:sm_90" (any GPU
-      of that architecture), or a dict that describes a processor in LLVM's words, such as {"kind":
-      "llvm", "mcpu": "znver4", "num-cores": 8}.
+    - `target` is "cpu" (this machine's CPU), "cuda" (its first GPU), "cuda:1" (its second GPU),
+      "cuda:sm_90" (any GPU of that architecture), or a dict that describes a processor in LLVM's
+      words, such as {"kind": "llvm", "mcpu": "znver4", "num-cores": 8}.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in
@@ -68,7 +68,6 @@ def compile(
       kernel, the search keeps the fastest candidate whose results are right. `seed` decides which
       candidates are drawn. Trials are kept in the record store: an interrupted search resumes, and
       another model's results for the same kernels are reused. Not allowed together with `dims`.
-      results for the same kernels are used at once. Not together with `dims`.
     - `cluster` ("tcp://HOST:PORT") is a Dask scheduler whose workers measure candidates.
     - `threads` is the number of threads the code uses, by default the cores this process may use.
       A `target` with "num-cores" sets it too; a different `threads` is refused.
