@@ -5,9 +5,9 @@ imports neither needle nor TVM's compiler.
 
 For those who change this package:
 
-The folders are stages; docs/architecture.md lists them, and which of them a folder may import.
-Errors and commands may quote files and other machines, so `text.printable` escapes the characters
-on which a terminal would act, in the text of every error (`errors`) and in all output of commands.
+The folders are stages; docs/architecture.md lists them, and the folders that each may import.
+Errors and commands may quote files and other machines. So `text.printable` escapes the characters
+that a terminal would act on, in the text of every error (`errors`) and in all output of commands.
 """
 
 from __future__ import annotations

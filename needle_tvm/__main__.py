@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from needle_tvm._tvm.versions import UNKNOWN, installed
 from needle_tvm.process.command_line import Parser, guarded
 
-# Each module has add_parser(subparsers). The commands that it adds set the default `command`: a
-# function that takes the parsed options and returns the exit code.
+# Each module has add_parser(subparsers). Its commands set the default `command`: a function that
+# takes the parsed options and returns the exit code.
 MODULES = (
     "needle_tvm.cli.artifact_command",
     "needle_tvm.cli.profile_command",

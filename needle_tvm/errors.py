@@ -8,7 +8,8 @@ from needle_tvm.text import one_line
 class NeedleTVMError(Exception):
     """Base class of every error that needle_tvm raises on purpose.
 
-    The text is escaped where it is not printable: it may quote a file, and ends up on terminals.
+    `str()` escapes characters that are not printable: the text may quote a file and is printed on
+    terminals.
     """
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class TargetError(UsageError):
 
 
 class TranslationError(UsageError):
-    """The model, or what a call asks of it, is none that can be compiled; the text says why."""
+    """The model or an option of the call cannot be compiled; the text says why."""
 
 
 class StageError(UsageError):
@@ -99,7 +100,7 @@ class KeyFileError(NeedleTVMError):
 
 
 class EvaluationError(NeedleTVMError):
-    """The work was done and did not succeed."""
+    """The work was done, but its result is not acceptable."""
 
 
 class RecordsError(NeedleTVMError):
@@ -111,4 +112,4 @@ class TuningError(NeedleTVMError):
 
 
 class ClusterError(TuningError):
-    """A Dask cluster cannot be reached, has no worker that measures, or an unfit one."""
+    """A Dask cluster cannot be reached, has no measuring worker, or has an unsuitable one."""

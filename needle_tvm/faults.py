@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _MESSAGE = "Error message: "  # ends TVM's page about a schedule
 
-# TVM's prefix to the sentence that its author wrote: "Check failed: (a) is false: ", or
+# TVM's prefix to a sentence of its authors: "Check failed: (a) is false: ", or
 # "Check failed: a <= b (3 vs. 2) : ".
 _CONDITION = re.compile(r"^Check failed: .*?(?:\) is false|\(\S+ vs\. \S+\)) ?: *")
 
@@ -23,8 +23,8 @@ _CONDITION = re.compile(r"^Check failed: .*?(?:\) is false|\(\S+ vs\. \S+\)) ?: 
 def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
     """Turn any exception raised inside, except errors raised on purpose, into a CompilationError.
 
-    The error says in one sentence that `what` failed, and that `disable=[switch]` leaves it out if
-    there is a `switch`. Its cause is TVM's own page.
+    The error says in one sentence that `what` failed and, if there is a `switch`, that
+    `disable=[switch]` leaves it out. The error's cause is TVM's own report.
     """
     try:
         yield
@@ -35,13 +35,13 @@ def blamed_on(what: str, switch: str | None = None) -> Iterator[None]:
     except Exception as error:
         advice = f"; disable=[{switch!r}] compiles without it" if switch else ""
         raise CompilationError(
-            f"{what} failed, which is a fault of the compiler's and not of the model's "
+            f"{what} failed, which is a fault of the compiler and not of the model "
             f"({sentence(error)}){advice}"
         ) from error
 
 
 def sentence(error: Exception) -> str:
-    """An error's message as one line, without the program and the condition that TVM prints."""
+    """Return an error's message as one line, without TVM's program and condition."""
     text = str(error).strip()
     _, found, rest = text.rpartition(_MESSAGE)
     first = (rest if found else text).partition("\n")[0]
@@ -51,6 +51,6 @@ def sentence(error: Exception) -> str:
 
 
 def named(node: Node) -> str:
-    """A node's op, and the module that made it."""
+    """Return a node's op, and the module that made it."""
     assert node.op is not None  # a leaf cannot be at fault
     return f"op {node.op.name}{f' (in {node.scope})' if node.scope else ''}"

@@ -1,4 +1,4 @@
-"""Names that users choose from: the stages, and the implementations of a GPU's matmuls."""
+"""The names of the stages and of the implementations of a GPU's matmuls."""
 
 from __future__ import annotations
 

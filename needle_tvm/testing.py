@@ -35,14 +35,14 @@ def check_op(
     devices: Sequence[Device] | None = None,
     dtypes: Sequence[str] = DTYPES,
 ) -> None:
-    """Check every rule of an op against its samples, eagerly and compiled at each of the stages.
+    """Check every rule of an op against its samples, eagerly and compiled at each stage.
 
     The eager checks are those of `needle.testing.check_op`. The compiled op must agree with
     its NumPy twin in all of `dtypes`; all cases of all stages are compiled as one module.
 
-    Raises OpCheckError if a check fails, and whatever compiling raises. Raises UsageError for an
-    argument that is not an op, a list of devices or one of dtypes, and StageError if `stages` is
-    not a list of stages.
+    Raises OpCheckError if a check fails, UsageError for an argument that is not an op, a list of
+    devices or a list of dtypes, StageError if `stages` is not a list of stages, and any error of
+    the compilation.
     """
     try:
         testing.checked_arguments(op_class, devices, dtypes)
@@ -117,7 +117,7 @@ def _run(graph: Any, main: Any, inputs: list[Any]) -> Any:
 
 
 def _renamed(module: IRModule, suffix: str) -> IRModule:
-    """The module with a suffix behind the name of each function."""
+    """Return the module with a suffix appended to each function's name."""
     renamed = {}
     for variable in module.get_global_vars():
         renamed[variable.name_hint] = tvm.ir.GlobalVar(f"{variable.name_hint}{suffix}")

@@ -1,4 +1,4 @@
-"""Numbers as text, and others' words made fit to print. Standard library only."""
+"""Numbers as text, and text from elsewhere made safe to print. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
 def digits(value: float) -> str:
-    """Three significant digits without an exponent; two for a value below 0.1."""
+    """Return three significant digits without an exponent; two for a value below 0.1."""
     if value < 0.1:
         return f"{value:.2g}"
     return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def quartiles(median: float, lower: float, upper: float) -> str:
-    """A median and, in brackets, its quartiles."""
+    """Return a median and, in brackets, its quartiles."""
     return f"{digits(median)} ({digits(lower)}-{digits(upper)})"
 
 
 def compared(median: float, lower: float, upper: float) -> str:
-    """The speed that a ratio of times, theirs over ours, gives us: "1.4 times faster".
+    """Return a ratio of times (the other's over ours) as our speed: "1.4 times faster".
 
-    It is "as fast" where the quartiles straddle 1. Otherwise it has at most three significant
-    digits, and separators between thousands: "1,240 times slower".
+    The text is "as fast" if the quartiles straddle 1. Otherwise the factor has at most three
+    significant digits, with separators between thousands: "1,240 times slower".
     """
     factor = float(f"{median if median > 1 else 1 / median:.3g}")
     if lower <= 1 <= upper or factor == 1:
@@ -34,27 +34,27 @@ def _unit(seconds: float) -> tuple[float, str]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds with three significant digits and a unit that suits them."""
+    """Return seconds with three significant digits and a suitable unit."""
     scale, unit = _unit(seconds)
     return f"{digits(seconds / scale)} {unit}"
 
 
 def interval(lower: float, upper: float) -> str:
-    """Two durations in one unit."""
+    """Return two durations in one unit."""
     scale, unit = _unit(upper)
     return f"{digits(lower / scale)}-{digits(upper / scale)} {unit}"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun; the plural adds an s: "1 thread", "1,024 threads"."""
+    """Return a number with its noun; the plural adds an s: "1 thread", "1,024 threads"."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def printable(text: str) -> str:
-    """`text` with an escape such as \\x1b for every character that is not printable.
+    """Return `text` with an escape such as \\x1b for every character that is not printable.
 
-    Text from files and other machines may hold control sequences, changes of direction, line
-    breaks and bytes that are not text, on which a terminal would act.
+    Text from files and other machines may hold characters that a terminal would act on: control
+    sequences, changes of direction, line breaks and bytes that are not text.
     """
     if text.isprintable():
         return text
@@ -63,12 +63,12 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` on one line, printable."""
+    """Return `text` on one line, printable."""
     return printable(" ".join(text.split()))
 
 
 def error_line(error: BaseException) -> str:
-    """An error's text on one line, printable."""
+    """Return an error's text on one line, printable."""
     text = error.args[0] if isinstance(error, KeyError) and error.args else error
     if isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror

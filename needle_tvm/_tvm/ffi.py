@@ -1,4 +1,4 @@
-"""Loads tvm_ffi and TVM's runtime library without the compiler and without PyTorch."""
+"""Load tvm_ffi and TVM's runtime library without the compiler and without PyTorch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from needle_tvm._tvm.mapping import with_copy
 from needle_tvm.errors import InstallError
 from needle_tvm.process.forks import loading
 
-# Registered by TVM's runtime library, which may be loaded already because the compiler is.
+# Registered by TVM's runtime library, which the compiler may have loaded already.
 _VM_LOADER = "ffi.Module.load_from_bytes.relax.VMExecutable"
 
 _LIBRARY_LOADER = "ffi.Module.load_from_file.so"
@@ -28,7 +28,7 @@ _load_lock = threading.Lock()  # under `loading`, during which the process does 
 
 
 def load_ffi() -> Any:
-    """The tvm_ffi module, with TVM's runtime library in the process."""
+    """Return the tvm_ffi module, with TVM's runtime library in the process."""
     with loading, _load_lock:
         with torch_left_out():
             try:
@@ -49,11 +49,11 @@ def load_ffi() -> Any:
 
 @functools.cache
 def read_symbols() -> threading.Thread:
-    """A thread in which tvm_ffi reads the symbols of all loaded libraries.
+    """Return a thread in which tvm_ffi reads the symbols of all loaded libraries.
 
-    It does so for the traceback of the first error that a C++ function raises, and importing TVM's
-    compiler raises several. With PyTorch loaded that takes 0.6 s, in which the GIL is free: time
-    for PyTorch to record a model. Python waits for the thread when it ends.
+    tvm_ffi reads them for the traceback of the first error that a C++ function raises, and
+    importing TVM's compiler raises several. With PyTorch loaded this takes 0.6 s, but the GIL is
+    free, so PyTorch can record a model meanwhile. Python waits for the thread when it ends.
     """
 
     def fail() -> None:
@@ -67,7 +67,7 @@ def read_symbols() -> threading.Thread:
 
 
 def register_interrupts(tvm_ffi: Any) -> None:
-    """Let an interrupt in Python code that TVM calls end TVM's call as itself.
+    """Let an interrupt in Python code that TVM calls end TVM's call with its own exception.
 
     tvm_ffi raises a RuntimeError for every kind of error that it does not know.
     """
@@ -80,7 +80,8 @@ def load_library(code: bytes, *, stays: bool = False) -> Any:
 
     The bytes are copied, since a file that is overwritten changes under the process that runs it.
     The module and each of its functions keep the library in the process; when the last of them is
-    gone it is unloaded, unless it `stays`. Raises ArtifactError if code cannot be loaded here.
+    gone, the library is unloaded, unless it `stays`. Raises ArtifactError if this machine does not
+    allow loading code.
     """
     ffi = load_ffi()
     open_library = ffi.get_global_func(_LIBRARY_LOADER)
@@ -99,7 +100,7 @@ def load_library(code: bytes, *, stays: bool = False) -> Any:
 
 @functools.cache
 def native() -> Any:
-    """The runtime's native module; None where it is not built. TVM's libraries are loaded first."""
+    """Return the runtime's native module, after loading TVM's libraries; None if not built."""
     load_ffi()
     try:
         return importlib.import_module("needle_tvm.runtime._native")
@@ -108,21 +109,21 @@ def native() -> Any:
 
 
 def load_cuda_runtime() -> Any:
-    """Like `load_ffi`, plus TVM's functions for CUDA. Raises InstallError if they do not load."""
+    """Load TVM's CUDA functions, too; return `load_ffi()`. Raises InstallError if that fails."""
     ffi = load_ffi()
     with loading, _load_lock:
         if ffi.get_global_func(_CUDA_API, allow_missing=True) is None:
             folder = versions.tvm_library_folder()
             if folder is None:
                 raise InstallError(f"TVM's runtime library was not found: {versions.INSTALL_HINT}")
-            cudart = folder / "libcudart.so.13"  # a bundle for a GPU host brings it along
+            cudart = folder / "libcudart.so.13"  # present in a bundle for a GPU host
             try:
                 if cudart.is_file():
                     ctypes.CDLL(str(cudart), ctypes.RTLD_GLOBAL)
                 ctypes.CDLL(str(folder / "libtvm_runtime_cuda.so"), ctypes.RTLD_GLOBAL)
             except OSError as error:  # it is linked to the toolkit's libcudart and the driver
                 raise InstallError(
-                    f"TVM's runtime for CUDA cannot be loaded ({error}): it takes the NVIDIA "
+                    f"TVM's runtime for CUDA cannot be loaded ({error}): it needs the NVIDIA "
                     "driver and CUDA 13's libcudart, as in pip install nvidia-cuda-runtime"
                 ) from None
     return ffi
@@ -132,8 +133,8 @@ def load_cuda_runtime() -> Any:
 def torch_left_out() -> Iterator[None]:
     """Keep an import of tvm_ffi or TVM from importing PyTorch, which takes over a second.
 
-    Both import it if it is installed, for conversions that needle does not use: arrays are passed
-    by DLPack. If the process has imported PyTorch already, nothing changes.
+    Both import PyTorch if it is installed, for conversions that needle does not use: arrays are
+    passed by DLPack. If the process has imported PyTorch already, nothing changes.
     """
     finder = _WithoutTorch(threading.get_ident())
     sys.meta_path.insert(0, finder)
@@ -144,12 +145,12 @@ def torch_left_out() -> Iterator[None]:
 
 
 class _WithoutTorch(importlib.abc.MetaPathFinder):
-    """Finds no PyTorch for imports of one thread; others may import it meanwhile."""
+    """Hides PyTorch from imports of one thread; other threads may import it meanwhile."""
 
     def __init__(self, thread: int) -> None:
         self._thread = thread
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Raise ImportError for that import; leave all others to the finders that follow."""
+        """Raise ImportError for PyTorch in that thread; leave other imports to other finders."""
         if name == "torch" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("torch is left out", name=name)

@@ -1,8 +1,8 @@
-"""Private copies of a library's bytes, under names that the loader opens them by.
+"""Private copies of a library's bytes, under names from which the loader opens them.
 
 The loader returns a library it has already loaded under a name, whatever is there now, so no name
-is used twice. A copy in memory needs no disk, and nothing is left of it if the process is killed;
-files are for systems that have none, or without /proc.
+is used twice. A copy in memory needs no disk, and leaves nothing behind if the process is killed.
+Files are for systems without files in memory or without /proc.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from needle_tvm.errors import ArtifactError
 
 _Result = TypeVar("_Result")
 
-_FOLDERS = ("/dev/shm", "/var/tmp", "/tmp")  # if the folder for temporary files cannot be used
+_FOLDERS = ("/dev/shm", "/var/tmp", "/tmp")  # tried if the folder for temporary files is unusable
 
 
 def with_copy(code: bytes, load: Callable[[str], _Result]) -> _Result:
-    """`load(name)` of a library with these bytes, which is gone from under the name afterwards.
+    """Return `load(name)` for a file with the bytes `code`, which exists only during the call.
 
-    Raises ArtifactError, one line with all that was tried, if code can be loaded from nowhere.
+    Raises ArtifactError, one line with everything that was tried, if no place allows loading code.
     """
     refused = []
     for copy, where in _places():
@@ -35,7 +35,7 @@ def with_copy(code: bytes, load: Callable[[str], _Result]) -> _Result:
                 return load(name)
         except OSError as error:
             refused.append(f"{where} ({error.strerror or error})")
-        except RuntimeError as error:  # of the loader, which repeats the name
+        except RuntimeError as error:  # raised by the loader, which repeats the name
             reason = str(error).strip().splitlines()[0]
             refused.append(f"{where} ({reason.rpartition(f'{name}: ')[2]})")
     raise ArtifactError(
@@ -48,10 +48,10 @@ _Copy = Callable[[bytes], AbstractContextManager[str]]
 
 
 def _places() -> Iterator[tuple[_Copy, str]]:
-    """Where a copy can be, best first, and how an error calls it."""
+    """Yield the places for a copy, best first, and their names for an error."""
     yield _in_memory, "memory"
     folders = []
-    with suppress(OSError):  # there is none that can be written to
+    with suppress(OSError):  # there is no writable one
         folders.append(tempfile.gettempdir())
     for folder in dict.fromkeys([*folders, *_FOLDERS]):
         yield _in_folder(folder), folder
@@ -65,7 +65,7 @@ def _in_memory(code: bytes) -> Iterator[str]:
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(code)
-        # A descriptor's number is used again, and its name must not be: each of these means /.
+        # Descriptor numbers are reused, but names must not be. Each part of `unique` means /.
         unique = "".join("/./" if bit == "1" else "//" for bit in f"{secrets.randbits(64):064b}")
         name = f"/proc/self{unique}fd/{descriptor}"
         if not os.path.exists(name):

@@ -1,4 +1,4 @@
-"""TVM's modules and classes under the names that needle uses, plus targets and versions."""
+"""TVM's modules and classes under the names that needle uses, and queries of targets and LLVM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from needle_tvm.errors import InstallError
 from needle_tvm.process.threads import configure_tvm_threads
 
 versions.check_pins()
-# TVM takes half the processors unless told otherwise, and reads the variable once.
+# TVM uses half of the processors by default, and reads the variable only once.
 configure_tvm_threads()
 
 try:
@@ -63,7 +63,7 @@ OP_PATTERN = SimpleNamespace(
 
 
 def statements(body: Callable[[Any], None]) -> Any:
-    """The statement that `body` writes with TVM's statement builder, for te.extern."""
+    """Return the statement that `body` writes with TVM's statement builder, for te.extern."""
     with ir_builder.IRBuilder() as builder:
         body(ir_builder.tirx)
         return builder.get()
@@ -79,8 +79,8 @@ SCHEDULE_ERROR = s_tir.ScheduleError
 
 
 class Schedule(s_tir.Schedule):
-    """TVM's schedule, whose methods do not compare their arguments with their annotations in Python
-    first. TVM's C++ refuses what it cannot take."""
+    """TVM's schedule without its check in Python of arguments against annotations. TVM's C++ code
+    refuses wrong arguments itself."""
 
 
 for _name, _method in vars(s_tir.Schedule).items():
@@ -91,8 +91,8 @@ INTERNAL_ERROR = tvm.error.InternalError  # raised by TVM's passes, also over a 
 
 @contextmanager
 def tensor_intrinsics(cuda: bool) -> Iterator[None]:
-    """Within this context, create a TuneContext without importing every intrinsic of every target
-    (10 s): with those of CUDA's tensor cores, which take a quarter of that, or with none."""
+    """Keep a TuneContext made in this context from importing all intrinsics of all targets (10 s).
+    With `cuda`, the tensor cores' intrinsics are imported, in a quarter of that time."""
     name = "tvm.s_tir.tensor_intrin"
     if name in sys.modules:
         yield
@@ -108,33 +108,33 @@ def tensor_intrinsics(cuda: bool) -> Iterator[None]:
 
 
 def llvm_version() -> int:
-    """The major version of the LLVM that is linked into TVM."""
+    """Return the major version of the LLVM that is linked into TVM."""
     return int(_codegen.llvm_version_major())
 
 
 def host_cpu() -> str:
-    """LLVM's name of this machine's processor, such as "znver5"."""
+    """Return LLVM's name of this machine's processor, such as "znver5"."""
     return str(_codegen.llvm_get_system_cpu())
 
 
 def cpu_features(target: Target) -> list[str]:
-    """The CPU features that LLVM may use for this target, by LLVM's names."""
+    """Return the CPU features that LLVM may use for this target, by LLVM's names."""
     return sorted(str(name) for name in _codegen.llvm_get_cpu_features(target))
 
 
 def is_known_cpu(name: str, triple: str | None = None) -> bool:
-    """Whether LLVM knows this processor name for an architecture, by default this machine's."""
+    """Return whether LLVM knows a processor name for an architecture (default: this machine's)."""
     triple = str(_codegen.llvm_get_system_triple()) if triple is None else triple
     return bool(_codegen.llvm_is_valid_cpu(name, triple))
 
 
 def make_target(description: dict[str, Any]) -> Target:
-    """A Target from its JSON form. Raises ValueError or TVM's own error if TVM rejects it."""
+    """Return a Target from its JSON form. Raises ValueError or TVM's own error for a bad one."""
     return Target(description)
 
 
 def target_fields(target: Target) -> dict[str, Any]:
-    """All fields of a TVM Target, including its host, as plain JSON values."""
+    """Return all fields of a TVM Target, including its host, as plain JSON values."""
     fields = _plain(target.export())
     assert isinstance(fields, dict)
     return fields
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
 
 
 def pass_configuration() -> dict[str, Any]:
-    """The current PassContext, as plain JSON values."""
+    """Return the current PassContext, as plain JSON values."""
     context = tvm.transform.PassContext.current()
     return {
         "opt_level": int(context.opt_level),
@@ -162,7 +162,7 @@ def pass_configuration() -> dict[str, Any]:
 
 
 def load_module(text: str) -> IRModule:
-    """The module that `tvm.ir.save_json` wrote as this text."""
+    """Return the module that `tvm.ir.save_json` wrote as this text."""
     # load_json spends most of its time on the formats of older versions.
     if f'"tvm_version":"{tvm.__version__}"' in text[-200:].replace(" ", ""):
         return tvm_ffi.serialization.from_json_graph_str(text)
@@ -170,20 +170,20 @@ def load_module(text: str) -> IRModule:
 
 
 def structural_hash(module: IRModule) -> str:
-    """TVM's structural hash, as its JSON databases write it."""
+    """Return TVM's structural hash, as its JSON databases write it."""
     return str(tvm_ffi.structural_hash(module) & 0xFFFF_FFFF_FFFF_FFFF)
 
 
 def structural_equal(one: IRModule, other: IRModule) -> bool:
-    """Whether two modules are equal except for the names of variables."""
+    """Return whether two modules are equal except for the names of variables."""
     return bool(tvm_ffi.structural_equal(one, other))
 
 
 def script(module: IRModule) -> str:
-    """TVMScript of a module."""
+    """Return the TVMScript of a module."""
     return str(module.script())
 
 
 def pool_threads() -> int:
-    """The number of threads of this process's pool, which this call starts if need be."""
+    """Return the number of threads of this process's pool, starting it if necessary."""
     return int(tvm.runtime.num_threads())

@@ -1,4 +1,4 @@
-"""The TVM version that needle requires, and the installed ones. Imports neither TVM nor needle."""
+"""The TVM version that needle requires, and installed versions. Imports neither TVM nor needle."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ INSTALL_HINT = f"pip install apache-tvm=={TVM} apache-tvm-ffi=={FFI}"
 
 UNKNOWN = "unknown"  # for a package that is installed but has no version
 
-_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # they also have a version file
+_PACKAGES = {"apache-tvm": "tvm", "apache-tvm-ffi": "tvm_ffi"}  # these also have a version file
 _VERSION = re.compile(r"^__version__ = version = '([^']+)'", re.MULTILINE)
 
 
 @functools.cache
 def installed(distribution: str) -> str | None:
-    """The version of an installed distribution; None if it is not installed or has no version.
+    """Return the version of an installed `distribution`; None if there is none.
 
-    TVM and tvm-ffi have one even if they are unpacked without metadata. Imports neither.
+    TVM and tvm-ffi have a version even if they are unpacked without metadata. Imports neither.
     """
     try:
         return metadata.version(distribution)
@@ -43,7 +43,7 @@ def installed(distribution: str) -> str | None:
 
 
 def check_pins() -> None:
-    """Raise InstallError unless the TVM and tvm-ffi installed are the pair this project pins."""
+    """Raise InstallError unless the installed TVM and tvm-ffi are the pair this project pins."""
     for name, wanted in (("apache-tvm", TVM), ("apache-tvm-ffi", FFI)):
         found = installed(name)
         if found is None and name == "apache-tvm" and _folder("tvm") is not None:
@@ -56,7 +56,7 @@ def check_pins() -> None:
 
 
 def _folder(package: str | None) -> Path | None:
-    """The folder of a package, found without importing it."""
+    """Return the folder of a package, found without importing it."""
     spec = PathFinder.find_spec(package) if package else None
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -64,17 +64,17 @@ def _folder(package: str | None) -> Path | None:
 
 
 def tvm_library_folder() -> Path | None:
-    """The folder of TVM's shared libraries, found without importing TVM; None if not installed."""
+    """Return the folder of TVM's shared libraries, found without importing TVM; None if missing."""
     folder = _folder("tvm")
     return folder / "lib" if folder is not None and (folder / "lib").is_dir() else None
 
 
 @functools.cache
 def compiler_identity() -> str:
-    """The identity of the TVM compiler. LLVM is linked into it, so this covers LLVM too.
+    """Return the identity of the TVM compiler. LLVM is linked into it, so this covers LLVM too.
 
     It is the SHA-256 that the wheel records for the library, with the file's size and time, which
-    change when another build takes its place.
+    change if another build takes its place.
     """
     recorded = _recorded_compiler()
     library = _compiler_library()
@@ -86,7 +86,7 @@ def compiler_identity() -> str:
 
 @functools.cache  # the wheel's record has thousands of lines
 def _recorded_compiler() -> str:
-    """The SHA-256 that the wheel records for TVM's compiler library; empty without a wheel."""
+    """Return the SHA-256 that the wheel records for TVM's compiler library; "" without a wheel."""
     if installed("apache-tvm") is not None:
         for file in metadata.files("apache-tvm") or []:
             if file.name == "libtvm_compiler.so" and file.hash is not None:
@@ -102,7 +102,7 @@ def _compiler_library() -> Path | None:
 
 @functools.cache
 def source_digest() -> str:
-    """SHA-256 over the sources of needle and needle_tvm: an edited rule makes another compiler."""
+    """Return a SHA-256 of the sources of needle and needle_tvm: an edit is another compiler."""
     digest = hashlib.sha256()
     here = Path(__file__).parents[1]
     for root in (here.with_name("needle"), here):  # always installed together
@@ -113,7 +113,7 @@ def source_digest() -> str:
 
 
 def pair() -> dict[str, str]:
-    """The installed versions of TVM and tvm-ffi, which an artifact requires when it is loaded."""
+    """Return the installed versions of TVM and tvm-ffi, which a loaded artifact must match."""
     return {
         "tvm": installed("apache-tvm") or TVM,
         "tvm_ffi": installed("apache-tvm-ffi") or UNKNOWN,
@@ -121,7 +121,7 @@ def pair() -> dict[str, str]:
 
 
 def stamp() -> dict[str, str]:
-    """The versions that determine generated code: part of every cache key and every manifest."""
+    """Return the versions that determine generated code, for cache keys and manifests."""
     return {
         "needle": installed("needle-dl") or "source",
         "sources": source_digest(),
@@ -131,8 +131,8 @@ def stamp() -> dict[str, str]:
 
 
 def provenance() -> dict[str, str]:
-    """`stamp` without the parts specific to this installation: two machines with the same packages
-    write the same manifest, although the times of their compiler files differ."""
+    """Return `stamp` without the parts specific to this installation: two machines with the same
+    packages write the same manifest, although the times of their compiler files differ."""
     library = _compiler_library()
     size = library.stat().st_size if library is not None else 0
     return {**stamp(), "compiler": f"{_recorded_compiler()}-{size}"}

@@ -33,20 +33,21 @@ def check_suffix(path: Path) -> None:
 
 
 def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
-    """The arrays of a file by name. Pickled arrays are refused: reading one would run its code.
+    """Return the arrays of the file at `path`, by name.
 
-    `check` gets name, shape and dtype of each array of a .npy or .npz file before it is read, and
-    may raise: 3 MB of a .npz file may hold 3 GB.
+    Pickled arrays are refused: reading one would run its code. `check` gets the name, shape and
+    dtype of each array of a .npy or .npz file before it is read, and may raise: 3 MB of a .npz file
+    may hold 3 GB.
 
     Raises InputError if the file is damaged, OSError if it cannot be read or is not a regular file,
-    UsageError for another suffix, InstallError for .safetensors without the package of that name.
+    UsageError for another suffix, InstallError for .safetensors without the package safetensors.
     """
     check_suffix(path)
     try:
         regular_size(path)
         with path.open("rb"):
             pass
-    except OSError as error:  # one that names the file
+    except OSError as error:  # an error that names the file
         raise error if error.filename else OSError(errno.EINVAL, str(error), str(path)) from None
     try:
         if path.suffix == ".safetensors":
@@ -55,7 +56,7 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
             check(name, shape, dtype)
         try:
             found = np.load(path, allow_pickle=False)
-        except ValueError as error:  # NumPy's advice would be to unpickle it
+        except ValueError as error:  # NumPy's own message would advise unpickling
             raise ValueError("no arrays, or pickled objects, which are not read") from error
         if path.suffix == ".npy":
             if not isinstance(found, np.ndarray):
@@ -65,14 +66,14 @@ def read(path: Path, check: Check = lambda name, shape, dtype: None) -> Arrays:
             raise ValueError("it is a single .npy array")
         with found:
             return {name: found[name] for name in found.files}
-    except InputError:  # of `check`
+    except InputError:  # raised by `check`
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError) as error:
         raise InputError(f"{path}: is no readable {path.suffix} file ({error})") from error
 
 
 def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any]]]:
-    """Name, shape and dtype of the arrays in a .npy or .npz file."""
+    """Yield name, shape and dtype of the arrays in a .npy or .npz file."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             yield (UNNAMED, *_header(file))
@@ -85,7 +86,7 @@ def _headers(path: Path) -> Iterator[tuple[str, tuple[int, ...], np.dtype[Any]]]
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     version = format.read_magic(file)
-    if version != (1, 0):  # a header of up to 4 GB; NumPy has written none of those but by request
+    if version != (1, 0):  # a header of up to 4 GB; NumPy writes such headers only on request
         length = file.read(4)
         if int.from_bytes(length, "little") > _LONGEST_HEADER:
             raise ValueError(f"a header of {int.from_bytes(length, 'little')} bytes")
@@ -117,10 +118,10 @@ def _safetensors() -> Any:
 
 
 def write(path: Path, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-    """Write arrays to a file, whole or not at all; a .npy file holds a single one.
+    """Write `arrays` to the file at `path`, as a whole or not at all; a .npy file holds only one.
 
     Raises UsageError for arrays the format cannot hold, OSError if the file cannot be written,
-    InstallError for .safetensors without the package of that name.
+    InstallError for .safetensors without the package safetensors.
     """
     check_suffix(path)
     if path.suffix == ".safetensors":

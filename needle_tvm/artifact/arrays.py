@@ -12,12 +12,12 @@ from needle_tvm.errors import InputError
 
 
 def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
-    """A NumPy array, anything with `__dlpack__`, or a value NumPy can convert, as a NumPy array.
+    """Return an array, anything with `__dlpack__`, or a value NumPy can convert, as a NumPy array.
 
     The memory is shared if possible; a PyTorch tensor that requires gradients is detached. Raises
     InputError, whose message begins with `what`, for a value that is not an array, for an array
     that cannot be read (sparse, or on another device), and for a masked array: NumPy would drop the
-    mask, and the values it hides would be data again.
+    mask and turn the hidden values into data.
     """
     if type(value) is np.ndarray:
         return value
@@ -33,7 +33,7 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         if getattr(value, "requires_grad", False):
             detached = value.detach()
-            if not detached.requires_grad:  # as it does while needle traces
+            if not detached.requires_grad:  # it still does while needle traces
                 return as_numpy(detached, what)
         raise InputError(
             f"{what} is a {type(value).__name__} that cannot be read: {error}"
@@ -45,9 +45,9 @@ def as_numpy(value: Any, what: str) -> np.ndarray[Any, Any]:
 
 
 def mask_refusal(value: Any) -> str | None:
-    """Why a value is refused if it is a masked array, or has one in nested lists and tuples.
+    """Return why a value is refused if it is a masked array, or holds one in lists and tuples.
 
-    Returns None if there is no mask. It is a copy of `needle.backend_ndarray.masked`, which the
+    Returns None if there is no mask. This is a copy of `needle.backend_ndarray.masked`, which the
     runtime cannot import.
     """
     if isinstance(value, np.ndarray):
@@ -65,5 +65,5 @@ def mask_refusal(value: Any) -> str | None:
 
 
 def describe(shape: Sequence[object], dtype: str) -> str:
-    """A shape and dtype in an error or a table: "float32(4, 16)"."""
+    """Return a shape and dtype as text for errors and tables: "float32(4, 16)"."""
     return f"{dtype}({', '.join(str(extent) for extent in shape)})"

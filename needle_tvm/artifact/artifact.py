@@ -1,10 +1,10 @@
-"""A compiled model on disk, verified and not loaded. Needs neither TVM nor needle.
+"""A compiled model on disk, verified but not loaded. Needs neither TVM nor needle.
 
     from needle_tvm.artifact import Artifact
     artifact = Artifact.open("out/mlp")
     print(artifact.main.inputs, artifact.obstacle)
 
-`runtime.Program` is what runs it.
+`runtime.Program` runs an artifact.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from needle_tvm.target.precision import FLOAT32
 class Artifact:
     """An artifact whose manifest has been verified; its files are checked whenever they are read.
 
-    `main` is what the model takes and gives. None of the code is loaded, and the machine need not
-    be able to run it: `obstacle` tells.
+    `main` is the signature of the model. None of the code is loaded, and the machine may be unable
+    to run it; `obstacle` then gives the reason.
     """
 
     path: Path
@@ -50,14 +50,14 @@ class Artifact:
         *,
         unread: Collection[str] = (),
     ) -> Artifact:
-        """The artifact at `path`, with every file checked.
+        """Return the artifact at `path`, with every file checked.
 
         With `require_signature`, the PEM file of an Ed25519 public key, the artifact must be signed
         with that key. `unread` names files that the caller reads next, which checks their hashes:
-        doing so here as well would double the time that large weights take.
+        checking them here as well would double the time for large weights.
 
         Raises ArtifactError if a file is missing, unexpected or differs from its recorded size or
-        SHA-256, and what `read_manifest` raises.
+        SHA-256, and the errors of `read_manifest`.
         """
         found = cls.from_manifest(path, require_signature)
         recorded = found.manifest["files"]
@@ -76,7 +76,7 @@ class Artifact:
 
     @classmethod
     def from_manifest(cls, path: StrPath, require_signature: StrPath | None = None) -> Artifact:
-        """The artifact at `path`, with only its manifest checked; raises as `read_manifest`."""
+        """Return the artifact at `path`; `read_manifest` checks its manifest and nothing else."""
         folder = as_path(path, "path", ArtifactError)
         manifest = read_manifest(folder, require_signature)
         return cls(folder, manifest, parse(manifest["functions"]["main"]))
@@ -106,20 +106,20 @@ class Artifact:
         return bool(self.manifest.get("checked", False))
 
     def read(self, name: str) -> bytes:
-        """A file's bytes; ArtifactError unless they are what the manifest records."""
+        """Return a file's bytes. Raises ArtifactError unless they are as the manifest records."""
         return files.read_file(self.path, self.manifest, name)
 
     def read_arrays(self, name: str) -> dict[str, np.ndarray[Any, Any]] | None:
-        """A safetensors file's arrays, read-only, or None if there is no such file.
+        """Return a safetensors file's arrays, read-only, or None if there is no such file.
 
-        Raises ArtifactError as `read`, and if the file is malformed.
+        Raises ArtifactError as `read` does, and if the file is malformed.
         """
         return files.read_arrays(self.path, self.manifest, name)
 
     def golden(self) -> golden.Golden | None:
-        """The golden example, or None if the artifact carries none.
+        """Return the golden example, or None if the artifact carries none.
 
-        Raises ArtifactError as `read_arrays`, and if the example does not fit the signature.
+        Raises ArtifactError as `read_arrays` does, and if the example does not fit the signature.
         """
         arrays, facts = self.read_arrays(GOLDEN), self.manifest.get("golden")
         if arrays is None or facts is None:
@@ -131,8 +131,8 @@ class Artifact:
 
     @property
     def missing_features(self) -> list[str] | None:
-        """The processor features the code was compiled for that this machine lacks; None if it
-        cannot be known which it has."""
+        """The processor features that the code was compiled for and this machine lacks; None if
+        this machine's features cannot be determined."""
         required = self.target.get("features", [])
         return host.missing_features(required) if required else []
 
@@ -140,7 +140,7 @@ class Artifact:
     def obstacle(self) -> str | None:
         """Why this machine cannot run the code, in one line, or None if it can.
 
-        TVM's version is another matter: `check_versions`.
+        TVM's version is checked separately, by `check_versions`.
         """
         if self.for_gpu:
             found = gpu.gpus()
@@ -160,7 +160,7 @@ class Artifact:
         )
 
     def check_versions(self) -> None:
-        """Raise ArtifactError if it was built by another TVM than is installed here."""
+        """Raise ArtifactError unless the artifact was built by the installed TVM."""
         for name, mine in versions.pair().items():  # not the stamp, which hashes the sources
             wanted = self.manifest["versions"].get(name)
             if mine == versions.UNKNOWN:
@@ -172,15 +172,15 @@ class Artifact:
                 raise ArtifactError(f"{self.path}: was built with {name} {wanted}, here is {mine}")
 
     def check_runs_here(self) -> None:
-        """Raise ArtifactError as `check_versions`, and TargetError if there is an `obstacle`."""
+        """Raise ArtifactError as `check_versions` does; TargetError if there is an `obstacle`."""
         self.check_versions()
         obstacle = self.obstacle
         if obstacle is not None:
             raise TargetError(obstacle)
         if self.missing_features is None and not self.for_gpu:
             warnings.warn(
-                f"{self.path}: {host.UNKNOWN}, and without {', '.join(self.target['features'])} "
-                "it would end with SIGILL",
+                f"{self.path}: {host.UNKNOWN}; without {', '.join(self.target['features'])} the "
+                "code ends the process with SIGILL",
                 stacklevel=4,
             )
 

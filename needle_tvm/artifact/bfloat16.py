@@ -2,7 +2,7 @@
 
 NumPy gets the type from ml_dtypes and refuses it in DLPack. So the elements cross as integers of
 the same size, and the capsule's type code is then corrected. ml_dtypes is imported only when an
-array of such a type occurs: other models run without it.
+array of such a type occurs; other models run without it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from needle_tvm.errors import InstallError
 
 NAME = "bfloat16"
 _UINT, _BFLOAT = 1, 4  # DLPack's type codes
-# By the capsule's name, where the type's code is: in a tensor behind data (8 bytes), device (8) and
-# ndim (4), and that is behind version, context, deleter and flags (8 each) in the newer structure.
+# The offset of the type's code, by the capsule's name. In a tensor, the code follows data (8
+# bytes), device (8) and ndim (4); in the newer structure, version, context, deleter and flags (8
+# bytes each) come first.
 _CODE_OFFSETS = {b"dltensor": 20, b"dltensor_versioned": 52}
 
 _name = ctypes.pythonapi.PyCapsule_GetName
@@ -27,7 +28,7 @@ _pointer.restype, _pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """The NumPy dtype of this name, which may be one that ml_dtypes adds.
+    """Return the NumPy dtype called `name`, which may be one that ml_dtypes adds.
 
     Raises InstallError if NumPy does not know the name and ml_dtypes is not installed, TypeError if
     neither knows it.
@@ -46,18 +47,18 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 
 def is_bfloat16(dtype: np.dtype[Any]) -> bool:
-    """Whether it is ml_dtypes' bfloat16."""
+    """Return whether `dtype` is ml_dtypes' bfloat16."""
     return dtype.kind == "V" and dtype.name == NAME  # asking for a name is slow
 
 
 class _Relabelled:
-    """A DLPack exporter: gives the capsule of `source` with another type code."""
+    """A DLPack exporter that gives the capsule of `source` another type code."""
 
     def __init__(self, source: Any, code: int) -> None:
         self._source, self._code = source, code
 
     def __dlpack__(self, max_version: Any = None, **_: Any) -> Any:
-        # Either structure is made anew by each call. To NumPy, arrays of the older are read-only.
+        # Each call makes a new structure. NumPy takes arrays of the older one as read-only.
         try:
             capsule = self._source.__dlpack__(max_version=max_version)
         except TypeError:  # a producer older than DLPack 1.0
@@ -72,20 +73,20 @@ class _Relabelled:
 
 
 def to_tensor(ffi: Any, array: np.ndarray[Any, Any]) -> Any:
-    """A tvm_ffi tensor over a NumPy array's memory."""
+    """Return a tvm_ffi tensor over a NumPy array's memory."""
     if not is_bfloat16(array.dtype):
         return ffi.from_dlpack(array)
     return ffi.from_dlpack(_Relabelled(array.view(np.uint16), _BFLOAT))
 
 
 def to_array(value: Any) -> np.ndarray[Any, Any]:
-    """A NumPy array over the memory of anything with `__dlpack__`.
+    """Return a NumPy array over the memory of anything with `__dlpack__`.
 
-    Raises BufferError if it has elements and no memory, InstallError if it holds bfloat16 and
-    ml_dtypes is not installed.
+    Raises BufferError if the value has elements but no memory, InstallError if it holds bfloat16
+    and ml_dtypes is not installed.
     """
     half = str(getattr(value, "dtype", "")).endswith(NAME)
     array = np.from_dlpack(_Relabelled(value, _UINT) if half else value)
-    if array.flags.owndata and array.size:  # NumPy has allocated what nobody has written
+    if array.flags.owndata and array.size:  # NumPy allocated this memory, and nobody wrote to it
         raise BufferError("it has no memory")
     return array.view(dtype_named(NAME)) if half else array

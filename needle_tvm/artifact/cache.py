@@ -1,11 +1,11 @@
 """The cache of compiled models on disk. Imports neither needle nor TVM.
 
-An entry is an artifact without weights, named by the SHA-256 of everything that decides what the
-compiler produces. A changed model, target or version is therefore another entry, and nothing stale
-is ever served.
+An entry is an artifact without weights, named by the SHA-256 of everything that decides the
+compiler's output. So a changed model, target or version makes another entry, and a stale entry is
+never used.
 
-Entries are executed. So everything from the cache's folder down is created for its owner alone, and
-nothing is used that anybody but this user and root can have put there: `checked` enforces that for
+Entries are executed. So everything from the cache's folder down is created for its owner only, and
+nothing is used that anybody but this user and root could have written: `checked` enforces that for
 an entry, and `check` for the record store, before either is read.
 """
 
@@ -44,10 +44,10 @@ _SYSTEMS = ("/tmp", "/var/tmp", "/dev/shm")  # folders shared by all users
 
 
 def root() -> Path:
-    """The cache's folder: `NEEDLE_CACHE_DIR`, else the user's cache folder.
+    """Return the cache's folder: `NEEDLE_CACHE_DIR`, or the user's cache folder.
 
-    Raises UsageError if the variable names no folder or the user has none, and InstallError without
-    the package that knows the user's.
+    Raises UsageError if the variable does not name a folder or the user has no cache folder, and
+    InstallError without the package platformdirs, which finds it.
     """
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
@@ -78,12 +78,13 @@ def key(
     products: dict[str, Any] | None = None,
     precision: str = FLOAT32,
 ) -> dict[str, Any]:
-    """The key of one compiled stage, as JSON values.
+    """Return the key of one compiled stage, as JSON values.
 
-    `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` of a graph with ops that
-    are not needle's, `search` is `tune.options.Options.cache_key()`,
-    `disable` names the passes and rules left out, `products` is `lower.variant.Choice.key`, and
-    `precision` is the precision that operands of matmuls are rounded to.
+    `graph` is `needle.trace.Graph.fingerprint()`, or `lower.build.digest` for a graph with ops that
+    are not needle's. `target` and `stage` are those of the compilation. `search` is
+    `tune.options.Options.cache_key()`, `disable` names the passes and rules left out, `products` is
+    `lower.variant.Choice.key`, and `precision` is the precision that operands of matmuls are
+    rounded to.
     """
     return {
         "graph": graph,
@@ -98,7 +99,7 @@ def key(
 
 
 def entry(key: dict[str, Any]) -> Path:
-    """The folder this key's artifact has, or would have."""
+    """Return the folder of the artifact with this `key`, whether it exists or not."""
     digest = _digest(key)
     return root() / ARTIFACTS / digest[:2] / digest
 
@@ -109,11 +110,11 @@ def _digest(key: Any) -> str:
 
 @contextmanager
 def writing(entry: Path) -> Iterator[Path]:
-    """Like `replacing.writing`, for an entry: everything is created for its owner alone.
+    """Yield a new folder for an `entry`, like `replacing.writing`, readable only by its owner.
 
-    Remnants of killed processes in the cache are removed, and whatever is in the entry's place and
-    is no artifact. Raises ArtifactError, caused by an OSError, if the entry cannot be written, and
-    without one if its folders belong to others.
+    Removes remnants of killed processes in the cache, and anything in the entry's place that is not
+    an artifact. Raises ArtifactError if the entry cannot be written (caused by an OSError) or if
+    its folders belong to others (without a cause).
     """
     try:
         _remove_unless_folder(entry.parent)
@@ -128,10 +129,10 @@ def writing(entry: Path) -> Iterator[Path]:
 
 
 def write(entry: Path, fill: Callable[[Path], None]) -> Path:
-    """Have `fill` fill the folder of an entry; return the folder.
+    """Have `fill` fill the folder of an `entry`; return the folder.
 
-    If the cache cannot be written, or is full, that is another folder, which lasts as long as the
-    process, and a warning says so once. Raises what `fill` raises, and ArtifactError if no folder
+    If the cache cannot be written, or is full, this is another folder, which lasts as long as the
+    process, and a warning says so once. Raises the errors of `fill`, and ArtifactError if no folder
     can be written or the entry's folders belong to others.
     """
     try:
@@ -155,7 +156,7 @@ def write(entry: Path, fill: Callable[[Path], None]) -> Path:
     return place
 
 
-_unwritable: set[Path] = set()  # folders that a warning has named
+_unwritable: set[Path] = set()  # folders that a warning has already named
 
 
 def _remove_unless_folder(path: Path) -> None:
@@ -165,7 +166,7 @@ def _remove_unless_folder(path: Path) -> None:
 
 
 def _remove_unless_whole(entry: Path) -> None:
-    """Remove what is in an entry's place unless it may be an artifact, which is then replaced."""
+    """Remove the file or folder in an entry's place, unless it may be an artifact to replace."""
     _remove_unless_folder(entry)
     try:
         if not stat.S_ISREG((entry / MANIFEST).lstat().st_mode):
@@ -176,10 +177,10 @@ def _remove_unless_whole(entry: Path) -> None:
 
 
 def checked(entry: Path) -> Artifact:
-    """The artifact of an entry that is safe to use, or of the folder that `write` returned.
+    """Return the artifact of an `entry` that is safe to use, or of a folder returned by `write`.
 
-    Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's key is not the one it
-    is named by.
+    Raises ArtifactError as `check` and `Artifact.open` do, and if the entry's name does not belong
+    to its key.
     """
     if holds(entry):
         check(entry)
@@ -192,7 +193,7 @@ def checked(entry: Path) -> Artifact:
 
 
 def holds(path: Path) -> bool:
-    """Whether a path lies in the cache's folder."""
+    """Return whether `path` lies in the cache's folder."""
     try:
         return path.absolute().is_relative_to(root().absolute())
     except (InstallError, UsageError, OSError):  # there is no such folder
@@ -200,12 +201,12 @@ def holds(path: Path) -> bool:
 
 
 def check(place: Path) -> None:
-    """Raise ArtifactError unless only this user and root can have written a folder of the cache.
+    """Raise ArtifactError unless only this user and root can have written the folder `place`.
 
     The check covers the cache's own folder, every folder below it down to `place`, and the files in
-    `place`: a user who may write a folder may give its names to other files. Folders above the
-    cache are the user's choice and are not checked: a user who can put another folder in the
-    cache's place owns that folder, which the check sees.
+    `place`: a user who may write a folder may replace its files. Folders above the cache are the
+    user's choice and are not checked: a user who can put another folder in the cache's place owns
+    that folder, and the check sees this.
     """
     found = _way(place)
     try:
@@ -218,18 +219,18 @@ def check(place: Path) -> None:
 
 
 def make_private(place: Path) -> None:
-    """Create the cache's folders down to `place`, for their owner alone.
+    """Create the cache's folders down to `place`, accessible only to their owner.
 
-    Existing folders of this user are made private. Raises ArtifactError if one cannot be: it
-    belongs to another user, or it is the cache's own folder, is open to others and holds other
-    things as well. Raises OSError if one cannot be created.
+    Existing folders of this user are made private. Raises ArtifactError if this is impossible: a
+    folder belongs to another user, or the cache's own folder is open to others and also holds other
+    things. Raises OSError if a folder cannot be created.
     """
     found = _way(place)
     found[0].parent.mkdir(parents=True, exist_ok=True)
     for path in found:
         try:
             path.mkdir(_PRIVATE)
-            path.chmod(_PRIVATE)  # whatever the umask
+            path.chmod(_PRIVATE)  # independent of the umask
         except FileExistsError:
             is_root = path == found[0]
             status = path.stat() if is_root else path.lstat()
@@ -242,7 +243,7 @@ def make_private(place: Path) -> None:
 
 
 def _way(place: Path) -> list[Path]:
-    """The cache's folder and the folders below it, down to `place`."""
+    """Return the cache's folder and the folders below it, down to `place`."""
     top = root().absolute()
     names = place.absolute().relative_to(top).parts
     return list(itertools.accumulate(names, Path.joinpath, initial=top))

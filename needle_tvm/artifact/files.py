@@ -1,4 +1,4 @@
-"""Reading the files of an artifact: never further than recorded, and with their hashes checked."""
+"""Read the files of an artifact: no further than their recorded sizes, and with hashes checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from needle_tvm.errors import ArtifactError
 
 
 def sha256(path: Path, size: int | None = None) -> str:
-    """Hex SHA-256 of a file's bytes; with `size`, of at most one byte more than that."""
+    """Return the hex SHA-256 of a file's bytes; with `size`, of at most `size` + 1 bytes."""
     digest = hashlib.sha256()
     left = math.inf if size is None else size + 1
     with path.open("rb") as file:
@@ -28,7 +28,7 @@ def sha256(path: Path, size: int | None = None) -> str:
 
 
 def check_file(folder: Path, manifest: Mapping[str, Any], name: str, *, digest: bool) -> None:
-    """Raise ArtifactError unless a file has its recorded size and, with `digest`, SHA-256."""
+    """Raise ArtifactError unless a file has its recorded size and, with `digest`, its SHA-256."""
     file, recorded = folder / name, manifest["files"][name]
     try:
         _check_size(file, recorded["size"])
@@ -39,10 +39,10 @@ def check_file(folder: Path, manifest: Mapping[str, Any], name: str, *, digest: 
 
 
 def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
-    """The bytes of a file whose hash the manifest records.
+    """Return the bytes of a file whose hash the manifest records.
 
-    They are checked although `check_file` may have done so: the file may have changed since. Raises
-    ArtifactError if they are not what was recorded, or cannot be read.
+    They are checked even if `check_file` has checked the file: it may have changed since. Raises
+    ArtifactError if they differ from the record or cannot be read.
     """
     file, recorded = folder / name, manifest["files"][name]
     try:
@@ -57,8 +57,8 @@ def read_file(folder: Path, manifest: Mapping[str, Any], name: str) -> bytes:
 def read_arrays(
     folder: Path, manifest: Mapping[str, Any], name: str
 ) -> dict[str, np.ndarray[Any, Any]] | None:
-    """The arrays of the safetensors file `name` of an artifact in `folder` with this manifest, or
-    None if it has no such file.
+    """Return the arrays of the safetensors file `name` of an artifact in `folder` with this
+    `manifest`, or None if it has no such file.
 
     Raises ArtifactError if the file has changed since it was verified, or is malformed.
     """
@@ -72,15 +72,15 @@ def read_arrays(
 
 
 def read_at_most(file: Path, size: int) -> bytes:
-    """A file's first `size` bytes, and one more if it is longer."""
-    # Should it be a pipe by now, opening it must not wait.
+    """Return a file's first `size` bytes, and one more if the file is longer."""
+    # If the file has become a pipe, opening it must not wait.
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK)
     with open(descriptor, "rb") as opened:
         return opened.read(size + 1) or b""
 
 
 def regular_size(file: Path) -> int:
-    """A file's size in bytes; OSError if it is not a regular file: reading a pipe never ends."""
+    """Return a regular file's size in bytes. Raises OSError for others: a pipe never ends."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode):
         raise OSError("not a regular file")

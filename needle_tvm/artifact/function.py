@@ -13,17 +13,17 @@ from needle_tvm.artifact.sizes import Dim, Shape, Sizes, parse_dims, parse_exten
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """An array by name: shape and dtype, and for an index the `range` of its valid values."""
+    """A named array: its shape and dtype, and for an index the `range` of its valid values."""
 
     name: str
     shape: Shape  # of ints, and of extents that depend on the dims
-    dtype: str  # not NumPy's: bfloat16 would take a package that only running it takes
-    range: Shape | None = None  # of two
+    dtype: str  # as text: NumPy's bfloat16 would need a package that only running needs
+    range: Shape | None = None  # (least, largest)
 
 
 @dataclass(frozen=True)
 class GraphNames:
-    """The functions of a CUDA graph: the one to capture, and the one that makes new results."""
+    """The functions of a CUDA graph: `function` to capture, and `results` to make new results."""
 
     function: str
     results: str
@@ -31,19 +31,20 @@ class GraphNames:
 
 @dataclass(frozen=True)
 class Function:
-    """The function `main`: its arrays in the code's order, and the structure they come in.
+    """The function `main`: its arrays in the code's order, and the structure of its calls.
 
-    `ties` lists the names of parameters that have several. `arguments` and `output_tree` are the
+    `ties` lists the names of parameters with several names. `arguments` and `output_tree` are the
     structure of a call and of its result (`artifact.trees`); with `bare_output` the code returns
-    one array instead of a list. `transform` packs the weights as the code takes them, `by_kernel`
-    is `main` with no kernels merged, and `graph` is there if `main` is to be captured. With
-    `any_address`, inputs need only be aligned to their elements. `dims` are the sizes that a call
-    decides, and `sizes` finds them. `state` names the last of the inputs: the model keeps them from
-    call to call, and their new values are the last outputs; `arguments` and `output_tree` have
-    neither. `fixed` are names in the model's `state_dict` that are no parameters of the code: of
-    arrays that it does not read, and with a digest (`digest_of`) of its constants. `unsaved` are
-    parameters of the code that are not in a `state_dict`. `in_place` are the outputs (each with the
-    number of an input of its type) that `main_in_place` writes to the input's memory.
+    one array instead of a list. `transform` is the function that packs the weights, `by_kernel` is
+    `main` without merged kernels, and `graph` is present if `main` is to be captured. With
+    `any_address`, inputs need only be aligned to their elements. `dims` are the sizes that are left
+    to the call, and `sizes` finds them. `state` names the last of the inputs: the model keeps them
+    from call to call, and their new values are the last outputs; `arguments` and `output_tree` do
+    not include them. `fixed` are names in the model's `state_dict` that are not parameters of the
+    code: constants, with a digest (`digest_of`), and arrays that the code does not read, with None.
+    `unsaved` are parameters of the code that are not in a `state_dict`. `in_place` are the outputs
+    (each with the number of an input of its type) that `main_in_place` writes to the input's
+    memory.
     """
 
     inputs: tuple[ArraySpec, ...]
@@ -58,27 +59,27 @@ class Function:
     graph: GraphNames | None
     any_address: bool
     dims: tuple[Dim, ...]
-    sizes: Sizes = field(compare=False)  # which `dims` and `inputs` determine
+    sizes: Sizes = field(compare=False)  # determined by `dims` and `inputs`
     state: tuple[ArraySpec, ...] = ()
     fixed: Mapping[str, str | None] = field(default_factory=dict)
     unsaved: tuple[str, ...] = ()
     in_place: tuple[tuple[int, int], ...] = ()
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The arrays among a call's arguments, in the order of `inputs`; InputError if the
-        arguments have another structure."""
+        """Return the arrays among a call's arguments, in the order of `inputs`. Raises InputError
+        if the arguments have another structure."""
         return trees.flatten_arguments(self.arguments, args, kwargs)
 
     def unflatten(self, outputs: Sequence[Any]) -> Any:
-        """`outputs`, one per output, in the structure the model returns."""
+        """Return `outputs`, one array per output, in the structure that the model returns."""
         return trees.unflatten(self.output_tree, outputs)
 
 
 def parse(entry: Mapping[str, Any]) -> Function:
-    """The function that an entry of a manifest describes.
+    """Return the function that an entry of a manifest describes.
 
-    Raises ValueError, or whatever a missing or misshapen part leads to: AttributeError, KeyError,
-    RecursionError or TypeError.
+    Raises ValueError, or the error that a missing or malformed part causes: AttributeError,
+    KeyError, RecursionError or TypeError.
     """
     dims = parse_dims(entry.get("dims", ()))
     inputs, params, outputs = (
@@ -132,7 +133,7 @@ def _is_like(one: ArraySpec, other: ArraySpec) -> bool:
 
 
 def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[ArraySpec, ...]:
-    """The arrays of one kind. An output that has no name of its own is `output.N`."""
+    """Return the arrays of one kind. An output without a name is called `output.N`."""
     found = []
     for number, spec in enumerate(entry[kind]):
         name = spec["name"] if kind != "outputs" else spec.get("name", f"output.{number}")
@@ -147,7 +148,7 @@ def _specs(entry: Mapping[str, Any], kind: str, dims: Sequence[Dim]) -> tuple[Ar
 def _state(
     entry: Mapping[str, Any], inputs: Sequence[ArraySpec], outputs: Sequence[ArraySpec]
 ) -> tuple[ArraySpec, ...]:
-    """The state, under the names that it has in the model."""
+    """Return the state, under its names in the model."""
     names = entry.get("state", [])
     expect(all(isinstance(name, str) for name in names) and len(names) <= len(inputs), "state")
     found = tuple(
@@ -160,12 +161,12 @@ def _state(
 
 
 def digest_of(array: Any) -> str:
-    """SHA-256 of a NumPy array's dtype, shape and elements."""
+    """Return the SHA-256 of a NumPy array's dtype, shape and elements."""
     head = f"{array.dtype}{list(array.shape)}".encode()
     return hashlib.sha256(head + array.tobytes()).hexdigest()
 
 
 def expect(condition: bool, what: str) -> None:
-    """Raise ValueError that names `what` unless the condition holds."""
+    """Raise ValueError naming `what` unless the condition holds."""
     if not condition:
         raise ValueError(what)

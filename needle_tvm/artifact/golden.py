@@ -16,8 +16,9 @@ class Golden:
     """Inputs and outputs in the order of the signature.
 
     `source` says what computed the outputs: "eager", the model itself, or "compiled" if the model
-    was not at hand. `tolerances` is how far each output may lie from the recorded one, relative to
-    its largest magnitude. `others` are examples of other sizes, if the call decides sizes.
+    was not available. `tolerances` are the allowed differences of the outputs from the recorded
+    ones, relative to their largest magnitudes. `others` are examples of other sizes, if sizes are
+    left to the call.
     """
 
     inputs: Sequence[Array]
@@ -27,7 +28,7 @@ class Golden:
     others: Sequence[Golden] = ()
 
     def arrays(self) -> dict[str, Array]:
-        """The arrays by their names in the file."""
+        """Return the arrays by their names in the file."""
         return {
             f"{_prefix(number)}{kind}.{i}": array
             for number, each in enumerate((self, *self.others))
@@ -36,7 +37,7 @@ class Golden:
         }
 
     def facts(self) -> dict[str, Any]:
-        """The manifest's entry."""
+        """Return the manifest's entry."""
         facts: dict[str, Any] = {"source": self.source, "tolerances": list(self.tolerances)}
         if self.others:
             facts["others"] = [list(each.tolerances) for each in self.others]
@@ -44,15 +45,15 @@ class Golden:
 
 
 def _prefix(number: int) -> str:
-    """What names of the arrays of an example begin with: nothing for those of the first."""
+    """Return the prefix of the array names of an example; the first example has none."""
     return f"{number}." if number else ""
 
 
 def of_arrays(
     arrays: Mapping[str, Array], facts: Mapping[str, Any], inputs: int, outputs: int
 ) -> Golden:
-    """The example that a file's arrays and a manifest's entry make; ValueError unless the arrays
-    are those of so many inputs and outputs."""
+    """Return the example from a file's arrays and a manifest's entry. Raises ValueError unless the
+    arrays are those of as many inputs and outputs as given."""
     tolerances = [facts["tolerances"], *facts.get("others", ())]
     names = [
         [[f"{_prefix(number)}{kind}.{i}" for i in range(count)] for kind, count in kinds]

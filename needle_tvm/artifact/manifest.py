@@ -1,4 +1,4 @@
-"""The manifest of an artifact: sealing a folder with it, and reading it back, checked."""
+"""The manifest of an artifact: seal a folder with it, and read it back with checks."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ FORMAT = 2
 LARGEST_MANIFEST = 64 << 20  # bytes; a parameter takes some 200
 
 
-_SEALED = ("format", "files", "digest")  # what `write_manifest` adds
+_SEALED = ("format", "files", "digest")  # entries that `write_manifest` adds
 
 
 def _manifest_digest(manifest: dict[str, Any]) -> str:
-    # The order of keys counts: it is the order of a result that is a dict.
+    # The order of keys counts: it decides the order of a result that is a dict.
     body = {name: value for name, value in manifest.items() if name != "digest"}
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
@@ -57,11 +57,11 @@ def write_manifest(folder: Path, manifest: dict[str, Any], sign: StrPath | None 
 
 
 def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> dict[str, Any]:
-    """The manifest of the artifact at `path`, checked without looking at the other files.
+    """Return the manifest of the artifact at `path`, checked without reading the other files.
 
-    With `require_signature`, the PEM file of an Ed25519 public key, its signature is checked before
-    its content is used. Raises ArtifactError if the manifest is missing or damaged, SignatureError
-    if it is not signed by that key, KeyFileError and InstallError as `signature.is_signed_by`.
+    With `require_signature`, the PEM file of an Ed25519 public key, the signature is checked before
+    the content is used. Raises ArtifactError if the manifest is missing or damaged, SignatureError
+    if it is not signed by that key, KeyFileError and InstallError as `signature.is_signed_by` does.
     """
     folder = as_path(path, "path", ArtifactError)
     file = folder / MANIFEST
@@ -95,7 +95,7 @@ def read_manifest(path: StrPath, require_signature: StrPath | None = None) -> di
 
 
 def _check_manifest_size(file: Path, size: int) -> None:
-    # Checked before it is read: the signature can only be checked afterwards.
+    # Checked before reading; the signature can only be checked afterwards.
     if size > LARGEST_MANIFEST:
         raise ArtifactError(
             f"{file}: is too long for a manifest ({size} bytes, at most {LARGEST_MANIFEST})"
@@ -122,7 +122,7 @@ def _check_signature(folder: Path, data: bytes, public_key: StrPath | None) -> N
 
 
 def _check_structure(manifest: dict[str, Any]) -> None:
-    """Raise ValueError, or whatever a missing or misshapen part leads to."""
+    """Raise ValueError, or the error that a missing or malformed part causes."""
     for name, recorded in manifest["files"].items():
         int(recorded["sha256"], 16)
         expect(name.isprintable() and "/" not in name, "name of a file")

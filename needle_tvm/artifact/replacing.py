@@ -1,4 +1,4 @@
-"""Replacing an artifact as a whole: writing the new one, and reading while it is replaced."""
+"""Replace an artifact as a whole: write the new one, and read while it is being replaced."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _RETRIES = 10  # how often an export may replace an artifact while it is being r
 
 @contextlib.contextmanager
 def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
-    """A new folder to fill that becomes `path` when the block ends, whole or not at all.
+    """Yield a new folder to fill, which becomes `path` when the block ends, or not at all.
 
-    It is a temporary sibling, synced to disk and then renamed; see `process.atomic`. An artifact
-    that is already at `path` is replaced in one step; anything else there is left alone. With
-    `private`, only its owner may read or write it. Raises ArtifactError if the folder cannot be
-    written; nothing half-written stays behind.
+    The folder is a temporary sibling, synced to disk and then renamed; see `process.atomic`. An
+    artifact that is already at `path` is replaced in one step; anything else there is left alone.
+    With `private`, only the owner may read or write the folder. Raises ArtifactError if the folder
+    cannot be written; nothing half-written is left behind.
     """
     target = as_path(path, "path", ArtifactError)
     try:
         target = target.absolute()
-        if target.is_symlink():  # the link stays, and what it leads to is replaced
+        if target.is_symlink():  # the link stays, and its target is replaced
             target = target.resolve()
         if target.exists() and not (target / MANIFEST).is_file():
             occupied = not target.is_dir() or any(target.iterdir())
@@ -40,17 +40,17 @@ def writing(path: StrPath, *, private: bool = False) -> Iterator[Path]:
         with atomic.writing(target, private=private) as folder:
             yield folder
             for file in folder.iterdir():
-                # safetensors makes files for their owner's eyes only.
+                # safetensors makes files that only their owner can read.
                 shutil.copymode(folder / MANIFEST, file)
     except OSError as error:
         raise ArtifactError(f"{target}: cannot be written ({error})") from error
 
 
 def undisturbed(path: StrPath, read: Callable[[], _Result]) -> _Result:
-    """`read()`, repeated if the artifact at `path` was replaced while it was being read.
+    """Return `read()`, repeated if the artifact at `path` was replaced while it was being read.
 
     An export puts a whole new folder in the old one's place. A reader that had opened one file of
-    each would take that for damage.
+    each folder would mistake that for damage.
     """
     for _ in range(_RETRIES):
         before = _identity(path)

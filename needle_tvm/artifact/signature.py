@@ -19,7 +19,7 @@ _LARGEST_KEY = 1 << 16  # bytes of a PEM file
 
 
 def generate(path: StrPath) -> Path:
-    """Write a new private key to `path`, readable by its owner alone, and the public key beside it.
+    """Write a new private key to `path`, readable only by its owner, and the public key beside it.
 
     Returns the public key's path: `path` with ".pub" appended. Raises KeyFileError if one of the
     files exists already or cannot be written, InstallError without `cryptography`.
@@ -51,7 +51,7 @@ def generate(path: StrPath) -> Path:
 
 
 def sign(data: bytes, private_key: StrPath) -> bytes:
-    """The signature of `data`, 64 bytes, by the private key in a PEM file.
+    """Return the signature of `data` (64 bytes) by the `private_key` in a PEM file.
 
     Raises KeyFileError if the file holds no unencrypted Ed25519 private key, InstallError without
     `cryptography`.
@@ -72,7 +72,7 @@ def sign(data: bytes, private_key: StrPath) -> bytes:
 
 
 def is_signed_by(data: bytes, signature: bytes, public_key: StrPath) -> bool:
-    """Whether the owner of the public key in a PEM file made `signature` of `data`.
+    """Return whether the owner of the `public_key` in a PEM file made `signature` of `data`.
 
     Raises KeyFileError if the file holds no Ed25519 public key, InstallError without
     `cryptography`.

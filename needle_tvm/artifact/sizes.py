@@ -1,4 +1,4 @@
-"""Sizes that a call decides: the dims of a compiled function, and the extents that depend on them.
+"""Sizes that are left to the call: a compiled function's dims, and the extents that depend on them.
 
 A manifest has an extent as an int or as text, such as "2 * n + 1": ints and dims with + - * // and
 parentheses, where // rounds down. Standard library only.
@@ -14,7 +14,7 @@ from typing import Any
 
 from needle_tvm.errors import InputError
 
-_LONGEST = 1000  # of a text
+_LONGEST = 1000  # characters of a text
 _OPERATORS: dict[type, Callable[[int, int], int]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -39,18 +39,18 @@ class Dim:
         return f"{self.name} is {every}from {self.min} to {self.max}"
 
     def allows(self, size: int) -> bool:
-        """Whether the dim stands for this size."""
+        """Return whether this dim may have this size."""
         return self.min <= size <= self.max and size % self.multiple_of == 0
 
     @property
     def between(self) -> int:
-        """A size between the ends, an odd multiple if it may be, so that it fills no tiles."""
+        """A size between the ends: an odd multiple if possible, so that it does not fill tiles."""
         least, most = self.min // self.multiple_of, self.max // self.multiple_of
         return min((least + most) // 2 | 1, most) * self.multiple_of
 
 
 class Extent:
-    """An extent that depends on dims: equal if the text is. Raises ValueError for other text."""
+    """An extent that depends on dims; equal if its text is. Raises ValueError for bad text."""
 
     def __init__(self, text: str, dims: Sequence[str]) -> None:
         self.text = text
@@ -68,18 +68,18 @@ class Extent:
         self._divides = any(isinstance(node, ast.FloorDiv) for node in nodes)
 
     def at(self, sizes: Mapping[str, int]) -> int:
-        """The number, for a size of each dim."""
+        """Return the extent for these sizes of the dims."""
         return self._value(sizes)
 
     def linear(self, dims: Sequence[Dim]) -> tuple[int, int, int] | None:
-        """(i, factor, added) with a factor above 0 if the extent is factor * size of dims[i] +
-        added at every size; None if it is not."""
+        """Return (i, factor, added) with a factor above 0 if the extent is factor * size of dims[i]
+        + added at every size; None if it is not."""
         used = [i for i, dim in enumerate(dims) if dim.name in self.names]
         if self._divides or len(used) != 1:
             return None
         (i,) = used
-        # A polynomial of one variable that has the values of a line at as many places as it has
-        # factors, and more, is that line.
+        # A polynomial of one variable that agrees with a line at more places than it has factors is
+        # that line.
         places = range(2 + self.text.count(dims[i].name))
         values = [self._value({dims[i].name: place}) for place in places]
         factor, added = values[1] - values[0], values[0]
@@ -118,12 +118,12 @@ def _function(tree: ast.expr, dims: Sequence[str]) -> Callable[[Mapping[str, int
 
 
 def shape_at(shape: Shape, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The numbers of a shape."""
+    """Return the numbers of a `shape` at these `sizes`."""
     return tuple(each.at(sizes) if isinstance(each, Extent) else each for each in shape)
 
 
 def may_be(shape: Sequence[int], wanted: Shape) -> bool:
-    """Whether a shape is the wanted one for some sizes, as far as each extent by itself tells."""
+    """Return whether `shape` is the `wanted` one for some sizes, judging each extent separately."""
     return len(shape) == len(wanted) and all(
         isinstance(b, Extent) or a == b for a, b in zip(shape, wanted, strict=True)
     )
@@ -142,7 +142,7 @@ class _Axis:
 class Sizes:
     """Finds the sizes of dims in the shapes of a call's inputs.
 
-    A dim is found by an axis that is the whole of it or, if there is none, factor * dim + added.
+    A dim is found on an axis whose extent is the dim or, if there is none, factor * dim + added.
     Raises ValueError if there is neither.
     """
 
@@ -167,9 +167,9 @@ class Sizes:
         self._first = [(dim, *found[number]) for number, dim in enumerate(dims)]
 
     def of(self, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
-        """The size of each dim in the inputs' shapes, which `may_be` theirs.
+        """Return the size of each dim, from the inputs' shapes, which `may_be` the right ones.
 
-        Raises InputError for a size that a dim does not stand for, and for two inputs that differ.
+        Raises InputError for a size that a dim does not allow, and for two inputs that disagree.
         """
         sizes = {}
         for dim, at, factor, added in self._first:
@@ -202,8 +202,8 @@ class Sizes:
 
 
 def parse_dims(entries: Any) -> tuple[Dim, ...]:
-    """The dims that an entry of a manifest lists; ValueError, KeyError or TypeError if it does
-    not."""
+    """Return the dims that a manifest's entry lists. Raises ValueError, KeyError or TypeError for
+    a malformed entry."""
     dims = []
     for entry in entries:
         name, *facts = (entry[key] for key in ("name", "min", "max", "multiple_of"))
@@ -218,7 +218,7 @@ def parse_dims(entries: Any) -> tuple[Dim, ...]:
 
 
 def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
-    """The shape that an entry of a manifest is; ValueError if it is none."""
+    """Return the shape in a manifest's entry. Raises ValueError for a malformed entry."""
     shape = parse_extents(entry, dims)
     if any(isinstance(extent, int) and extent < 0 for extent in shape):
         raise ValueError("shape")
@@ -226,7 +226,7 @@ def parse_shape(entry: Any, dims: Sequence[Dim]) -> Shape:
 
 
 def parse_extents(entry: Any, dims: Sequence[Dim]) -> Shape:
-    """The ints, which may be negative, and extents that an entry of a manifest lists."""
+    """Return the ints (which may be negative) and extents that a manifest's entry lists."""
     names = [dim.name for dim in dims]
     found: list[int | Extent] = []
     if not isinstance(entry, list):

@@ -1,4 +1,4 @@
-"""What `repr` shows of an artifact, and of what runs one."""
+"""The `repr` of artifacts, executables and programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _MOST = 8  # inputs or outputs that are listed
 
 
 def summary(kind: str, manifest: Mapping[str, Any], main: Function, **more: str) -> str:
-    """`kind` with inputs, outputs, state, sizes, weights, target and bytes, a line each; `more`."""
+    """Return `kind` with inputs, outputs, state, sizes, weights, target and size, a line each.
+
+    `manifest` and `main` describe the artifact; `more` adds lines."""
     numbers = sum(math.prod(shape_at(spec.shape, {})) for spec in main.params)
     weights = f"{counted(len(main.params), 'array')}, {counted(numbers, 'number')}"
     size = sum(recorded["size"] for recorded in manifest["files"].values())

@@ -1,9 +1,9 @@
-"""Whether a result is right: how results differ from expected ones, and by how much they may.
+"""Judge results: how they differ from expected ones, and by how much they may differ.
 
-Everything that judges a result of compiled code asks `compare`: the check at the first compile, the
-self test, the search's gate, the parity ladder, the campaign, the lab and the benchmarks. NumPy is
-all it needs. `needle.testing`, which imports nothing of needle_tvm, judges eager results likewise;
-tests/needle_tvm/artifact/test_tolerance.py holds both to the same cases.
+Everything that judges a result of compiled code calls `compare`: the check at the first compile,
+the self test, the search's gate, the parity ladder, the campaign, the lab and the benchmarks. It
+needs only NumPy. `needle.testing`, which imports nothing of needle_tvm, judges eager results in the
+same way; tests/needle_tvm/artifact/test_tolerance.py holds both to the same cases.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ UNIT_ROUNDOFF = {"tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # covers the tail and the handful of roundings of an epilogue.
 _FACTOR = 8.0
 
-# For a whole model of which nothing else is known, float32 beside another framework: what rounding
-# may leave, so that only a wrong set-up exceeds it.
+# For a whole float32 model compared with another framework, if nothing else is known: an allowance
+# for rounding, so that only a wrong set-up exceeds it.
 MODEL = 1e-4
 
 
 def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> float:
-    """Allowed difference relative to the largest magnitude of the result.
+    """Return the allowed difference relative to the largest magnitude of the result.
 
     `reduction_length` is the number of terms of the longest sum, `layers` the number of such sums
-    that feed one another. Integers must be equal: 0.
+    that feed one another. For an integer `dtype` the result is 0: integers must be equal.
     """
     if dtype in UNIT_ROUNDOFF:
         eps = 2 * UNIT_ROUNDOFF[dtype]
@@ -49,12 +49,12 @@ def relative_tolerance(dtype: str, reduction_length: int, layers: int = 1) -> fl
 
 
 def accumulated_tolerance(dtypes: Iterable[str], sums: Iterable[tuple[str, int]]) -> float:
-    """Allowed difference of a function's result relative to its largest magnitude.
+    """Return the allowed difference of a function's result relative to its largest magnitude.
 
-    `dtypes` are the dtypes its results and intermediate values are rounded to. `sums` are its
-    reductions, each the dtype it accumulates in and its number of terms; their errors add up. The
-    bound for a sum is that of `relative_tolerance`; rounding each value once more counts as a sum
-    of one term in its dtype. Functions of integers alone get 0.
+    `dtypes` are the dtypes that its results and intermediate values are rounded to. `sums` are its
+    reductions: for each, the dtype that it accumulates in and its number of terms; their errors add
+    up. The bound for a sum is that of `relative_tolerance`; rounding each value once more counts as
+    a sum of one term in its dtype. Functions of integers only get 0.
     """
     rounding = max((relative_tolerance(dtype, 1) for dtype in dtypes), default=0.0)
     return rounding + sum(relative_tolerance(dtype, terms) for dtype, terms in sums if terms > 1)
@@ -64,16 +64,16 @@ _MISSED = 1e-3  # the probability that chance alone exceeds `operand_tolerance` 
 
 
 def operand_tolerance(precision: str, terms: int, results: int) -> float:
-    """The largest change that rounding both operands of a matmul to `precision` may make, relative
-    to the largest result; 0 for float32.
+    """Return the largest change that rounding both operands of a matmul to `precision` may cause,
+    relative to the largest result; 0 for float32.
 
     Each of the K = `terms` terms t_k of a sum changes by at most 2 u t_k, where u is the unit
     roundoff. So a sum changes by at most 2 u sqrt(K) |t|. If roundings are independent, it changes
     by at most 2 u lambda |t|, except with probability 2 exp(-lambda^2 / 2) (Higham and Mary, "A New
     Approach to Probabilistic Rounding Error Analysis", SIAM J. Sci. Comput. 41, 2019); lambda is
-    chosen so that all `results` together exceed it once in a thousand times. |t|, the terms'
-    Euclidean norm, is the typical size of a sum of terms with random signs, so the largest result
-    is no smaller.
+    chosen so that all `results` together exceed it once in a thousand times. |t|, the Euclidean
+    norm of the terms, is the typical size of a sum of terms with random signs, so the largest
+    result is no smaller.
     """
     unit = UNIT_ROUNDOFF.get(precision, 0.0)
     spread = math.sqrt(2 * math.log(2 * max(1, results) / _MISSED))
@@ -85,11 +85,11 @@ def estimated_tolerances(
     params: Sequence[Mapping[str, Any]],
     precision: str = FLOAT32,
 ) -> list[float]:
-    """Allowed difference between two computations of each output, relative to its magnitude, if
-    only the model's signature is known.
+    """Return the allowed difference between two computations of each of `outputs`, relative to its
+    magnitude, if only the model's signature (`outputs`, `params`, `precision`) is known.
 
-    Every weight of at least two axes counts as a layer whose sums are as long as any of the weights
-    allows.
+    Every weight of at least two axes counts as a layer whose sums are as long as the longest that
+    any of the weights allows.
     """
     weights = [spec["shape"] for spec in params if len(spec["shape"]) > 1 and all(spec["shape"])]
     longest = max((math.prod(shape) // min(shape) for shape in weights), default=1)
@@ -103,12 +103,12 @@ def estimated_tolerances(
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a result differs from the expected one.
+    """The difference between a result and the expected one.
 
-    `absolute` is the largest difference of an element and `relative` the same relative to the
+    `absolute` is the largest difference of an element, and `relative` is the same relative to the
     scale. Both are infinite if a shape, a dtype, an integer, a bool, a NaN or an infinity differs.
-    `wrong` masks the elements that are out of bounds, and `what` describes them: how many, and the
-    first one. It is empty if the result is right.
+    `wrong` masks the elements that are out of bounds, and `what` describes them: their number, and
+    the first one. `what` is empty if the result is right.
     """
 
     absolute: float
@@ -132,15 +132,15 @@ def compare(
     others: Sequence[Array] = (),
     known: bool | Array = True,
 ) -> Comparison:
-    """Compare a result with the expected one.
+    """Compare a result `found` with the `expected` one.
 
     A floating or complex element may be off by `bound` times `scale`. The scale is one number for
     the whole array, since a sum that cancels to nearly zero carries the rounding errors of its
-    large terms: None stands for the largest finite magnitude that is expected, or 1 if that is 0.
-    NaNs and infinities must be in the same places; integers and bools must be equal.
+    large terms. None means the largest finite magnitude of `expected`, or 1 if that is 0. NaNs and
+    infinities must be in the same places; integers and bools must be equal.
 
     With `same_dtype` False the widths of dtypes may differ, because `expected` was computed in a
-    wider one. An element that is right beside one of `others` is right, too. Elements that are not
+    wider one. An element that agrees with one of `others` is right, too. Elements that are not
     `known` are not compared.
     """
     expected, found = np.asarray(expected), np.asarray(found)
@@ -173,8 +173,8 @@ def compare(
 
 
 def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:
-    """The largest relative difference among several results of any width; infinite if there are
-    more or fewer than expected."""
+    """Return the largest relative difference among several results of any width; infinite if there
+    are more or fewer than expected."""
     if len(expected) != len(found):
         return math.inf
     pairs = zip(expected, found, strict=True)
@@ -182,19 +182,19 @@ def worst(expected: Sequence[Array], found: Sequence[Array]) -> float:
 
 
 def largest_magnitude(values: Array) -> float:
-    """The largest finite magnitude in an array, 0 without any."""
+    """Return the largest finite magnitude in an array, 0 if it has none."""
     with np.errstate(all="ignore"):
         wide = np.abs(_wide(values))
     return float(wide.max(initial=0.0, where=np.isfinite(wide)))
 
 
 def identical(one: Array, other: Array) -> Array:
-    """The mask of floating elements that are equal, or both NaN."""
+    """Return the mask of floating elements that are equal, or both NaN."""
     return np.asarray((one == other) | (np.isnan(one) & np.isnan(other)))
 
 
 def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array, Array]:
-    """(mask of elements that differ by more than is allowed, differences)."""
+    """Return (mask of elements that differ by more than is allowed, differences)."""
     if _kind(expected.dtype) not in "fc":
         if expected.dtype == np.bool_:  # any byte but 0 reads as True
             expected, found = expected.view(np.uint8), found.view(np.uint8)
@@ -204,7 +204,7 @@ def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array
     with np.errstate(all="ignore"):
         gap = np.asarray(np.abs(have - want))
         wrong = np.asarray(~(gap <= allowed))
-        if wrong.any():  # or a NaN or an infinity is where it belongs
+        if wrong.any():  # unless a NaN or an infinity is expected there
             same = identical(have, want)
             wrong &= ~same
             gap = np.where(same, 0.0, np.where(np.isnan(gap), math.inf, gap))
@@ -212,7 +212,7 @@ def _apart(expected: Array, found: Array, allowed: float | Array) -> tuple[Array
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """c, f (also of bfloat16), b or i."""
+    """Return the kind of a dtype: c, f (also for bfloat16), b or i."""
     return {"u": "i", "V": "f"}.get(dtype.kind, dtype.kind)
 
 

@@ -21,8 +21,8 @@ _NAMED = ("dict", "fields")  # kinds of trees with parts by name
 
 
 class Record:
-    """The parts of a dataclass or of another object, as attributes: `record.logits`. Also
-    `record["logits"]`, and `record[0]` is the first one that is not None."""
+    """The parts of a dataclass or of another object, as attributes: `record.logits`. The same part
+    is `record["logits"]`, and `record[0]` is the first part that is not None."""
 
     def __init__(self, **fields: Any) -> None:
         vars(self).update(fields)
@@ -47,7 +47,7 @@ class Record:
 
 
 def leaves(tree: Any) -> int:
-    """Number of arrays in a tree."""
+    """Return the number of arrays in a tree."""
     if tree == LEAF:
         return 1
     ((kind, parts),) = tree.items()
@@ -57,7 +57,7 @@ def leaves(tree: Any) -> int:
 
 
 def items(kind: str, parts: Any) -> Iterable[tuple[Any, Any]]:
-    """The parts of a tree, each with its name, key or number."""
+    """Return the `parts` of a tree of this `kind`, each with its name, key or number."""
     if kind in _NAMED:
         return parts.items()
     return ((key, part) for key, part in parts) if kind == "numbered" else enumerate(parts)
@@ -66,12 +66,12 @@ def items(kind: str, parts: Any) -> Iterable[tuple[Any, Any]]:
 def flatten_arguments(
     arguments: Sequence[Mapping[str, Any]], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
-    """The arrays among a call's arguments, in order.
+    """Return the arrays among a call's arguments, in order.
 
-    `arguments` describes the arguments the model was traced with, each {"name", "tree"}; a call
-    gives them by position or by name. Those with "keyword" are given by name, and those without
-    arrays may be left out. Raises InputError that names an argument that is missing or unexpected,
-    or has another structure or static value.
+    `arguments` describes the arguments that the model was traced with, each as {"name", "tree"}. A
+    call passes them by position (`args`) or by name (`kwargs`). Arguments with "keyword" must be
+    passed by name, and arguments without arrays may be left out. Raises InputError that names an
+    argument that is missing or unexpected, or has another structure or static value.
     """
     most = sum(not argument.get("keyword", False) for argument in arguments)
     if len(args) > most:
@@ -96,7 +96,7 @@ def flatten_arguments(
 
 
 def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
-    """The arrays of `value`; InputError that names `where` if it has another structure."""
+    """Yield the arrays of `value`. Raises InputError naming `where` for another structure."""
     if tree == LEAF:
         yield value
         return
@@ -123,7 +123,7 @@ def flatten(tree: Any, value: Any, where: str) -> Iterator[Any]:
 
 
 def _field(value: Any, name: str, where: str) -> Any:
-    """A part of an object by name; InputError if there is none."""
+    """Return a part of an object by name. Raises InputError if there is none."""
     if isinstance(value, Mapping) and name in value:
         return value[name]
     if not hasattr(value, name):
@@ -132,7 +132,7 @@ def _field(value: Any, name: str, where: str) -> Any:
 
 
 def _is_same(value: Any, compiled: Any) -> bool:
-    """Whether a static argument is the value the model was compiled for.
+    """Return whether a static argument is the value that the model was compiled for.
 
     2.0 is not 2, nor is 1 True: the results would have another dtype. NaN equals NaN.
     """
@@ -143,11 +143,11 @@ def _is_same(value: Any, compiled: Any) -> bool:
 
 
 def unflatten(tree: Any, values: Sequence[Any]) -> Any:
-    """`values`, one per array of the tree, in the tree's structure."""
+    """Return `values`, one per array of the tree, in the tree's structure."""
     return _built(tree, iter(values))
 
 
-# Not a closure, which would be a circle of references and keep the arrays until it is collected.
+# Not a closure: its reference cycle would keep the arrays alive until garbage collection.
 def _built(tree: Any, remaining: Iterator[Any]) -> Any:
     if tree == LEAF:
         return next(remaining)

@@ -1,4 +1,4 @@
-"""`python -m needle_tvm.check`: programs drawn at random, compiled at every stage and compared."""
+"""`python -m needle_tvm.check`: compile random programs at every stage and compare the results."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ def make_parser() -> cli.Parser:
         "--kind",
         choices=_KINDS,
         action="append",
-        help="of programs (all that this environment has the packages for)",
+        help="kind of programs (all kinds whose packages are installed)",
     )
-    add("--seeds", type=_seeds, metavar="A:B", help="from A on, below B (10,000 from a new A)")
-    add("--shard", type=_shard, default=(1, 1), metavar="I/N", help="the Ith of N parts of them")
+    add("--seeds", type=_seeds, metavar="A:B", help="seeds from A up to B - 1 (10,000 new ones)")
+    add("--shard", type=_shard, default=(1, 1), metavar="I/N", help="only part I of N parts")
     add("--processes", type=cli.positive, default=1, metavar="N", help="programs at once (1)")
-    add("--minutes", type=cli.minutes, metavar="M", help="begin no program after so long")
+    add("--minutes", type=cli.minutes, metavar="M", help="start no program after M minutes")
     add(
         "--out",
         type=Path,
         default=Path("out/campaign/programs.jsonl"),
         metavar="FILE",
-        help="results, a line each; a run goes on where the file ends (%(default)s)",
+        help="results, one per line; a run continues where the file ends (%(default)s)",
     )
     add(
         "--shrink",
         type=float,
         default=60.0,
         metavar="SECONDS",
-        help="for making a failing program small, 0 for not at all (%(default)g)",
+        help="time to shrink each failing program, 0 for no shrinking (%(default)g)",
     )
     add(
         "--every-stage",
         action="store_true",
-        help="compile each program at every stage and optimised, not at one drawn by its seed",
+        help="compile each program at every stage, optimised; otherwise at one drawn by its seed",
     )
-    add("--stop", action="store_true", help="end at the first failure")
+    add("--stop", action="store_true", help="stop at the first failure")
     return parser
 
 
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the campaign and print its results, also if it is interrupted."""
+    """Run the campaign and print its results, even if it is interrupted."""
     kinds = list(dict.fromkeys(options.kind or _KINDS))
     console = cli.console(stderr=True)
     for kind, packages in _NEEDS.items():
@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
         with cli.progress() as bar:
             campaign.run(plan, results, _teller(console, bar))
     finally:
-        # From the file: an interrupt may have come between memory and file.
+        # Read from the file: an interrupt may have come between memory and file.
         found = campaign.Results(options.out).of(plan.programs())
         summaries = campaign.summaries(found)
         _print(summaries, found, options.out)
@@ -132,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _teller(console: Any, bar: cli.Progress) -> Callable[[int, int, dict[str, Any]], None]:
-    """Return a function that prints every failure, and the overall progress now and then."""
+    """Return a function that prints every failure, and the overall progress from time to time."""
     said = 0.0
 
     def say(done: int, total: int, result: dict[str, Any]) -> None:

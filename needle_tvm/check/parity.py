@@ -28,9 +28,9 @@ from needle_tvm.target.precision import FLOAT32
 class Parity:
     """The distance of one stage's outputs from the float64 ones.
 
-    `max_relative` is relative to the largest magnitude of the output in which it occurs. `ok` says
-    whether it is at most `tolerance`, with NaNs and infinities in the same places. `diverges` names
-    the first op whose own result is out of tolerance, or None if `ok`.
+    `max_relative` is relative to the largest magnitude of its output. `ok` says whether it is at
+    most `tolerance`, with NaNs and infinities in the same places. `diverges` names the first op
+    whose own result is out of tolerance, or None if `ok`.
     """
 
     stage: str
@@ -47,8 +47,10 @@ def ladder(
     executables: Mapping[str, Executable | None],
     dims: Mapping[Any, Any] | None = None,
 ) -> list[Parity]:
-    """Return the parity of each stage, in the order given. A stage of None is the eager model.
-    `dims` are those that the executables were compiled with.
+    """Return the parity of each stage in `executables`, in their order, for a `model` and `inputs`.
+
+    The eager model takes the place of a stage that is None. `dims` must be those that the
+    executables were compiled with.
 
     The tolerance grows along the graph with every rounding: at each op by `needle.testing`'s bound
     for its dtype and the number of terms it sums, and at matmuls and convolutions by the change

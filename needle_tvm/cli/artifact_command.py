@@ -51,30 +51,30 @@ _WARMUP_CALLS = 5
 
 def add_parser(subparsers: Any) -> None:
     """Add the three commands to a parser's subparsers."""
-    about = "say what an artifact or an ONNX file takes and gives, and draw its graph"
+    about = "print the inputs, outputs and facts of an artifact or ONNX file, and draw its graph"
     inspect = _add(subparsers, "inspect", about, _inspect, "the artifact's folder, or an ONNX file")
     inspect.epilog = "Only the manifest is read; verify checks the files."
-    text = "draw kernels, or an ONNX file's operators, and weights: .svg, or .html that scrolls"
+    text = "draw kernels (or an ONNX file's operators) and weights: .svg, or .html that scrolls"
     inspect.add_argument("--graph", type=Path, metavar="FILE", help=text)
 
     about = "check every file, the processor, and the golden outputs; exit code 1 if any is wrong"
     _add(subparsers, "verify", about, _verify)
 
-    about = "run an artifact on arrays from files, or on random ones"
+    about = "run an artifact on arrays from files, or on random arrays"
     run = _add(subparsers, "run", about, _run)
     run.add_argument(
         "inputs",
         nargs="*",
         metavar="[NAME=]FILE",
-        help=".npy: the next input, or NAME; .npz, .safetensors: inputs by their names",
+        help=".npy: the next input, or input NAME; .npz, .safetensors: inputs by their names",
     )
-    run.add_argument("--random", action="store_true", help="random values for what is not given")
+    run.add_argument("--random", action="store_true", help="random values for inputs without files")
     add_size(run)
-    run.add_argument("--seed", type=natural, default=0, metavar="N", help="of them (%(default)s)")
+    run.add_argument("--seed", type=natural, default=0, metavar="N", help="default: %(default)s")
     run.add_argument(
-        "--out", type=Path, metavar="FILE", help="write output.0, output.1, ...: same formats"
+        "--out", type=Path, metavar="FILE", help="write output.0, output.1, ... in these formats"
     )
-    run.add_argument("--repeat", type=repeats, metavar="N", help="time N further calls")
+    run.add_argument("--repeat", type=repeats, metavar="N", help="time N more calls")
     run.rest = "inputs"
 
 
@@ -88,7 +88,7 @@ def _add(
         "--require-signature",
         type=Path,
         metavar="PUBLIC_KEY",
-        help="refuse what is not signed with the key in this PEM file",
+        help="refuse an artifact that is not signed with the key in this PEM file",
     )
     parser.set_defaults(command=command)
     return parser
@@ -157,7 +157,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _inspect_onnx(options: argparse.Namespace) -> int:
     if options.require_signature is not None:
-        raise UsageError(f"--require-signature: {options.path} is an ONNX file, which has none")
+        raise UsageError(f"--require-signature: {options.path} is an ONNX file without signatures")
     proto, arrays = onnx_file.read_onnx(options.path)
     if options.graph is not None:
         write_picture(onnx_file.of_onnx(options.path, proto, arrays), options.graph)
@@ -217,7 +217,7 @@ def _size(manifest: Mapping[str, Any]) -> int:
 
 
 def _signature(options: argparse.Namespace) -> str:
-    """The state of the signature, once the manifest has been read and accepted."""
+    """Return the state of the signature of a manifest that was read and accepted."""
     if options.require_signature is not None:
         return f"good: {options.require_signature}"
     if (options.path / SIGNATURE).exists():
@@ -284,7 +284,7 @@ def _processor(artifact: Artifact, count: int) -> str:
 def _load(options: argparse.Namespace) -> runtime.Program:
     try:
         return runtime.load(options.path, require_signature=options.require_signature)
-    except TargetError as error:  # not a usage error: the artifact does not fit this machine
+    except TargetError as error:  # not a wrong option: the artifact does not fit this machine
         raise ArtifactError(str(error)) from error
 
 
@@ -337,7 +337,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
-    """One array per input of the model, from the files and, if asked for, random."""
+    """Return one array per input of the model, from files and, if asked for, random."""
     names = [spec.name for spec in artifact.main.inputs]
     given: dict[str, Any] = {}
     for text in options.inputs:
@@ -347,7 +347,7 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
         if separator and not named and not path.exists():
             raise InputError(f"{text}: {name!r} is no input; they are {', '.join(names)}")
         if named and path.suffix in array_files.SUFFIXES[1:]:
-            raise UsageError(f"{text}: a name is for .npy files; others hold their own names")
+            raise UsageError(f"{text}: a name is for .npy files; other files name their arrays")
         unnamed = name if named else next((n for n in names if n not in given), "")
         arrays = array_files.read(path, _checker(path, artifact, unnamed))
         if array_files.UNNAMED in arrays:
@@ -372,7 +372,7 @@ def _gather(options: argparse.Namespace, artifact: Artifact) -> list[Any]:
 
 
 def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:
-    """Checks that an array is of an input's shape, before it is read from a file."""
+    """Return a check that an array in a file fits an input's shape, made before reading it."""
     specs = {spec.name: spec for spec in artifact.main.inputs}
 
     def check(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
@@ -389,7 +389,7 @@ def _checker(path: Path, artifact: Artifact, unnamed: str) -> array_files.Check:
 
 
 def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:
-    """Seconds per call, with inputs already converted."""
+    """Return seconds per call, with inputs that are already converted."""
     for _ in range(_WARMUP_CALLS):
         executor.call(tensors)
     seconds = []
@@ -401,7 +401,7 @@ def _time(executor: Executor, tensors: Sequence[Any], calls: int) -> Spread:
 
 
 def _summary(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Shape, dtype, and the range and mean of the finite values (None if there are none)."""
+    """Return shape, dtype, and the range and mean of the finite values (None if there are none)."""
     values = array.astype(np.float64).ravel()
     finite = values[np.isfinite(values)]
     numbers = (finite.min(), finite.mean(), finite.max()) if finite.size else (None,) * 3
@@ -437,7 +437,7 @@ def _print_json(facts: Mapping[str, Any]) -> int:
 
 
 def _print_rows(rows: Sequence[tuple[str, str]]) -> int:
-    """Print two columns; a name that repeats is printed once. Long lines are not broken."""
+    """Print two columns; a repeated name is printed only once. Long lines are not broken."""
     rows = [(printable(name), printable(text)) for name, text in rows]
     width = max(len(name) for name, _ in rows)
     before = None

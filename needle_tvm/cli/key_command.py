@@ -19,7 +19,7 @@ def add_parser(subparsers: Any) -> None:
     keygen.add_argument("keyfile", type=Path, metavar="KEYFILE")
     keygen.set_defaults(command=_keygen)
 
-    about = "sign an artifact, in place of any signature it has"
+    about = "sign an artifact, replacing any signature it has"
     sign = subparsers.add_parser("sign", help=about, description=about, allow_abbrev=False)
     sign.add_argument("path", type=Path, metavar="PATH", help="the artifact's folder")
     sign.add_argument(

@@ -16,8 +16,8 @@ def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser("profile", help=text, description=text, allow_abbrev=False)
     add = parser.add_argument
     add("path", metavar="PATH", type=Path, help="the exported model")
-    add("--require-signature", metavar="PUBLIC_KEY", type=Path, help="refuse it if not signed by")
-    add("--runs", type=repeats, default=20, metavar="N", help="medians of so many (%(default)s)")
+    add("--require-signature", metavar="PUBLIC_KEY", type=Path, help="refuse any other signature")
+    add("--runs", type=repeats, default=20, metavar="N", help="runs for medians (%(default)s)")
     add_size(parser)
     add("--json", action="store_true", help="print JSON instead of a table")
     add("--trace", metavar="FILE", type=Path, help="write a trace for chrome://tracing, Perfetto")

@@ -17,12 +17,12 @@ from needle_tvm.text import counted, one_line, printable
 from needle_tvm.tune.records.facts import Kernel, Rejection, Trial
 from needle_tvm.tune.records.store import Store, default_path
 
-_SHOWN = 12  # characters of a name that are shown; any unique prefix is understood
+_SHOWN = 12  # characters of a name that are shown; commands accept any unique prefix
 
 
 def add_parser(subparsers: Any) -> None:
     """Add `records` and its commands."""
-    parser = subparsers.add_parser("records", help="what tuning measured: list, show, merge")
+    parser = subparsers.add_parser("records", help="list, show or merge measurements of tuning")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
     def command(name: str, run: Callable[[argparse.Namespace], int], text: str) -> Any:
@@ -34,10 +34,10 @@ def add_parser(subparsers: Any) -> None:
         added.set_defaults(command=run)
         return added.add_argument
 
-    command("list", _list, "List the kernels and how many trials there are of each.")
+    command("list", _list, "List the kernels and the number of trials of each.")
     add = command("show", _show, "Show one trial or kernel.")
-    add("name", metavar="NAME", help="of a trial or kernel, or its beginning")
-    add = command("merge", _merge, "Take what other stores have and this one has not.")
+    add("name", metavar="NAME", help="name of a trial or kernel, or its beginning")
+    add = command("merge", _merge, "Copy the records that this store lacks from other stores.")
     add("others", nargs="+", type=Path, metavar="DIR", help="another store")
 
 
@@ -65,7 +65,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _contents(store: Store) -> dict[str, Any]:
-    """The keys and kernels of a store, the number of trials of each, and the sessions."""
+    """Return the keys and kernels of a store, the number of trials of each, and the sessions."""
     kernels, trials = store.all(Kernel), store.all(Trial)
     keys = sorted({kernel.key for kernel in kernels.values()})
     sessions = sorted({trial.session for trial in trials.values()})
@@ -94,7 +94,7 @@ def _kernel(store: Store, name: str) -> dict[str, Any]:
 
 
 def _arguments(trial: Trial) -> str | None:
-    """The types of a kernel's arguments, as "float32(8, 512) float32(512)"."""
+    """Return the types of a kernel's arguments, as "float32(8, 512) float32(512)"."""
     parts = []
     for info in json.loads(trial.args_info) or []:
         if not isinstance(info, list) or len(info) != 3:
@@ -116,7 +116,7 @@ def _list_lines(result: dict[str, Any]) -> Iterator[str]:
                     f"{kernel['arguments'] or ''}"
                 ).rstrip()
     if result["orphaned_trials"]:
-        yield f"{counted(result['orphaned_trials'], 'trial')} of kernels that are not here"
+        yield f"{counted(result['orphaned_trials'], 'trial')} of kernels that are missing here"
     for name, spent in result["sessions"].items():
         trials = counted(spent["trials"], "trial")
         yield f"session {name[:_SHOWN]}: {trials}, {spent['seconds']:.1f} s"
@@ -161,7 +161,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _order(trial: Trial) -> tuple[bool, float]:
-    """A sort key: the fastest first, candidates that did not run last."""
+    """Return a sort key: the fastest first, candidates that did not run last."""
     return trial.seconds is None, trial.seconds or 0.0
 
 
@@ -177,7 +177,7 @@ def _show_lines(result: dict[str, Any]) -> Iterator[str]:
 
 
 def _found(store: Store, beginning: str) -> tuple[type[Trial] | type[Kernel], str]:
-    """The kind and name of the one trial or kernel whose name begins so."""
+    """Return the kind and name of the only trial or kernel whose name begins with `beginning`."""
     if not re.fullmatch("[0-9a-f]{4,64}", beginning):
         raise UsageError(f"{beginning!r}: must be at least 4 hex digits of a name")
     kinds: tuple[type[Trial] | type[Kernel], ...] = (Trial, Kernel)
@@ -186,7 +186,7 @@ def _found(store: Store, beginning: str) -> tuple[type[Trial] | type[Kernel], st
     ]
     if len(names) != 1:
         many = f"{len(names)} names begin" if names else "no trial or kernel begins"
-        raise UsageError(f"{beginning}: {many} so")
+        raise UsageError(f"{beginning}: {many} with this")
     return names[0]
 
 

@@ -1,38 +1,37 @@
 """`compile`, `compile_torch`, `compile_onnx` and `jit`: from a model to checked and cached code.
 
-`compiler` reads from top to bottom; docs/architecture.md numbers its steps.
+`compiler` reads from top to bottom; docs/architecture.md numbers the steps.
 
 - The key of a cache entry covers a model of needle's own ops by its graph, so that reloading it
-  imports no TVM. A model with an op of others is lowered first, and is covered by the module's text
-  with its constants, whatever code, files or random numbers the op's rules read. The op's `compute`
-  is not in the module, so such code is compared with the model at every load. Lowering and
-  comparing take about a second in a new process, most of it to import TVM.
-- `first` is the check at the first compile: it runs the code on the example inputs before the code
-  enters the cache, and compares the results with the eager model's. One tolerance holds for the
-  whole output. If that fails, each element has a bound on the rounding errors on the way to it
-  (`frontend.bounds`). With dims, the check runs at the least and largest sizes as well, against the
-  graph at these sizes (`frontend.resolved_dims`, `frontend.shapes`); if all largest sizes together
-  make very large inputs, it takes each largest size by itself. The manifest's `checked` records the
-  outcome.
+  imports no TVM. A model with an op from elsewhere is lowered first. Its key covers the module's
+  text with its constants, and so all code, files and random numbers that the op's rules read. The
+  op's `compute` is not in the module, so such code is compared with the model at every load.
+  Lowering and comparing take about a second in a new process, mostly for importing TVM.
+- `first_check` runs the code on the example inputs before the code enters the cache, and compares
+  the results with the eager model's. One tolerance holds for the whole output. If that fails, each
+  element is held to a bound on the rounding errors of its computation (`frontend.bounds`). With
+  dims, the check also runs at the least and largest sizes, against the graph at these sizes
+  (`frontend.resolved_dims`, `frontend.shapes`); if all largest sizes together make very large
+  inputs, it takes each largest size by itself. The manifest's `checked` records the outcome.
 - The user calls an `Executable` (`executable`). It asks `needle.trace.weights` whether a weight has
-  changed, which compares one number. An executable for another machine has an artifact to export,
+  changed; that compares one number. An executable for another machine has an artifact to export,
   and no program.
-- The state of a model (what its calls write) stays outside the code, which is a pure function: the
-  state's arrays follow its inputs, and their new values its results (`frontend.loaded_models`,
-  "state" in the manifest). `Executable` keeps the arrays in the PyTorch model or in the Module.
+- The state of a model (the tensors that its calls write) stays outside the code, which is a pure
+  function. The state's arrays follow the inputs, and their new values follow the results
+  (`frontend.loaded_models`, "state" in the manifest). `Executable` keeps the arrays in the PyTorch
+  model or in the Module.
 - `torch_models` compiles a Module of `needle.torch`. The fingerprint covers the program as well as
-  the graph, because two operators may have one graph by a fault of a converter. PyTorch's results
-  are compared with those of the eager Module, at the checked sizes, when code is generated. Code
-  from the cache was compared when it was generated. `onnx_models` compiles an ONNX file.
-- `jit` compiles functions. `signatures` says which arguments are inputs and which are fixed, and
-  makes the key of a call. A new key is traced (`needle.trace.trace_flat`) and compiled, with flat
-  inputs and results; `entries` keeps the code of a key. An entry follows the weights as an
-  executable does, and all tensors around the function are weights. It also compares the Python
-  values on which the trace may depend: `needle.trace.captures` finds them by the variables, items
-  and attributes that the code names. Every call asks the links to them (`needle.trace.guards`)
-  whether the values are still there. If one differs, the entry stays, and another one is looked for
-  or compiled.
+  the graph, because a faulty converter may give two operators one graph. PyTorch's results are
+  compared with the eager Module's, at the checked sizes, when code is generated. Code from the
+  cache was compared when it was generated. `onnx_models` compiles an ONNX file.
+- `jit` compiles functions. `signatures` tells inputs from fixed arguments and makes the key of a
+  call. A new key is traced (`needle.trace.trace_flat`) and compiled, with flat inputs and results;
+  `entries` keeps the code of a key. An entry follows the weights as an executable does; all tensors
+  around the function are weights. The entry also compares the Python values on which the trace may
+  depend: `needle.trace.captures` finds them by the variables, items and attributes that the code
+  names. Every call checks, through links to the values (`needle.trace.guards`), that they are
+  unchanged. If one differs, the entry stays, and another entry is looked for or compiled.
 - `dynamo` is the backend of `torch.compile`; `aot_build` and `aot_code` compile and call its
-  graphs. They call `main_in_place` (`lower.in_place`) for arguments that a graph writes.
+  graphs. They call `main_in_place` (`lower.in_place`) for arguments that a graph writes to.
 - `products` chooses between needle's kernels and cuBLAS for a GPU's matmuls.
 """

@@ -1,4 +1,4 @@
-"""Code for a functional graph of AOTAutograd's: one for many sizes of its inputs, or for one."""
+"""Compile a functional graph of AOTAutograd, for many sizes of its inputs or for one."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from needle_tvm.frontend.source import Source
 from needle_tvm.runtime import Program, weights
 from needle_tvm.runtime.calls import Calls
 
-OPEN_BOUNDS = 4096, 1 << 24  # of sizes whose bound PyTorch does not know: first, and beyond that
+OPEN_BOUNDS = 4096, 1 << 24  # for sizes without a bound in PyTorch: the first, then the second
 
 
 class Numbers:
-    """The sizes of a call, by symbol: gives ints for the extents of fake tensors."""
+    """The sizes of a call, by symbol. A call turns extents of fake tensors into ints."""
 
     def __init__(self, known: Mapping[Any, int]) -> None:
         import sympy  # type: ignore[import-untyped]
@@ -43,7 +43,7 @@ class Numbers:
         return self.of(size.node.expr)
 
     def of(self, expr: Any) -> Any:
-        """A sympy expression as a number. UnsupportedError for one of other symbols."""
+        """Return a sympy expression as a number. Raises UnsupportedError for unknown symbols."""
         found = expr.xreplace(self._values)
         if found.free_symbols:
             raise UnsupportedError("it makes a tensor whose shape depends on values")
@@ -52,14 +52,14 @@ class Numbers:
         return int(found) if found.is_integer else float(found)
 
     def layout(self, node: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-        """The size, the strides and the offset of a node's tensor."""
+        """Return the size, the strides and the offset of a node's tensor."""
         value = node.meta["val"]
         sizes = tuple(map(self, value.shape)), tuple(map(self, value.stride()))
         return *sizes, self(value.storage_offset())
 
 
 class _Fixed(Symbols):
-    """Sizes that are numbers, in whatever expression."""
+    """Sizes that are numbers, in any expression."""
 
     def __init__(self, numbers: Numbers) -> None:
         super().__init__({})
@@ -73,14 +73,14 @@ class _Fixed(Symbols):
 
 
 class Taken(NamedTuple):
-    """An input of the code: an argument or a drawn tensor, whose axes in this order are compact; of
-    an argument's "memory", so many `elements`."""
+    """An input of the code: an argument or a drawn tensor whose axes are compact in this order. For
+    an argument's "memory", the input is its first `elements` elements."""
 
     kind: str
     number: int
     elements: int
     order: tuple[int, ...] | None
-    is_complex: bool  # the code takes its parts (..., 2)
+    is_complex: bool  # the code takes its real and imaginary parts (..., 2)
 
 
 class Code:
@@ -106,7 +106,7 @@ class Code:
         self._calls = Calls(program.executor, torch.Tensor, _as_torch)
 
     def takes(self, numbers: Numbers) -> bool:
-        """Whether the code is for these sizes."""
+        """Return whether the code is for these sizes."""
         for symbol, extent in self._sizes.items():
             number = numbers.known[symbol]
             if isinstance(extent, Dim):
@@ -117,7 +117,7 @@ class Code:
         return True
 
     def takers(self, first_drawn: int, numbers: Numbers) -> list[Callable[[list[Any]], Any]]:
-        """Functions that give the inputs of the code from arguments, followed by drawn tensors."""
+        """Return functions that make the code's inputs from arguments followed by drawn tensors."""
         return [
             _taker(each, each.number + (first_drawn if each.kind == "drawn" else 0))
             for each in self._inputs
@@ -129,16 +129,16 @@ class Code:
         return self._main.in_place
 
     def run(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any]:
-        """The results for inputs as the code takes them, with the weights among the arguments."""
+        """Return the results for `inputs` in the code's form; the weights are taken from `args`."""
         return self._calls.run_with(self._weights(args) if self._held else (), inputs)
 
     def run_in_place(self, args: Sequence[Any], inputs: Sequence[Any]) -> list[Any] | None:
-        """The same with None for the results that it has written over inputs; None, and nothing is
-        written, if it cannot."""
+        """Return the results, with None for those written over inputs. Returns None and writes
+        nothing if the code cannot run in place."""
         return self._calls.run_in_place(inputs, self._weights(args) if self._held else ())
 
     def _weights(self, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The weights among the arguments as the code takes them, packed if they have changed."""
+        """Return the weights from the arguments in the code's form, packed again if changed."""
         given = [args[number] for _, number in self._held]
         last = self._last
         try:
@@ -165,8 +165,8 @@ class Code:
 
 
 class _Packed:
-    """Weights as the code takes them. Aliases of the tensors that they were packed from keep these
-    tensors' memory from being used for others."""
+    """Weights in the code's form. Aliases of the source tensors keep their memory from being reused
+    for other tensors."""
 
     def __init__(
         self,
@@ -180,12 +180,12 @@ class _Packed:
         self._given = [weakref.ref(each) for each in given]
 
     def is_alive(self) -> bool:
-        """Whether all tensors that they were packed from still exist."""
+        """Return whether all source tensors still exist."""
         return all(each() is not None for each in self._given)
 
 
 def _taker(taken: Taken, place: int) -> Callable[[list[Any]], Any]:
-    """A function that gives an input as the code takes it, without a copy if it lies so."""
+    """Return a function that makes an input in the code's form, without a copy if possible."""
     order = taken.order
     if taken.kind == "memory":
         return lambda given: given[place].detach().as_strided((taken.elements,), (1,), 0)
@@ -225,8 +225,9 @@ def build(
     drawn: Sequence[Any],
     asked: Request,
 ) -> Code:
-    """Compile what needle computes of a graph, for the sizes of these arguments, or, if `is_open`,
-    for all that PyTorch allows up to a bound. `held` are the numbers of arguments that are weights.
+    """Compile needle's part of a graph, for the sizes of these arguments, or, if `is_open`, for all
+    sizes that PyTorch allows up to a bound. `held` are the numbers of the arguments that are
+    weights.
     """
     part = graph.part(None if is_open else numbers)
     sizes = _dims(part, numbers) if is_open else dict(numbers.known)
@@ -273,8 +274,8 @@ def build(
 def _updates(
     graph: AotGraph, taken: Sequence[Taken], orders: Sequence[tuple[int, ...] | None]
 ) -> list[tuple[int, int]]:
-    """The results (with the number of an input) that are nothing but what an input becomes, with
-    their axes in its order."""
+    """Return the results (each with the number of an input) whose only use is as the new value of
+    this input, with axes in the input's order."""
     places = {each.number: i for i, each in enumerate(taken) if each.kind == "argument"}
     every = [*graph.outputs, *(output for _, output in graph.writes)]
     used = Counter(
@@ -293,7 +294,7 @@ def _updates(
 
 
 def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
-    """A source whose code may write these results over inputs."""
+    """Return the source, whose code may now write these results over inputs."""
     if not updates:
         return source
 
@@ -308,7 +309,7 @@ def _with_updates(source: Source, updates: Sequence[tuple[int, int]]) -> Source:
 
 
 def _of_parts(order: tuple[int, ...] | None, is_complex: bool) -> tuple[int, ...] | None:
-    """The order of the axes of a tensor, with that of its parts behind them if it is complex."""
+    """Return the order of a tensor's axes; for a complex tensor, the axis of parts comes last."""
     return (*order, len(order)) if order is not None and is_complex else order
 
 
@@ -317,8 +318,8 @@ def _shared(tensor: Any) -> ndl.Tensor:
 
 
 def _dims(part: Part, numbers: Numbers) -> dict[Any, Any]:
-    """For each symbol of a graph a dim, or its number in this call if no axis of a tensor has it as
-    its whole extent."""
+    """Return, for each symbol of a graph, a dim, or its number in this call if no axis of a tensor
+    has the symbol as its whole extent."""
     import torch
 
     found = dict[Any, Any](numbers.known)
@@ -335,7 +336,7 @@ def _dims(part: Part, numbers: Numbers) -> dict[Any, Any]:
 
 
 def _bounds(found: Any) -> tuple[int, int | None]:
-    """The least size that PyTorch allows, and the largest if it is known."""
+    """Return the least size that PyTorch allows, and the largest size if it is known."""
     import torch
 
     upper = found.upper
@@ -346,8 +347,9 @@ def _bounds(found: Any) -> tuple[int, int | None]:
 def order_of(
     size: Sequence[int], stride: Sequence[int], order: Sequence[int] | None = None
 ) -> tuple[int, ...] | None:
-    """The order of axes in which a tensor of these sizes and strides is compact; None if that is
-    the axes' own, or if there is none. With `order`, only whether it is that one: then not None."""
+    """Return the order of axes in which a tensor of these sizes and strides is compact. Returns
+    None for the axes' own order or if there is none. With `order`, only this order is tried, and
+    it is returned even if it is the axes' own."""
     axes = list(range(len(size)))
     tried = [order or axes, axes, sorted(axes, key=lambda axis: (-stride[axis], axis))]
     for each in tried[:1] if order is not None else tried[1:]:
@@ -362,8 +364,8 @@ def order_of(
 
 
 class _Model(Module):
-    """A program as a Module: its inputs come with their axes in the order in which they are
-    compact, and its results are given so."""
+    """A program as a Module. Its inputs and results have their axes in the order in which they are
+    compact."""
 
     def __init__(
         self,

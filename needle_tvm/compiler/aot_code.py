@@ -1,4 +1,4 @@
-"""A functional graph of AOTAutograd's, compiled at its first call, and its calls."""
+"""A functional graph of AOTAutograd and its calls; it is compiled at its first call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from needle.torch.shared_state import was_written
 from needle_tvm.compiler.aot_build import Code, Numbers, build, order_of
 from needle_tvm.compiler.request import Request
 
-_MOST_SIZES = 8  # of one graph, that code for one size each is made for
-_AS_NEAR = 4  # times PyTorch's own distance from float64: other orders of sums
+_MOST_SIZES = 8  # of one graph that get code for one size each
+_AS_NEAR = 4  # times PyTorch's own distance from float64; sums may have other orders
 _MOST_BOUND = 256  # sizes of one graph whose layouts are kept
-_CHECKED = 3  # sizes of one code that are compared with PyTorch
+_CHECKED = 3  # sizes per code that are compared with PyTorch
 
 
 class LeftToPyTorchError(Exception):
-    """A graph, or (if not `always`) one call of it, runs in PyTorch for this `reason`."""
+    """A graph, or only one call of it (if not `always`), runs in PyTorch for this `reason`."""
 
     def __init__(self, reason: str, always: bool = True) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class LeftToPyTorchError(Exception):
 
 
 def reason_of(error: BaseException) -> str:
-    """Why a graph cannot be compiled, in one line."""
+    """Return why a graph cannot be compiled, in one line."""
     if isinstance(error, LeftToPyTorchError):
         return error.reason
     line = f"{error}".strip().partition("\n")[0]
@@ -38,9 +38,9 @@ def reason_of(error: BaseException) -> str:
 
 
 class Compiled:
-    """A functional graph and the code for it; called with a list of its arguments."""
+    """A functional graph and its code; called with a list of the graph's arguments."""
 
-    _boxed_call = True  # as AOTAutograd calls it
+    _boxed_call = True  # AOTAutograd's convention: arguments come as one list
 
     def __init__(self, module: Any, static: Sequence[int], asked: Request, check: bool) -> None:
         import torch
@@ -67,8 +67,8 @@ class Compiled:
         return bound(args)
 
     def _prepared(self, key: tuple[int, ...], args: list[Any]) -> Bound:
-        """The graph for these sizes, compiled and checked on the arguments of a first call."""
-        with self._lock:  # who waits here finds what the other thread has compiled
+        """Return the graph for these sizes, compiled and checked on a first call's arguments."""
+        with self._lock:  # a thread that waited here finds the code that another thread compiled
             found = self._bound.get(key)
             if found is not None:
                 return found
@@ -76,7 +76,7 @@ class Compiled:
                 found = self._made(key, args)
             except LeftToPyTorchError:
                 raise
-            except Exception as error:  # TVM's and PyTorch's may be of any type
+            except Exception as error:  # TVM and PyTorch raise many types
                 raise LeftToPyTorchError(reason_of(error)) from error
             if len(self._bound) >= _MOST_BOUND:
                 self._bound.clear()
@@ -115,7 +115,7 @@ class Compiled:
         if self._has_open:
             try:
                 return built(True)
-            except Exception:  # code for one size needs less
+            except Exception:  # code for one size has fewer requirements
                 self._has_open = False
         if len(self._codes) >= _MOST_SIZES:
             raise LeftToPyTorchError(f"more than {_MOST_SIZES} sizes of its inputs", always=False)
@@ -123,13 +123,13 @@ class Compiled:
 
 
 def _is_weight(tensor: Any) -> bool:
-    """Whether an argument that is a parameter or a buffer can be packed once. Tensors made in
-    inference mode count no versions."""
+    """Return whether a parameter or buffer can be packed once. Tensors made in inference mode have
+    no version counter, so they cannot."""
     return bool(tensor.is_floating_point() and tensor.ndim and not tensor.is_inference())
 
 
 def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
-    """Whether a result is about as near to the exact one as PyTorch's."""
+    """Return whether a result is about as near to the exact result as PyTorch's result."""
     if not (have.is_floating_point() and have.shape == exact.shape and exact.isfinite().all()):
         return False
     off, allowed = ((each - exact).abs().max() for each in (have, want))
@@ -137,7 +137,7 @@ def _is_as_near(have: Any, want: Any, exact: Any) -> bool:
 
 
 class Bound:
-    """A graph at some sizes of its arguments: the code, and how results are made of it."""
+    """A graph at fixed sizes of its arguments: its code, and how its outputs are made."""
 
     def __init__(self, graph: AotGraph, code: Code | None, numbers: Numbers) -> None:
         self._graph, self._code, self._numbers = graph, code, numbers
@@ -174,7 +174,7 @@ class Bound:
             try:
                 inputs = [take(given) for take in self._takes]
                 results, is_over = self._run(args, inputs)
-            except Exception as error:  # an index out of range: PyTorch says so
+            except Exception as error:  # such as an index out of range: PyTorch reports it
                 raise LeftToPyTorchError("", always=False) from error
             for number in self._copied:
                 if results[number] is not None:
@@ -193,7 +193,7 @@ class Bound:
         return outputs
 
     def _run(self, args: list[Any], inputs: list[Any]) -> tuple[list[Any], bool]:
-        """The code's results, and whether it has written those that it can over arguments."""
+        """Return the code's results, and whether it wrote them over arguments where it can."""
         assert self._code is not None, "there is code to run"
         if self._over and all(
             args[number].data_ptr() == inputs[place].data_ptr() for number, place in self._over
@@ -209,8 +209,8 @@ class Bound:
         return self._graph.draw(args, self._numbers)
 
     def prepare(self, args: list[Any], drawn: list[Any], check: bool) -> None:
-        """Find results that share memory with others or with the code's own, and compare with
-        PyTorch. Raises LeftToPyTorchError if a result differs."""
+        """Find results that share memory with other results or with the code's own memory, and
+        compare with PyTorch. Raises LeftToPyTorchError if a result differs."""
         import torch
 
         assert self._code is not None, "there is code to prepare"
@@ -238,14 +238,14 @@ class Bound:
             if tuple(logical.shape) == tuple(want.shape):
                 if is_close(array_of(logical), array_of(want)):
                     continue
-                # Gradients may be the rounding of what is 0, as that of a bias before a norm.
+                # A gradient may be 0 up to rounding, such as that of a bias before a norm.
                 exact = self._in_float64(args, drawn) if exact is None else exact
                 if exact and _is_as_near(logical, want, exact[number]):
                     continue
             raise LeftToPyTorchError(f"needle's result of {node.target} is not PyTorch's")
 
     def _in_float64(self, args: list[Any], drawn: list[Any]) -> list[Any]:
-        """PyTorch's results in float64; none if its operators do not compute them."""
+        """Return PyTorch's results in float64; an empty list if it cannot compute them."""
         import torch
         from torch.utils import _pytree
         from torch.utils._python_dispatch import TorchDispatchMode
@@ -264,12 +264,12 @@ class Bound:
         try:
             with Wide():
                 found: list[Any] = self._graph.compute(args, drawn, self._numbers)
-        except Exception:  # of PyTorch's, of any kind
+        except Exception:  # PyTorch raises many types
             return []
         return found
 
     def _check_over(self, args: list[Any], inputs: list[Any], results: list[Any]) -> None:
-        """Raise LeftToPyTorchError if code that writes over inputs gives other results."""
+        """Raise LeftToPyTorchError if the code's results differ when it writes over inputs."""
         if not self._over:
             return
         assert self._code is not None, "there is code to check"
@@ -279,10 +279,10 @@ class Bound:
         for number, each in enumerate(found or ()):
             have = given[over[number]] if each is None else each
             if not is_close(array_of(have), array_of(results[number])):
-                raise LeftToPyTorchError("needle's result in place is not its result")
+                raise LeftToPyTorchError("needle's result in place differs from its other result")
 
     def _maker(self, output: Output) -> Callable[[list[Any], list[Any]], Any]:
-        """A function of the given tensors and the code's results that makes an output."""
+        """Return a function that makes an output from the given tensors and the code's results."""
         import torch
 
         node, value, numbers = output.node, output.value, self._numbers
@@ -316,7 +316,7 @@ class Bound:
         return view
 
     def _computed(self, place: int, node: Any) -> Callable[..., Any]:
-        """A function that lays a result of the code out as PyTorch says of a node."""
+        """Return a function that gives a result of the code in the layout that PyTorch states."""
         import torch
 
         assert self._code is not None, "code computes it"
@@ -330,7 +330,7 @@ class Bound:
             if axes is None:
                 return lambda given, results: results[place]
             return lambda given, results: results[place].permute(axes)
-        if order_of(size, stride, order) is not None:  # but for axes of one element
+        if order_of(size, stride, order) is not None:  # differs only in axes of one element
             return lambda given, results: results[place].as_strided(size, stride)
 
         def laid_out(given: list[Any], results: list[Any]) -> Any:
@@ -343,7 +343,7 @@ class Bound:
 def _of_other_dtype(
     make: Callable[..., Any], dtype: Any, size: Any, stride: Any, offset: int
 ) -> Callable[[list[Any], list[Any]], Any]:
-    """A function that shows the memory of what `make` gives as elements of another dtype."""
+    """Return a function that views the memory of a tensor of `make` as elements of `dtype`."""
     import torch
 
     def view(given: list[Any], results: list[Any]) -> Any:

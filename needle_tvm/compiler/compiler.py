@@ -42,52 +42,52 @@ def compile(
     dims: Mapping[Any, Any] | None = None,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile `model` for inputs like these, or reload the code that was compiled for them before.
+    """Compile `model` for inputs like these, or reload code from an earlier compilation.
 
-    `model` is an `nn.Module` in eval mode or a function of Tensors; `inputs` are example arguments,
-    whose shapes and dtypes the code is specialised to. The result is run on `inputs` and compared
+    `model` is an `nn.Module` in eval mode or a function of Tensors. `inputs` are example arguments;
+    the code is specialised to their shapes and dtypes. The code is run on `inputs` and compared
     with the model before it is cached or returned, unless `check` is False or this machine cannot
     run it.
 
     - `dims` leaves sizes to the call: `{"x": {0: needle.Dim("n", max=64)}}` makes code for any
-      number of rows up to 64. Inputs are given by argument name or position, and those in lists,
-      tuples and dicts by the names that `exe.program.inputs` shows ("xs_0", "batch_image"); in the
-      place of a dim, an expression such as `2 * n + 1` may stand if another axis is n, and `2 * n`
-      or `n + 1` in any case. The code is checked at `inputs`, at the least and largest sizes, and
-      at some between.
-    - `target` is "cpu" (this machine's), "cuda", "cuda:1" (its second GPU), "cuda:sm_90" (any GPU
-      of that architecture), or a dict that describes a processor in LLVM's words, such as {"kind":
-      "llvm", "mcpu": "znver4", "num-cores": 8}.
+      number of rows up to 64. Keys are names or positions of arguments; inputs in lists, tuples and
+      dicts have the names that `exe.program.inputs` shows ("xs_0", "batch_image"). An expression
+      may stand for a dim: `2 * n` or `n + 1` always, others such as `2 * n + 1` only if another
+      axis is n. The code is checked at `inputs`, at the least and largest sizes, and at some sizes
+      between.
+    - `target` is "cpu" (this machine's CPU), "cuda" (its first GPU), "cuda:1" (its second GPU),
+      "cuda:sm_90" (any GPU of that architecture), or a dict that describes a processor in LLVM's
+      words, such as {"kind": "llvm", "mcpu": "znver4", "num-cores": 8}.
     - `stage` is "noopt", "fused" or "tuned".
     - `dtype` ("tf32", "float16" or "bfloat16"; None is "float32") is the precision that operands of
       float32 matmuls and convolutions are rounded to before they are multiplied, except in
       gradients, in recurrences and, on a GPU, in attention. Sums and everything else stay float32,
       as do inputs, outputs and the weights that are given. A model's own half-precision matmuls
       stay as they are. float16 overflows above 65504.
-    - `trials` above 0, or `minutes`, makes the tuned stage search until either is spent. It keeps,
-      per kernel, the fastest candidate that gives right results. `seed` decides which are drawn.
-      Trials are kept in the record store: an interrupted search goes on, and another model's
-      results for the same kernels are used at once. Not together with `dims`.
+    - `trials` above 0, or `minutes`, makes the tuned stage search until either is spent. For each
+      kernel, the search keeps the fastest candidate whose results are right. `seed` decides which
+      candidates are drawn. Trials are kept in the record store: an interrupted search resumes, and
+      another model's results for the same kernels are reused. Not allowed together with `dims`.
     - `cluster` ("tcp://HOST:PORT") is a Dask scheduler whose workers measure candidates.
     - `threads` is the number of threads the code uses, by default the cores this process may use.
       A `target` with "num-cores" sets it too; a different `threads` is refused.
     - `recompile` ignores the cache.
     - `disable` leaves out passes and schedule rules by name (`needle_tvm.lower.pipeline.switches`),
-      to see what each is worth; a search takes none.
-    - `products` chooses what computes a GPU's matmuls: "own" kernels, "cublas", or, for each,
-      whichever is faster on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
-      only where that is installed.
+      to see how much each one gains; it cannot be combined with a search.
+    - `products` chooses the kernels for a GPU's matmuls: "own" kernels, "cublas", or, for each
+      matmul, the faster one on this machine's GPU ("measured"). An artifact that calls cuBLAS runs
+      only where cuBLAS is installed.
     - `progress` True shows a search on stderr: a bar on a terminal, lines elsewhere.
       False or None shows nothing. A function is called with lines of text and, while searching,
       with `needle_tvm.tune.status.Status`; `str()` of each is one line.
 
-    Parameters and buffers that a model of `needle.torch.load` writes at each call stay those of the
-    model: calls of the code read and write them there.
+    With a model of `needle.torch.load`, parameters and buffers that it writes at each call stay in
+    the model: calls of the code read and write them there.
 
     Raises UsageError (StageError, TargetError), needle's TraceError, TranslationError, TuningError,
     MismatchError if the code's results differ from the model's, ArtifactError if the cache folder
     cannot be written, ValueError for a model in train mode unless `training` is true, TypeError for
-    inputs the model does not take, and whatever the model itself raises.
+    inputs the model does not take, and any error of the model itself.
 
     >>> model = nn.Sequential(nn.Linear(8, 4), nn.ReLU()).eval()
     >>> x = ndl.randn(3, 8)
@@ -112,7 +112,7 @@ def compile(
 
 
 def is_stateful(model: Any) -> bool:
-    """Whether a model is one of `needle.torch.load` that writes its parameters or buffers."""
+    """Return whether a model comes from `needle.torch.load` and writes parameters or buffers."""
     loader = sys.modules.get("needle.torch.model")
     return loader is not None and isinstance(model, loader.TorchModel) and bool(model.written)
 
@@ -120,15 +120,15 @@ def is_stateful(model: Any) -> bool:
 def compile_source(source: Source, asked: Request) -> Executable:
     """Compile a source into the cache, or reload its entry.
 
-    The key has all that decides the code: what the model is, the target and the variant, and the
+    The key covers everything that decides the code: the model, the target, the variant, and the
     versions of needle's sources and the compiler. Needle's sources determine the rules of its own
-    ops, so a model of these is its graph, and reloading it takes no compiler.
+    ops, so a model of these ops is represented by its graph and reloads without a compiler.
 
-    A model with an op of others is the module that it is lowered to: constants, loops and sizes as
-    the op's rules gave them, whatever code, files or random numbers they read. A module without a
-    text has a key of its own each time. Two things are not in the module: `compute`, by which the
-    code is checked, and functions of other libraries that it calls by name. So the results of such
-    an entry are compared with the model's whenever it is loaded.
+    A model with an op from elsewhere is represented by the module that it is lowered to: constants,
+    loops and sizes as the op's rules made them, including any code, files or random numbers that
+    the rules read. A module without a text gets a new key each time. Two things are not in the
+    module: `compute`, which the code is checked against, and functions of other libraries that it
+    calls by name. So the results of such an entry are compared with the model's at every load.
     """
     variant = asked.variant
     graph, lowered = source.fingerprint, None
@@ -144,7 +144,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
         products=None if variant.by_library is None else variant.by_library.key,
     )
     folder = cache.entry(key)
-    with turn_of(folder):  # who waits here finds what the other thread has compiled
+    with turn_of(folder):  # a thread that waited here finds the code that another thread compiled
         found = None if asked.recompile else _cached(folder, asked)
         from_cache = found is not None
         if found is not None:
@@ -161,7 +161,7 @@ def compile_source(source: Source, asked: Request) -> Executable:
 
 
 def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:
-    """The digest of a source's module and signature, and these."""
+    """Return the digest of a source's module and signature, and the module and signature."""
     from needle_tvm.lower import build
 
     module, signature = source.lower(asked.spec.to_tvm())
@@ -170,17 +170,19 @@ def _lowered(source: Source, asked: Request) -> tuple[str, _Module]:
 
 
 def load(path: StrPath, *, require_signature: StrPath | None = None) -> Executable:
-    """Verify and load the exported model at `path`. `require_signature`, the PEM file of a public
-    key, and errors are those of `needle_tvm.runtime.load`."""
+    """Load the exported model at `path`, after verifying it.
+
+    `require_signature` (the PEM file of a public key) and the errors are as for
+    `needle_tvm.runtime.load`."""
     program, params = runtime.load_with_params(path, require_signature)
     return Executable(program.artifact, program, from_cache=True, params=params)
 
 
 def _cached(folder: Path, asked: Request) -> _Opened | None:
-    """The cache entry in `folder`, or None if there is none that can be used.
+    """Return the cache entry in `folder`, or None if there is no usable entry.
 
-    An entry cannot be used if it is damaged or not trusted, or if its results were not checked and
-    the request asks for that.
+    An entry is unusable if it is damaged or not trusted, or if its results were not checked and
+    the request asks for a check.
     """
     if not os.path.exists(folder):
         return None
@@ -195,7 +197,7 @@ def _cached(folder: Path, asked: Request) -> _Opened | None:
 
 
 def _open(folder: Path, spec: TargetSpec) -> _Opened:
-    """The artifact in a folder of the cache, and its program if this machine can run it."""
+    """Return the artifact in a folder of the cache, and its program if this machine can run it."""
 
     def read() -> _Opened:
         artifact = cache.checked(folder)
@@ -210,9 +212,9 @@ def _open(folder: Path, spec: TargetSpec) -> _Opened:
 def _build(
     source: Source, lowered: _Module | None, asked: Request, folder: Path, key: dict[str, Any]
 ) -> Path:
-    """Compile into the cache entry `folder`, or another folder if it cannot be written; return the
-    folder. Nothing is left there if a step fails. `lowered` is the source's module if there is one
-    already."""
+    """Compile into the cache entry `folder`, or another folder if the cache cannot be written;
+    return the folder. Nothing is left there if a step fails. `lowered` is the source's module, if
+    it has already been lowered."""
     from needle_tvm.lower import build
 
     target, variant = asked.spec.to_tvm(), asked.variant
@@ -236,7 +238,7 @@ def _build(
 
 
 def _is_right(source: Source, folder: Path, asked: Request) -> bool:
-    """Compare the code in a folder with the model. Returns whether that was possible here.
+    """Compare the code in a folder with the model; return whether this machine can run it.
 
     Raises MismatchError if the results differ.
     """
@@ -261,9 +263,9 @@ def _tuned(
     asked: Request,
     notes: dict[str, Any],
 ) -> IRModule:
-    """The module scheduled with the results of a search, or by the rules if that is faster.
+    """Return the module scheduled with the results of a search, or by the rules if that is faster.
 
-    `notes` gets the results under `tuning` and `whole_model`.
+    The results are added to `notes` under `tuning` and `whole_model`.
     """
     from needle_tvm.lower import build
     from needle_tvm.tune import session, whole_model

@@ -1,8 +1,8 @@
-"""`torch.compile(model, backend="needle")`, by PyTorch's entry point `torch_dynamo_backends`.
+"""`torch.compile(model, backend="needle")`, found by PyTorch's entry point `torch_dynamo_backends`.
 
-AOTAutograd makes a functional graph of what PyTorch gives: it takes writes and views of inputs out.
-The graph is compiled at its first call. Whatever cannot be compiled runs in PyTorch, whole, with
-one warning that names it.
+AOTAutograd turns PyTorch's graph into a functional one, without writes to inputs and views of them.
+The graph is compiled at its first call. A graph that cannot be compiled runs in PyTorch as a whole,
+with one warning that gives the reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ _WARNED: set[str] = set()
 def needle(
     graph: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """The backend: a function that does what the graph does, which is a `torch.fx.GraphModule`.
+    """Return a function that computes the `graph`, a `torch.fx.GraphModule`; this is the backend.
 
-    `options` are the keywords of `compile`: `torch.compile(model, backend="needle",
-    options={"stage": "fused"})`. With `check` (True by default), the first calls are compared with
-    PyTorch. Of a graph that gradients are taken of, the forward and the backward pass are compiled.
-    Writes to a weight by way of `weight.data` are not seen by code for inference.
+    `example_inputs` are the graph's inputs. `options` are the keywords of `compile`:
+    `torch.compile(model, backend="needle", options={"stage": "fused"})`. With `check` (True by
+    default), the first calls are compared with PyTorch. If gradients are taken, both the forward
+    and the backward pass are compiled. Code for inference does not see writes to a weight through
+    `weight.data`.
 
     Raises UsageError for options that `compile` does not take.
     """
@@ -50,7 +51,7 @@ def needle(
         warn(f"tensors on the device {min(devices)!r}: the backend compiles for the processor")
         return _forward(graph)
     try:
-        # Other threads may export a model meanwhile, which changes what PyTorch traces with.
+        # Other threads may export a model meanwhile; that changes what PyTorch traces with.
         records = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
         with compiling, attention_by_products() if records else composites_whole():
             without_dropout(graph)
@@ -89,7 +90,7 @@ class _Graph:
 
 
 def _part(asked: Any, check: bool, gm: Any, example_inputs: Sequence[Any]) -> Any:
-    """The forward or the backward pass of a graph that gradients are taken of."""
+    """Return the forward or the backward pass of a graph whose gradients are taken."""
     return _Part(gm, Compiled(gm, (), asked, check))
 
 
@@ -128,7 +129,7 @@ def _forward(graph: Any) -> Callable[..., Any]:
 
 
 def warn(what: str) -> None:
-    """Warn, once of each cause, that a graph runs in PyTorch."""
+    """Warn that a graph runs in PyTorch, once for each cause."""
     if what not in _WARNED:
         _WARNED.add(what)
         warnings.warn(

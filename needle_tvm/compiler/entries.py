@@ -1,4 +1,4 @@
-"""What a jit function keeps for a signature: compiled code, or word that it runs eagerly."""
+"""The entries that a jit function keeps: compiled code, or a mark to run a signature eagerly."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ _ticks = itertools.count()
 class Entry:
     """A function, ready for calls of one signature.
 
-    `baked` are the values around the function that are fixed in it, `facts` these and what fixes
-    the signature, by name; `outdated` says why it `is_current` no more.
+    `baked` holds the values around the function that are fixed in it. `facts` holds these and the
+    values that fix the signature, by name. `outdated` says why the entry is no longer current.
     """
 
     def __init__(self, baked: dict[str, Any]) -> None:
@@ -47,23 +47,24 @@ class Entry:
         self.used = 0
 
     def use(self) -> None:
-        """Note that it is used now: `used` is larger than that of all others."""
+        """Mark the entry as used now: its `used` becomes larger than that of all others."""
         self.used = next(_ticks)
 
     def is_current(self) -> bool:
-        """Whether what it fixes has not changed. Takes the current weights."""
+        """Take the current weights; return whether all fixed values are unchanged."""
         raise NotImplementedError
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        """The function's result for these inputs."""
+        """Return the function's result for these inputs."""
         raise NotImplementedError
 
 
 class Compiled(Entry):
-    """Compiled code that returns a flat tuple, or one tensor if `output_tree` has one alone.
+    """Compiled code that returns a flat tuple, or one tensor if `output_tree` is a single leaf.
 
-    `with_gradient` says for each result whether the function's would require a gradient: taking
-    one through the compiled result is an error. `traced` is what it was made of.
+    `with_gradient` says for each result whether the function's own result would require a
+    gradient: taking a gradient through the compiled result is an error. `traced` is the trace that
+    the code was compiled from.
     """
 
     traced: Traced
@@ -100,7 +101,7 @@ class Compiled(Entry):
         return self._returned(self._calls(tuple(leaves), {}))
 
     def _returned(self, results: Any) -> Any:
-        """What the function returns, of one tensor or a tuple."""
+        """Return the function's result, made of one tensor or a tuple."""
         for number, op in self._nodes:
             result = results if self._single else results[number]
             result._node = node = Node(result.spec, True)
@@ -111,8 +112,8 @@ class Compiled(Entry):
 
 
 class Stepped(Compiled):
-    """Compiled code whose calls have `effects`: they write to tensors and arrays around the
-    function, say, or step a schedule. `parts` are those of Compiled.
+    """Compiled code whose calls have `effects`, such as writes to tensors and arrays around the
+    function, or steps of a schedule. `parts` are the arguments of Compiled.
 
     One thread at a time calls it: `turn()` is the lock."""
 
@@ -126,14 +127,14 @@ class Stepped(Compiled):
         self._in_place = bool(main.in_place)
         self._count = len(main.outputs) - len(effects.kept)
         self._replaced = [slot for slot in effects.kept if slot.put is not None]
-        # The arrays of `effects`, and the views of those that are written, as long as the stamp of
-        # the weights is this one.
+        # The arrays of `effects`, and the views of the written ones; valid while the stamp of the
+        # weights is this one.
         self._stamp = -1
         self._arrays: list[NDArray] = []
-        # The arrays as tensors of the code, with the weights, if it writes all in their memory.
+        # The arrays as tensors of the code, with the weights, if the code writes all in place.
         self._bound: tuple[Any, ...] | None = None
         self._packed: Any = None  # the weights among them
-        self._ranges: list[_Range] = []  # the memory that is written, in order
+        self._ranges: list[_Range] = []  # the written memory, in order
         self._marks: list[tuple[Any, list[Any]]] = []
 
     def is_current(self) -> bool:
@@ -147,7 +148,7 @@ class Stepped(Compiled):
             holds = all([guard() for guard in (*effects.guards, *effects.checks)])
             self._stamp = -1
         if not holds:
-            self.outdated = "an optimizer has other options, or has counted other steps"
+            self.outdated = "an optimizer's options or its number of steps have changed"
         return holds
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
@@ -175,7 +176,7 @@ class Stepped(Compiled):
         return self._returned(results[0] if self._single else results)
 
     def _at_length(self, leaves: Sequence[Any]) -> tuple[Any, ...]:
-        """A call with arguments or arrays that take more than the code alone."""
+        """Return the results of a call that needs more than `run_bound`."""
         given = (*leaves, *self._arrays)
         results = self._calls.run_in_place(given) if self._in_place else None
         if results is None:
@@ -184,7 +185,7 @@ class Stepped(Compiled):
         return tuple(results[: self._count])
 
     def _keep(self, values: Sequence[Any]) -> None:
-        """Keep new values; None stands for what the code has written over an array."""
+        """Keep new values; None stands for a value that the code wrote over its array."""
         for slot, array, value in zip(
             self._effects.kept, self._arrays[len(self._effects.fed) :], values, strict=True
         ):
@@ -200,7 +201,7 @@ class Stepped(Compiled):
     def _find_arrays(self) -> None:
         effects = self._effects
         kept = [
-            # What holds the old array may be read after the call.
+            # The old array's holder may be read after the call.
             slot.find() if slot.put is None else slot.find().copy()
             for slot in effects.kept
         ]
@@ -214,8 +215,8 @@ class Stepped(Compiled):
         self._bind(kept)
 
     def _own_ranges(self, kept: Sequence[NDArray]) -> list[_Range]:
-        """The memory of the arrays that are written, in order. UsageError if two of them, or one
-        and a weight that is only read, share some: a write to one would change the other."""
+        """Return the memory of the written arrays, in order. Raises UsageError if two of them, or
+        one and a weight that is only read, overlap: a write to one would change the other."""
         slots = self._effects.kept
         ranges = sorted(
             (*_range(array), slot.name)
@@ -230,12 +231,12 @@ class Stepped(Compiled):
         if pairs:
             raise UsageError(
                 f"{pairs[0][0]!r} and {pairs[0][1]!r} share memory, and the function writes to one "
-                "of them alone: give one a copy (x.data = y.data.clone())"
+                "of them only: give one a copy (x.data = y.data.clone())"
             )
         return ranges
 
     def _bind(self, kept: Sequence[NDArray]) -> None:
-        """Make tensors of the arrays for calls that do not look at them, where the code takes them
+        """Make tensors of the arrays for calls that skip all checks, if the code takes the arrays
         as they are."""
         executor, self._bound = self._executor, None
         self._packed = executor.bound
@@ -254,8 +255,8 @@ class Stepped(Compiled):
         self._bound = (*tensors, *executor.bound)
 
     def _check_apart(self, leaves: Sequence[Any]) -> None:
-        """InputError for an argument in memory that the code writes: the function would see that
-        change."""
+        """Raise InputError for an argument in memory that the code writes: the function would see
+        the change."""
         for leaf in leaves:
             is_tensor = isinstance(leaf, Tensor)
             start, end = _range(leaf._data) if is_tensor else byte_bounds(leaf)
@@ -267,11 +268,11 @@ class Stepped(Compiled):
                 )
 
 
-_Range = tuple[int, int, str]  # the addresses of the first byte and that behind the last; a name
+_Range = tuple[int, int, str]  # addresses of the first byte and past the last byte; a name
 
 
 def _range(array: NDArray) -> tuple[int, int]:
-    """The addresses of the first byte of an array, and of the one behind the last."""
+    """Return the addresses of an array's first byte and of the byte past its last."""
     start, size = array.view.data_ptr, ITEMSIZE[array.dtype]
     if array.is_compact or array.size == 0:
         return start, start + array.size * size
@@ -281,15 +282,15 @@ def _range(array: NDArray) -> tuple[int, int]:
 
 
 def _shared(ranges: Sequence[_Range], start: int, end: int) -> str | None:
-    """The name of one of these ranges, in order and apart, that has a byte between two addresses.
-    None if none has."""
+    """Return the name of a range that has a byte between two addresses; None if there is none. The
+    ranges are in order and disjoint."""
     at = bisect.bisect_left(ranges, (end,))
     is_shared = at > 0 and ranges[at - 1][1] > start and start < end
     return ranges[at - 1][2] if is_shared else None
 
 
 class _Call(Op):
-    """A call of compiled code, through which no gradient passes."""
+    """A call of compiled code; no gradient passes through it."""
 
     name = "jit"
 
@@ -297,15 +298,15 @@ class _Call(Op):
         self._function = function
 
     def gradient(self, out_grad: Tensor, node: Tensor) -> Tensor:
-        """RuntimeError that says where gradients can be taken."""
+        """Raise RuntimeError, which says where gradients can be taken."""
         raise RuntimeError(
             f"backward: no gradient passes through a call of the jit function {self._function}: "
-            "take the gradient inside it and return it, or call it under needle.no_grad()"
+            "take the gradient inside the function and return it, or call it under needle.no_grad()"
         )
 
 
 class Eager(Entry):
-    """A function that cannot be traced: `call` takes its inputs as Tensors."""
+    """A function that cannot be traced. `call` takes its inputs as Tensors."""
 
     def __init__(
         self, call: Callable[[Sequence[Tensor]], Any], find: Callable[[], Surroundings]
@@ -316,11 +317,11 @@ class Eager(Entry):
     def _around(self) -> dict[str, Any]:
         try:
             return baked_in(self._find())[0]
-        except TraceError:  # it reads what cannot be watched, and so is never traced
+        except TraceError:  # it reads values that cannot be watched, so it is never traced
             return {}
 
     def is_current(self) -> bool:
-        """See Entry: with another value around it, it may well be traced."""
+        """See Entry. With another value around the function, tracing may succeed."""
         changes = differences(self._around(), self.baked)
         self.outdated = "; ".join(changes)
         return not changes
@@ -329,5 +330,5 @@ class Eager(Entry):
         """See Entry."""
         self.use()
         result = self._call([as_tensor(each) for each in leaves])
-        self.baked = self._around()  # what the call itself has written does not count
+        self.baked = self._around()  # writes of the call itself do not count
         return result

@@ -1,4 +1,4 @@
-"""A compiled model, to call and to export."""
+"""`Executable`: a compiled model that can be called and exported."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ if TYPE_CHECKING:
 
 
 class Executable:
-    """A compiled model: call it as the model is called, with Tensors, NumPy or DLPack arrays.
-    Results are Tensors: on the GPU that the code runs on, if all inputs are there.
+    """A compiled model. Call it like the model, with Tensors, NumPy or DLPack arrays.
 
-    It follows the weights of the model it was compiled from: a call uses them as an optimizer,
-    `load_state_dict` or any other write through needle has left them. Calls under way finish with
-    the weights they began with. Writes by other libraries to shared memory (DLPack) are not seen. A
-    PyTorch model, and a loaded one, keep their weights; so does any executable after `set_params`.
-    What a model writes at each call, its state, is read from its tensors and written to them.
+    Results are Tensors. They are on the code's GPU if all inputs are there.
 
-    Code for another machine has an `artifact`, which can be looked at and exported, and no program.
+    The code follows the weights of the model it was compiled from: a call uses their values as
+    last written by an optimizer, `load_state_dict` or any other write through needle. Calls under
+    way finish with the weights they began with. Writes by other libraries to shared memory (DLPack)
+    are not seen. The weights of a PyTorch model or of a loaded model stay fixed; so do those of any
+    executable after `set_params`. The model's state (the tensors that its calls write) is read from
+    the model's tensors and written to them.
+
+    Code for another machine has an `artifact`, which can be inspected and exported, but no program.
 
     >>> model = nn.Linear(8, 4)
     >>> x = ndl.randn(3, 8)
@@ -87,7 +89,7 @@ class Executable:
 
     @property
     def program(self) -> runtime.Program:
-        """The loaded code; TargetError if this machine cannot run it."""
+        """The loaded code. Raises TargetError if this machine cannot run it."""
         if self._program is None:
             raise TargetError(self.artifact.obstacle)
         return self._program
@@ -108,11 +110,12 @@ class Executable:
         return (self.path / SCRIPT).read_text()
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Use other weights from now on, `params` (a `state_dict`), and stop following the model's.
-        Buffers that are not in a `state_dict` may be left out.
-        A state of the model begins with those in `params`, and is no longer shared with it.
+        """Use the weights `params` (a `state_dict`) from now on; stop following the model's.
 
-        Raises ParameterError as `runtime.Program.set_params`.
+        Buffers that are not in a `state_dict` may be left out. A state of the model starts from its
+        values in `params`, and is no longer shared with the model.
+
+        Raises ParameterError as `runtime.Program.set_params` does.
         """
         given = params
         if isinstance(params, Mapping):
@@ -125,7 +128,7 @@ class Executable:
             now = self._weights.values()
             given = {**{name: now[name] for name in main.unsaved if name in now}, **given}
         arrays = weights.in_order(main, given)
-        if self._program is not None:  # otherwise they are only exported
+        if self._program is not None:  # without a program, params are only exported
             self._program.set_params(given)
         count = len(main.params)
         if main.state:
@@ -136,21 +139,21 @@ class Executable:
         self._weights = FixedWeights(copies)
 
     def with_state(self, state: State) -> Executable:
-        """This executable with a state of its own."""
+        """Return this executable, with its own state."""
         self._state = state
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the model; Tensors in the structure the model returns.
+        """Run the model; return Tensors in the structure that the model returns.
 
         With `out=`, arrays in that structure (Tensors, NDArrays, NumPy or DLPack arrays), the
         results are written to them and `out` is returned, unless the model has an argument of that
-        name. An array that does not fit, is read-only, or overlaps an input is an InputError.
+        name. An array that does not fit, is read-only, or overlaps an input raises InputError.
 
-        Raises InputError if an argument's structure, shape or dtype is not the compiled one's,
-        ParameterError if a weight of the model has another shape or dtype by now, ChangedError if
-        a weight is gone or a tensor that was a constant has been written to, TargetError if this
-        machine cannot run the code.
+        Raises InputError if an argument differs from the compiled structure, shape or dtype,
+        ParameterError if a weight of the model now has another shape or dtype, ChangedError if a
+        weight no longer exists or a tensor that was compiled as a constant has been written to,
+        TargetError if this machine cannot run the code.
         """
         program, calls = self._program, self._calls
         if program is None or calls is None:
@@ -171,9 +174,9 @@ class Executable:
     def export(self, path: StrPath, *, sign: StrPath | None = None) -> Path:
         """Write the artifact, weights and a golden example included, to the folder `path`.
 
-        The weights are the current ones. The example is the inputs the model was compiled with, and
-        the eager model's outputs for them with these weights; with dims there are others, of the
-        least and largest sizes. An existing artifact is replaced,
+        The weights are the current ones. The golden example has the inputs that the model was
+        compiled with and the eager model's outputs for them with these weights; with dims, there
+        are more examples, of the least and largest sizes. An existing artifact is replaced as a
         whole or not at all. With `sign`, the PEM file of an Ed25519 private key, the manifest is
         signed.
 
@@ -201,7 +204,7 @@ class Executable:
         return Path(path)
 
     def _golden(self, params: Arrays) -> Golden:
-        """The golden example for these weights."""
+        """Return the golden example for these weights."""
         carried = self.artifact.golden()
         if carried is not None and self._weights is self._loaded_weights:
             return carried
@@ -213,7 +216,7 @@ class Executable:
                 for tolerances in [source.tolerances(each)]
             ]
             return replace(first, others=others)
-        # It was loaded and then given other weights: the model itself is elsewhere.
+        # The artifact was loaded and then given other weights; its eager model is not here.
         if carried is None:
             return self._compiled_golden(random_inputs(self.artifact))
         others = [self._compiled_golden(each.inputs) for each in carried.others]
@@ -228,7 +231,7 @@ class Executable:
 
 
 def _named(main: Function, state: Sequence[Any]) -> Arrays:
-    """Copies of a state's arrays by name."""
+    """Return copies of a state's arrays by name."""
     return {
         spec.name: np.array(as_numpy(array, spec.name))
         for spec, array in zip(main.state, state, strict=True)
@@ -236,7 +239,7 @@ def _named(main: Function, state: Sequence[Any]) -> Arrays:
 
 
 def calls_of(program: runtime.Program) -> Calls:
-    """Calls of a program that return Tensors."""
+    """Return calls of a program that produce Tensors."""
     executor = program.executor
     stored = _result(executor)
     share = None if stored is None else needle.from_dlpack
@@ -244,8 +247,8 @@ def calls_of(program: runtime.Program) -> Calls:
 
 
 def _result(executor: Executor) -> type | None:
-    """The class of results; None if needle stores one of their dtypes, as an int8 of PyTorch's, in
-    another one."""
+    """Return the class of results; None if needle stores a dtype of theirs, such as PyTorch's int8,
+    in another dtype."""
     stored = all(str(spec.dtype) in DTYPES for spec in executor.results)
     return needle.Tensor if stored else None
 

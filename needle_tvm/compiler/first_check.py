@@ -1,5 +1,5 @@
 """The check at a model's first compile: compare its code with the model on the example inputs, and
-at other sizes if the call decides them."""
+at other sizes if the sizes are left to the call."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FUSION = "no single operation: the fault is in their fusion"
 
 
 def check(source: Source, program: Program, stage: str) -> None:
-    """Run the program, which has the source's weights, on the examples, and compare with the model.
+    """Run the program, which has the source's weights, on the examples; compare with the model.
 
-    Results within the tolerance of the whole output are right. For others, the errors that may have
-    reached each element are computed, which takes longer. Raises MismatchError that names the first
-    operation whose result is wrong.
+    Results within the tolerance of the whole output are right. For other results, the check
+    computes the error that may have reached each element, which takes longer. Raises MismatchError
+    that names the first operation whose result is wrong.
     """
     params = source.params()
     for inputs in source.examples:
@@ -32,8 +32,8 @@ def check(source: Source, program: Program, stage: str) -> None:
         in_place = _in_place(program, inputs)
         if in_place is not None and not _within(found, in_place, tolerances):
             raise MismatchError(
-                f"stage {stage!r} computes other results{_sizes(program, inputs)} where it writes "
-                "new values over old ones; check=False compiles it all the same"
+                f"stage {stage!r}: the compiled code's results differ{_sizes(program, inputs)} "
+                "when it writes new values over old ones; check=False compiles it anyway"
             )
         if _within(expected, found, tolerances):
             continue
@@ -42,15 +42,15 @@ def check(source: Source, program: Program, stage: str) -> None:
             continue
         at_fault = source.diverges(inputs, program, stage) or FUSION
         raise MismatchError(
-            f"stage {stage!r} computes other results than the model{_sizes(program, inputs)}: "
-            f"{what}; the first to differ is {at_fault}; "
-            f"{_advice(source, inputs, program, stage)}check=False compiles it all the same"
+            f"stage {stage!r}: the compiled code's results differ from the model's"
+            f"{_sizes(program, inputs)}: {what}; the first to differ is {at_fault}; "
+            f"{_advice(source, inputs, program, stage)}check=False compiles it anyway"
         )
 
 
 def _in_place(program: Program, inputs: Sequence[Array]) -> list[Array] | None:
-    """The results by the code that writes new values over inputs, on copies of these; None if there
-    is none."""
+    """Return the results of the code that writes new values over inputs, run on copies of these
+    inputs; None if there is no such code."""
     over = dict(program.artifact.main.in_place)
     if not over:
         return None
@@ -63,7 +63,7 @@ def _in_place(program: Program, inputs: Sequence[Array]) -> list[Array] | None:
 
 
 def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float]) -> bool:
-    """Whether results differ by no more than the tolerance of each."""
+    """Return whether each pair of results differs by no more than its tolerance."""
     return all(
         (a.dtype == b.dtype and np.array_equal(a, b)) or compare(a, b, limit).right
         for a, b, limit in zip(one, other, most, strict=True)
@@ -71,14 +71,14 @@ def _within(one: Sequence[Array], other: Sequence[Array], most: Sequence[float])
 
 
 def _sizes(program: Program, inputs: list[Array]) -> str:
-    """Words on the sizes of an example, if the code takes others."""
+    """Return words on the sizes of an example, if the code also takes other sizes."""
     main = program.artifact.main
     found = main.sizes.of([array.shape for array in inputs])
     return f" at {', '.join(f'{name} = {size}' for name, size in found.items())}" if found else ""
 
 
 def _advice(source: Source, inputs: list[Array], program: Program, stage: str) -> str:
-    """A sentence on whether the simplest stage is right, from compiling and running it."""
+    """Compile and run the simplest stage; return a sentence on whether it is right."""
     plainest = STAGES[0]
     if stage == plainest:
         return ""

@@ -50,57 +50,57 @@ def jit(
     log: Log = None,
     **choices: Unpack[Choices],
 ) -> Any:
-    """Compile a function of tensors at its first call, and again for each new signature.
+    """Compile a `function` of tensors at its first call, and again for each new signature.
 
     A decorator, `@jit` or `@jit(static=("mode",))`, for functions, methods and Modules. The result
-    is called as the function is, and gives what it gives, without a graph: Tensors in lists, tuples
-    and dicts. A signature consists of
+    is called like the function and returns the same Tensors, in lists, tuples and dicts, without a
+    graph. A signature consists of
 
-    - shape, dtype, device and `requires_grad` of each tensor among the arguments, and the structure
-      of lists, tuples and dicts around them. NumPy arrays and anything with DLPack become Tensors
-      without a gradient;
-    - numbers, strings and None among the arguments: *each value is compiled anew*. Give what
-      changes from call to call as an array (`np.array(0.1, "float32")`), which is an input;
-    - the arguments named in `static`, which can be hashed; what equals itself alone, as functions
-      do, is watched like the values below, and all else must not change;
+    - the shape, dtype, device and `requires_grad` of each tensor among the arguments, and the
+      structure of lists, tuples and dicts around them. NumPy arrays and anything with DLPack become
+      Tensors without a gradient;
+    - numbers, strings and None among the arguments: *each value is compiled anew*. Pass values that
+      change from call to call as arrays (`np.array(0.1, "float32")`); arrays are inputs;
+    - the arguments named in `static`, which must be hashable. Values that equal only themselves,
+      such as functions, are watched like the values below; all others must not change;
     - whether gradients are recorded (`needle.no_grad`);
-    - what the function reads around it: the values of variables, items of lists and dicts, elements
-      of NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules,
-      at any depth. Each call compares them; values that the function itself writes are left out,
-      and arrays of other libraries are refused by name.
+    - the values around the function that it reads: variables, items of lists and dicts, elements of
+      NumPy arrays, and attributes of Modules (train or eval mode), objects, classes and modules, at
+      any depth. Each call compares them. Values that the function itself writes are left out, and
+      arrays of other libraries are refused by name.
 
-    Installed packages are not followed. Tensors around the function (a closure's, a Module's, those
-    of the method's object) are followed: a call uses their current values. The function's Python
-    code runs only while it is traced; what else it does, such as printing, happens then alone.
-    Reading values (`numpy()`, `float()`, `if`) is a TraceError that names the line.
+    Installed packages are not followed. Tensors around the function (in a closure, in a Module, in
+    the method's object) are followed: a call uses their current values. The function's Python code
+    runs only while it is traced, so side effects such as printing happen only then. Reading values
+    (`numpy()`, `float()`, `if`) raises a TraceError that names the line.
 
-    A whole training step can be compiled as people write it: `loss.backward()`, clipping,
-    `optimizer.step()`, a schedule's `step()` and an EMA's `update()`; statistics of batch norm,
-    dropout and other random numbers, which are those of eager code after the same
-    `needle.manual_seed`. What the function writes (Parameters, buffers, the state of optimizers and
-    averages) is written to the arrays that eager code sees. Schedules and learning rates stay
-    Python's: they are stepped and read at each call. Writes to arguments, tensors assigned to new
-    attributes, and writes in the body of a loop are a TraceError.
+    A whole training step can be compiled as it is usually written: `loss.backward()`, clipping,
+    `optimizer.step()`, a schedule's `step()` and an EMA's `update()`, statistics of batch norm,
+    dropout and other random numbers. The random numbers are those of eager code after the same
+    `needle.manual_seed`. The function's writes (to Parameters, buffers, the state of optimizers and
+    averages) go to the arrays that eager code sees. Schedules and learning rates stay in Python:
+    each call steps and reads them. Writes to arguments, tensors assigned to new attributes, and
+    writes in the body of a loop raise a TraceError.
 
-    Gradients live inside a call. Those that `backward` leaves in Parameters must be returned or
-    used by an optimizer; afterwards `.grad` is None. A step that adds to gradients of earlier calls
-    is a TraceError: call `zero_grad()` in it. No gradient passes through a call from outside:
-    `backward` on its result is an error.
+    Gradients live inside a call. The function must return the gradients that `backward` leaves in
+    Parameters or pass them to an optimizer; afterwards `.grad` is None. A step that adds to
+    gradients of earlier calls raises a TraceError: call `zero_grad()` in it. No gradient passes
+    through a call from outside: `backward` on its result raises an error.
 
-    - `dims`, as for `compile`, leaves sizes to the call: they are no part of the signature.
-    - `maxsize` compiled signatures are kept; the one not used for longest is unloaded. They keep
-      the objects and Modules they were called with alive.
-    - `fallback="eager"` runs what cannot be traced eagerly, and warns once for each function.
-    - `log` is a function that is called with a line of text for each compilation, which says why;
-      True writes it to stderr.
-    - all other keywords are those of `compile`, such as `target`, `stage`, `dtype` and `check`.
+    - `dims`, as for `compile`, leaves sizes to the call: they are not part of the signature.
+    - `maxsize` is the number of compiled signatures that are kept; the least recently used one is
+      unloaded first. They keep the objects and Modules that they were called with alive.
+    - `fallback="eager"` runs functions that cannot be traced eagerly, and warns once per function.
+    - `log` is a function that is called for each compilation with a line of text that gives the
+      reason; True writes the line to stderr.
+    - `choices`, all other keywords, are those of `compile`, such as `target`, `stage` and `dtype`.
 
-    Inside another trace (another jit function, a model that is compiled) a call is inlined. Calls
-    are safe from any thread; those of one function compile in turn.
+    Inside another trace (another jit function, a model that is being compiled) a call is inlined.
+    Calls are safe from any thread; each function compiles one signature at a time.
 
-    Raises UsageError for keywords that do not fit. A call raises InputError for an argument of
-    another kind, TraceError and TranslationError for what cannot be compiled, MismatchError, and
-    whatever the function raises.
+    Raises UsageError for keywords that do not fit. A call raises InputError for an argument of an
+    unsupported kind, TraceError or TranslationError for a function that cannot be compiled,
+    MismatchError, and any error of the function itself.
 
     >>> @needle_tvm.jit
     ... def scaled(x, scale):
@@ -129,7 +129,7 @@ def jit(
 
 
 class CacheInfo(NamedTuple):
-    """`compilations` counts all so far; `currsize` signatures are kept, of at most `maxsize`."""
+    """The number of `compilations` so far, and of `currsize` kept signatures, at most `maxsize`."""
 
     compilations: int
     maxsize: int
@@ -137,7 +137,7 @@ class CacheInfo(NamedTuple):
 
 
 class Jit:
-    """What `jit` returns."""
+    """The compiled function that `jit` returns."""
 
     __name__: str
     __qualname__: str
@@ -174,7 +174,7 @@ class Jit:
         self._log = _to_stderr if log is True else log or None
         self._compilations = 0
         self._warned: set[type] = set()
-        # By key, the last used first. A tuple is never changed, so that readers need no lock.
+        # By key, the last used first. Each tuple is immutable, so readers need no lock.
         self._entries: dict[Key, tuple[Entry, ...]] = {}
         self._lock = threading.RLock()
         _ALL.add(self)
@@ -199,7 +199,7 @@ class Jit:
         entries = self._entries.get(key)
         if entries and entries[0].is_current():
             return entries[0](leaves)
-        with self._lock:  # who waits here finds what the other thread has compiled
+        with self._lock:  # a thread that waited here finds the code that another thread compiled
             entry = next((e for e in self._entries.get(key, ()) if e.is_current()), None)
             if entry is None:
                 entry = self._compiled(key, args, given, leaves)
@@ -207,24 +207,24 @@ class Jit:
         return entry(leaves)
 
     def cache_info(self) -> CacheInfo:
-        """How often this was compiled, and how many signatures are kept."""
+        """Return the number of compilations and of kept signatures."""
         return CacheInfo(self._compilations, self._maxsize, len(self._all()))
 
     def export(
         self, path: StrPath, *, calls: int | None = None, sign: StrPath | None = None
     ) -> Path:
-        """Write the function, as it was compiled for the last call, to the folder `path`: an
-        artifact that `needle_tvm.load` and `needle_tvm.runtime.load` open.
+        """Write the function, as compiled for the last call, to the folder `path`: an artifact that
+        `needle_tvm.load` and `needle_tvm.runtime.load` open.
 
-        What the function writes becomes the artifact's state, which begins as it is now: weights,
-        moments and counts of an optimizer, statistics, averages, the random numbers' counter. So
-        the folder of a training step trains without needle: data in, loss out; `Program.state`
-        and `load_state` save it and go on. Other weights are stored as they are. `calls` is the
-        number of calls for which the rates of a schedule are kept; later ones use the last. `sign`
-        is as for `Executable.export`.
+        All values that the function writes become the artifact's state, with their current values:
+        weights, an optimizer's moments and counts, statistics, averages, the random numbers'
+        counter. So the folder of a training step trains without needle: data in, loss out.
+        `Program.state` saves the state, and `load_state` continues from it. Other weights are
+        stored as they are. `calls` is the number of calls for which the rates of a schedule are
+        kept; later calls use the last rate. `sign` is as for `Executable.export`.
 
-        Raises UsageError if nothing has been compiled, or without `calls` for a function that
-        steps a schedule; otherwise what a call raises, and the errors of `Executable.export`.
+        Raises UsageError if nothing has been compiled, or if the function steps a schedule and
+        `calls` is not given. Raises the errors of a call and of `Executable.export`.
 
         >>> weight = nn.Parameter(np.ones(2, "float32"))
         >>> optimizer = ndl.optim.SGD([weight], lr=0.25)
@@ -244,7 +244,7 @@ class Jit:
         """
         entries = [each for each in self._all() if isinstance(each, Compiled)]
         if not entries:
-            raise UsageError(f"{self._signature.name}: export: call it once before, to compile it")
+            raise UsageError(f"{self._signature.name}: export: call it once first, to compile it")
         if calls is not None and (type(calls) is not int or calls < 1):
             raise UsageError(f"{self._signature.name}: export: calls={calls!r}: must be at least 1")
         with self._lock:
@@ -253,7 +253,7 @@ class Jit:
         return found.export(path, sign=sign)
 
     def clear_cache(self) -> None:
-        """Unload all that is compiled; later calls compile again."""
+        """Unload all compiled code; later calls compile again."""
         with self._lock:
             self._entries.clear()
 
@@ -322,14 +322,14 @@ class Jit:
         made = Stepped(effects, self._turn, *parts) if effects else Compiled(*parts)
         made.traced = traced
         for leaf in graph.inputs:
-            del leaf.value  # which would keep the arguments of the first call
+            del leaf.value  # otherwise the arguments of the first call stay alive
         return made
 
     def _turn(self) -> threading.RLock:
         return self._lock
 
     def _keep(self, entry: Entry) -> None:
-        """Put an entry before the others of its key; drop the one that was not used for longest."""
+        """Put an entry before the others of its key; drop the least recently used entry."""
         entry.use()
         self._entries[entry.key] = (entry, *self._without(entry))
         entries = self._all()
@@ -340,19 +340,19 @@ class Jit:
                 del self._entries[oldest.key]
             self._warn(
                 RecompilationWarning,
-                f"compiled {self._compilations} times, of which {self._maxsize} are kept "
-                f"(maxsize); the last time because {self._reason(entry.facts, entry)}",
+                f"compiled {self._compilations} times, but only {self._maxsize} signatures are "
+                f"kept (maxsize); last compiled because {self._reason(entry.facts, entry)}",
             )
 
     def _without(self, entry: Entry) -> tuple[Entry, ...]:
-        """The other entries of its key."""
+        """Return the other entries with this entry's key."""
         return tuple(each for each in self._entries.get(entry.key, ()) if each is not entry)
 
     def _all(self) -> list[Entry]:
         return [entry for entries in self._entries.copy().values() for entry in entries]
 
     def _reason(self, facts: Mapping[str, Any], but: Entry | None = None) -> str:
-        """Why a signature is compiled: its differences from the nearest, last used known one."""
+        """Return why a signature is compiled: its differences from the nearest known signature."""
         others = [(differences(facts, each.facts), each) for each in self._all() if each is not but]
         if not others:
             return "this is its first call"
@@ -367,11 +367,11 @@ class Jit:
 
 
 _ALL: weakref.WeakSet[Jit] = weakref.WeakSet()
-_MOST_CHANGES = 3  # that are named
+_MOST_CHANGES = 3  # named in a reason
 
 
 def _unlock() -> None:
-    """Replace the locks in a forked child: a thread that is not there may hold one."""
+    """Replace the locks in a forked child: a thread that the child lacks may hold one."""
     for each in _ALL:
         each._lock = threading.RLock()
 
@@ -388,7 +388,7 @@ def _check_function(function: Any) -> None:
 
 
 def _check_result(result: Any) -> None:
-    """TraceError unless a function's result can be given back by compiled code."""
+    """Raise TraceError unless compiled code can return this result."""
     pending = [result]
     while pending:
         each = pending.pop()
@@ -408,7 +408,7 @@ def _to_stderr(line: str) -> None:
 
 
 def _outside() -> int:
-    """The stacklevel of the caller's caller that is not in this file."""
+    """Return the stacklevel of the first caller outside this file."""
     frame, level = sys._getframe(2), 2
     while frame.f_back is not None and frame.f_code.co_filename == __file__:
         frame, level = frame.f_back, level + 1

@@ -23,24 +23,24 @@ def compile_onnx(
     fixed: Mapping[str, Any] | None = None,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile an ONNX model, a path or an `onnx.ModelProto`; other keywords are those of `compile`.
+    """Compile an ONNX `model`: a path or an `onnx.ModelProto`. `choices` are those of `compile`.
 
-    `inputs` are example arrays in the graph's order, or one dict of them by name. Those that are
-    not given are drawn from the shapes that the graph declares: floats are standard normal,
-    integers 0 or 1. A size that the graph leaves open is that of the given inputs; `dims` leaves it
-    to the call, as for `compile`. A key of `dims` may also be the model's own name for a size,
-    which stands for all axes of that name: `{"batch": needle.Dim("batch", max=64)}`. `fixed` gives
-    inputs, by name, a value that never changes; they are then no inputs.
+    `inputs` are example arrays in the graph's order, or one dict of them by name. Missing inputs
+    are drawn from the shapes that the graph declares: floats are standard normal, integers 0 or 1.
+    A size that the graph leaves open is taken from the given inputs; `dims` leaves it to the call,
+    as for `compile`. A key of `dims` may also be the model's own name for a size, which stands for
+    all axes of that name: `{"batch": needle.Dim("batch", max=64)}`. `fixed` maps names of inputs to
+    values that never change; the compiled model does not take these inputs.
 
-    The result takes arrays in the graph's order or by name, and returns what the graph lists: one
+    The result takes arrays in the graph's order or by name, and returns the graph's outputs: one
     Tensor, or a tuple. Inputs, outputs and weights have their ONNX names (floating initialisers
     with at least one axis are weights).
 
-    Raises InstallError without the package `onnx`, and what `compile` raises. Raises
-    TranslationError, which is a UsageError, for a file that is damaged or not valid ONNX, and for
-    one that has operators or dtypes that needle does not (all operators are listed). Raises
-    UsageError for inputs or dims that do not fit the graph, and for a model that fails on its
-    inputs, such as by a constant index that is out of range.
+    Raises InstallError without the package `onnx`, and the errors of `compile`. Raises
+    TranslationError, which is a UsageError, for a file that is damaged or not valid ONNX, or that
+    has operators or dtypes unknown to needle (the error lists all operators). Raises UsageError for
+    inputs or dims that do not fit the graph, and for a model that fails on its inputs, for example
+    because a constant index is out of range.
     """
     import needle.onnx
     from needle.onnx.examples import axes_of_dims, by_name, examples
@@ -53,7 +53,7 @@ def compile_onnx(
         return compile(module, *arrays, dims=axes or None, **choices)
     except (NeedleTVMError, TraceError, DimError):
         raise
-    except (IndexError, ShapeError, ArithmeticError) as error:  # of the ops, run on the inputs
+    except (IndexError, ShapeError, ArithmeticError) as error:  # raised by ops on the inputs
         raise UsageError(f"the model fails on its inputs: {error}") from error
     except ImportError as error:
         raise InstallError(str(error)) from error

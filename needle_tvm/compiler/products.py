@@ -1,4 +1,4 @@
-"""The choice between our own kernels and cuBLAS for a GPU's matmuls, given or measured.
+"""The choice between needle's own kernels and cuBLAS for a GPU's matmuls, by name or measured.
 
     needle_tvm.compile(model, x, target="cuda", products="measured")
 
@@ -38,7 +38,7 @@ _STREAM = 0  # the default stream
 
 
 def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None:
-    """Raise StageError or TargetError unless a target and a stage allow this choice."""
+    """Raise StageError or TargetError unless the target and the stage allow this choice."""
     if products not in PRODUCTS:
         raise StageError(f"products={products!r}: must be one of {', '.join(PRODUCTS)}")
     if products == OWN:
@@ -60,7 +60,7 @@ def check(products: str, spec: TargetSpec, stage: str, options: Options) -> None
 
 
 def choice(products: str, spec: TargetSpec) -> Choice | None:
-    """The choice, which `check` has let pass; None if all matmuls are our own."""
+    """Return the choice, already accepted by `check`; None if all matmuls use our own kernels."""
     if products == OWN:
         return None
     if products == CUBLAS:
@@ -71,7 +71,7 @@ def choice(products: str, spec: TargetSpec) -> Choice | None:
 
 
 def measure_on(spec: TargetSpec) -> Measure:
-    """A function that times matmuls on the target's GPU, each compiled with its epilogue."""
+    """Return a function that times matmuls on the target's GPU, each compiled with its epilogue."""
 
     def seconds(product: Product, by_library: bool) -> float:
         from needle_tvm.lower import build, cuda_graph
@@ -94,7 +94,8 @@ def measure_on(spec: TargetSpec) -> Measure:
 
 
 def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
-    """A model of one such matmul, with a bias if an operator follows it, and its signature."""
+    """Return a model of one matmul like `product`, with a bias if an operator follows it, and its
+    signature."""
     from needle_tvm._tvm.names import TensorType, relax
 
     leading = (product.count,) if product.count > 1 else ()
@@ -135,9 +136,10 @@ def example(product: Product) -> tuple[IRModule, dict[str, Any]]:
 
 
 def _seconds_of(program: runtime.Program) -> float:
-    """Seconds of one call, from a graph of several: the host's work between kernels is left out.
+    """Return the seconds of one call, from a CUDA graph of several calls, which leaves out the
+    host's work between kernels.
 
-    Operands are where the last call left them, in the GPU's cache if they fit.
+    Operands stay where the last call left them, in the GPU's cache if they fit.
     """
     rng = np.random.default_rng(0)
     program.set_params(
@@ -149,10 +151,10 @@ def _seconds_of(program: runtime.Program) -> float:
     executor = program.executor
     here, driver = executor.memory, cuda_driver.of(executor.device)
     assert isinstance(here, memory.CudaMemory)
-    assert executor.main.graph is not None  # a graph writes only to memory it returns
+    assert executor.main.graph is not None  # a graph writes only to memory that it returns
     function = executor.new_machine()[executor.main.graph.function]
     arguments = [*executor.convert(random_inputs(program.artifact)), *executor.weights]
-    function(*arguments)  # loads modules, which a capture cannot
+    function(*arguments)  # loads modules, which is not possible inside a capture
     held: list[Any] = []
 
     def submit(stream: int) -> None:

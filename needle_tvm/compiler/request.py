@@ -18,11 +18,11 @@ from needle_tvm.tune.options import Options
 if TYPE_CHECKING:
     from needle_tvm.tune.status import Status
 
-Progress = Callable[["str | Status"], None]  # str() of an argument is a line of text
+Progress = Callable[["str | Status"], None]  # str() of the argument is a line of text
 
 
 class Choices(TypedDict, total=False):
-    """The keywords of `compile` and `compile_torch`; `request` has their defaults."""
+    """The keywords of `compile` and `compile_torch`; `request` has the defaults."""
 
     target: str | dict[str, Any]
     stage: str
@@ -41,7 +41,7 @@ class Choices(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Request:
-    """Keywords that fit one another, resolved: the code, its target, and how to compile it.
+    """Resolved keywords that fit one another: the code, its target, and how to compile it.
 
     `shows_search` says whether `compile` itself shows the progress of a search.
     """
@@ -81,24 +81,25 @@ def request(
     check: bool = True,
     progress: Progress | bool | None = True,
 ) -> Request:
-    """The request that these keywords of `compile` make.
+    """Return the request for these keywords of `compile`.
 
-    Raises UsageError (StageError, TargetError) for a value that is invalid or does not fit another.
+    Raises UsageError (StageError, TargetError) for a value that is invalid or conflicts with
+    another one.
     """
     search = Options(trials, minutes, seed, cluster)
     search.check(stage)
     if not isinstance(disable, (list, tuple, set, frozenset)) or not all(
         isinstance(name, str) for name in disable
-    ):  # a str would be taken as its letters
+    ):  # a str would count as a list of its letters
         raise StageError(f"disable={disable!r}: must be a list of names, as in ['pack_pairs']")
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
         raise UsageError(f"progress={progress!r}: must be a function, True or False")
     if disable and search.searches:
-        raise StageError(f"disable={sorted(disable)}: a search uses every pass and rule")
+        raise StageError(f"disable={sorted(disable)}: a search uses all passes and rules")
     spec = resolve(target, threads)
     rounded = precision.check(dtype, spec, stage)
     if rounded != FLOAT32 and "narrow_products" in disable:
-        raise StageError(f"disable=['narrow_products'] with dtype={dtype!r}: that is what rounds")
+        raise StageError(f"disable=['narrow_products']: dtype={dtype!r} needs this pass to round")
     libraries.check(products, spec, stage, search)
     variant = Variant(stage, rounded, disable, libraries.choice(products, spec))
     report = None if isinstance(progress, bool) else progress
@@ -109,7 +110,7 @@ def request(
 def check_dims(asked: Request) -> None:
     """Raise UsageError for a request that code for many sizes cannot meet."""
     if asked.spec.is_gpu:
-        raise UsageError("dims: code for GPUs is for one size each; compile it without dims")
+        raise UsageError("dims: code for GPUs is for one size only; compile it without dims")
     if asked.search.searches:
         raise UsageError(
             "dims: kernels for many sizes are not searched; compile without trials and minutes, or "

@@ -1,7 +1,7 @@
-"""Arguments of a jit function: what is traced, what is fixed, and the key of a call.
+"""Arguments of a jit function: traced inputs, fixed values, and the key of a call.
 
 Tensors and arrays become inputs. Numbers, strings, None, Modules, the values of arguments named
-static and the structure around all of these are fixed: another value is another signature.
+static and the structure around all of these are fixed: another value makes another signature.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Kwargs = Mapping[str, Any]
 
 
 class Signature:
-    """The parameters of a function: how its calls are spelled, and which arguments are static.
+    """The parameters of a function: the form of its calls, and which arguments are static.
 
-    `owner` says that the first argument, `self`, is the object that a method is called on: it is
+    `owner` says whether the first argument, `self`, is the object that a method is called on: it is
     fixed, by its identity. `dims` names axes of inputs whose extents are not part of a signature:
     {input: {axis: dim}}, by name or by position (without `self`). Raises UsageError for static
-    names that are no parameters.
+    names that are not parameters.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Signature:
         self._rest = next((e.name for e in parameters.values() if e.kind is e.VAR_POSITIONAL), "")
         self.owner = self._positional[:1] == ["self"]
         self.positions = self._positional[int(self.owner) :]
-        # By input; `dims` itself is checked when a call is traced.
+        # By input; the trace of a call checks `dims` itself.
         self._open = {
             self.positions[key] if type(key) is int and key < len(self.positions) else key: axes
             for key, axes in dims.items()
         }
 
     def spelled(self, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-        """The same call in one form: arguments by position where they can be, defaults filled in.
+        """Return the same call in one form: arguments by position if possible, defaults filled in.
 
         Raises TypeError for arguments that the function does not take.
         """
@@ -86,8 +86,9 @@ class Signature:
         return bound.args, bound.kwargs
 
     def key(self, args: Args, kwargs: Kwargs, leaves: list[Any]) -> Key:
-        """What one compiled function has in common of calls that are `spelled`: hashable. Appends
-        the inputs to `leaves`. Raises InputError for an argument that is neither traced nor fixed.
+        """Return a hashable key, shared by all `spelled` calls that one compiled function serves.
+        Appends the inputs to `leaves`. Raises InputError for an argument that is neither traced nor
+        fixed.
         """
         parts: list[Any] = []
         names, static = self._positional, self._static_at
@@ -114,7 +115,7 @@ class Signature:
             raise InputError(f"{self.name}: argument {name!r} {error}") from None
 
     def _opened(self, args: Args, kwargs: Kwargs, parts: list[Any]) -> Key:
-        """The key with None for the extents that `dims` leaves to the call."""
+        """Return the key with None for extents that `dims` leaves to the call."""
         names = iter(self.trees(args, kwargs)[1])
         for number, part in enumerate(parts):
             if type(part) is _Input:
@@ -126,13 +127,13 @@ class Signature:
         return tuple(parts)
 
     def named(self, args: Args, kwargs: Kwargs) -> list[tuple[str, Any]]:
-        """The arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
+        """Return the arguments of a call with their names: xs_0, xs_1, ... for those of *xs."""
         count = len(self._positional)
         rest = [f"{self._rest}_{number}" for number in range(len(args) - count)]
         return [*zip([*self._positional, *rest], args, strict=False), *kwargs.items()]
 
     def trees(self, args: Args, kwargs: Kwargs) -> tuple[list[Any], list[str]]:
-        """The structure of each argument (`needle.common.tree`), and the names of the inputs."""
+        """Return the structure (`needle.common.tree`) of each argument, and the inputs' names."""
         trees, names = [], []
         for number, (name, value) in enumerate(self.named(args, kwargs)):
             if name in self._static or (number == 0 and self.owner):
@@ -144,19 +145,19 @@ class Signature:
         return trees, names
 
     def modules(self, args: Args, kwargs: Kwargs) -> dict[str, Module]:
-        """The Modules among the arguments by name, without the object of a method."""
+        """Return the Modules among the arguments by name, without the object of a method."""
         named = self.named(args, kwargs)[int(self.owner) :]
         inside = [tree.flatten(value, name, _is_module)[1] for name, value in named]
         return {name: module for found in inside for name, module in found}
 
     def objects(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-        """The static arguments by name that equal themselves alone, whatever they hold."""
+        """Return the static arguments, by name, that equal only themselves, whatever they hold."""
         named = self.named(args, kwargs)
         static = [(name, value) for name, value in named if name in self._static]
         return {name: each for name, each in static if type(each).__eq__ is object.__eq__}
 
     def facts(self, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-        """The parts of a key by name, to say in which two signatures differ."""
+        """Return the parts of a key by name, to report the differences of two signatures."""
         found: dict[str, Any] = {}
         for number, (name, value) in enumerate(self.named(args, kwargs)):
             if name in self._static or (number == 0 and self.owner):
@@ -169,8 +170,8 @@ class Signature:
 def rebuilt(
     trees: Sequence[Any], tensors: Iterator[Any], count: int, keywords: Sequence[str]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """`count` arguments by position and others by keyword, of these structures, with `tensors` as
-    their inputs."""
+    """Return `count` arguments by position and the others by keyword. They have the structures
+    `trees` and the inputs `tensors`."""
     values = [tree.unflatten(each, tensors) for each in trees]
     return values[:count], dict(zip(keywords, values[count:], strict=True))
 
@@ -185,7 +186,7 @@ class _Input(NamedTuple):
 
 
 class _Unfit(Exception):
-    """An argument that is neither traced nor fixed; the text goes on from its name."""
+    """An argument that is neither traced nor fixed; the text follows the argument's name."""
 
 
 def _take(value: Any, parts: list[Any], leaves: list[Any]) -> None:
@@ -214,8 +215,8 @@ def _take(value: Any, parts: list[Any], leaves: list[Any]) -> None:
         _take(as_tensor(value), parts, leaves)
     else:
         raise _Unfit(
-            f"is a {kind.__name__}: tensors, arrays, numbers, strings, None, Modules, and lists, "
-            "tuples and dicts of these can be given; name what is fixed and can be hashed in "
+            f"is a {kind.__name__}: allowed are tensors, arrays, numbers, strings, None, Modules, "
+            "and lists, tuples and dicts of these; name a fixed, hashable argument in "
             "static=(...)"
         )
 
@@ -225,7 +226,8 @@ _PLAIN = frozenset([bool, int, float, complex, str, bytes, type(None)])
 
 
 def _static(value: Any) -> Any:
-    """A hashable stand-in for a fixed value: equal if values are, and of one type and sign."""
+    """Return a hashable stand-in for a fixed value. Stand-ins are equal if the values are equal and
+    have the same type and sign."""
     kind = type(value)
     if isinstance(value, (float, complex)):
         return kind, repr(value)
@@ -236,13 +238,13 @@ def _static(value: Any) -> Any:
     if isinstance(value, Module):
         return id(value)
     if is_tensor(value):
-        raise _Unfit(f"is a {kind.__name__}, which is an input, and named as static")
+        raise _Unfit(f"is a {kind.__name__}, which is an input: do not name it in static")
     try:
         hash(value)
     except TypeError:
         raise _Unfit(
-            f"is a {kind.__name__} and named as static, and cannot be hashed: give a tuple, a "
-            "frozen dataclass or another value that never changes"
+            f"is a {kind.__name__}, named in static but not hashable: give a tuple, a frozen "
+            "dataclass or another value that never changes"
         ) from None
     return kind, value
 

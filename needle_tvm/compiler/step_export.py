@@ -1,7 +1,7 @@
-"""A jit function as an artifact of its own: a training step that goes on without needle.
+"""A jit function as an artifact of its own: a training step that continues without needle.
 
-What the function writes becomes the artifact's state. Learning rates, which Python sets before each
-call, become a table over calls, whose number is part of the state.
+All values that the function writes become the artifact's state. Learning rates, which Python sets
+before each call, become a table over calls; the number of calls is part of the state.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ CALLS = "calls"  # the name of the number of calls, in the state
 
 
 class Traced(NamedTuple):
-    """What `jit` has traced for a signature: the graph, without the arguments that it was traced
-    on, and how a call of the function looks."""
+    """The trace of a signature by `jit`: the graph, without the arguments that it was traced on,
+    and the form of a call of the function."""
 
     graph: Graph
-    trees: Sequence[Any]  # of the arguments, those by position first
+    trees: Sequence[Any]  # structures of the arguments, positional ones first
     positional: int  # number of arguments by position
     keywords: Sequence[str]
     output_tree: Any
@@ -43,8 +43,10 @@ class Traced(NamedTuple):
 
 
 def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
-    """The function compiled with all that it writes as state. `calls` is the number of calls for
-    which rates are kept; UsageError if they change and it is not given."""
+    """Return the function compiled with all values that it writes as state.
+
+    `calls` is the number of calls for which rates are kept. Raises UsageError if the rates change
+    and `calls` is not given."""
     effects = traced.graph.effects
     rates = _rates(effects, calls)
     graph = _with_own_rates(traced.graph, rates)
@@ -63,14 +65,14 @@ def executable(traced: Traced, asked: Request, calls: int | None) -> Executable:
 
 
 def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
-    """The numbers that a call is fed with, for this many calls: (calls, numbers)."""
+    """Return the numbers that each call is fed, for `calls` calls: shape (calls, numbers)."""
     owners = [getattr(do, "__self__", None) for do in effects.actions]
     schedules = [each for each in owners if isinstance(each, Schedule)]
     if calls is None and schedules:
         names = ", ".join(sorted({type(each).__name__ for each in schedules}))
         raise UsageError(
             f"export: the function steps a schedule ({names}), which is Python code: give calls=, "
-            "the number of calls for which its rates are kept; later ones use the last"
+            "the number of calls for which its rates are kept; later calls use the last rate"
         )
     touched = [each for each in owners if each is not None]
     touched += [schedule.optimizer for schedule in schedules]
@@ -95,13 +97,13 @@ def _rates(effects: Effects, calls: int | None) -> np.ndarray[Any, Any]:
 
 
 def _is_number(value: Any) -> bool:
-    """Whether an array may be a learning rate; any other is only read, as weights are."""
+    """Return whether an array may be a learning rate; other arrays are only read, like weights."""
     return value.ndim == 0 and value.dtype == "float64"
 
 
 def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
-    """A graph whose numbers that it is fed with come from a table instead, and other arrays from
-    weights."""
+    """Return the graph with a table in place of the numbers that it is fed, and weights in place of
+    the other arrays that it is fed."""
     effects, leaves = graph.effects, graph.inputs
     kept, own = len(effects.kept), len(leaves) - len(effects.fed) - len(effects.kept)
     numbers, read = [], []
@@ -158,8 +160,8 @@ def _with_own_rates(graph: Graph, rates: np.ndarray[Any, Any]) -> Graph:
 
 
 def _example(spec: Any, draw: np.random.Generator) -> np.ndarray[Any, Any]:
-    """An array of this kind: of normally distributed numbers, or of zeros, which any index may
-    be."""
+    """Return an array of this spec: normally distributed numbers, or zeros, which are valid as any
+    index."""
     if is_floating(spec.dtype):
         return draw.standard_normal(spec.shape).astype(spec.dtype)
     return np.zeros(spec.shape, spec.dtype)

@@ -35,45 +35,46 @@ def compile_torch(
     trusted: bool = False,
     **choices: Unpack[Choices],
 ) -> Executable:
-    """Compile a `torch.nn.Module` for inputs like these; other keywords are those of `compile`.
+    """Compile a `torch.nn.Module` for inputs like these; `choices` are those of `compile`.
 
-    This is `compile` of what `needle.torch.load` makes of the model. `model` may also be an
-    `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
-    wrote. Reading a file runs no code from it; a file that needs that, such as one whose example
-    inputs are objects of a class of yours, is refused unless `trusted` is True. Without inputs,
-    those that it was exported with are the example, and sizes that it leaves open must be given as
-    `dims` again.
+    This is `compile` of the Module that `needle.torch.load` makes of the model. `model` may also be
+    an `ExportedProgram` of `torch.export`, or the path of a file (`.pt2`) that `torch.export.save`
+    wrote. Reading a file runs no code from it. A file that needs to run code, such as one whose
+    example inputs are objects of your own class, is refused unless `trusted` is True. Without
+    inputs, the inputs of the export are the example, and sizes that the export leaves open must be
+    given as `dims` again.
 
-    `inputs`, and `kwargs` by name, are the model's arguments: tensors, tuples, lists, dicts and
-    dataclasses of them, and objects that hold them, such as a cache of keys and values; numbers,
-    strings and None are fixed for all calls, which may leave them out. A call gives `kwargs` by
-    name. Results come in the model's structure: for a dataclass, or another object with tensors, an
-    object with the same attributes (`result.logits`).
+    `inputs`, and `kwargs` by name, are the model's arguments: tensors; tuples, lists, dicts and
+    dataclasses of tensors; and objects that hold tensors, such as a cache of keys and values.
+    Numbers, strings and None are fixed for all calls, which may leave them out. A call passes
+    `kwargs` by name. Results have the model's structure: for a dataclass, or another object with
+    tensors, an object with the same attributes (`result.logits`).
 
     Parameters and floating-point buffers keep their `state_dict` names. Other buffers become
     constants of the code, unless the model writes to them. The weights are copied now: later
     changes of the model reach the code only through `set_params`, which takes a `state_dict`. The
-    result takes torch tensors, NumPy arrays and needle Tensors, and exports like any other. Each
-    call of `compile_torch` imports PyTorch and exports the model, even if the code is cached.
+    result takes torch tensors, NumPy arrays and needle Tensors, and exports like any executable.
+    Each call of `compile_torch` imports PyTorch and exports the model, even if the code is cached.
 
-    Parameters and buffers that the model's `forward` writes are its state, which the code shares
+    Parameters and buffers that the model's `forward` writes to are its state, which the code shares
     with the model: each call reads them from the model's tensors and writes them there, in place.
     So calls of the code and of the model may alternate. After `set_params`, and when exported and
-    loaded, the code keeps state of its own.
+    loaded, the code has its own state.
 
-    `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: also a sequence with an
-    entry for each argument, entries nested as the arguments are, lists with a dim or None for each
-    axis, and torch's own `Dim("n", max=64)` or `Dim.AUTO(max=64)`. Axes that
-    `torch._dynamo.mark_dynamic` has marked are dims as well. Each dim needs a largest size, and no
-    size is 0. Axes that were marked or hinted get one dim if the model needs them to be equal.
+    `dims` is as for `compile`, or like `dynamic_shapes` of `torch.export`: it may be a sequence
+    with an entry for each argument, entries may be nested like the arguments, lists may have a dim
+    or None for each axis, and torch's own `Dim("n", max=64)` or `Dim.AUTO(max=64)` may stand for a
+    dim. Axes that `torch._dynamo.mark_dynamic` has marked are dims as well. Each dim needs a
+    largest size, and no size is 0. Marked or hinted axes get one dim if the model needs them to be
+    equal.
 
-    The model's results on the examples are compared with PyTorch's before code is generated for
-    them, unless `check` is False, and the code's results as `compile` compares them.
+    Unless `check` is False, the model's results on the examples are compared with PyTorch's before
+    code is generated, and the code's results are then compared with the model's, as in `compile`.
 
-    Raises InstallError without PyTorch, and what `compile` raises. Raises UsageError for a dim
-    whose sizes the model tells apart: it branches or loops on it, needs it to be a number or
-    another dim, or does something else for a size of 1. Raises TranslationError for a model that
-    PyTorch itself does not run on these inputs or at other sizes of the dims, or that cannot be
+    Raises InstallError without PyTorch, and the errors of `compile`. Raises UsageError for a dim
+    whose sizes the model distinguishes: it branches or loops on the size, needs it to equal a
+    number or another dim, or treats a size of 1 specially. Raises TranslationError for a model that
+    PyTorch itself cannot run on these inputs or at other sizes of the dims, that cannot be
     exported, has an operator without a converter, draws random numbers (dropout in training mode
     does), writes to its inputs, computes tensors whose shapes depend on values, or takes or returns
     anything but dense tensors of real numbers.
@@ -92,7 +93,7 @@ def compile_torch(
     read_symbols()
     with compiling, _refusals():
         found = loaded(model, inputs, kwargs or {}, dims, trusted)
-        if found.asked.dims:  # also by marks on the inputs
+        if found.asked.dims:  # dims may also come from marks on the inputs
             check_dims(asked)
         _check_real(found)
         source, oracle = _source(found, asked)
@@ -105,7 +106,7 @@ def compile_torch(
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """Context in which needle's errors for a model become needle_tvm's."""
+    """Within this context, turn needle's errors for a model into needle_tvm's."""
     try:
         yield
     except DimError as error:
@@ -116,7 +117,7 @@ def _refusals() -> Iterator[None]:
 
 def _check_real(found: Loaded) -> None:
     """Raise TranslationError for complex numbers among inputs, results or state: NumPy arrays and
-    results of compiled code are of real ones."""
+    results of compiled code are real."""
     (output,) = [node for node in found.functional.graph.nodes if node.op == "output"]
     values = [getattr(node, "meta", {}).get("val") for node in output.args[0]]
     places = [
@@ -135,20 +136,20 @@ def _check_real(found: Loaded) -> None:
 
 
 def loaded_source(found: Loaded, asked: Request) -> Source:
-    """The `Source` of a loaded model, which is not compared with PyTorch."""
+    """Return the `Source` of a loaded model, which is not compared with PyTorch."""
     return _source(found, replace(asked, check=False))[0]
 
 
 def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
-    """The `Source` of a loaded model. What its code is compared with is compared with PyTorch
-    first, when the code is generated; code from the cache was compared when it was."""
+    """Return the `Source` of a loaded model. When code is generated, the source's reference is
+    compared with PyTorch first; code from the cache was compared when it was generated."""
     from needle.torch.shared_state import SharedState
 
     graph = traced(found)
     source = source_of(graph, asked.variant)
     module = found.module
     parts = described(module, graph, found.flat.model.state_dict())
-    # Another program may have the same graph, by a converter's fault: its code is not this one's.
+    # By a converter's fault, another program may have the same graph; it needs other code.
     key = module.program.fingerprint(), repr(parts), f"{asked.check}"
     source = replace(
         source,
@@ -170,7 +171,7 @@ def _source(found: Loaded, asked: Request) -> tuple[Source, _Oracle]:
 
 
 def traced(found: Loaded) -> Graph:
-    """The graph of a loaded model as a function of a list of tensors."""
+    """Return the graph of a loaded model as a function of a list of tensors."""
     from needle.torch.arrays import array_of
 
     examples, dims = [], dict[str, Any]()
@@ -195,13 +196,13 @@ class _Oracle:
         from needle.torch import oracle
         from needle.torch.arrays import tensor_of
 
-        assert self._loaded is not None, "nothing is lowered once the code is there"
+        assert self._loaded is not None, "lowering must come before done()"
         module, flat, functional = (
             getattr(self._loaded, name) for name in ("module", "flat", "functional")
         )
         params = self._source.params()
         for inputs in self._source.examples:
-            # The state, which the model has itself, follows its inputs.
+            # The state follows the inputs; the model already has it.
             tensors = list(map(tensor_of, inputs[: len(module.program.inputs)]))
             open_sizes = module.program.sizes([tuple(each.shape) for each in tensors])
             sizes = {dim.name: size for dim, size in open_sizes.items()}
@@ -212,13 +213,13 @@ class _Oracle:
             except UnsupportedError:
                 raise
             except ModelError:
-                # The tolerance is for what networks do; this computes the rounding of each op.
+                # The tolerance suits common networks; explain() computes each op's rounding.
                 if self._source.explain(inputs, wanted) is not None:
                     raise
             self._results[id(inputs)] = found
 
     def reference(self, inputs: list[Array], params: Mapping[str, Array]) -> list[Array]:
-        """The source's reference, from `compare` if it ran on these inputs."""
+        """Return the source's reference, from `compare` if it ran on these inputs."""
         known = self._results.pop(id(inputs), None)
         return self._source.reference(inputs, params) if known is None else known
 

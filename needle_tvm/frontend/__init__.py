@@ -1,17 +1,17 @@
 """Front ends: a model as a Relax module, its weights by name, and its eager reference.
 
-- `model` traces a needle model and makes a `Source` (`source`); `loaded` does so for a model of
-  `needle.torch` that has state.
+- `model` traces a needle model and makes a `Source` (`source`); `loaded_models` does this for a
+  model of `needle.torch` that has state.
 - `translate` knows no op by name: an op's `emit_te` writes it as a tensor expression, or its `emit`
   as an operator that graph passes recognise. Both must give the shapes and dtypes of `infer`, and
-  ops that are not needle's own must read their operands (`tir.reads`). Halves are widened before an
-  op and rounded after it, as in the eager kernels. Weights stay parameters, so other weights need
-  no compilation.
+  ops from outside needle must read their operands (`tir.reads`). Halves are widened before an op
+  and rounded after it, as in the eager kernels. Weights stay parameters, so other weights need no
+  compilation.
 - Dims become variables that the inputs share (`extents`), also in the attributes of ops. Each
   extent has one spelling, so that TVM's passes see which extents are equal.
-- `loops` lowers the bodies of an op that has some, each like a model of its own, and makes one
+- `loops` lowers the bodies of an op that has bodies, each like a separate model, and makes one
   function of their kernels. Code for a GPU has no such loops: `unroll` writes out their steps,
-  except those of layers that `kernels.recurrence.gpu.layers` has kernels for.
+  except for layers with kernels in `kernels.recurrence.gpu.layers`.
 - Inputs that are indices have a `range` in the manifest (`indices`); calls refuse values outside
   it.
 """

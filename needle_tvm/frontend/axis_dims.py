@@ -1,7 +1,7 @@
 """Dims that are whole axes of inputs, where TVM's virtual machine reads them.
 
 If an axis is 2 * n or n + 1 and none is n, the code has another dim m for that axis, and m // 2 or
-m - 1 in the place of n.
+m - 1 in place of n.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from needle_tvm.errors import UsageError
 
 
 def axis_dims(graph: Graph) -> dict[Dim, Any]:
-    """For each dim of a graph, itself if it is a whole axis of an input, else an expression of a
-    dim that is one once it stands in its place. Raises UsageError if there is none."""
+    """Return, for each dim of a graph, the dim itself if it is a whole axis of an input, otherwise
+    an expression of a new dim that takes over such an axis. Raises UsageError if there is none."""
     extents = [n for leaf in graph.inputs for n in leaf.spec.shape if isinstance(n, Expression)]
     found: dict[Dim, Any] = {n: n for n in extents if isinstance(n, Dim)}
     names = {dim.name for dim in graph.dims}
@@ -28,15 +28,15 @@ def axis_dims(graph: Graph) -> dict[Dim, Any]:
         if not any(told):
             raise UsageError(
                 f"dims: {dim.name} must be the size of an axis of an input, as in "
-                f"{{0: {dim.name}}}, or a multiple of it, or that and a number if it need not be a "
-                "multiple; it stands only in other expressions"
+                f"{{0: {dim.name}}}, or a multiple of it, or (if it has no multiple_of) it plus a "
+                "number; it stands only in other expressions"
             )
         found[dim] = next(each for each in told if each is not None)
     return found
 
 
 def _told(dim: Dim, extent: Expression, names: Collection[str]) -> Expression | None:
-    """A dim as an expression of a new one that is the extent: factor * dim, or dim + added."""
+    """Return a dim as an expression of a new dim, equal to factor * dim or dim + added."""
     line = line_of(extent)
     if line is None:
         return None

@@ -1,12 +1,12 @@
 """Expected outputs of a graph: float64 values, and the propagated error of each element.
 
 The effect of a rounding on a result depends on the program: `log(x)` near 1, or `a - b` of nearly
-equal numbers, turns a small error into a large one, and the argmax of a near tie into another
-answer. So the graph is evaluated several times in float64, with each op's result disturbed by the
-error that an implementation of the op may have. This is Monte Carlo arithmetic (Parker, "Monte
-Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002, 1997). The
-spread of the results is the error. An element on which correct runs need not agree, such as the
-argmax of a near tie, is not compared.
+equal numbers, turns a small error into a large one, and the argmax of a near tie turns it into
+another answer. So the graph is evaluated several times in float64, with each op's result disturbed
+by the error that an implementation of the op may have. This is Monte Carlo arithmetic (Parker,
+"Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic", UCLA CSD-970002,
+1997). The spread of the results is the error. An element on which correct runs need not agree, such
+as the argmax of a near tie, is not compared.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ PRODUCTS = (Matmul, Conv)  # the ops that kernels/dense/narrow_products.py narro
 # The algorithm of a convolution decides whether zeros around or between the pixels of an image
 # meet an infinite weight, and to which results a transform spreads a NaN.
 CONVOLUTIONS = (Conv, ConvInput, ConvWeight)
-ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # drawn so that runs disagree
+ANYTHING = (np.nan, np.inf, -np.inf, 0.0)  # drawn to make runs disagree
 
 _RUNS = 4
 _SURE = 48  # runs before a difference counts: each misses a tie with probability 1/2
-_SPREAD = 4.0  # the runs differ by less than the largest possible difference
-_ROUNDING = 8.0  # the same for one rounding of a sum, of which there is a single sample
+_SPREAD = 4.0  # factor on the spread of the runs, which is below the largest possible difference
+_ROUNDING = 8.0  # the same for one rounding of a sum, of which there is only one sample
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One output: its value in float64 (integers and booleans unchanged), the error that each
-    element may have, and a mask of the elements to compare."""
+    """One output: its value in float64 (integers and booleans unchanged), the allowed error of each
+    element, and a mask of the elements to compare."""
 
     value: Array
     error: Array
     known: Array
 
     def difference(self, found: Array) -> str | None:
-        """Describe what is wrong with a result; None if nothing is."""
+        """Return what is wrong with a result; None if nothing is."""
         compared = compare(
             self.value, found, self.error, scale=1.0, same_dtype=False, known=self.known
         )
@@ -94,7 +94,7 @@ class Evaluation:
         self._runs: list[list[Array]] = []
 
     def expected(self, runs: int = _RUNS) -> list[Expected]:
-        """The graph's expected outputs from `runs` disturbed runs, including earlier ones."""
+        """Return the expected outputs from `runs` disturbed runs, including earlier runs."""
         while len(self._runs) < runs:
             self._runs.append(self._run(disturbed=True))
         specs = [spec for node in self._graph.outputs for spec in node.specs]
@@ -104,7 +104,7 @@ class Evaluation:
         ]
 
     def difference(self, found: Sequence[Array]) -> str | None:
-        """Describe what is wrong with the outputs found; None if nothing is."""
+        """Return what is wrong with the outputs `found`; None if nothing is."""
         if self._difference(found, _RUNS) is None:
             return None
         return self._difference(found, _SURE)
@@ -142,7 +142,8 @@ class Evaluation:
             return [np.array(part) for node in self._graph.outputs for part in _parts(values[node])]
 
     def _disturbing(self, node: Node) -> Any:
-        """What computes the steps of an op's bodies, each disturbed by its rounding."""
+        """Return a function that computes the steps of an op's bodies, each disturbed by its
+        rounding."""
         bodies = [value for value in vars(node.op).values() if isinstance(value, Body)]
         specs = [spec for body in bodies for spec in body.specs() if isinstance(spec, Spec)]
         dtypes = {spec.dtype for spec in specs if is_floating(spec.dtype)}
@@ -165,7 +166,7 @@ class Evaluation:
         return run
 
     def _rounded(self, value: Any, dtype: str, amplitude: tuple[float, float]) -> Array:
-        """A result rounded to its dtype, after a disturbance of (relative, absolute) amplitude."""
+        """Return a result rounded to `dtype`, after a disturbance by (relative, absolute)."""
         value = np.asarray(value)
         if not is_floating(dtype):
             return value.astype(dtype)
@@ -177,7 +178,7 @@ class Evaluation:
 
 
 def widened(array: Any) -> Array:
-    """A floating-point array in float64; other arrays unchanged."""
+    """Return a floating-point array in float64; other arrays unchanged."""
     array = np.asarray(array)
     return array.astype(np.float64) if is_floating(array.dtype.name) else array
 
@@ -191,8 +192,8 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _twin(node: Node, operands: Sequence[Any], within: Any = None) -> tuple[Any, ...]:
-    """The parts of a node's value by its op's NumPy `reference`, in which `within` computes the
-    steps of bodies, or by `compute` on the NumPy device if it has none. Raises MismatchError naming
+    """Return the parts of a node's value by its op's NumPy `reference`, or by `compute` on the
+    NumPy device if it has none. `within` computes the steps of bodies. Raises MismatchError naming
     an op whose rule fails or gives other shapes than `infer`."""
     op = node.op
     assert op is not None
@@ -216,12 +217,12 @@ def _twin(node: Node, operands: Sequence[Any], within: Any = None) -> tuple[Any,
 def _amplitudes(
     node: Node, operands: Sequence[Any], precision: str
 ) -> tuple[tuple[float, float], ...]:
-    """The (relative, absolute) error that a correct implementation of a node's op may have, for
-    each part of its value.
+    """Return the (relative, absolute) error that a correct implementation of a node's op may have,
+    for each part of its value.
 
-    The op's NumPy reference runs in float32 and in float64. If it is exact in float32, like an op
-    that moves or selects elements, it is taken to be exact in every dtype. Otherwise its error
-    shows how large the terms of its sums are.
+    The op's NumPy reference runs in float32 and in float64. An op that is exact in float32, such as
+    one that moves or selects elements, is taken to be exact in every dtype. Otherwise the error
+    shows how large the terms of the op's sums are.
     """
     op = node.op
     assert op is not None
@@ -253,7 +254,7 @@ def _amplitudes(
 
 
 def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float]:
-    """The largest error of the op's NumPy reference in float32 against float64, for each part."""
+    """Return the largest error of the op's reference in float32 against float64, for each part."""
     found = []
     for have, want in zip(_twin(node, operands), map(widened, wide), strict=True):
         have = widened(have)
@@ -264,7 +265,7 @@ def _off(node: Node, operands: Sequence[Any], wide: Sequence[Any]) -> list[float
 
 
 def _rounds(values: Array) -> bool:
-    """Whether float32 cannot represent some of these float64 values."""
+    """Return whether float32 cannot represent some of these float64 values."""
     return bool((values.astype(np.float32).astype(np.float64) != values).any())
 
 
@@ -273,7 +274,7 @@ def _as_float32(array: Array) -> Array:
 
 
 def _uneven(array: Array) -> Array:
-    """Float32 numbers one rounding away from these, some larger and some smaller."""
+    """Return float32 numbers one rounding away from these, some larger and some smaller."""
     if array.dtype.kind != "f":
         return array
     away = np.resize(np.array([1, -1, 1]) * np.finfo(np.float32).eps, array.shape)
@@ -287,8 +288,8 @@ def _map(change: Any, value: Any) -> Any:
 
 
 def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
-    """The relative error accumulated in each node's value if operands of matmuls and convolutions
-    are rounded to `precision`."""
+    """Return the relative error accumulated in each node's value if operands of matmuls and
+    convolutions are rounded to `precision`."""
     bounds: dict[Node, float] = {}
     for node in graph.nodes:
         before = max((bounds[operand] for operand in node.input_nodes), default=0.0)
@@ -304,9 +305,9 @@ def error_bounds(graph: Graph, precision: str = FLOAT32) -> dict[Node, float]:
 
 
 def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> Expected:
-    """The `Expected` of a result from its value and the values of disturbed runs.
+    """Return the `Expected` of a result from its `value` and the values of disturbed `runs`.
 
-    `dtype` is the dtype of the result; None stands for that of `value`.
+    `dtype` is the dtype of the result; None means that of `value`.
     """
     dtype = dtype or value.dtype.name
     if not is_floating(dtype):
@@ -325,8 +326,8 @@ def expected(value: Array, runs: Sequence[Array], dtype: str | None = None) -> E
 
 
 def agreed(wanted: Expected, other: Array) -> Expected:
-    """`wanted` without the elements where only one of it and another right answer is finite, or
-    where neither is and they differ."""
+    """Return `wanted` without the elements at which it and another right answer disagree in being
+    finite, or hold different NaNs or infinities."""
     other = widened(other)
     if other.shape != wanted.value.shape:
         return wanted
@@ -336,5 +337,5 @@ def agreed(wanted: Expected, other: Array) -> Expected:
 
 
 def is_float(value: Array) -> bool:
-    """Whether an array holds floating-point numbers."""
+    """Return whether an array holds floating-point numbers."""
     return is_floating(value.dtype.name)

@@ -1,4 +1,4 @@
-"""Finding the op of a traced graph that compiled code computes wrongly."""
+"""Find the op of a traced graph that compiled code computes wrongly."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def first_divergence(
     stage: str,
     program: runtime.Program,
 ) -> str | None:
-    """Name and module of the first op, in topological order, that `stage` computes wrongly; None
-    if every op is right.
+    """Return name and module of the first op, in topological order, that `stage` computes wrongly;
+    None if every op is right.
 
-    Runs on the device of `program`, and in its precision if `stage` is its stage. Compiles the
-    graph again with every op's result as an output. If all results are then right, only the fusion
-    across ops can be at fault.
+    `graph` is compiled again with every op's result as an output, and run on `arrays`; `expected`
+    has the right results. It runs on the device of `program`, and in its precision if `stage` is
+    its stage. If all results are right, only the fusion across ops can be at fault.
     """
     nodes = [n for n in graph.nodes if n.op is not None and type(n.spec) is not tuple]
     probe = copy.copy(graph)
     probe.outputs = nodes
     probe.output_tree = {"tuple": [trees.LEAF] * len(nodes)}
-    if graph.effects.kept:  # what a step keeps is an argument here, and nothing is written
+    if graph.effects.kept:  # the state of a step is an argument here, and nothing is written
         probe.effects = Effects()
         probe.input_tree = {"args": [trees.LEAF] * len(graph.inputs), "kwargs": {}}
     compiled = program.artifact
@@ -70,7 +70,7 @@ def first_divergence(
 
 
 def _target_of(program: runtime.Program) -> TargetSpec:
-    """The target of this machine's device of the kind that the program runs on."""
+    """Return the target of this machine's device of the program's kind."""
     if program.artifact.for_gpu:
         return resolve(f"cuda:{program.executor.device}")
     return resolve("cpu", program.artifact.target["num-cores"])

@@ -1,7 +1,7 @@
-"""Extents that depend on dims as TVM's expressions, and back.
+"""Extents that depend on dims, as TVM's expressions and back.
 
-A dim becomes an int64 variable, which all inputs share. It is a whole axis of an input (`whole`
-sees to it), where TVM's virtual machine reads it.
+A dim becomes an int64 variable, which all inputs share. `axis_dims` makes sure that it is a whole
+axis of an input, where TVM's virtual machine reads it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Extents:
 
     @classmethod
     def of(cls, dims: Iterable[Dim]) -> Extents:
-        """New variables for dims."""
+        """Return new variables for dims."""
         return cls({dim: tirx.Var(dim.name, "int64") for dim in dims})
 
     def used_by(self, node: Node) -> dict[Dim, Any]:
-        """The variables of the dims in a node's shapes and in its op."""
+        """Return the variables of the dims in a node's shapes and in its op."""
         found: list[Expression] = []
         specs = [*node.specs, *(spec for each in node.input_nodes for spec in each.specs)]
         replaced((node.op, tuple(specs)), found.append)
@@ -49,7 +49,7 @@ class Extents:
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What TVM's analyses read about the variables, as attributes of a function."""
+        """A function's attributes that tell TVM's analyses the bounds of the variables."""
         if not self:
             return {}
         return {
@@ -58,23 +58,23 @@ class Extents:
         }
 
     def expressed(self, value: Any) -> Any:
-        """`value` (a shape, an op) with TVM's expressions in place of needle's."""
+        """Return `value` (a shape, an op) with TVM's expressions in place of needle's."""
         if not self:
             return value
         return replaced(value, self._spelt)
 
     def _spelt(self, extent: Expression) -> Any:
-        """The form in which passes spell what they compute of extents, too."""
+        """Return an extent in the form in which passes also spell their results."""
         return simplified(extent.built(self._variables.__getitem__, tirx.floordiv))
 
     def are(self, shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
-        """Whether a shape of TVM's is that of a spec, whatever form its expressions have."""
+        """Return whether TVM's shape equals a spec's, in whatever form its expressions are."""
         return len(shape) == len(wanted) and all(
             same(self.understood(a), b) for a, b in zip(shape, wanted, strict=True)
         )
 
     def understood(self, extent: Any) -> Any:
-        """An extent of TVM's as an int or needle's expression; None if it is neither."""
+        """Return TVM's extent as an int or as needle's expression; None if it is neither."""
         if isinstance(extent, int):
             return extent
         if isinstance(extent, tirx.IntImm):

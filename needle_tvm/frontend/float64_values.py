@@ -16,7 +16,7 @@ from needle_tvm.frontend.source import to_numpy
 
 
 def evaluate(graph: Graph, arrays: Sequence[Any]) -> dict[Node, Any]:
-    """Every node's value in float64 on the NumPy device (integers and booleans unchanged)."""
+    """Return every node's value in float64 on the NumPy device; integers and bools stay as is."""
     sized, values = Sized(graph), dict[Node, Any]()
     for leaf, array in zip(sized.of(arrays).inputs, arrays, strict=True):
         values[leaf.node] = _widened(array)

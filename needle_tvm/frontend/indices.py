@@ -9,16 +9,16 @@ from needle.ops.movement import Flip, Squeeze, Unsqueeze
 from needle.ops.shape import BroadcastTo, Permute, Reshape, Transpose
 from needle.trace import Graph
 
-# Their results hold every element of the input and nothing else.
+# The results of these ops hold every element of the input and nothing else.
 _KEEP_ALL = (BroadcastTo, Cast, Flip, Permute, Reshape, Squeeze, Transpose, Unsqueeze)
 
-# Dtypes that hold all indices in use, though a cast to them may change numbers beyond.
+# Dtypes that hold all indices in use; a cast to them may change only numbers beyond.
 _WIDE = ("int32", "int64", "float32", "float64")
 
 
 def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
-    """The least and the largest valid index for each input that ops take as indices, directly or
-    after a change of layout or dtype. The range is valid for all of these ops."""
+    """Return the least and the largest valid index for each input that ops use as indices, directly
+    or after a change of layout or dtype. The range is valid for all these ops."""
     found: dict[Node, tuple[int, int]] = {}
     for node in graph.nodes:
         if node.op is None:
@@ -35,7 +35,7 @@ def index_ranges(graph: Graph) -> dict[Node, tuple[int, int]]:
 
 
 def _keeps_order(node: Node) -> bool:
-    """Whether a value outside a range of indices is still outside it in a node's result."""
+    """Return whether values outside a range of indices are still outside it in a node's result."""
     if not isinstance(node.op, Cast) or node.spec.dtype in _WIDE:
         return True
     return result_type(node.input_nodes[0].spec.dtype, node.spec.dtype) == node.spec.dtype

@@ -1,4 +1,4 @@
-"""Models that `needle.torch.load` has made: their graphs, signatures and state."""
+"""Models made by `needle.torch.load`: their graphs, signatures and state."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def graph_of(module: TorchModel, examples: Sequence[Any], dims: Mapping[Any, Any]) -> Graph:
-    """The graph of a module as a function of a list of tensors, like these examples. Its state
-    follows the inputs, and the new state the outputs."""
+    """Return the graph of a module as a function of a list of tensors like `examples`. Its state
+    follows the inputs, and the new state follows the outputs."""
     count, written = len(examples), module.written
     names = [name for name, _ in module.program.inputs]
     state = [(name, module.weight_named(name).realize_cached_data()) for name in written]
@@ -45,8 +45,8 @@ def graph_of(module: TorchModel, examples: Sequence[Any], dims: Mapping[Any, Any
 
 
 def described(module: TorchModel, graph: Graph, state_dict: Iterable[str]) -> dict[str, Any]:
-    """The parts of a manifest's function that the module knows; `state_dict` has the names that a
-    caller may give weights under."""
+    """Return the parts of a manifest's function that the module knows. `state_dict` has the names
+    under which a caller may give weights."""
     unsaved = [leaf.name for leaf in graph.params if module.is_unsaved(leaf.name)]
     names = {name for leaf in graph.params for name in (leaf.name, *leaf.others)}
     known = module.program.fixed
@@ -65,7 +65,7 @@ def described(module: TorchModel, graph: Graph, state_dict: Iterable[str]) -> di
 
 
 def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]:
-    """A signature with the ranges that PyTorch gives to inputs that are indices."""
+    """Return a signature with the ranges that PyTorch gives to inputs that are indices."""
     from needle.torch.indices import index_ranges
 
     program = module.program
@@ -81,7 +81,7 @@ def with_ranges(module: TorchModel, signature: dict[str, Any]) -> dict[str, Any]
 def source(
     module: TorchModel, inputs: Sequence[Any], variant: Variant, dims: Mapping[Any, Any] | None
 ) -> Source:
-    """The `Source` of a module that writes its parameters or buffers."""
+    """Return the `Source` of a module that writes its parameters or buffers."""
     from needle.torch.structure import flattened
 
     examples = flattened(module.arguments, inputs, {})
@@ -105,7 +105,7 @@ def source(
 
 
 class ModuleState:
-    """What calls of a module write, in its own tensors."""
+    """State in a module's own tensors: those that its calls write."""
 
     in_place = False  # other Tensors may share their memory
 
@@ -118,11 +118,11 @@ class ModuleState:
         return "state of a module", id(self._module)
 
     def values(self) -> list[Tensor]:
-        """The current tensors."""
+        """Return the current tensors."""
         return [self._module.weight_named(name).detach() for name in self._module.written]
 
     def write(self, values: Sequence[Any]) -> None:
-        """Give the tensors copies of new values."""
+        """Replace the tensors' data by copies of new values."""
         for name, value in zip(self._module.written, values, strict=True):
             array = np.array(as_numpy(value, name))
             self._module.weight_named(name).data = Tensor(array, requires_grad=False)

@@ -1,5 +1,5 @@
-"""Translation of loops and choices: each becomes one kernel, its bodies lowered like models of
-their own."""
+"""Translation of loops and choices: each becomes one kernel, with its bodies lowered like separate
+models."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ TUNED = "tuned"
 
 @dataclass(frozen=True)
 class _Lowered:
-    """A body's kernels, the keys of its inputs that are no constants, the keys of its results, and
-    what its caller gives for keys that stand for constants."""
+    """A body's kernels, the keys of its inputs that are not constants, the keys of its results, and
+    the caller's values for keys that stand for constants."""
 
     body: bodies.Body
     inputs: list[Any]
@@ -49,7 +49,7 @@ class _Lowered:
 @dataclass
 class Loops:
     """Translates the loops and choices of a graph for a target and a variant. `lower(graph, target,
-    variant)` gives the module of a body."""
+    variant)` returns the module of a body."""
 
     target: Target
     variant: Variant
@@ -57,7 +57,7 @@ class Loops:
     depth: int = 0
 
     def has_kernels(self, op: Scan) -> bool:
-        """Whether there are kernels of this scan's steps on a GPU."""
+        """Return whether there are GPU kernels for the steps of this scan."""
         return self.variant.stage == TUNED and layers.is_layer(op)
 
     def emit(
@@ -69,8 +69,8 @@ class Loops:
         fixed: Collection[Node],
         extents: Extents,
     ) -> tuple[Any, ...]:
-        """The results of a node whose op has bodies; those that are not `used` may be None. Nodes
-        that are `fixed` depend on parameters alone."""
+        """Return the results of a node whose op has bodies; results that are not `used` may be
+        None. Nodes in `fixed` depend only on parameters."""
         site = _Site(self, builder, node, list(operands), extents)
         if isinstance(node.op, Scan):
             return site.scan(node.op, used)
@@ -80,7 +80,7 @@ class Loops:
         return site.cond(node.op, [n for n, x in enumerate(node.input_nodes) if x not in fixed])
 
     def inside(self) -> tuple[Variant, Loops]:
-        """How a body is lowered, whose kernels the loop's function merges."""
+        """Return how to lower a body whose kernels the loop's function merges."""
         variant = self.variant
         if MERGE in pipeline.switches(variant.stage):
             variant = replace(variant, disable=(*variant.disable, MERGE))
@@ -88,7 +88,7 @@ class Loops:
 
 
 class _Site:
-    """Where a loop or a choice stands: its node, and the values of its inputs."""
+    """The place of a loop or a choice: its node, and the values of its inputs."""
 
     def __init__(
         self,
@@ -178,14 +178,14 @@ class _Site:
         return self._called("choice", plan, given, [true, false], specs)
 
     def _lowered(self, body: Body, inputs: Sequence[int], operands: Sequence[Any]) -> _Lowered:
-        """A body whose `inputs`, by number, are no constants; the operands are those of all its
-        inputs."""
+        """Return a lowered body; `inputs` are the numbers of its inputs that are not constants, and
+        `operands` belong to all its inputs."""
         loops = self._loops
         graph, nodes, ends = _graph_of(body, inputs)
         variant, inner = loops.inside()
         module = loops.lower(graph, loops.target, variant, inner)
         module = build.schedule(module, loops.target, variant.stage, variant.disable)
-        module = tasks.elsewhere(module, self._add)  # those of loops in the body
+        module = tasks.elsewhere(module, self._add)  # the tasks of loops in the body
         found = bodies.body_of(module, loops.target, self._add)
         keys = dict(zip([leaf.node for leaf in graph.inputs], found.parameters, strict=False))
         given = [operands[nodes.index(leaf.node)] for leaf in graph.params]
@@ -195,7 +195,7 @@ class _Site:
             keys[x]: operands[n] for n, x in enumerate(nodes) if x in keys and n not in inputs
         }
         results = dict(zip(graph.outputs, found.results, strict=True))
-        for end in ends:  # inputs that are results themselves
+        for end in ends:  # inputs that are also results
             if end not in results:
                 results[end] = keys[end] if end in keys else operands[nodes.index(end)]
         return _Lowered(
@@ -210,7 +210,7 @@ class _Site:
         lowered: Sequence[_Lowered],
         specs: Sequence[Any],
     ) -> tuple[Any, ...]:
-        """The results of a planned function, which have these specs."""
+        """Return the results of a planned function; `specs` describes them."""
         builder = self._builder
         function = builder.add_func(
             plan.function.with_attrs({"op_pattern": OP_PATTERN.opaque, SCHEDULED: True}), name
@@ -244,9 +244,11 @@ class _Site:
 
 
 def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], list[Node]]:
-    """The graph of a body, whose inputs are these, and those whose sizes depend on dims; others are
-    parameters. And the nodes of the body's inputs, and of its outputs. Each dim is the size of a
-    further input, which nothing reads: others' axes may be expressions of it."""
+    """Return the graph of a body, and the nodes of the body's inputs and outputs.
+
+    The graph's inputs are `inputs` and those whose sizes depend on dims; other inputs of the body
+    are parameters. Each dim is the size of an additional input, which nothing reads: axes of the
+    others may be expressions of the dim."""
     nodes: list[Any] = [Node(spec, False, "") for spec in body.inputs]
     count = len(nodes)
     for (_, step), spec in zip(body.numbered(), body.specs()[count:], strict=True):
@@ -269,8 +271,8 @@ def _graph_of(body: Body, inputs: Sequence[int]) -> tuple[Graph, list[Node], lis
 
 
 def _transformed(builder: relax.BlockBuilder, module: IRModule, given: Sequence[Any]) -> list[Any]:
-    """What a lowered body's `main` takes for its constants, computed in `builder` as the passes
-    have it."""
+    """Return the constants of a lowered body's `main`, computed in `builder` as the passes have
+    it."""
     variable = {v.name_hint: v for v in module.get_global_vars()}.get(build.TRANSFORM)
     if variable is None:
         return list(given)

@@ -1,4 +1,4 @@
-"""Lowering of a traced graph: its module at a stage, and the signature of its `main`."""
+"""Lower a traced graph: its module at a stage, and the signature of its `main`."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 
 
 def lower(graph: Graph, target: Target, stage: str, **choices: Any) -> IRModule:
-    """Like `lowered`, for a stage by name; `choices` are further fields of `Variant`."""
+    """Lower a graph at a stage by name; `choices` are the other fields of `Variant`."""
     return lowered(graph, target, Variant(stage, **choices))
 
 
 @in_turn
 def lowered(graph: Graph, target: Target, variant: Variant) -> IRModule:
-    """The module before its loops are scheduled, from which tuning takes its tasks."""
+    """Return the module before its loops are scheduled; tuning takes its tasks from it."""
     return _lowered(graph.at(axis_dims(graph)), target, variant, None)
 
 
 def translated(
     graph: Graph, target: Target, variant: Variant, loops: Loops | None = None
 ) -> IRModule:
-    """The module before any pass, of a graph whose dims are whole axes; it may be the body of a
-    loop among `loops`."""
+    """Return the module before any pass, for a graph whose dims are whole axes. The graph may be
+    the body of a loop among `loops`."""
     loops = loops or Loops(target, variant, _lowered)
     if target_info(target).is_gpu:
         graph = unrolled(graph, loops.has_kernels)
@@ -51,7 +51,7 @@ def _lowered(graph: Graph, target: Target, variant: Variant, loops: Loops | None
 
 
 def signature(graph: Graph) -> dict[str, Any]:
-    """The inputs, parameters and outputs of a graph's `main`, in the form of a manifest.
+    """Return the inputs, parameters and outputs of a graph's `main`, in the form of a manifest.
 
     Raises TranslationError for an argument that a manifest cannot hold.
     """
@@ -87,7 +87,7 @@ def _leaf(leaf: Leaf) -> dict[str, Any]:
 
 
 def _arguments(graph: Graph) -> list[dict[str, Any]]:
-    """The traced call's arguments in the form that `trees.flatten_arguments` reads."""
+    """Return the traced call's arguments in the form that `trees.flatten_arguments` reads."""
     args, kwargs = graph.input_tree["args"], graph.input_tree["kwargs"]
     names = positional_names(graph.signature, len(args))
     named = [*zip(names, args, strict=True), *kwargs.items()]
@@ -105,7 +105,7 @@ def _check_static(name: str, tree: Any) -> None:
         if parts is not None and not isinstance(parts, (bool, int, float, str)):
             raise TranslationError(
                 f"argument {name!r}: a {type(parts).__name__} cannot be kept in an artifact; "
-                "tensors, numbers, strings, None and lists, tuples and dicts of them can"
+                "allowed are tensors, numbers, strings, None and lists, tuples and dicts of them"
             )
         return
     for part in parts.values() if kind == "dict" else parts:

@@ -1,4 +1,4 @@
-"""A needle model as a `Source`, from which `compile` starts. Imports TVM only to lower it."""
+"""A needle model as a `Source`, which `compile` starts from. Imports TVM only to lower it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from needle_tvm._tvm.names import IRModule, Target
     from needle_tvm.lower.variant import Variant
 
-_MOST_ELEMENTS = 2**59  # of 8 bytes each, so that sizes in bytes fit into int64 with some room
+_MOST_ELEMENTS = 2**59  # of up to 8 bytes, so that sizes in bytes fit into int64 with some room
 
 
 def source(
@@ -32,11 +32,11 @@ def source(
     variant: Variant,
     dims: Mapping[Any, Any] | None = None,
 ) -> Source:
-    """The `Source` of a Module or a function of Tensors, traced on these example arguments.
+    """Return the `Source` of a Module or a function of Tensors, traced on the example `inputs`.
 
     Raises needle's TraceError, UsageError for `dims` that do not fit the inputs or the example and
     for tensors too large for any memory, ValueError for a model in train mode unless `training`,
-    and whatever the model itself raises.
+    and any error of the model itself. `variant` says how the code is made.
     """
     try:
         graph = trace(model, *inputs, training=training, dims=dims)
@@ -46,7 +46,7 @@ def source(
 
 
 def source_of(graph: Graph, variant: Variant) -> Source:
-    """The `Source` of a traced graph; UsageError for tensors too large for any memory."""
+    """Return the `Source` of a traced `graph`. Raises UsageError for tensors that are too large."""
     _check_extents(graph)
     example = [np.array(to_numpy(leaf.value)) for leaf in graph.inputs]
     precision = variant.precision
@@ -69,7 +69,7 @@ def _check_extents(graph: Graph) -> None:
         for spec in (node.spec,) if isinstance(node.spec, Spec) else node.spec:
             if bounds_of(prod(spec.shape))[1] > _MOST_ELEMENTS:
                 what = "an input" if node.op is None else node.op.name
-                raise UsageError(f"{what} is {spec}: more than 2**59 elements, of no memory's size")
+                raise UsageError(f"{what} is {spec}: more than 2**59 elements fit into no memory")
 
 
 def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, dict[str, Any]]:
@@ -84,7 +84,7 @@ def _lower(graph: Graph, target: Target, variant: Variant) -> tuple[IRModule, di
 
 
 def with_updates(module: IRModule, signature: Mapping[str, Any]) -> IRModule:
-    """The module of a function with state, which says what replaces it: the last results."""
+    """Return a stateful function's module, in which the last results replace the state."""
     from needle_tvm.lower.in_place import updating
 
     count, inputs = len(signature.get("state", ())), len(signature["inputs"])

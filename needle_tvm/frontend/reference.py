@@ -1,7 +1,7 @@
-"""The eager model's outputs and their tolerances, which are the worked example of an artifact.
+"""The eager model's outputs and their tolerances, which an artifact carries as golden examples.
 
-With it an artifact on another machine, or linked with another math library, is tested against the
-model it was compiled from and not against itself.
+With them, an artifact on another machine, or linked with another math library, is tested against
+the model it was compiled from and not against itself.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ EAGER, COMPILED = "eager", "compiled"  # where outputs come from
 def eager_outputs(
     graph: Graph, inputs: Arrays, params: Mapping[str, np.ndarray[Any, Any]]
 ) -> list[np.ndarray[Any, Any]]:
-    """The traced model's outputs for these inputs and weights, computed op by op on its own device.
+    """Return the traced model's outputs for `inputs` and `params`, computed op by op on its device.
 
-    Raises MismatchError naming an op that computes another shape or dtype than `infer` says.
+    Raises MismatchError naming an op whose shape or dtype differs from that of `infer`.
     """
     values: dict[Node, Any] = {}
     for leaf, array in zip(graph.inputs, inputs, strict=True):
@@ -68,7 +68,7 @@ def _check_inferred(node: Node, value: Any) -> None:
 
 
 def tolerances(graph: Graph, precision: str = FLOAT32) -> list[float]:
-    """The largest difference allowed for each output, relative to its magnitude, between the eager
-    model and code whose matmuls and convolutions take operands rounded to `precision`."""
+    """Return the allowed difference of each output, relative to its magnitude, between the eager
+    model and code that rounds operands of matmuls and convolutions to `precision`."""
     eager, compiled = error_bounds(graph), error_bounds(graph, precision)
     return [eager[node] + compiled[node] for node in graph.outputs]

@@ -18,9 +18,9 @@ Array = np.ndarray[Any, Any]
 
 
 class Sized:
-    """A graph at the sizes of inputs. Without dims, it is the same graph for all.
+    """A graph at the sizes of inputs. Without dims, it is the same graph for all inputs.
 
-    Raises UsageError for a dim that no axis of an input tells.
+    Raises UsageError for a dim that no axis of an input determines.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -37,10 +37,10 @@ class Sized:
         return self._graph.at(dict(zip(self._graph.dims, sizes, strict=True)))
 
     def by_node(self, inputs: Sequence[Array]) -> dict[Node, Node]:
-        """For each node of the graph, the one that stands for it at the sizes of these inputs."""
+        """Return, for each node of the graph, its node at the sizes of these inputs."""
         return dict(zip(self._graph.nodes, self.of(inputs).nodes, strict=True))
 
     def of(self, inputs: Sequence[Array]) -> Graph:
-        """The graph at the sizes of these inputs."""
+        """Return the graph at the sizes of these inputs."""
         found = self.sizes(inputs)
         return self._at(tuple(found[dim.name] for dim in self._graph.dims))

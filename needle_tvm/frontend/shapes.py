@@ -1,4 +1,4 @@
-"""Shapes of inputs with dims: the sizes that arrays give them, and examples of other sizes."""
+"""Shapes of inputs with dims: the sizes in given arrays, and examples of other sizes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from needle_tvm.errors import InputError, UsageError
 
 Array = np.ndarray[Any, Any]
 
-_VERY_LARGE = 1 << 20  # elements of inputs with which the check at a first compile takes seconds
+_VERY_LARGE = 1 << 20  # elements of inputs from which a check at the first compile takes seconds
 
 
 def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
-    """Dims as a manifest has them."""
+    """Return dims in a manifest's form."""
     return [
         {"name": dim.name, "min": dim.min, "max": dim.max, "multiple_of": dim.multiple_of}
         for dim in dims
@@ -26,7 +26,7 @@ def described(dims: Iterable[Dim]) -> list[dict[str, Any]]:
 
 
 def described_shape(shape: Sequence[Any]) -> list[int | str]:
-    """A shape as a manifest has it: expressions of dims as text."""
+    """Return a shape in a manifest's form: expressions of dims are texts."""
     return [n if isinstance(n, int) else repr(n) for n in shape]
 
 
@@ -50,24 +50,24 @@ class Shapes:
         self._sizes = Sizes(dims, list(zip(names, self._shapes, strict=True)))
 
     def sizes(self, inputs: Sequence[Array]) -> dict[str, int]:
-        """The size of each dim in these arrays; InputError if they have none."""
+        """Return the size of each dim in `inputs`. Raises InputError if they do not fit."""
         for (name, _), array, shape in zip(self.inputs, inputs, self._shapes, strict=True):
             if not may_be(array.shape, shape):
                 raise InputError(f"input {name!r} is of shape {array.shape}, not {shape}")
         return self._sizes.of([array.shape for array in inputs])
 
     def given(self, example: Sequence[Array]) -> dict[str, int]:
-        """The size of each dim in the example; UsageError if it is outside the dims' bounds."""
+        """Return the size of each dim in `example`. Raises UsageError outside the dims' bounds."""
         try:
             return self.sizes(example)
         except InputError as error:
             raise UsageError(f"dims: the example does not fit: {error}") from None
 
     def examples(self, example: Sequence[Array]) -> list[list[Array]]:
-        """The example, and with dims others of all least and all largest sizes, and if it is one of
-        them itself, of sizes between. If inputs of all largest sizes are very large, each dim is at
-        its largest beside the example's other sizes instead. Raises UsageError for an example
-        outside the dims' bounds."""
+        """Return the example and, with dims, examples of all least and all largest sizes. If the
+        example itself is one of these, one of sizes between is added. If inputs of all largest
+        sizes are very large, each dim takes its largest size alone, with the example's other sizes.
+        Raises UsageError for an example outside the dims' bounds."""
         given, dims = self.given(example), self.dims
         largest = {dim.name: dim.max for dim in dims}
         ends = [{dim.name: dim.min for dim in dims}, largest]
@@ -80,14 +80,14 @@ class Shapes:
         return [list(example), *(self.resized(example, sizes) for sizes in distinct)]
 
     def _elements(self, sizes: Mapping[str, int]) -> int:
-        """The elements of all inputs of these sizes."""
+        """Return the number of elements of all inputs at these sizes."""
         number = {dim: sizes[dim.name] for dim in self.dims}
         shapes = ([size_of(n, number) for n in shape] for _, shape in self.inputs)
         return sum(map(math.prod, shapes))
 
     def resized(self, example: Sequence[Array], sizes: Mapping[str, int]) -> list[Array]:
-        """Inputs of other sizes, of elements of the example: indices stay valid, and floats, which
-        differ by up to half, keep their signs, zeros and infinities."""
+        """Return inputs of other sizes made of the example's elements. Indices stay valid; floats
+        change by up to half and keep their signs, zeros and infinities."""
         rng = np.random.default_rng(0)
         number = {dim: sizes[dim.name] for dim in self.dims}
         found: list[Array] = []

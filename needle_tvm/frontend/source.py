@@ -21,7 +21,7 @@ class Weights(Protocol):
     """A model's weights by name, wherever they are kept; see `needle.trace.weights.Weights`."""
 
     def values(self) -> Mapping[str, Any]:
-        """The current weights."""
+        """Return the current weights."""
 
     def follow(self, use: Callable[[Mapping[str, Any]], None]) -> None:
         """Call `use` with the weights if one has changed since the last call."""
@@ -34,7 +34,7 @@ class FixedWeights:
     arrays: Mapping[str, Array]
 
     def values(self) -> Mapping[str, Any]:
-        """The weights."""
+        """Return the weights."""
         return self.arrays
 
     def follow(self, use: Callable[[Mapping[str, Any]], None]) -> None:
@@ -43,25 +43,25 @@ class FixedWeights:
 
 @dataclass(frozen=True)
 class Source:
-    """A model in the form the compiler takes.
+    """A model in the compiler's form.
 
     - `fingerprint` covers everything in the model that decides the code. It is None for a model
-      with ops that are not needle's: the lowered module has all that their rules gave.
+      with ops from outside needle: the lowered module then contains the results of their rules.
     - `lower(target)` returns the module after the stage's graph passes, and the signature for the
       manifest. With a fingerprint, it is called only if the cache has no entry.
-    - `examples` are inputs on which the code is checked: those that were given, and if sizes are
-      left to the call, others with other sizes.
-    - `reference(inputs, params)` returns the eager model's outputs, and `tolerances(inputs)` how
-      far each output may be from them, relative to its magnitude.
+    - `weights` are the model's weights.
+    - `examples` are inputs that the code is checked on: the given ones and, if sizes are left to
+      the call, others with other sizes.
+    - `reference(inputs, params)` returns the eager model's outputs, and `tolerances(inputs)` the
+      allowed difference of each output, relative to its magnitude.
     - `explain(inputs, found)` checks outputs for `inputs` and the current weights more closely. It
-      says what is wrong with them, or returns None.
+      returns what is wrong with them, or None.
     - `diverges(inputs, program, stage)` names the first operation whose result is wrong when
-      compiled at that stage, or returns None if each is right.
+      compiled at that stage, or returns None if all are right.
+    - `state` has the tensors that calls of the model write. Its arrays are the last inputs, and
+      their new values the last outputs.
 
-    - `state` is what calls of the model write. Its arrays are the last inputs, and their new values
-      the last outputs.
-
-    `inputs` is one of `examples`, but for `reference`.
+    `inputs` is one of `examples`, except for `reference`.
     """
 
     fingerprint: str | None
@@ -75,14 +75,14 @@ class Source:
     state: State | None = None
 
     def fingerprint_with(self, kind: str, *parts: str) -> str | None:
-        """The fingerprint of a source of some kind, whose code these texts decide as well."""
+        """Return the fingerprint of a source whose code `parts` also decide; `kind` begins it."""
         if self.fingerprint is None:
             return None
         text = "\n".join((self.fingerprint, *parts))
         return f"{kind}:{hashlib.sha256(text.encode()).hexdigest()}"
 
     def params(self) -> dict[str, Array]:
-        """The current weights as NumPy arrays."""
+        """Return the current weights as NumPy arrays."""
         return {name: to_numpy(value) for name, value in self.weights.values().items()}
 
 

@@ -1,4 +1,4 @@
-"""Translation of a traced graph to a Relax module. No op is known by name: each emits itself."""
+"""Translate a traced graph to a Relax module. No op is known by name: each emits itself."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ _FOLDED = 4096  # elements of a constant that may replace smaller ones
 
 
 def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) -> IRModule:
-    """Return a module with one function `main(inputs..., params...)` for the graph's outputs.
+    """Return a module with one function `main(inputs..., params...)` for the outputs of `graph`.
 
-    Parameters stay parameters: attribute `num_input` of `main` is the number of inputs among its
-    arguments. With `prefer_emit`, ops that have a Relax operator use it, so that graph passes
-    recognise them; otherwise every op becomes a tensor expression. One output is returned bare,
-    several as a tuple, in the graph's order. Dims become variables, and their bounds attributes of
-    `main`.
+    Parameters stay parameters: the attribute `num_input` of `main` is the number of inputs among
+    its arguments. With `prefer_emit`, ops that have a Relax operator use it, so that graph passes
+    recognise them; otherwise every op becomes a tensor expression. `loops` translates ops with
+    bodies. One output is returned bare, several as a tuple, in the graph's order. Dims become
+    variables, and their bounds become attributes of `main`.
 
-    Raises TranslationError naming the op and the module that made it when an op has no rule, its
-    rule fails, or gives other shapes and dtypes than `infer` says.
+    Raises TranslationError naming the op and the module that made it if an op has no rule, its
+    rule fails, or its shapes or dtypes differ from those of `infer`.
     """
     builder, extents = relax.BlockBuilder(), Extents.of(graph.dims)
     arguments = [_variable(leaf, extents) for leaf in (*graph.inputs, *graph.params)]
@@ -85,14 +85,14 @@ def translate(graph: Graph, *, prefer_emit: bool, loops: Loops | None = None) ->
                 results = [builder.emit_output(value_of(node)) for node in graph.outputs]
             builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     except BaseException:
-        builder._end_block()  # TVM warns on the terminal of a block that is left open
+        builder._end_block()  # otherwise TVM prints a warning about the open block
         raise
     return builder.get()
 
 
 def _is_foldable(node: Node, known: Collection[Node], extents: Extents) -> bool:
-    """Whether the node is one of needle's own ops on constants, of one result that is not much
-    larger than they are."""
+    """Return whether the node is one of needle's own ops on constants, with one result that is not
+    much larger than they are."""
     op = node.op
     if (
         op is None
@@ -109,17 +109,17 @@ def _is_foldable(node: Node, known: Collection[Node], extents: Extents) -> bool:
 
 
 def _folded(node: Node, known: Mapping[Node, NDArray]) -> Any:
-    """The result of an op on constants, by its eager kernel. TVM's FoldConstant compiles a function
-    for each such call, which takes 30 ms."""
+    """Return the result of an op on constants, by its eager kernel. TVM's FoldConstant would
+    compile a function for each such call, which takes 30 ms."""
     try:
         op: Any = node.op
         return op.compute(*[known[source] for source in node.input_nodes])
-    except Exception as error:  # the error of any rule must name its op
+    except Exception as error:  # the error of any rule must name the op
         raise _refused(node, sentence(error)) from error
 
 
 def _fixed(graph: Graph) -> set[Node]:
-    """The nodes that depend on parameters and constants alone."""
+    """Return the nodes that depend only on parameters and constants."""
     found = {leaf.node for leaf in (*graph.params, *graph.constants)}
     for node in graph.nodes:
         if node.op is not None and found.issuperset(node.input_nodes):
@@ -134,9 +134,9 @@ def _variable(leaf: Leaf, extents: Extents) -> relax.Var:
 
 
 def _identifier(name: str) -> str:
-    """`name` as a TVMScript identifier. Relax renames on collision; only positions matter."""
+    """Return `name` as a TVMScript identifier. Relax renames on collision: only order matters."""
     found = re.sub(r"\W", "_", name)
-    return f"p_{found}" if found[:1].isdigit() else found  # C has no such names
+    return f"p_{found}" if found[:1].isdigit() else found  # C has no names that begin with a digit
 
 
 def _emit(
@@ -148,7 +148,7 @@ def _emit(
 ) -> Any:
     try:
         op: Op = extents.expressed(node.op)
-        if op.structural:  # regroups values, whatever they are
+        if op.structural:  # regroups values of any kind
             return op.compute(*operands)
         if all(0 in spec.shape for spec in node.specs):
             return _nothing(builder, node, extents)
@@ -157,7 +157,7 @@ def _emit(
         if prefer_emit and op.emit is not None and not _has_empty(node):
             wide = [_widened(builder, operand, widen) for operand in operands]
             result = op.emit(relax, *wide)
-            if isinstance(result, relax.Expr):  # not every case has an equal operator
+            if isinstance(result, relax.Expr):  # some cases have no equal operator
                 if widen or (_has_narrow_result(node) and not op.moves):
                     (spec,) = node.specs
                     result = relax.op.astype(builder.emit(result), spec.dtype)
@@ -168,20 +168,20 @@ def _emit(
         return _emit_te(builder, node, operands, widen, extents)
     except (TranslationError, KeyboardInterrupt):
         raise
-    except Exception as error:  # the error of any rule must name its op
+    except Exception as error:  # the error of any rule must name the op
         raise _refused(node, sentence(error)) from error
 
 
 def _refused(node: Node, reason: str) -> TranslationError:
-    """The error that names a node's op, the module that made it and its inputs."""
+    """Return the error that names a node's op, the module that made it and its inputs."""
     shapes = ", ".join(str(spec) for operand in node.input_nodes for spec in operand.specs)
     return TranslationError(f"{named(node)} on {shapes}: {reason}")
 
 
 def _is_spelt(node: Node, found: Sequence[tuple[tuple[Any, ...], str]], extents: Extents) -> bool:
-    """Whether symbolic extents have the very form that other nodes have them in.
+    """Return whether symbolic extents have exactly the form that they have in other nodes.
 
-    TVM's passes do not see that other forms are equal: that n // 8 * 8 is n, for multiples of 8.
+    TVM's passes do not see that other forms are equal, such as n // 8 * 8 and n for multiples of 8.
     """
     return len(found) == len(node.specs) and all(
         _same_form(shape, extents.expressed(spec.shape))
@@ -203,8 +203,8 @@ def _check(
     extents: Extents,
     wide: bool = False,
 ) -> None:
-    """Raise TranslationError unless a rule gives the shapes and dtypes that `infer` says. With
-    `wide`, results in narrow dtypes may still be in those that they are computed in."""
+    """Raise TranslationError unless a rule's shapes and dtypes are those of `infer`. With `wide`,
+    results in narrow dtypes may still be in the wider dtypes that they are computed in."""
     if len(found) != len(node.specs):
         raise _refused(node, f"{rule} gives {len(found)} results, infer says {len(node.specs)}")
     for number, ((shape, dtype), spec) in enumerate(zip(found, node.specs, strict=True)):
@@ -216,7 +216,7 @@ def _check(
 
 
 def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
-    """The results of a node whose results all have no elements."""
+    """Return the results of a node whose results all have no elements."""
     parts = tuple(
         builder.emit_te(
             nothing,
@@ -230,14 +230,14 @@ def _nothing(builder: relax.BlockBuilder, node: Node, extents: Extents) -> Any:
 
 
 def _has_empty(node: Node) -> bool:
-    """Whether an extent is 0, which some Relax operators take for something else."""
+    """Return whether an extent is 0: some Relax operators give 0 a special meaning."""
     specs = [*node.specs, *(spec for source in node.input_nodes for spec in source.specs)]
     return any(0 in spec.shape for spec in specs)
 
 
 def _to_widen(node: Node) -> set[str]:
-    """The narrow dtypes of operands that the rule is given in their compute dtype instead. Small
-    integers beside floats stay: int8 with float16 is float16, where int32 would give float64."""
+    """Return the narrow dtypes of operands that the rule gets in their compute dtype instead. Small
+    integers beside floats stay: int8 with float16 is float16, but int32 would give float64."""
     dtypes = {spec.dtype for source in node.input_nodes for spec in source.specs}
     kept = SMALL_INTEGER if any(map(is_floating, dtypes)) else ()
     return {dtype for dtype in dtypes if is_narrow(dtype) and dtype not in kept}
@@ -248,7 +248,7 @@ def _has_narrow_result(node: Node) -> bool:
 
 
 def _widened(builder: relax.BlockBuilder, operand: Any, dtypes: Collection[str]) -> Any:
-    """A Relax value, cast to its compute dtype if it is of one of `dtypes`."""
+    """Return a Relax value, cast to its compute dtype if its dtype is in `dtypes`."""
     if isinstance(operand, tuple):
         return tuple(_widened(builder, part, dtypes) for part in operand)
     dtype = str(operand.ty.dtype)
@@ -287,7 +287,7 @@ def _emit_te(
                     node, f"emit_te returns {type(part).__name__}, not a tensor expression"
                 )
         _check(node, "emit_te", tensors_of(parts), own, wide=not op.moves)
-        if not type(op).__module__.startswith("needle."):  # the rules of needle's ops are tested
+        if not type(op).__module__.startswith("needle."):  # tests cover the rules of needle's ops
             wrong = reads.fault(parts, tensors)
             if wrong:
                 raise _refused(node, f"emit_te {wrong}")
@@ -319,7 +319,7 @@ def _emit_te(
 
 
 def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
-    """Copy each result that is an operand or another result: a TVM function writes every result."""
+    """Copy each result that is an operand or another result: TVM functions write all results."""
     taken = reads.flat(tensors)
     for number, part in enumerate(parts):
         if any(part.same_as(other) for other in (*taken, *parts[:number])):
@@ -328,16 +328,16 @@ def _apart(parts: list[Any], tensors: tuple[Any, ...]) -> list[Any]:
 
 
 def _spelt(part: te.Tensor, shape: Sequence[Any]) -> te.Tensor:
-    """The same elements with symbolic extents in the form that other nodes have them in."""
+    """Return the same elements, with symbolic extents in the form that other nodes use."""
     if _same_form(part.shape, shape):
         return part
     return te.compute(shape, lambda *index: part(*index), name="spelt")
 
 
 def _ends_a_product_twice(node: Node) -> bool:
-    """Whether a matmul whose result the node reads could be fused with it into a function of
-    several results. Matmul schedules go from the reduction to one single last block. One result as
-    large as the operands is enough: the step of an optimizer also returns its count."""
+    """Return whether a matmul whose result the node reads could be fused with it into a function of
+    several results. Matmul schedules need a single block after the reduction. One result as large
+    as the operands is enough for this: the step of an optimizer also returns its count."""
     operands = [prod(spec.shape) for source in node.input_nodes for spec in source.specs]
     parts = [prod(spec.shape) for spec in node.specs]
     if len(parts) < 2:
@@ -347,7 +347,7 @@ def _ends_a_product_twice(node: Node) -> bool:
 
 
 def _bind(builder: relax.BlockBuilder, node: Node, result: relax.Var) -> Any:
-    """The value of a node: its variable, or for a tuple-valued op the variables of its parts."""
+    """Return the value of a node: its variable, or the variables of a tuple's parts."""
     if type(node.spec) is not tuple:  # a Spec is a named tuple
         return result
     return tuple(builder.emit(relax.TupleGetItem(result, i)) for i in range(len(node.specs)))

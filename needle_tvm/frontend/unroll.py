@@ -1,7 +1,7 @@
 """Loops and choices of a graph as the ops of all their steps, for code that has no loops.
 
-On a GPU a loop would be a kernel per step whose launches the host repeats; that is written for the
-usual recurrent layers alone (`kernels.recurrence.gpu.layers`). Of a choice, both branches run.
+On a GPU, a loop would be a kernel per step whose launches the host repeats. Only the usual
+recurrent layers have this (`kernels.recurrence.gpu.layers`). Both branches of a choice run.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from needle_tvm.errors import TargetError
 
 
 def unrolled(graph: Graph, keep: Callable[[Scan], bool]) -> Graph:
-    """The graph with scans and choices written out, but for scans that `keep` says to keep; itself
-    if there are none.
+    """Return the graph with scans and choices written out, except for scans that `keep` accepts;
+    the same graph if there are none.
 
     Raises TargetError for a loop whose number of steps is not known.
     """
@@ -56,7 +56,7 @@ def _node(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node:
 
 
 def parts_read(graph: Graph, node: Node) -> set[int]:
-    """Which parts of a tuple-valued node are read."""
+    """Return the numbers of the parts of a tuple-valued node that are read."""
     readers = [each for each in graph.nodes if node in each.input_nodes]
     if node in graph.outputs or not all(isinstance(r.op, TupleGetItem) for r in readers):
         return set(range(len(node.specs)))
@@ -64,11 +64,11 @@ def parts_read(graph: Graph, node: Node) -> set[int]:
 
 
 def _written(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node | list[Node]:
-    """The node of an op, or the nodes of all results of one that has bodies."""
+    """Return the node of an op; for an op with bodies, the nodes of all its results."""
 
     def run(body: Body, given: Sequence[Node]) -> list[Node]:
         def step(op: OpRules, given: Sequence[Node]) -> Node:
-            if isinstance(op, TupleGetItem):  # of a tuple that was written out
+            if isinstance(op, TupleGetItem):  # from a tuple that was written out
                 (whole,) = given
                 if isinstance(whole.op, MakeTuple):
                     return whole.input_nodes[op.index % len(whole.input_nodes)]
@@ -80,7 +80,7 @@ def _written(op: OpRules, inputs: Sequence[Node], scope: str | None) -> Node | l
 
     if isinstance(op, WhileLoop):
         raise TargetError(
-            "while_loop: code for a GPU has no loop whose number of steps is not known; use "
+            "while_loop: code for a GPU cannot have a loop whose number of steps is not known; use "
             "needle.scan with a length, or compile for the CPU"
         )
     if isinstance(op, Cond):

@@ -2,6 +2,6 @@
 needle.
 
 `child` and `timing` run contestants in separate processes: thread pools of TVM and other libraries
-slow each other down in a shared process, and one that crashes should not take the rest along.
+slow each other down in a shared process, and a crash in one process must not end the others.
 `command_line` is shared by all command lines.
 """

@@ -1,12 +1,12 @@
-"""Folders and files that are written whole or not at all, and synced to disk.
+"""Folders and files that are written as a whole or not at all, and synced to disk.
 
 A folder is filled under a temporary name beside its target. Every file and the folder itself are
-synced, and then it takes its place in one step: a reader sees the old contents or the new ones,
-also after a crash or a power cut. A killed process cannot clean up; another one does it
-(`scratch.reaped`), unless it is killed as well. The next process to write there then removes the
-leftovers, which it recognises by their name and by a lock that nobody holds. A lock ends with its
-process, even if the process id is reused. Without locks, as on most network file systems, nothing
-of another process is removed. Standard library only.
+synced, and then the folder takes the target's place in one step: a reader sees the old contents or
+the new ones, even after a crash or a power cut. A killed process cannot clean up; another process
+does it (`scratch.reaped`), unless that one is killed as well. The next process to write there then
+removes the leftovers, which it recognises by their name and by a lock that nobody holds. A lock
+ends with its process, even if the process id is reused. Without locks, as on most network file
+systems, no leftovers of other processes are removed. Standard library only.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from pathlib import Path
 from needle_tvm.process.scratch import reaped
 
 _MARK = ".needle-"  # in the names of temporary siblings
-_NAME_LENGTH = 32  # characters of the target's name that they carry: names have a limit
+_NAME_LENGTH = 32  # characters of the target's name in a temporary name: names have a limit
 _TEMPORARY = re.compile(rf"\..*{re.escape(_MARK)}[0-9a-f]{{16}}", re.DOTALL)
-_OLD = "old"  # in a temporary sibling: what is about to be replaced
-_TRIES = 100  # attempts to make a temporary sibling that others remove at once
+_OLD = "old"  # in a temporary sibling: the target that is about to be replaced
+_TRIES = 100  # attempts to make a temporary sibling if others remove it at once
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 
@@ -37,9 +37,9 @@ _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2
 def writing(target: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a new folder to fill; it becomes `target` if the block ends without an exception.
 
-    Any folder at `target` is replaced. If `private`, the folder and its files are accessible to
-    their owner alone, whatever the umask. Raises OSError if something cannot be written; `target`
-    is then unchanged and the temporary folder is gone.
+    Any folder at `target` is replaced. If `private`, only the owner can access the folder and its
+    files, whatever the umask. Raises OSError if something cannot be written; `target` is then
+    unchanged and the temporary folder is gone.
     """
     _make_parents(target.parent)
     with sibling(target, private=private) as temporary:
@@ -56,9 +56,9 @@ def writing(target: Path, *, private: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def sibling(target: Path, *, private: bool = False) -> Iterator[Path]:
-    """Yield a new folder beside `target`; whatever has its name when the block ends is removed.
+    """Yield a new folder beside `target`; anything with its name when the block ends is removed.
 
-    Siblings that killed processes have left for this target are removed too.
+    Siblings that killed processes left for this target are removed too.
     """
     remove_abandoned(target.parent, target)
     path, lock = _locked(target, lambda path: _new_folder(path, private))
@@ -71,7 +71,7 @@ def sibling(target: Path, *, private: bool = False) -> Iterator[Path]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file, whole or not at all. On OSError, what was at `path` is still there."""
+    """Write a file as a whole or not at all. After an OSError, the old file is still at `path`."""
     remove_abandoned(path.parent, path)
     temporary, lock = _locked(path, _new_file)
     try:
@@ -85,10 +85,10 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def remove_abandoned(folder: Path, target: Path | None = None, *, replaced: bool = False) -> None:
-    """Remove what dead processes have left in `folder`, for one target or for all.
+    """Remove the leftovers of dead processes in `folder`, for one target or for all.
 
-    `replaced` says that the target exists, so that an old version that one of them was about to
-    replace, which may be the only copy, is no longer needed.
+    `replaced` says that the target exists. Then an old version that a dead process was about to
+    replace, which might be the only copy, is no longer needed.
     """
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):
@@ -124,7 +124,7 @@ def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         try:
             descriptor = make(path)
         except FileNotFoundError:
-            # Removed as abandoned before it was opened, or nothing can be made there (/proc).
+            # Either it was removed as abandoned before it was opened, or this is like /proc.
             if not left or not path.parent.is_dir():
                 raise
             continue
@@ -133,7 +133,7 @@ def _locked(target: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
         if path.exists():
             return path, descriptor
         os.close(descriptor)
-    raise FileNotFoundError(errno.ENOENT, "what is made there is removed at once", str(path))
+    raise FileNotFoundError(errno.ENOENT, "every file made there is removed at once", str(path))
 
 
 def _new_folder(path: Path, private: bool) -> int:
@@ -156,7 +156,7 @@ def _put(new: Path, target: Path) -> None:
 
 
 def _put_in_two_steps(new: Path, target: Path) -> None:
-    """Like `_put`, where names cannot be swapped: for a moment nothing is at `target`."""
+    """Do as `_put` if names cannot be swapped: for a moment nothing is at `target`."""
     aside, lock = _locked(target, lambda path: _new_folder(path, private=True))
     try:
         target.rename(aside / _OLD)
@@ -186,7 +186,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 def _remove_if_unlocked(path: Path, replaced: bool) -> None:
     with contextlib.suppress(OSError):
-        # Do not wait, should it be a pipe.
+        # O_NONBLOCK: if it is a pipe, do not wait.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

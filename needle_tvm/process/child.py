@@ -2,10 +2,10 @@
 
 Searches, timings, imports and checks run in them. A child runs a *service*, named
 `package.module:function`: a generator function that is called with the setup and an iterator over
-the parent's messages, and that yields answers, all of them JSON objects. Messages use pipes of
-their own, so output that a library prints to stdout cannot corrupt them; stdout and stderr are kept
-and shown when the child fails. The child has its own session: a Ctrl-C at the terminal reaches only
-the parent, which ends the whole process group.
+the parent's messages, and that yields answers, all of them JSON objects. Messages use separate
+pipes, so output that a library prints to stdout cannot corrupt them; stdout and stderr are kept and
+shown when the child fails. The child has its own session: a Ctrl-C at the terminal reaches only the
+parent, which ends the whole process group.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from needle_tvm.errors import NeedleTVMError
 from needle_tvm.process.processes import die_with_parent
 
 _STDERR_LINES = 20  # lines of a failed child's stderr that its error carries
-_EXIT_SECONDS = 2.0  # how long a child that was told to end may take before it is killed
+_EXIT_SECONDS = 2.0  # how long a child may take to end before it is killed
 
 
 class ChildError(NeedleTVMError, RuntimeError):
@@ -50,9 +50,10 @@ class ChildError(NeedleTVMError, RuntimeError):
 class Child:
     """The parent's side of one child process. A context manager; `close` ends the process.
 
-    `timeout` (seconds) is the limit for any single answer, including the first, which includes the
-    start. With `checkout`, the folder of another commit with a .venv, the child runs that commit's
-    code. Every method raises ChildError once the child has failed.
+    `timeout` (seconds) is the limit for any single answer; the first answer includes the start.
+    `service` and `setup` say what the child runs, and `environment` adds variables. With
+    `checkout`, the folder of another commit with a .venv, the child runs that commit's code. Every
+    method raises ChildError once the child has failed.
     """
 
     def __init__(
@@ -182,7 +183,7 @@ class Child:
         return ChildError(f"{self.name}: {what}", tail, self.name)
 
     def _ending(self) -> str:
-        """Say how a child whose pipes are closed ended."""
+        """Return how a child whose pipes are closed has ended."""
         try:
             code = self._process.wait(timeout=_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
@@ -235,7 +236,7 @@ def load_function(name: str) -> Callable[..., Any]:
 def load_module(path: Path) -> ModuleType:
     """Load a Python file as a module, once per process, without touching sys.path."""
     path = path.resolve()
-    # It gets a unique name, because a file called json.py must not replace the real module. It is
+    # The name is unique, because a file called json.py must not replace the real module. It is
     # entered in sys.modules because inspect and dataclasses look classes up there.
     name = f"_file_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
@@ -308,7 +309,7 @@ class Lines:
 
 def _main(commands: int, answers: int, parent: int) -> None:
     die_with_parent(parent)
-    for descriptor in (commands, answers):  # processes that the service starts must not hold them
+    for descriptor in (commands, answers):  # processes started by the service must not hold them
         os.set_inheritable(descriptor, False)
     messages = Messages(commands, answers)
     with os.fdopen(answers, "w", buffering=1) as outgoing:
@@ -318,7 +319,7 @@ def _main(commands: int, answers: int, parent: int) -> None:
                 return
             for answer in load_function(first["service"])(first["setup"], messages):
                 outgoing.write(json.dumps(answer) + "\n")
-        except Exception as error:  # passed to the parent by name, whatever it is
+        except Exception as error:  # passed to the parent by name, whatever its type
             traceback.print_exc()
             sys.stderr.flush()
             lines = str(error).splitlines() or [""]

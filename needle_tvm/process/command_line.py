@@ -36,17 +36,17 @@ class Status(Protocol):
 
 Progress = Callable[[int, int, str | Status], None]
 
-_LINE_SECONDS = 2.0  # between lines of a search's progress if nothing has become faster
+_LINE_SECONDS = 2.0  # between lines of a search's progress while nothing becomes faster
 
 
 _LARGEST = 2**63 - 1
-_MOST_REPEATS = 1_000_000  # the times of all are kept
+_MOST_REPEATS = 1_000_000  # all times are kept in memory
 
 
 def open_streams() -> None:
-    """Open the standard streams that the caller has closed (`>&-`), to nowhere.
+    """Open standard streams that the caller has closed (`>&-`) to the null device.
 
-    Otherwise Python has None for them, and the next file that is opened gets their number.
+    Otherwise Python has None for them, and the next opened file gets their number.
     """
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
@@ -64,7 +64,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line.
 
     `rest` is the name of the list argument that also receives positional arguments after options.
-    argparse gives that list only those before the options, and rejects the later ones as unknown.
+    By itself, argparse would reject those as unknown.
     """
 
     rest: str | None = None
@@ -96,7 +96,7 @@ def natural(text: str) -> int:
 
 
 def repeats(text: str) -> int:
-    """Parse a whole number from 1 to a million: how often something is timed."""
+    """Parse a whole number from 1 to a million, for the number of timed calls."""
     return _whole(text, 1, _MOST_REPEATS)
 
 
@@ -145,7 +145,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
             raise UsageError(f"{path}: is a folder, not a file")
         if not os.access(there, os.W_OK):
             raise UsageError(f"{path}: {there} is not writable")
-        # Permission does not suffice: there are /proc and full disks.
+        # Permission alone is not enough: there are /proc and full disks.
         with tempfile.TemporaryFile(dir=there if there.is_dir() else there.parent):
             pass
     except OSError as error:
@@ -153,7 +153,7 @@ def check_writable(path: Path, *, folder: bool = False) -> None:
 
 
 def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
-    """Run a program and return its exit code; every error becomes one line on stderr.
+    """Run `program` by `run()` and return its exit code; every error becomes one line on stderr.
 
     With `debug` or NEEDLE_DEBUG set, a traceback is printed. Ctrl-C and SIGTERM unwind the stack,
     so that child processes and temporary files are removed too.
@@ -166,7 +166,7 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
     except KeyboardInterrupt as error:
         _free_frames(error)
         return _complain(program, "interrupted", INTERRUPTED)
-    except BrokenPipeError:  # the reader of our output has gone, as in `... | head`
+    except BrokenPipeError:  # the reader of our output has ended, as in `... | head`
         return FAILED
     except Exception as error:
         if debug or os.environ.get("NEEDLE_DEBUG"):
@@ -184,21 +184,21 @@ def guarded(program: str, run: Callable[[], int], debug: bool = False) -> int:
         signal.signal(signal.SIGTERM, before)
         try:
             sys.stdout.flush()
-        except OSError:  # nobody reads it or the disk is full; Python would flush again at its end
+        except OSError:  # no reader, or the disk is full; Python would flush again at its end
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _errors_of_needle() -> tuple[type[Exception], ...]:
-    """Return needle's TraceError if needle was imported; otherwise it cannot have been raised."""
+    """Return needle's TraceError if needle was imported; otherwise it was not raised."""
     errors = sys.modules.get("needle.errors")
     return (errors.TraceError,) if errors else ()
 
 
 def _free_frames(error: BaseException | None) -> None:
-    """Free what the frames of an error hold.
+    """Free the values in the frames of an error.
 
-    TVM warns on stderr when a block builder is freed that was not used to its end. Freed here, it
-    does so before the program's own last line and not after it.
+    TVM warns on stderr when an unfinished block builder is freed. Freed here, it does so before the
+    program's own last line and not after it.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -215,9 +215,10 @@ def _terminate(number: int, frame: Any) -> NoReturn:
 
 
 def console(*, stderr: bool = False, quiet: bool = False) -> Console:
-    """Make a console that prints text as it is: brackets are not markup, :words: not emoji.
+    """Return a console that prints text as it is: brackets are not markup, :words: not emoji.
 
-    Names of models, files and kernels come from others. The console is 120 columns wide unless it
+    Names of models, files and kernels come from elsewhere. The console is 120 columns wide, or as
+    wide as its terminal.
     is a terminal, which has a width of its own.
     """
     from rich.console import Console
@@ -233,8 +234,8 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
     """Show a bar on a terminal's stderr, one line per new step elsewhere, nothing if quiet.
 
     Yields a function to call with (done, total, text). If the text is a search's `Status`, the bar
-    shows its budget. Outside a terminal, a status is a line at most every two seconds, or when a
-    task has become faster.
+    shows its budget. Without a terminal, a status becomes a line at most every two seconds, or when
+    a task has become faster.
     """
     if quiet:
         yield lambda done, total, text: None
@@ -253,7 +254,7 @@ def progress(quiet: bool = False) -> Iterator[Progress]:
 
 @contextmanager
 def _display(console: Console) -> Iterator[Progress]:
-    """Show a bar while something goes on."""
+    """Show a bar while the block runs."""
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
@@ -265,7 +266,7 @@ def _display(console: Console) -> Iterator[Progress]:
             if isinstance(text, str):
                 bars.update(task, completed=done, total=max(total, 1), description=printable(text))
             else:
-                # Never quite complete, because a bar's clock stops when it is.
+                # Never quite complete, because a complete bar's clock stops.
                 spent = min(text.spent or 0, 0.999)
                 bars.update(task, total=1, completed=spent, description=printable(text.headline))
 
@@ -278,7 +279,7 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said = ""
-        self._pending = ""  # the last state of a search that did not get a line of its own
+        self._pending = ""  # the last state of a search that was not printed yet
         self._best: dict[str, float | None] = {}
         self._next = 0.0
 
@@ -295,7 +296,7 @@ class _Lines:
         self._best = best
 
     def flush(self) -> None:
-        """Print what a search last reported, so that its end is not left out."""
+        """Print the last report of a search, so that its end is not left out."""
         if self._pending:
             self._say(self._pending)
             self._pending, self._next = "", time.monotonic() + _LINE_SECONDS
@@ -315,7 +316,7 @@ def add_size(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="DIM=N",
-        help="of random inputs, where the artifact takes several (the least)",
+        help="size of a dim in random inputs (default: the least)",
     )
 
 

@@ -1,13 +1,13 @@
 """Work of threads during which the process does not fork. Standard library only.
 
-A child has only the thread that forked. Locks that another thread held stay taken in it for ever:
-Python's locks of modules that are being imported, those of the C library and of TVM, and our own.
+A child has only the thread that forked. Locks that another thread held stay locked in it for ever:
+Python's locks of modules that are being imported, and locks of the C library, of TVM and of needle.
 """
 
 from __future__ import annotations
 
-# Hooks forks itself. Imported later, by tvm_ffi, it might do so between the hooks of a fork that
-# waits, and would release a lock that was not acquired.
+# logging hooks forks itself. Imported later, by tvm_ffi, it might do so between the hooks of a
+# waiting fork, and would then release a lock that was not acquired.
 import logging  # noqa: F401
 import os
 import threading
@@ -16,13 +16,13 @@ import threading
 class Unforked:
     """A context manager for any number of threads at once; `os.fork` waits until all have left.
 
-    Reentrant. A thread that forks inside waits for the others alone.
+    Reentrant. A thread that forks inside waits only for the others.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inside = 0  # threads
-        self._forking = 0  # threads that wait to fork, for which the others do not enter
+        self._forking = 0  # threads that wait to fork; meanwhile no other thread enters
         self._own = threading.local()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(
@@ -50,8 +50,8 @@ class Unforked:
                 self._changed.notify_all()
 
     def _before(self) -> None:
-        """Wait for the others, and keep the condition, so that none enters, until the fork is
-        done."""
+        """Wait for the other threads, and keep the condition until the fork is done, so that no
+        thread enters."""
         self._changed.acquire()
         self._forking += 1
         try:
@@ -65,4 +65,4 @@ class Unforked:
         self._changed.release()
 
 
-loading = Unforked()  # whatever brings an artifact's code into the process
+loading = Unforked()  # for any work that brings an artifact's code into the process

@@ -13,8 +13,8 @@ StrPath = str | os.PathLike[str]
 def as_path(path: object, what: str, refuse: type[NeedleTVMError]) -> Path:
     """Return `path`, the argument named `what`, as a Path.
 
-    Raises UsageError unless it is a str or a PathLike of one, and `refuse` if no file can have the
-    name: it contains a NUL or half of a surrogate pair.
+    Raises UsageError unless it is a str or a PathLike of one, and `refuse` if no file can have this
+    name because it contains a NUL or half of a surrogate pair.
     """
     if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
         raise UsageError(f"{what}={path!r}: must be a str or a Path")

@@ -1,7 +1,7 @@
 """Keep processes from outliving their use: death signals, adopted orphans, process trees.
 
-`child` and tuning's workers use it. Functions marked Linux only have no counterpart on
-macOS and Windows. Standard library only.
+`child` and tuning's workers use it. Functions marked "Linux only" have no counterpart on macOS and
+Windows. Standard library only.
 """
 
 from __future__ import annotations

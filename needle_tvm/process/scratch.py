@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-# Waits for the end of its input, which comes when the only process that could write to it ends.
-# That process's children may end a moment later and write meanwhile, so it removes twice.
+# Waits for the end of its input, which comes when the only process that can write to it ends. That
+# process's children may end a moment later and write meanwhile, so the reaper removes twice.
 _REAPER = 'read -r _; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
 
 
@@ -25,11 +25,11 @@ _REAPER = 'read -r _; rm -rf -- "$1"; sleep 1; rm -rf -- "$1"'
 def scratch_folder(prefix: str) -> Iterator[Path]:
     """Make a new folder in the system's temporary directory, removed at the end.
 
-    It is removed even if this process is killed (see `reaped`), where `tempfile.TemporaryDirectory`
-    leaves its folder behind. Raises OSError if the folder cannot be made.
+    It is removed even if this process is killed (see `reaped`); `tempfile.TemporaryDirectory` would
+    leave its folder behind. Raises OSError if the folder cannot be made.
     """
     folder = Path(tempfile.gettempdir(), f"{prefix}{secrets.token_hex(8)}")
-    with reaped(folder):  # first, so that the folder is never without it
+    with reaped(folder):  # first, so that the folder never exists without its reaper
         folder.mkdir(mode=0o700)
         try:
             yield folder
@@ -38,7 +38,7 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
 
 
 def lasting_folder() -> Path:
-    """This process's own scratch folder, which lasts until it ends."""
+    """Return this process's own scratch folder, which lasts until the process ends."""
     owner = os.getpid()
     if owner not in _lasting:
         stack = ExitStack()
@@ -59,8 +59,8 @@ _lasting: dict[int, Path] = {}  # by the id of its process
 def reaped(path: Path) -> Iterator[None]:
     """Have `path` removed, with its contents, if this process ends within the block.
 
-    A tiny process in a session of its own removes it within about 2 s. A process forked from this
-    one without an exec keeps the path alive for as long as it runs.
+    A small process in its own session removes it within about 2 s. A process forked from this one
+    without an exec keeps the path alive for as long as it runs.
     """
     reaper = subprocess.Popen(
         ["/bin/sh", "-c", _REAPER, "reaper", str(path)],
@@ -73,7 +73,7 @@ def reaped(path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Killed before its input ends: otherwise it would remove what the block has written.
+        # Killed before its input ends: otherwise it would remove the block's files.
         with suppress(ProcessLookupError):
             os.killpg(reaper.pid, signal.SIGKILL)
         if reaper.stdin is not None:

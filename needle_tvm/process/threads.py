@@ -1,4 +1,4 @@
-"""The number of CPU cores this process may use, and setting TVM's thread pool to it.
+"""The number of CPU cores that this process may use, and TVM's thread pool set to it.
 
 Standard library only: importable without needle and TVM.
 """
@@ -20,7 +20,7 @@ SPIN_VARIABLE = "TVM_THREAD_POOL_SPIN_COUNT"
 MOST_THREADS = 4096  # larger numbers are mistakes: a system runs out of room for threads
 
 # How often an idle worker looks for work, yielding its core in between, before it sleeps. TVM's own
-# 300,000 take about 0.2 s, during which it obstructs others, and the process cannot end.
+# 300,000 take about 0.2 s, during which it obstructs others and the process cannot end.
 _SPINS = 30_000
 
 # The variables that common numeric libraries read when they are loaded.
@@ -52,8 +52,8 @@ def thread_environment(threads: int) -> dict[str, str]:
 def available_cores(root: str | os.PathLike[str] = "/") -> int:
     """Return the cores this process may use: its affinity, limited by its cgroup's CPU quota.
 
-    The quota is rounded up. `NEEDLE_NUM_THREADS`, if set, is returned instead. `root` is the folder
-    that contains /proc and /sys (tests pass a tree of their own).
+    The quota is rounded up. If `NEEDLE_NUM_THREADS` is set, its value is returned instead. `root`
+    is the folder that contains /proc and /sys (tests pass their own tree).
 
     Raises UsageError if `NEEDLE_NUM_THREADS` is not an integer from 1 to 4096.
     """
@@ -70,16 +70,16 @@ def available_cores(root: str | os.PathLike[str] = "/") -> int:
 def configure_tvm_threads(n: int | None = None) -> int:
     """Set `TVM_NUM_THREADS` for this process and its children; return the number set.
 
-    Without it TVM uses half of the machine's hardware threads, whatever this process may use. TVM
-    reads the variable once, when its pool starts (at the first parallel call): later calls change
-    nothing in this process. Without `n` the number is `NEEDLE_NUM_THREADS`, else a
-    `TVM_NUM_THREADS` that is already set, else `available_cores()`.
+    Without it, TVM uses half of the machine's hardware threads, regardless of this process's
+    limits. TVM reads the variable only once, when its pool starts (at the first parallel call):
+    later calls change nothing in this process. Without `n`, the number is `NEEDLE_NUM_THREADS`, or
+    a `TVM_NUM_THREADS` that is already set, or `available_cores()`.
 
     TVM also pins its workers to the machine's first `n` processors and the calling thread to the
     same ones, ignoring the affinity of the process. In a process that does not have the whole
-    machine, that would move it off its own processors and put several TVM processes on the same
-    ones, so `TVM_BIND_THREADS=0` is set unless the user has set it. `TVM_THREAD_POOL_SPIN_COUNT` is
-    likewise set, so that idle workers sleep after a tenth of the time.
+    machine, this would move threads off its own processors and put several TVM processes on the
+    same ones. So `TVM_BIND_THREADS=0` is set unless the user has set it. Likewise,
+    `TVM_THREAD_POOL_SPIN_COUNT` is set, so that idle workers sleep after a tenth of the time.
 
     Raises UsageError if `n` or a variable is not an integer from 1 to 4096.
     """
@@ -99,9 +99,9 @@ def configure_tvm_threads(n: int | None = None) -> int:
 def cgroup_quota(root: str | os.PathLike[str] = "/") -> float | None:
     """Return the number of CPUs this process's cgroups grant it; None if there is no limit.
 
-    It is the least over all levels of the hierarchy. Reads cgroup v2 (`cpu.max`) and v1
-    (`cpu.cfs_quota_us`). A path that is not mounted here, as in a container that sees only its own
-    part of the tree, falls back to the mounted root.
+    This is the least number over all levels of the hierarchy, from cgroup v2 (`cpu.max`) and v1
+    (`cpu.cfs_quota_us`). A path that is not mounted here, as in a container that sees only its part
+    of the tree, falls back to the mounted root.
     """
     base = Path(root)
     quotas = []

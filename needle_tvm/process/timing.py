@@ -1,17 +1,17 @@
-"""Side-by-side timing: every contestant in a process of its own, in alternating blocks.
+"""Side-by-side timing: every contestant in its own process, in alternating blocks.
 
-Benchmarks, `apps` and `tune.whole` time with it. Two numeric runtimes in one process slow each
-other down by orders of magnitude, because their thread pools spin against each other. So a contest
-starts one child process per contestant and takes each one's outputs first (nothing is timed before
-the caller has seen that the answers agree). It warms each one up, and then times short blocks in
-turn, with idle time between them so that the last block's threads sleep. A temporary disturbance of
-the machine then affects neighbouring blocks of all contestants alike, and the ratio of each round
-stays meaningful.
+Benchmarks, `apps` and `tune.whole_model` time with it. Two numeric runtimes in one process slow
+each other down by orders of magnitude, because their thread pools spin against each other. So a
+contest starts one child process per contestant and takes their outputs first (nothing is timed
+before the caller has seen that the answers agree). It warms each one up, and then times short
+blocks in turn, with idle time between them so that the last block's threads sleep. A temporary
+disturbance of the machine then affects neighbouring blocks of all contestants alike, and the ratio
+of each round stays meaningful.
 
 A contestant's factory is named as `package.module:function` or `path/file.py:function`. It runs in
 the child and returns `(call, outputs)`: `call()` does one synchronised inference, `outputs()`
 returns the results as a list of NumPy arrays (the type `Calls`). A third value, `clock(calls)`,
-returns the seconds per call by a device's own clock, or None if it cannot be taken; every block
+returns the seconds per call by a device's own clock, or None if it cannot measure them; every block
 then has that time too.
 
 Standard library and NumPy only: importable without needle and TVM.
@@ -37,16 +37,16 @@ from needle_tvm.process.scratch import scratch_folder
 from needle_tvm.process.threads import thread_environment
 
 Outputs = list[np.ndarray]
-Calls = tuple[Callable[[], object], Callable[[], Outputs]]  # what a factory returns
+Calls = tuple[Callable[[], object], Callable[[], Outputs]]  # a factory returns this
 Clock = Callable[[int], float | None]
-ClockedCalls = tuple[Callable[[], object], Callable[[], Outputs], Clock]  # or this
+ClockedCalls = tuple[Callable[[], object], Callable[[], Outputs], Clock]  # or this, with a clock
 Progress = Callable[[int, int, str], None]
 
 # Idle time after a block: TVM's CPU workers spin this long before they sleep; a GPU leaves no
 # threads.
 IDLE_SECONDS = {"cpu": 0.3, "cuda": 0.03}
 
-_WAKE_SECONDS = 0.01  # untimed calls that open each block: wake threads, fill caches
+_WAKE_SECONDS = 0.01  # untimed calls that open each block: they wake threads and fill caches
 
 
 # A contestant failed, died or did not answer in time: see `ChildError`.
@@ -58,8 +58,8 @@ class Contestant:
     """One thing to time.
 
     `kwargs` (JSON values) are passed to the factory. `threads` limits the usual numeric libraries
-    to that many threads through their environment variables; `env` is set on top of it. A
-    call does its work `repeats` times, and times are those of one. With `checkout`, the folder of
+    to this many threads through their environment variables; `env` is set on top of them. A call
+    does its work `repeats` times, and times are for one repeat. With `checkout`, the folder of
     another commit with a .venv, that commit's code runs.
     """
 
@@ -139,7 +139,7 @@ def ratio(ours: Result, peer: Result) -> Spread:
 
 
 def difference(one: Result, other: Result) -> Spread:
-    """Return the spread of the per-round difference of one's seconds per call and the other's.
+    """Return the spread of the per-round difference in seconds per call: `one` minus `other`.
 
     Raises ValueError if the two were not timed over the same rounds.
     """
@@ -171,15 +171,16 @@ def contest(
 ) -> list[Result]:
     """Time the contestants against each other; return their results in the order given.
 
-    Each of the `rounds` gives every contestant one block of about `block_seconds`, of at least
-    `min_calls` calls, or of one call if a single one takes longer than the block; the order rotates
-    by one each round. `check` receives all outputs by name before anything is timed and may raise.
+    Each of the `rounds` gives every contestant one block of about `block_seconds`, with at least
+    `min_calls` calls, or with one call if a single call takes longer than the block; the order
+    rotates by one each round. `idle_seconds` pass between blocks, and each contestant warms up for
+    `warmup_seconds`. `check` receives all outputs by name before anything is timed and may raise.
     `progress(done, total, text)` is called at each step. `timeout` (seconds) is the limit for any
     single step of a child: start, warm-up or block.
 
-    `leave_out(error)` is asked about each contestant that fails: True leaves it out of the contest
-    and of the results. Contestants named in `alone` tune themselves by timing: each starts once all
-    before it are ready, the others before them and all at once.
+    `leave_out(error)` is called for each contestant that fails: True leaves it out of the contest
+    and of the results. Contestants named in `alone` tune themselves by timing: the others start
+    first, all at once, and then each of these starts when all before it are ready.
 
     No child outlives the call, however it ends.
 
@@ -249,7 +250,7 @@ def contest(
 def collect_outputs(
     contestants: Sequence[Contestant], *, timeout: float = 300.0
 ) -> dict[str, Outputs]:
-    """Return each contestant's outputs by name, computed in a process of its own; times nothing.
+    """Return each contestant's outputs by name, computed in its own process; times nothing.
 
     Raises TimingError naming the contestant that failed.
     """
@@ -297,7 +298,7 @@ class _Contender:
     def outputs(self) -> Outputs:
         """Wait until the factory has run, and return its first results."""
         answer = self.child.receive("start")
-        self.first = answer.get("first")  # another commit's code may not say it
+        self.first = answer.get("first")  # another commit's code may lack it
         with np.load(self._outputs_path, allow_pickle=False) as arrays:
             return [arrays[f"output_{index}"] for index in range(answer["outputs"])]
 
@@ -312,7 +313,7 @@ def save_arrays(path: Path | str, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load_arrays(path: Path | str) -> list[np.ndarray]:
-    """The arrays of an .npz file in the order they were saved."""
+    """Return the arrays of an .npz file in the order in which they were saved."""
     with np.load(path, allow_pickle=False) as arrays:
         return [arrays[name] for name in arrays.files]
 

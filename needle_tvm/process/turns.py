@@ -1,4 +1,4 @@
-"""Turns of threads: what one of them does at a time. Standard library only."""
+"""Turns of threads: work that only one thread does at a time. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Callable, Hashable
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-# Its hook is registered first, and so runs last before a fork: a thread whose turn it is may enter
-# `loading`, while none enters `compiling` there.
+# Its hook is registered first, and so runs last before a fork: the thread whose turn it is may
+# enter `loading`, but no thread enters `compiling` there.
 from needle_tvm.process import forks  # noqa: F401
 
 P = ParamSpec("P")
@@ -19,10 +19,10 @@ R = TypeVar("R")
 
 
 class _Turn:
-    """A reentrant lock for what changes the process while it runs.
+    """A reentrant lock for work that changes the process while it runs.
 
-    TVM's solver (Z3) sets a handler of SIGINT and then sets the old one as `signal` of C does: with
-    it, a signal no longer ends a wait for a lock, and Ctrl-C comes late.
+    TVM's solver (Z3) sets a handler of SIGINT and then restores the old one as C's `signal` does.
+    After that, a signal no longer ends a wait for a lock, and Ctrl-C comes late.
     """
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class _Turn:
         self.lock.release()
 
 
-# TVM's builders, parsers and tags keep what they are making in variables of the process, as does
+# TVM's builders, parsers and tags keep unfinished work in variables of the process, as does
 # PyTorch's export. LLVM does not: code generation takes no turn. A fork waits for the turn's end,
-# so that the child finds no half of it.
+# so that the child never sees unfinished work.
 compiling = _Turn()
 
 _choosing = threading.Lock()
@@ -47,7 +47,7 @@ _of_keys: WeakValueDictionary[Hashable, threading.RLock] = WeakValueDictionary()
 
 
 def in_turn(function: Callable[P, R]) -> Callable[P, R]:
-    """Let one thread at a time call `function` and all others in `compiling`."""
+    """Return `function`, wrapped so that only one thread at a time runs it or uses `compiling`."""
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -58,8 +58,8 @@ def in_turn(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def turn_of(key: Hashable) -> threading.RLock:
-    """The lock of a key: one object as long as a thread has it. It is free in a forked child, where
-    the thread that holds it is not."""
+    """Return the lock of a key: one object for as long as any thread has it. It is free in a forked
+    child, which lacks the thread that holds it."""
     with _choosing:
         return _of_keys.setdefault(key, threading.RLock())
 

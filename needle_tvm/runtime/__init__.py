@@ -5,18 +5,18 @@ y = needle_tvm.runtime.load("mlp")(x)
 
 For those who change this package:
 
-- A `Program` is made from an `Artifact` and always runs; making it raises TargetError on a machine
-  that cannot run the code. It needs only NumPy, tvm-ffi and TVM's runtime library, and loads the
-  very bytes that were checked.
+- A `Program` is made from an `Artifact` and can always run; on a machine that cannot run the code,
+  making it raises TargetError. It needs only NumPy, tvm-ffi and TVM's runtime library, and loads
+  exactly the bytes that were checked.
 - `executor` is the loaded code on tensors of its device. The profiler, timing and tests call it
-  without the conversions around it.
+  without conversions.
 - `calls` passes arrays that fit to the native module `_native` (`src/runtime/caller.cc`), which
-  runs no Python between them and the code. `executor` does the same in Python for everything else,
-  and its errors say what is wrong.
-- `state` makes a call of a model with state, under a lock: it takes the arrays from their place and
-  writes the new values back. A loaded artifact keeps its state in a copy of its own.
-- Sizes that the call decides are read off the inputs' axes and checked against their bounds and
-  each other (`artifact.sizes`).
+  runs no Python between them and the code. `executor` does the same in Python for all other arrays,
+  and raises the errors.
+- `state` calls a model with state, under a lock: it takes the arrays from their place and writes
+  the new values back. A loaded artifact keeps a copy of its state.
+- Sizes that are left to the call are read from the inputs' axes and checked against their bounds
+  and each other (`artifact.sizes`).
 """
 
 from needle_tvm.artifact.files import read_arrays

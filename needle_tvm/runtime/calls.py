@@ -19,14 +19,16 @@ Arrays = list[np.ndarray[Any, Any]]
 
 
 class Calls:
-    """Calls of an executor's code that return NumPy arrays, or objects of the class `result`, which
-    offers DLPack's C exchange table; `wrap` makes one of a NumPy array, and alone makes them all.
-    Results stay in a GPU's memory if all arrays of a call are there: `share` makes an object of a
-    tvm_ffi tensor, whose memory it shares.
+    """Calls of an executor's code that return NumPy arrays or other objects.
 
-    The native module serves arrays that fit, without a copy unless they are not aligned. All else,
-    and everything where it is not built, takes the way through `Executor.run`, which does the same
-    and raises the errors.
+    With a class `result`, which must offer DLPack's C exchange table, native calls return objects
+    of it, and `wrap` makes one from a NumPy array. With `wrap` only, `wrap` makes all results. If
+    all arrays of a call are on the code's GPU, results stay there: `share` makes an object that
+    shares the memory of a tvm_ffi tensor.
+
+    The native module serves arrays that fit, and copies only arrays that are not aligned. All other
+    calls, and all calls without the native module, go through `Executor.run`, which does the same
+    work and raises the errors.
     """
 
     def __init__(
@@ -48,8 +50,8 @@ class Calls:
         self._takes_out = any(argument["name"] == "out" for argument in main.arguments)
 
     def __call__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Run the code on a call's arguments; results in the structure that the model returns. The
-        keyword `out`, unless the model has an argument of that name, is `into`'s.
+        """Run the code on a call's arguments; return results in the model's structure. The keyword
+        `out` is handled by `into`, unless the model has an argument of that name.
 
         Raises InputError for arguments that do not fit, ParameterError without weights.
         """
@@ -66,11 +68,11 @@ class Calls:
         return self._main.unflatten(results)
 
     def into(self, out: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The same with the results in the arrays of `out`, in the structure that the model
-        returns; returns `out`.
+        """Run the code and write the results to the arrays of `out`, which has the structure that
+        the model returns; return `out`.
 
-        Raises InputError as well for an array that does not fit or cannot be written to, and for
-        one that overlaps an input or another one; nothing is written then.
+        Raises InputError also for an array that does not fit or cannot be written to, or that
+        overlaps an input or another array of `out`; nothing is written then.
         """
         values = self._main.flatten(args, kwargs)
         outputs = list(flatten(self._main.output_tree, out, "out"))
@@ -85,7 +87,7 @@ class Calls:
         return out
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """The same on a flat list of arrays, one per input; a flat list of results."""
+        """Run the code on a flat list of arrays, one per input; return a flat list of results."""
         if not isinstance(values, (list, tuple)):
             return self._run(values)
         results = self._caller(self._executor.bound, *values)
@@ -94,7 +96,7 @@ class Calls:
         return [results] if self._single else list(results)
 
     def run_with(self, weights: tuple[Any, ...], values: Sequence[Any]) -> list[Any]:
-        """As `run`, with weights that `Executor.packed` gave in the place of those in use."""
+        """Run like `run`, with weights from `Executor.packed` in place of the current ones."""
         results = self._caller(weights, *values)
         if results is NotImplemented:
             arrays = self._executor.run_with(weights, values)
@@ -104,10 +106,10 @@ class Calls:
     def run_in_place(
         self, values: Sequence[Any], weights: tuple[Any, ...] | None = None
     ) -> list[Any] | None:
-        """As `run`, or `run_with` these weights, with the results of `main.in_place` written over
-        the inputs that they replace: None stands for these. None, and nothing is written, if the
-        code cannot do that with these arrays: they must be as the code takes them, and
-        writeable."""
+        """Run like `run` (or like `run_with`, if `weights` are given), and write the results of
+        `main.in_place` over the inputs that they replace: the list has None in their places.
+        Returns None and writes nothing if the code cannot do that with these arrays: they must be
+        writeable and have the code's own form."""
         caller = getattr(self._local, "in_place", None)
         if caller is None:
             caller = self._local.in_place = self._new_caller(in_place=True)
@@ -118,10 +120,10 @@ class Calls:
         return [None if number in over else next(rest) for number in range(len(self._main.outputs))]
 
     def run_bound(self, bound: tuple[Any, ...], values: Sequence[Any]) -> Any:
-        """The results of `main_in_place` but those that it writes over inputs: one of them, or a
-        tuple. `values` are the first inputs, `bound` tensors for the others and the weights, in
-        whose memory the code may write. NotImplemented, and nothing is written, if `values` are not
-        as the code takes them."""
+        """Return the results of `main_in_place` that are not written over inputs: a single one, or
+        a tuple. `values` are the first inputs; `bound` holds tensors for the other inputs and the
+        weights, and the code may write to their memory. Returns NotImplemented and writes nothing
+        if `values` do not have the code's own form."""
         caller = getattr(self._local, "bound", None)
         if caller is None:
             caller = self._local.bound = self._new_caller(in_place=True, own=len(values))
@@ -186,8 +188,9 @@ class Calls:
 
 
 def _sizes(specs: Sequence[Input], dims: Sequence[Dim]) -> dict[str, Any] | None:
-    """What the native caller takes about sizes that a call decides; None if it knows no such
-    extents: products and quotients of sizes, and indices whose range depends on one."""
+    """Return the native caller's arguments about sizes that are left to the call. Returns None for
+    extents that it does not know: products and quotients of sizes, and indices whose range depends
+    on a size."""
     if not dims:
         return {}
     axes = []
@@ -211,5 +214,5 @@ def _no_caller(*_: Any) -> Any:
 
 
 def _raise(kind: str, message: str) -> None:
-    """Raise the exception that stands for an error of TVM's."""
+    """Raise the exception for an error of TVM."""
     raise load_ffi().core.ERROR_NAME_TO_TYPE.get(kind, RuntimeError)(message)

@@ -15,8 +15,8 @@ from typing import Any
 from needle_tvm.errors import CaptureError, CudaError
 from needle_tvm.target import gpu
 
-_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: it and the default stream do not wait for each other
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads may do anything meanwhile
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: no waiting between this and the default stream
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: other threads are not restricted meanwhile
 
 _Handle = ctypes.c_void_p
 _Address = ctypes.c_uint64  # CUdeviceptr
@@ -51,21 +51,21 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
 
 
 def library() -> ctypes.CDLL:
-    """The driver's library; OSError if there is none."""
+    """Return the driver's library. Raises OSError if there is none."""
     return ctypes.CDLL(gpu.DRIVER)
 
 
 @functools.cache
 def of(index: int) -> Driver:
-    """The driver for a GPU of this machine; CudaError if it cannot be used."""
+    """Return the driver for a GPU of this machine. Raises CudaError if it cannot be used."""
     return Driver(index)
 
 
 class Driver:
     """The driver's functions for one GPU. Any thread may call them.
 
-    A call that fails raises CudaError, which names the function and the driver's error. Streams
-    are the driver's handles as integers; 0 is the default stream.
+    A failing call raises CudaError, which names the function and the driver's error. Streams are
+    the driver's handles as integers; 0 is the default stream.
     """
 
     def __init__(self, index: int) -> None:
@@ -91,7 +91,7 @@ class Driver:
             self._fail("cuCtxSetCurrent", code)
 
     def upload(self, to: int, source: int, size: int, stream: int) -> None:
-        """Copy `size` bytes from the host, whose memory may be reused on return."""
+        """Copy `size` bytes from the host; its memory may be reused on return."""
         self._do("cuMemcpyHtoDAsync_v2", to, source, size, stream)
 
     def download(self, to: int, source: int, size: int, stream: int) -> None:
@@ -107,12 +107,12 @@ class Driver:
         self._do("cuStreamSynchronize", stream)
 
     def capture(self, submit: Callable[[int], None]) -> Graph:
-        """A graph of the work that `submit(stream)` puts on its stream; none of it runs.
+        """Return a graph of the work that `submit(stream)` puts on its stream; none of it runs.
 
-        The stream waits for no other and no other waits for it, and the capture is relaxed: other
-        threads' work, also on the default stream, neither fails nor is captured. Raises
+        The stream and all others do not wait for each other, and the capture is relaxed: work of
+        other threads, even on the default stream, neither fails nor is captured. Raises
         CaptureError if the driver refuses, or if `submit` raises a RuntimeError, as TVM does for
-        errors of CUDA.
+        CUDA errors.
         """
         stream, graph, executable = (ctypes.c_void_p() for _ in range(3))
         self.enter()
@@ -144,24 +144,24 @@ class Driver:
             self._fail("cuGraphLaunch", code)
 
     def event(self) -> ctypes.c_void_p:
-        """A new event. It lives as long as the process."""
+        """Return a new event. It lives as long as the process."""
         event = ctypes.c_void_p()
         self._do("cuEventCreate", ctypes.byref(event), 0)
         return event
 
     def record(self, event: ctypes.c_void_p, stream: int) -> None:
-        """Have the stream note the time in the event, once its work so far is done."""
+        """Have the stream record the time in the event, once its work so far is done."""
         self._do("cuEventRecord", event, stream)
 
     def elapsed(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
-        """The seconds between two recorded events; waits for the second."""
+        """Return the seconds between two recorded events, after waiting for the second."""
         milliseconds = ctypes.c_float()
         self._do("cuEventSynchronize", end)
         self._do("cuEventElapsedTime", ctypes.byref(milliseconds), start, end)
         return milliseconds.value / 1e3
 
     def call_in_order(self, function: Callable[[], object], stream: int) -> object:
-        """Have the stream call a function on the host, and wait for it before its next work.
+        """Have the stream call a host function and wait for it before its next work.
 
         The function must not use CUDA. Keep what this returns until the function has run.
         """
@@ -192,15 +192,15 @@ class Graph:
         self.nodes = nodes
         self._driver = driver
         self._handle = handle
-        self._stream = 0  # the last launch's
+        self._stream = 0  # of the last launch
 
     def launch(self, stream: int) -> None:
-        """Run it once, in the stream's order; launches run one after another."""
+        """Run the graph once, in the stream's order; launches run one after another."""
         self._driver.launch(self._handle, stream)
         self._stream = stream
 
     def close(self) -> None:
-        """Free it once the stream it was last launched on is idle."""
+        """Free the graph once the stream of its last launch is idle."""
         with contextlib.suppress(CudaError):  # at the end of the process the driver may be gone
             self._driver.enter()
             self._driver.synchronize(self._stream)

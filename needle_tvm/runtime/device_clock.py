@@ -1,8 +1,8 @@
 """The time that a GPU spends on calls, by its own clock.
 
 A small kernel takes less time than the host takes to launch it. Launched one by one, all kernels
-would seem to take as long as a launch. So the stream is held while the host launches a number of
-calls, and then runs them back to back, between two events.
+would seem to take as long as a launch. So the stream is held while the host launches several calls,
+and then runs them back to back, between two events.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from needle_tvm.process.timing import ClockedCalls, Outputs
 from needle_tvm.runtime import cuda_driver
 
 MOST_CALLS = 64
-_HELD_SECONDS = 0.25  # a driver queues about a thousand launches, and then waits for the stream
+_HELD_SECONDS = 0.25  # a driver queues about a thousand launches, then waits for the stream
 
 
 class DeviceClock:
-    """Times calls of `launch`, which puts its work on the stream of a GPU and waits for nothing."""
+    """Times calls of `launch`, which puts its work on a GPU's stream and waits for nothing."""
 
     def __init__(self, launch: Callable[[], object], stream: int = 0, index: int = 0) -> None:
         self._launch, self._stream = launch, stream
@@ -29,9 +29,10 @@ class DeviceClock:
         self._most = MOST_CALLS
 
     def __call__(self, calls: int) -> float | None:
-        """Seconds per call of `calls` calls, or of as many as can be launched ahead of the GPU.
+        """Return seconds per call, over `calls` calls or as many as can be launched ahead.
 
-        None if not even one can be: a call that waits for the GPU, or of a thousand launches.
+        Returns None if not even one call can be launched ahead: one that waits for the GPU, or
+        that launches a thousand kernels.
         """
         while self._most:
             count = max(1, min(calls, self._most))
@@ -42,7 +43,7 @@ class DeviceClock:
         return None
 
     def _held(self, calls: int) -> float | None:
-        """Seconds of `calls` calls; None if they were not all launched while the stream waited."""
+        """Return the seconds of `calls` calls; None if the stream did not wait for all launches."""
         driver, stream = self._driver, self._stream
         launched, tell = os.pipe()
         late: list[bool] = []
@@ -71,8 +72,8 @@ class DeviceClock:
 def contestant(
     launch: Callable[[], object], wait: Callable[[], object], outputs: Callable[[], Outputs]
 ) -> ClockedCalls:
-    """A contestant of `needle_tvm.process.timing` whose calls launch work on the default stream of
-    the first GPU and wait for it; it has that GPU's clock too."""
+    """Return a contestant of `needle_tvm.process.timing` whose calls launch work on the first GPU's
+    default stream and wait for it; the contestant also has that GPU's clock."""
 
     def call() -> None:
         launch()

@@ -1,7 +1,7 @@
-"""The code of an artifact, loaded: `main` on tensors of its device, with the weights in use.
+"""The loaded code of an artifact: `main` on tensors of its device, with the current weights.
 
-`Program` is what users call; this is what it is made of, for those who time, profile or capture the
-code without the conversions around it.
+Users call `Program`, which is built on this module. Use the executor itself to time, profile or
+capture the code without conversions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from needle_tvm.runtime.replay import Replay
 
 
 class Executor:
-    """`main` of an artifact that this machine can run, on the GPU `device` if it is for one.
+    """`main` of an artifact that this machine can run; GPU code runs on the GPU `device`.
 
     Safe to use from any thread. A processor's code is unloaded with the last reference to the
-    executor and to the machines taken from it; results keep none of it. A GPU's stays. Raises
-    TargetError if this machine cannot run the code, ArtifactError if it was built by another TVM or
-    its files have changed.
+    executor and to the machines taken from it; results do not keep it loaded. A GPU's code stays
+    loaded. Raises TargetError if this machine cannot run the code, ArtifactError if it was built by
+    another TVM or its files have changed.
     """
 
     def __init__(self, artifact: Artifact, device: int = 0) -> None:
@@ -60,9 +60,9 @@ class Executor:
         library = load_library(artifact.read(LIBRARY), stays=artifact.for_gpu)
         self._executable = library["vm_load_executable"]
         self._local = threading.local()
-        # The weights in use as the code takes them; None if there are none yet.
+        # The current weights in the code's form; None if there are none yet.
         self.bound: tuple[Any, ...] | None = None if self.main.params else ()
-        self._graph = self.main.graph  # None if nothing is to be captured
+        self._graph = self.main.graph  # None if there is no CUDA graph to capture
 
     def _alignment(self, dtype: np.dtype[Any]) -> int:
         return dtype.itemsize if self.main.any_address else memory.ALIGNMENT
@@ -75,22 +75,22 @@ class Executor:
 
     @property
     def weights(self) -> tuple[Any, ...]:
-        """The weights in use, as the code takes them; ParameterError if there are none yet."""
+        """The current weights in the code's form. Raises ParameterError if there are none yet."""
         if self.bound is None:
             raise ParameterError("this artifact carries no weights: call set_params first")
         return self.bound
 
     def copied(self, arrays: Iterable[np.ndarray[Any, Any]]) -> list[Any]:
-        """Copies of arrays as tensors on the device."""
+        """Return copies of arrays as tensors on the device."""
         return [self.memory.copied(array) for array in arrays]
 
     def use(self, tensors: Sequence[Any]) -> None:
         """Use these weights from now on: tensors in the order of `main.params`, which are packed
-        here as the code takes them."""
+        into the code's form."""
         self.bound = self.packed(tensors)
 
     def packed(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Weights in the order of `main.params` as the code takes them."""
+        """Return weights, given in the order of `main.params`, in the code's form."""
         with loading:
             transform = self.main.transform
             if transform is not None and tensors:
@@ -99,7 +99,7 @@ class Executor:
         return tuple(tensors)
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """`main` on a list of arrays, one per input; NumPy arrays back.
+        """Run `main` on a list of arrays, one per input; return NumPy arrays.
 
         Raises InputError for arrays that do not fit, ParameterError if there are no weights.
         """
@@ -113,7 +113,7 @@ class Executor:
         return self.to_arrays(self._call(self._inputs.convert(values)))
 
     def results_for(self, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Input]:
-        """The results of a call with these inputs, of which it needs the shapes.
+        """Return specs of the results of a call with these inputs, whose shapes decide the sizes.
 
         Raises InputError for inputs that do not fit.
         """
@@ -124,7 +124,7 @@ class Executor:
         return [each._replace(shape=shape_at(each.shape, sizes)) for each in self.results]
 
     def holds(self, values: Sequence[Any]) -> bool:
-        """Whether there are values, and all of them lie in the memory of the GPU it runs on."""
+        """Return whether all `values`, at least one, lie in the memory of the code's GPU."""
         here = self.memory
         return isinstance(here, memory.CudaMemory) and bool(values) and all(map(here.holds, values))
 
@@ -136,7 +136,7 @@ class Executor:
         return self._inputs.convert(values)
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """`main` on what `convert` made; new tvm_ffi tensors back. This is what to time."""
+        """Run `main` on the result of `convert`; return new tvm_ffi tensors. Time this call."""
         if self._graph is not None:
             replay = self._replay()
             try:
@@ -146,42 +146,42 @@ class Executor:
         return self._call(tensors)
 
     def synchronize(self) -> None:
-        """Wait until the results of every `call` are computed; on a GPU it returns before."""
+        """Wait until the results of every `call` are computed; on a GPU, `call` returns earlier."""
         self.memory.synchronize()
 
     def to_arrays(self, tensors: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """NumPy arrays of what `call` returned: copies of a GPU's, else over the same memory."""
+        """Return NumPy arrays of the results of `call`: copies from a GPU, else the same memory."""
         to_numpy = self.memory.to_numpy
         return [to_numpy(tensor) for tensor in tensors]
 
     def new_machine(self) -> Any:
-        """A virtual machine of the code; one thread at a time may use it."""
+        """Return a virtual machine of the code; one thread at a time may use it."""
         machine = self._executable()
         machine["vm_initialization"](*self.memory.machine_arguments)
         return machine
 
     def _machine(self) -> Any:
-        """This thread's virtual machine: its registers are not locked, but all share the code."""
+        """Return this thread's virtual machine. Its registers have no lock; the code is shared."""
         machine = getattr(self._local, "machine", None)
         if machine is None:
             machine = self._local.machine = self.new_machine()
         return machine
 
     def entry(self) -> Any:
-        """`main` of this thread's virtual machine: takes tensors and the weights."""
+        """Return `main` of this thread's virtual machine; it takes tensors and the weights."""
         main = getattr(self._local, "main", None)
-        if main is None:  # looking it up takes a microsecond
+        if main is None:  # looking it up at every call would take a microsecond
             main = self._local.main = self._machine()["main"]
         return main
 
     def into(self) -> Any:
-        """`main` of this thread's virtual machine with memory for the results among the arguments,
+        """Return the `main` of this thread's virtual machine that takes memory for the results
         after the inputs; None if the code has no such function."""
         return self._variant("main_into")
 
     def in_place(self) -> Any:
-        """`main` of this thread's virtual machine that writes the results of `main.in_place` over
-        inputs, and returns the others; None if the code has no such function."""
+        """Return the `main` of this thread's virtual machine that writes the results of
+        `main.in_place` over inputs and returns the others; None if the code has none."""
         return self._variant("main_in_place") if self.main.in_place else None
 
     def _variant(self, name: str) -> Any:
@@ -191,7 +191,7 @@ class Executor:
             return None
 
     def run_with(self, weights: Sequence[Any], values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """As `run`, with these `packed` weights in the place of those in use."""
+        """Run like `run`, with these `packed` weights in place of the current ones."""
         return self.to_arrays(self._call(self._inputs.convert(values), weights))
 
     def _call(self, tensors: Sequence[Any], weights: Sequence[Any] | None = None) -> list[Any]:
@@ -202,7 +202,7 @@ class Executor:
         return [result] if self.main.bare_output else list(result)
 
     def _replay(self) -> Replay:
-        """This thread's CUDA graph, with the weights in use."""
+        """Return this thread's CUDA graph, with the current weights."""
         weights = self.weights
         replay: Replay | None = getattr(self._local, "replay", None)
         if replay is None or replay.params is not weights:
@@ -223,4 +223,4 @@ class Executor:
 
     def _go_on_without_graph(self, error: CaptureError) -> None:
         self._graph = self._local.replay = None
-        warnings.warn(f"{self._path}: {error}; its kernels are launched singly", stacklevel=5)
+        warnings.warn(f"{self._path}: {error}; kernels are launched one by one", stacklevel=5)

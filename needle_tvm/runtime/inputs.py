@@ -14,12 +14,12 @@ from needle_tvm.runtime.memory import CudaMemory, Memory
 
 
 class Input(NamedTuple):
-    """An input as the code takes it, or a result: `range` is an index's, `alignment` in bytes."""
+    """An input of the code, or a result. `range` is that of an index; `alignment` is in bytes."""
 
     name: str
     shape: Shape
     dtype: np.dtype[Any]
-    range: Shape | None  # of two
+    range: Shape | None  # (least, largest)
     alignment: int
 
 
@@ -33,8 +33,8 @@ class Inputs:
         self._gpu = here if isinstance(here, CudaMemory) else None
 
     def convert(self, values: Sequence[Any]) -> list[Any]:
-        """Tensors of arrays that fit the signature, over the same memory where code can read it
-        there; InputError for others."""
+        """Return tensors of arrays that fit the signature, over the same memory if the code can
+        read it there. Raises InputError for other arrays."""
         shared = self._here.shared
         return [
             shared(each, spec.alignment) if isinstance(each, np.ndarray) else each
@@ -42,9 +42,9 @@ class Inputs:
         ]
 
     def check(self, values: Sequence[Any]) -> list[Any]:
-        """Arrays that fit the signature: NumPy's, or tensors if they are on the GPU already.
+        """Return arrays that fit the signature: NumPy arrays, or tensors if they are on the GPU.
 
-        Raises InputError for others.
+        Raises InputError for other arrays.
         """
         if not isinstance(values, (list, tuple)):
             raise InputError(f"takes a list of arrays, was given a {type(values).__name__}")
@@ -77,10 +77,10 @@ class Inputs:
 def destinations(
     outputs: Sequence[Any], specs: Sequence[Input], inputs: Sequence[Any]
 ) -> list[np.ndarray[Any, Any]]:
-    """NumPy arrays over the memory of arrays that results are to be written to.
+    """Return NumPy arrays over the memory of `outputs`, the arrays to write results to.
 
-    Raises InputError for one that does not fit or cannot be written to, for one whose elements
-    share memory, and for one that overlaps an input or another output.
+    Raises InputError for an array that does not fit or cannot be written to, whose elements share
+    memory, or that overlaps an input or another output.
     """
     taken = [
         (f"input {number}", as_numpy(value, f"input {number}"))
@@ -110,7 +110,7 @@ def destinations(
 
 
 def _may_overlap_itself(array: np.ndarray[Any, Any]) -> bool:
-    """Whether two elements may share memory: the strides do not nest."""
+    """Return whether two elements may share memory: the strides do not nest."""
     reach = array.itemsize
     pairs = zip(array.strides, array.shape, strict=True)
     for stride, extent in sorted((abs(stride), extent) for stride, extent in pairs if extent > 1):

@@ -3,10 +3,10 @@
     from needle_tvm.runtime import profile
     print(profile.profile(executable.program).text())
 
-TVM's virtual machine calls a function of ours, its "instrument", before and after each of its own
-calls. It costs a microsecond or two a call, so a shorter kernel's time is mostly overhead; the
-plain call is timed as well to show how much. Merged kernels are timed one by one, in the copy of
-`main` that calls them singly.
+TVM's virtual machine calls a Python function, its "instrument", before and after each of its own
+calls. This adds a microsecond or two per call, so the time of a shorter kernel is mostly overhead;
+the plain call is timed as well, for comparison. Merged kernels are timed one by one, in the copy of
+`main` that calls them one by one.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from needle_tvm.runtime.program import Program
 from needle_tvm.runtime.random_inputs import random_inputs
 from needle_tvm.text import printable
 
-_BUILTIN = ("vm.builtin.", "shape_func")  # beginnings of names; the second computes extents
-_GO_ON = 0  # an instrument returns it to have the call carried out
+_BUILTIN = ("vm.builtin.", "shape_func")  # prefixes of names; the second computes extents
+_GO_ON = 0  # an instrument's answer to have the call carried out
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Call:
     name: str
     start: float
     seconds: float
-    shapes: tuple[tuple[int, ...], ...]  # those of its arrays, the result last
-    bytes: int  # the sizes of those arrays, summed
+    shapes: tuple[tuple[int, ...], ...]  # of its arrays, the result last
+    bytes: int  # the sum of the sizes of these arrays
 
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel over a whole run: the median over runs of the `seconds` that all its calls take.
+    """A kernel over a whole run. `seconds` is the median over runs of the time of all its calls.
 
     `share` is its part of the time of all kernels; it is 0 for the virtual machine's own calls,
     whose time is mostly the instrument's overhead.
@@ -51,23 +51,23 @@ class Row:
     seconds: float
     share: float
     bytes: int
-    shapes: tuple[tuple[int, ...], ...]  # those of the first call
+    shapes: tuple[tuple[int, ...], ...]  # of the first call
 
     @property
     def builtin(self) -> bool:
-        """Whether it is a call of the machine's own (allocation, checks, sizes), not a kernel."""
+        """Whether this is one of the machine's own calls (allocation, checks, sizes)."""
         return self.name.startswith(_BUILTIN)
 
 
 @dataclass
 class Profile:
-    """`runs` instrumented runs, and the median seconds of one plain call beside them."""
+    """`runs` instrumented runs, and the median seconds of one plain call for comparison."""
 
     plain_seconds: float
     runs: list[list[Call]] = field(default_factory=list)
 
     def rows(self) -> list[Row]:
-        """Kernels and the machine's own calls by name, slowest first."""
+        """Return kernels and the machine's own calls by name, slowest first."""
         totals: dict[str, list[float]] = {}
         for number, run in enumerate(self.runs):
             for call in run:
@@ -83,12 +83,12 @@ class Profile:
         return sorted(rows, key=lambda row: (-row.seconds, row.name))
 
     def to_dict(self) -> dict[str, Any]:
-        """The profile as JSON values, in seconds and bytes."""
+        """Return the profile as JSON values, in seconds and bytes."""
         rows = [asdict(row) for row in self.rows()]
         return {"plain_seconds": self.plain_seconds, "runs": len(self.runs), "rows": rows}
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The runs in sequence, in the Trace Event Format of chrome://tracing and Perfetto."""
+        """Return the runs in sequence, in the Trace Event Format of chrome://tracing, Perfetto."""
         events, offset = [], 0.0
         for number, run in enumerate(self.runs):
             for call in run:
@@ -108,7 +108,7 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ns"}
 
     def text(self) -> str:
-        """A table, with the machine's own calls summed in one line."""
+        """Return a table, with the machine's own calls summed in one line."""
         kernels = [row for row in self.rows() if not row.builtin]
         rest = [row for row in self.rows() if row.builtin]
         lines = [f"{'kernel':<40} {'calls':>5} {'us':>9} {'share':>6} {'GB/s':>6}  shapes"]
@@ -123,7 +123,7 @@ class Profile:
         lines.append(f"{'(the machine itself)':<40} {calls:>5} {seconds * 1e6:>9.2f}")
         total = sum(row.seconds for row in self.rows())
         lines.append(
-            f"together {total * 1e6:.2f} us; the same call without looking: "
+            f"together {total * 1e6:.2f} us; the same call without the instrument: "
             f"{self.plain_seconds * 1e6:.2f} us"
         )
         return "\n".join(map(printable, lines))
@@ -135,16 +135,16 @@ def profile(
     runs: int = 20,
     sizes: Mapping[str, int] | None = None,
 ) -> Profile:
-    """Time every call of `runs` runs of a program, on `inputs`, or on random ones of these `sizes`
-    (see `random_inputs`).
+    """Time every call of `runs` runs of a `program`, on `inputs`, or on random inputs of these
+    `sizes` (see `random_inputs`).
 
     Raises UsageError for fewer than one run and for sizes that are not the program's, InputError
     for inputs that do not fit, ParameterError if the program has no weights.
     """
     if type(runs) is not int:
-        raise UsageError(f"profile: runs {runs!r} is no integer")
+        raise UsageError(f"profile: runs={runs!r}: must be an integer")
     if runs < 1:
-        raise UsageError(f"profile: runs {runs} is below 1")
+        raise UsageError(f"profile: runs={runs}: must be at least 1")
     executor = program.executor
     if inputs is None:
         inputs = random_inputs(program.artifact, sizes=sizes)
@@ -157,7 +157,7 @@ def profile(
         executor.call(tensors)
         plain.append(time.perf_counter() - start)
     found = Profile(statistics.median(plain))
-    # On a separate machine: this thread's stays without an instrument.
+    # On a separate machine: the one of this thread stays without an instrument.
     watch = _Watch()
     machine = executor.new_machine()
     machine["set_instrument"](watch)
@@ -170,14 +170,14 @@ def profile(
 
 
 def _call_by_kernel(executor: Executor, machine: Any, tensors: Sequence[Any]) -> None:
-    """Call `main` on one of the executor's machines, with no kernels merged into one."""
+    """Call `main` on one of the executor's machines, in the copy without merged kernels."""
     machine[executor.main.by_kernel or "main"](*tensors, *executor.weights)
 
 
 class _Watch:
     """The instrument: it records the calls of a run.
 
-    Calls may nest; each is recorded without the time of the calls inside it.
+    Calls may nest; a call's time excludes the calls inside it.
     """
 
     def __init__(self) -> None:

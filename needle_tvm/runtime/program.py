@@ -1,4 +1,4 @@
-"""A program: an artifact that this machine can run, loaded, called with arrays.
+"""A program: a loaded artifact that this machine can run; it is called with arrays.
 
     from needle_tvm import runtime
     model = runtime.load("out/mlp")
@@ -31,12 +31,12 @@ Arrays = dict[str, np.ndarray[Any, Any]]
 
 
 class Program:
-    """An artifact, loaded: call it with arrays, get arrays. Safe to call from any thread.
+    """A loaded artifact: call it with arrays, get arrays. Safe to call from any thread.
 
-    `device` is the index of the GPU that code for one runs on. Raises TargetError if this machine
+    `device` is the index of the GPU that GPU code runs on. Raises TargetError if this machine
     cannot run the artifact, ArtifactError if it was built by another TVM or its files have changed.
 
-    `executor` has what it is made of: conversions, tensors, virtual machines.
+    `executor` has the program's parts: conversions, tensors, virtual machines.
     """
 
     def __init__(self, artifact: Artifact, device: int = 0) -> None:
@@ -44,7 +44,7 @@ class Program:
         with loading:
             self.executor = Executor(artifact, device)
             self._calls = Calls(self.executor, share=lambda tensor: tensor)
-        self.kept: OwnState | None = None  # the state of a model that has some, once it is given
+        self.kept: OwnState | None = None  # a model's state, once it is given
 
     def __repr__(self) -> str:
         return summary(type(self).__name__, self.artifact.manifest, self.artifact.main)
@@ -56,7 +56,7 @@ class Program:
 
     @property
     def outputs(self) -> list[dict[str, Any]]:
-        """Shape and dtype of each output, in order, and its name if the model has one for it."""
+        """Shape and dtype of each output, in order, and its name if the model names it."""
         return self._described("outputs")
 
     @property
@@ -68,11 +68,11 @@ class Program:
         return list(self.artifact.manifest["functions"]["main"][kind])
 
     def set_params(self, params: Mapping[str, Any]) -> None:
-        """Use the weights `params` from now on: arrays by name, packed here as the code takes them.
+        """Use the weights `params` from now on: arrays by name, which are copied and packed.
 
-        A model's state is among them, and begins anew. The arrays are copied. Raises ParameterError
-        that lists all that does not fit, as `weights.in_order` does; the weights in use stay as
-        they were.
+        They include a model's state, which starts again from these values. Raises ParameterError,
+        which lists every name that does not fit (see `weights.in_order`); the current weights then
+        stay in use.
         """
         main = self.artifact.main
         arrays = weights.in_order(main, params)
@@ -81,7 +81,7 @@ class Program:
         self.begin(arrays[count:])
 
     def set_weights(self, params: Mapping[str, Any]) -> None:
-        """Like `set_params`, for `params` that are weights alone: a state goes on."""
+        """Use the weights `params` from now on, like `set_params`, but keep the model's state."""
         arrays = weights.in_order(self.artifact.main, params, state=False)
         self.executor.use(self.executor.copied(arrays))
 
@@ -91,15 +91,16 @@ class Program:
         self.kept = OwnState(dict(zip(names, state, strict=True))) if names else None
 
     def state(self) -> Arrays:
-        """A copy of what the calls so far have left: arrays by name, such as weights and moments of
-        a training step. Empty for a model without state; ParameterError if it has none yet."""
+        """Return a copy of the state after the calls so far: arrays by name, such as weights and
+        moments of a training step. Empty for a model without state. Raises ParameterError if the
+        state has not been given yet."""
         return self._own_state().arrays() if self.artifact.main.state else {}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`, arrays by name as `state()` returns them.
+        """Continue from `state`, arrays by name as `state()` returns them.
 
-        Raises ParameterError that lists everything missing, unexpected, or of another shape or
-        dtype; the state is then as before.
+        Raises ParameterError, which lists every name that is missing, unexpected, or of another
+        shape or dtype; the state then stays as it was.
         """
         own = self._own_state() if self.artifact.main.state else None
         arrays = weights.in_order(self.artifact.main, state, weights=False)
@@ -112,26 +113,27 @@ class Program:
         return self.kept
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run `main` on arrays in the structure the model was traced with.
+        """Run `main` on arrays in the structure that the model was traced with.
 
         Takes NumPy arrays and anything with `__dlpack__`; an array that is not contiguous or not
-        aligned is copied. Returns NumPy arrays in the structure the model returns, or tvm_ffi
-        Tensors (with DLPack) on the GPU that the code runs on if all inputs are there. With `out=`,
+        aligned is copied. Returns NumPy arrays in the structure that the model returns. If all
+        inputs are on the code's GPU, returns tvm_ffi Tensors (with DLPack) there. With `out=`,
         arrays in that structure, the results are written to them and `out` is returned, unless the
-        model has an argument of that name. Raises InputError when an argument's structure, shape or
-        dtype is not the compiled one's, for indices out of range (those in a GPU's memory are not
-        looked at), and for an `out` that does not fit, is read-only, or overlaps an input. A model
-        with state takes it from the call before.
+        model has an argument of that name. A model with state continues from the previous call.
+
+        Raises InputError for an argument whose structure, shape or dtype differs from the compiled
+        one, for indices out of range (indices in a GPU's memory are not checked), and for an `out`
+        that does not fit, is read-only, or overlaps an input.
         """
         if self.artifact.main.state:
             return stepped(self.executor, self._calls, self._own_state(), args, kwargs)
         return self._calls(args, kwargs)
 
     def run(self, values: Sequence[Any]) -> list[Any]:
-        """`main` on `values`, a flat list of arrays, one per input; a flat list of arrays back.
+        """Run `main` on `values`, a flat list of arrays, one per input; return a flat list.
 
-        A model's state is the last of both, and nothing is kept.
-        Takes and returns the same arrays as a call, and raises the same errors.
+        A model's state comes last in both lists, and nothing is kept between calls. Takes and
+        returns the same kinds of arrays as a call, and raises the same errors.
         """
         return self._calls.run(values)
 
@@ -140,12 +142,12 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
     """Verify the artifact at `path`, then load it.
 
     With `require_signature`, the PEM file of an Ed25519 public key, only an artifact signed with
-    that key is loaded. `device` is the index of the GPU that code for one runs on.
+    that key is loaded. `device` is the index of the GPU that GPU code runs on.
 
-    Raises ArtifactError when it is absent, damaged or built by another TVM, TargetError when this
-    machine cannot run it, SignatureError when it is not signed by that key, KeyFileError when the
+    Raises ArtifactError if the artifact is absent, damaged or built by another TVM, TargetError if
+    this machine cannot run it, SignatureError if it is not signed by that key, KeyFileError if the
     file holds no key, InstallError without the package `cryptography`, UsageError for a value that
-    is not a path or an index; nothing of it is loaded in any of these cases.
+    is not a path or an index. In all these cases nothing of the artifact is loaded.
     """
     folder = as_path(path, "path", ArtifactError)
     if type(device) is not int or device < 0:
@@ -159,7 +161,7 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
             arrays, count = weights.in_order(artifact.main, params), len(artifact.main.params)
             tensors = executor.copied(arrays[:count])
             program.begin(arrays[count:])
-            del params, arrays  # the file's bytes: packing needs as much again
+            del params, arrays  # the file's bytes; packing needs as much memory again
             executor.use(tensors)
         return program
 
@@ -170,8 +172,8 @@ def load(path: StrPath, *, require_signature: StrPath | None = None, device: int
 def load_with_params(
     path: StrPath, require_signature: StrPath | None = None
 ) -> tuple[Program, Arrays | None]:
-    """Like `load`, with its path and require_signature, but also returns the weights stored in the
-    artifact, or None if it has none."""
+    """Load the artifact at `path` like `load`; return it and the weights stored in it, or None if
+    it has no weights. `require_signature` is as for `load`."""
     folder = as_path(path, "path", ArtifactError)
 
     def read() -> tuple[Program, Arrays | None]:
@@ -186,7 +188,7 @@ def load_with_params(
 
 
 def _verified(folder: Path, require_signature: StrPath | None) -> tuple[Artifact, Arrays | None]:
-    """An artifact that can run here, every file of it checked, and its weights."""
+    """Return an artifact that this machine can run, with every file checked, and its weights."""
     artifact = Artifact.open(folder, require_signature, unread=(PARAMS,))
-    artifact.check_runs_here()  # before its weights are read, which may take long
+    artifact.check_runs_here()  # before reading the weights, which may take long
     return artifact, artifact.read_arrays(PARAMS)

@@ -1,4 +1,4 @@
-"""Random inputs for an artifact whose own are not at hand."""
+"""Random inputs for an artifact, for use without real ones."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from needle_tvm.errors import UsageError
 def random_inputs(
     artifact: Artifact, seed: int = 0, sizes: Mapping[str, int] | None = None
 ) -> list[np.ndarray[Any, Any]]:
-    """Arrays that fit the signature, one per input. `sizes` are those of dims by name; the others
-    have their least size.
+    """Return arrays that fit the signature of `artifact`, one per input. `sizes` gives dims by
+    name; other dims have their least size.
 
-    Floats are standard normal. Integers and indices are zeros and ones, or only zeros if one is not
-    a valid index. Raises UsageError for a seed that is not an integer of at least 0, and for sizes
-    that are not the artifact's.
+    Floats are standard normal. Integers and indices are zeros and ones, or only zeros if 1 is not
+    a valid index. Raises UsageError for a `seed` that is not an integer of at least 0, and for
+    sizes that are not the artifact's.
     """
     if type(seed) is not int or seed < 0:
         raise UsageError(f"seed={seed!r}: must be an integer of at least 0")
@@ -39,7 +39,7 @@ def random_inputs(
 
 
 def _sizes(artifact: Artifact, given: Mapping[str, int]) -> dict[str, int]:
-    """A size for each dim of the artifact."""
+    """Return a size for each dim of the artifact."""
     dims = {dim.name: dim for dim in artifact.main.dims}
     for name, size in given.items():
         if name not in dims:

@@ -1,11 +1,11 @@
 """A compiled model as one CUDA graph: all its kernels in one launch.
 
-A captured graph keeps its addresses, so inputs are copied into buffers of the graph's own, and
-results out of them. NumPy arrays are copied to the GPU and back anyway, so the graph adds no copy
-for them; tensors on the GPU take one more copy there, on the same stream.
+A captured graph keeps its addresses, so inputs are copied into the graph's own buffers, and results
+out of them. NumPy arrays are copied to the GPU and back anyway, so the graph adds no copy for them;
+tensors on the GPU take one more copy there, on the same stream.
 
 A replay belongs to one thread, like the virtual machine it was captured from, and to one set of
-weights, whose addresses it holds too.
+weights, whose addresses it also holds.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from needle_tvm.runtime import cuda_driver, memory
 class Replay:
     """`main` of a program as a graph, captured by the first call.
 
-    `machine` is a virtual machine of the program, and `names` are the functions in it. `inputs` are
+    `machine` is a virtual machine of the program, and `names` are the functions in it. `inputs` has
     the shape and dtype of each input, `results` is the number of results, and `params` are the
-    weights as the code takes them.
+    weights in the code's form.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Replay:
         self._results_count = results
         self._results: list[_Place] = []
         self._graph: cuda_driver.Graph | None = None
-        self._stream = 0  # the last call's
+        self._stream = 0  # of the last call
 
     def run(self, values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-        """Results for NumPy arrays, or tensors on the GPU, that fit the inputs."""
+        """Return the results for NumPy arrays, or tensors on the GPU, that fit the inputs."""
         stream = self._begin()
         self._launch(values, stream)
         arrays = [np.empty(place.shape, place.dtype) for place in self._results]
@@ -64,7 +64,7 @@ class Replay:
         return arrays
 
     def call(self, tensors: Sequence[Any]) -> list[Any]:
-        """Results as new tensors on the GPU, for tensors there; the stream computes them later."""
+        """Return new tensors on the GPU for tensors there; the stream computes them later."""
         stream = self._begin()
         self._launch(tensors, stream)
         found = list(self._new_results())
@@ -74,7 +74,7 @@ class Replay:
         return found
 
     def _begin(self) -> int:
-        """This thread's stream, which may use the buffers from now on."""
+        """Return this thread's stream, which may use the buffers from now on."""
         self._driver.enter()
         stream = self._memory.stream()
         if stream != self._stream:  # another stream may still be reading or writing the buffers
@@ -110,7 +110,7 @@ class Replay:
         self._held = held  # the results, and all memory that the graph writes to
         self._results = [_Place(tensor) for tensor in held[: self._results_count]]
         self.nodes = graph.nodes
-        # The graph goes before its buffers do, and not once the driver is gone.
+        # The graph must be closed before its buffers, and not after the driver is gone.
         weakref.finalize(self, graph.close).atexit = False
         return graph
 

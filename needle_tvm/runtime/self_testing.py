@@ -1,4 +1,4 @@
-"""The self test: an artifact's golden example on the machine it has arrived at."""
+"""The self test: run an artifact's golden example on this machine."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from needle_tvm.runtime.program import Program
 class SelfTest:
     """The result of a self test: each output's distance from its recorded value.
 
-    If there are examples of several sizes, the outputs of one follow those of another.
-    `differences` are relative to the recorded output's largest magnitude, infinite if NaNs or
-    infinities are in different places; `tolerances` are the manifest's. `source` says what
-    computed the recorded outputs: "eager", the model itself, or "compiled" if the model was not at
-    hand.
+    With examples of several sizes, the outputs of all examples follow one another. `differences`
+    are relative to the recorded output's largest magnitude, and infinite if NaNs or infinities are
+    in different places; `tolerances` are the manifest's. `source` says what computed the recorded
+    outputs: "eager", the model itself, or "compiled" if the model was not available.
     """
 
     differences: tuple[float, ...]
@@ -33,9 +32,9 @@ class SelfTest:
 
 
 def self_test(program: Program) -> SelfTest:
-    """Run the golden example of the artifact that `program` was loaded from, and compare.
+    """Run the golden example of the artifact that `program` was loaded from; compare its results.
 
-    Raises ArtifactError when the artifact carries no example, or one that does not fit it.
+    Raises ArtifactError if the artifact carries no example, or if the example does not fit it.
     """
     artifact = program.artifact
     example = artifact.golden()

@@ -1,7 +1,7 @@
-"""State of a model: arrays that each call reads and writes, beside its inputs and results.
+"""State of a model: arrays that each call reads and writes, besides its inputs and results.
 
-The code itself is a pure function. It takes the state after its inputs, and returns the new values
-after its results; `stepped` makes a call of it that keeps them.
+The code itself is a pure function. It takes the state after its inputs and returns the new values
+after its results; `stepped` makes a call and keeps the new values.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from needle_tvm.runtime.inputs import destinations
 
 
 class State(Protocol):
-    """The state of a model, wherever it is kept. One call at a time uses it."""
+    """The state of a model, wherever it is kept. Only one call at a time uses it."""
 
     @property
     def key(self) -> object:
-        """What calls of one state have in common."""
+        """An identity that all calls of one state share."""
 
     @property
     def in_place(self) -> bool:
         """Whether code may write to the arrays themselves."""
 
     def values(self) -> Sequence[Any]:
-        """The current arrays."""
+        """Return the current arrays."""
 
     def write(self, values: Sequence[Any]) -> None:
-        """Keep new values: arrays, or None for what the code has written itself."""
+        """Keep new values: arrays, or None for values that the code has written itself."""
 
 
 class OwnState:
@@ -51,11 +51,11 @@ class OwnState:
         return "state", id(self)
 
     def values(self) -> list[np.ndarray[Any, Any]]:
-        """The current arrays."""
+        """Return the current arrays."""
         return list(self._arrays.values())
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies of the current arrays, by name."""
+        """Return copies of the current arrays, by name."""
         with turn_of(self.key):
             return {name: np.array(array) for name, array in self._arrays.items()}
 
@@ -74,10 +74,10 @@ class OwnState:
 def stepped(
     executor: Executor, calls: Calls, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
-    """`calls` for a model with state: results in its structure, or `out`.
+    """Call a model with state through `calls`; return results in the model's structure, or `out`.
 
-    Raises what `calls` raises; the state is then as before. Code that can writes the state in its
-    own memory.
+    Raises the errors of `calls`; the state is then as before. If the code can, it writes the state
+    in place.
     """
     main, named = executor.main, dict(kwargs)
     takes_out = any(argument["name"] == "out" for argument in main.arguments)

@@ -1,4 +1,4 @@
-"""Weights by name, put in the order that compiled code takes them in."""
+"""Weights by name, put in the order of compiled code's parameters."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from needle_tvm.errors import InputError, ParameterError
 def in_order(
     main: Function, params: Mapping[str, Any], state: bool = True, weights: bool = True
 ) -> list[np.ndarray[Any, Any]]:
-    """The arrays of `params` in the order that the function `main` takes them in: its parameters
-    unless `weights` is False, and then those of its state unless `state` is.
+    """Return the arrays of `params` in the order of the function `main`: its parameters (unless
+    `weights` is False), then its state (unless `state` is False).
 
-    A parameter with several names (`ties` lists them) may be given under any of them; what
-    the code does not read may be there as well. Raises ParameterError for a value that is not a
-    mapping. Otherwise the error lists every name that is missing, unexpected, masked or of another
-    shape or dtype, the names of one parameter that are given different values, and constants of the
-    code that have other values.
+    A parameter with several names (listed in `ties`) may be given under any of them; arrays that
+    the code does not read are allowed too. Raises ParameterError for a value that is not a mapping.
+    Otherwise the error lists every name that is missing, unexpected, masked or of another shape or
+    dtype, every pair of names of one parameter with different values, and every constant of the
+    code with another value.
     """
     if not isinstance(params, Mapping):
         raise ParameterError(f"weights: a {type(params).__name__} is no dict of arrays by name")
@@ -74,6 +74,6 @@ def in_order(
 
 
 def _same(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> bool:
-    """Whether two arrays hold the same bits."""
+    """Return whether two arrays hold the same bits."""
     alike = one.shape == other.shape and one.dtype == other.dtype
     return one is other or (alike and one.tobytes() == other.tobytes())

@@ -1,8 +1,8 @@
 """Instructions that add several products to each sum of a vector, for schedules to tensorize with.
 
 They come as textual LLVM IR: TVM's own types with bfloat16 do not reach code generation
-(docs/results/2026-11-21-bf16-cpu.md), and LLVM 22 has other types for the 8-bit one than TVM's
-intrinsic. A loop around an instruction must be annotated with `PRAGMA`: its `source`.
+(docs/results/2026-11-21-bf16-cpu.md), and for the 8-bit instruction LLVM 22 has other types than
+TVM's intrinsic. A loop around an instruction must be annotated with `PRAGMA` and its `source`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ _LLVM = {"bfloat16": "bfloat", "uint8": "i8", "int8": "i8", "float32": "float", 
 class DotInstruction:
     """sums[j] += x[0] w[j, 0] + x[1] w[j, 1] + ... for `LANES` j, by an instruction of AVX-512.
 
-    `name` is the function's, `intrinsic` LLVM's name; LLVM ends the process if a target lacks the
-    `feature`; x, w and the sums have dtypes, of which 32
-    bits of x and w are multiplied at once.
+    `name` is the function's name, and `intrinsic` is LLVM's. LLVM ends the process if a target
+    lacks the `feature`. `x`, `w` and `sums` are dtypes; 32 bits of x and w are multiplied at once.
     """
 
     name: str
@@ -55,7 +54,7 @@ define {sums} @{self.name}({sums} %sums, {words} %x, {words} %w) alwaysinline {{
 
     @functools.cache  # noqa: B019  (there are few instructions)
     def tensor_intrinsic(self) -> str:
-        """The name by which `Schedule.tensorize` takes it, for sums in registers ("local")."""
+        """Return the name for `Schedule.tensorize`, for sums in registers ("local")."""
         from needle_tvm._tvm.names import TensorIntrin  # the lab lists its ladders without TVM
         from needle_tvm._tvm.names import tvmscript as T
 

@@ -1,8 +1,8 @@
-"""The features of this machine's processor, by LLVM's names, asked of the processor itself.
+"""The features of this machine's processor, by LLVM's names, read from the processor itself.
 
-x86 has the instruction CPUID, by a native module; Linux tells every process on Arm (getauxval).
-Where neither can be had, /proc/cpuinfo is read. It may be missing, and under an emulator it may be
-that of another processor: one of another architecture is recognised and not used.
+x86 has the instruction CPUID, called by a native module; on Arm, Linux tells every process
+(getauxval). Without either, /proc/cpuinfo is read. It may be missing, and under an emulator it may
+describe another processor: one of another architecture is recognised and not used.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from typing import Any, NamedTuple
 
 
 class Processor(NamedTuple):
-    """A processor's `model` ("" if unknown), and its `features`, None if they are unknown."""
+    """A processor's `model` ("" if unknown), and its `features` (None if unknown)."""
 
     model: str
     features: frozenset[str] | None
 
 
 class Vectors(NamedTuple):
-    """The vector registers that a feature brings: the `bytes` of one, and the `number` of them."""
+    """The vector registers that a feature adds: the `bytes` of each, and their `number`."""
 
     bytes: int
     number: int
 
 
 class _Bit(NamedTuple):
-    """A feature of x86: where CPUID says it, Linux's name for it in /proc/cpuinfo if that differs,
-    and what code makes of it: `vectors`, and whether it `fuses` multiplications with additions."""
+    """A feature of x86: its place in CPUID, Linux's name for it in /proc/cpuinfo if that differs,
+    and its use to code: `vectors`, and whether it `fuses` multiplications with additions."""
 
     leaf: tuple[int, int]
-    register: int  # of EAX, EBX, ECX, EDX
+    register: int  # the number of EAX, EBX, ECX or EDX
     bit: int
     saved: int = 0  # bits of XCR0: registers that the operating system must save
     cpuinfo: str | None = None
@@ -46,8 +46,8 @@ class _Bit(NamedTuple):
 
 
 class _Hwcap(NamedTuple):
-    """A feature of Arm: the word of Linux's <asm/hwcap.h> that has it (AT_HWCAP, AT_HWCAP2), its
-    bit, and the rest as of x86."""
+    """A feature of Arm: its word of Linux's <asm/hwcap.h> (AT_HWCAP, AT_HWCAP2), its bit, and the
+    other fields as for x86."""
 
     word: int
     bit: int
@@ -115,7 +115,7 @@ ARM = {
     "bf16": _Hwcap(_HWCAP2, 14),
 }
 
-# Those whose presence is checked when an artifact is loaded: those that LLVM uses by default.
+# Features whose presence is checked when an artifact is loaded: those that LLVM uses by default.
 FEATURES: dict[str, _Bit | _Hwcap] = {**X86, **ARM}
 WIDEST = max(row.vectors.bytes for row in FEATURES.values() if row.vectors is not None)
 
@@ -124,7 +124,7 @@ _X86, _ARM = ("x86_64", "AMD64", "i686"), ("aarch64", "arm64")
 
 @functools.cache
 def processor() -> Processor:
-    """This machine's processor."""
+    """Return this machine's processor."""
     machine = platform.machine()
     if machine in _X86 and (found := _by_cpuid()) is not None:
         return found
@@ -135,8 +135,8 @@ def processor() -> Processor:
 
 
 def of_cpuid(cpuid: Any, enabled: int) -> Processor:
-    """The processor with these answers to CPUID, where the system saves the registers `enabled`."""
-    cpuid = functools.cache(cpuid)  # a virtual machine's monitor answers, which takes a while
+    """Return the processor with these CPUID answers; the system saves the registers `enabled`."""
+    cpuid = functools.cache(cpuid)  # in a virtual machine its monitor answers, which is slow
     features = {
         name
         for name, bit in X86.items()
@@ -149,7 +149,7 @@ def of_cpuid(cpuid: Any, enabled: int) -> Processor:
 
 
 def by_cpuinfo(text: str, machine: str) -> Processor:
-    """The processor that the text of /proc/cpuinfo describes, if it is one of a `machine`."""
+    """Return the processor that the `text` of /proc/cpuinfo describes, if it fits the `machine`."""
     rows: Mapping[str, _Bit | _Hwcap] = X86 if machine in _X86 else ARM
     key = "flags" if machine in _X86 else "Features"
     lines = dict(

@@ -17,7 +17,7 @@ _NAME_BYTES = 256
 _NONE = "no CUDA device was found on this machine"
 
 ARCHITECTURE = re.compile(r"sm_[1-9]\d{1,2}a?")  # as nvcc names them
-SHARED_BYTES = 48 << 10  # shared memory that a block of any of them has without opting in
+SHARED_BYTES = 48 << 10  # shared memory that a block of any GPU has without opting in
 
 _ATTRIBUTES = {
     "threads_per_block": 1,  # CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK
@@ -60,20 +60,20 @@ def gpus() -> tuple[Gpu, ...]:
 
 
 def why_none() -> str:
-    """Return why `gpus` is empty, for an error message; "" if it is not."""
+    """Return why `gpus` is empty, for an error message; "" if it is not empty."""
     return _found()[1]
 
 
 def capability(arch: str) -> int:
-    """Return the number of an architecture, 90 for "sm_90" and "sm_90a"; 0 if it has none."""
+    """Return the number of an architecture: 90 for "sm_90" and "sm_90a"; 0 if it has none."""
     return int((re.findall(r"\d+", arch) or ["0"])[0])
 
 
 def runs(arch: str, gpu: Gpu) -> bool:
-    """Whether the GPU runs machine code for `arch`: same major version, minor at most the GPU's.
+    """Return whether the GPU runs machine code for `arch`: same major version, no later minor one.
 
-    Code for an "a" architecture (sm_90a) runs only on exactly that one. CUDA C++ Programming Guide,
-    "Binary compatibility".
+    Code for an "a" architecture (sm_90a) runs only on exactly that architecture. See the CUDA C++
+    Programming Guide, "Binary compatibility".
     """
     number = capability(arch)
     if arch.endswith("a"):

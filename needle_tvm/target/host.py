@@ -1,4 +1,4 @@
-"""This machine, and what code for its processor depends on.
+"""This machine, and the facts about it that code for its processor depends on.
 
 Artifacts check their required features with it; benchmarks describe the machine with it.
 """
@@ -15,28 +15,28 @@ from typing import Any
 
 from needle_tvm.target.features import FEATURES, processor
 
-UNKNOWN = "which features this processor has cannot be known here"
+UNKNOWN = "this processor's features cannot be determined here"
 
 
 def checkable(features: Iterable[str]) -> list[str]:
-    """Return those of LLVM's feature names whose presence `missing_features` can look up."""
+    """Return the names among `features` (LLVM's) that `missing_features` can look up."""
     return sorted(name for name in features if name in FEATURES)
 
 
 def missing_features(required: Iterable[str]) -> list[str] | None:
-    """Return those of LLVM's feature names in `required` that this machine's processor lacks.
+    """Return the names in `required` (LLVM's) that this machine's processor lacks.
 
-    None if that cannot be known.
+    Returns None if its features cannot be determined.
     """
     features = processor().features
     return None if features is None else [name for name in required if name not in features]
 
 
 def openblas_environment() -> dict[str, str]:
-    """Return the environment with which NumPy runs at its best here.
+    """Return the environment in which NumPy runs fastest here.
 
-    OpenBLAS takes processors newer than itself for much older ones, so it is told of AVX-512. Empty
-    without AVX-512, where it would crash.
+    OpenBLAS takes processors newer than itself for much older ones, so it is told about AVX-512.
+    The environment is empty without AVX-512, where that setting would crash.
     """
     known = "avx512f" in (processor().features or ())
     return {"OPENBLAS_CORETYPE": "SKYLAKEX"} if known else {}
@@ -44,14 +44,14 @@ def openblas_environment() -> dict[str, str]:
 
 @functools.cache
 def identity() -> str:
-    """Return a short digest of processor model and features, which code for the host depends on."""
+    """Return a short digest of the processor's model and features, for code for this host."""
     model, features = processor()
     text = "\0".join([platform.machine(), model, *sorted(features or ())])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def describe(threads: int) -> dict[str, Any]:
-    """Return the machine as JSON values, to accompany figures; `threads` is how many were used."""
+    """Return the machine as JSON values, to accompany figures; `threads` is the number used."""
     return {
         "processor": processor().model or "unknown",
         "cores": os.cpu_count(),

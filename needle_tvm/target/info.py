@@ -1,6 +1,6 @@
-"""What a target is and has: the questions that passes and schedule rules ask of TVM's Target.
+"""Facts about a target that passes and schedule rules ask of TVM's Target.
 
-Imports TVM when it is asked about features and dtypes.
+Imports TVM when asked about features and dtypes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from needle_tvm.target.features import FEATURES, Vectors
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-_WITHOUT_FEATURES = Vectors(16, 16)  # SSE's
+_WITHOUT_FEATURES = Vectors(16, 16)  # those of SSE
 _IN_HALVES = {"znver4"}  # LLVM's names of processors that compute AVX-512 in two halves
 
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """The answers for one target: `cores` and those about vectors for a CPU, `arch` for a GPU."""
+    """The facts about one target: `cores` and facts about vectors for a CPU, `arch` for a GPU."""
 
     target: Target
 
@@ -54,7 +54,7 @@ class TargetInfo:
         return _features(self.target if self.is_cpu else self.target.host)
 
     def has(self, feature: str) -> bool:
-        """Whether code may use a feature of `features.FEATURES`, such as "avx512bf16"."""
+        """Return whether code may use a feature of `features.FEATURES`, such as "avx512bf16"."""
         return feature in self.features
 
     @property
@@ -64,7 +64,7 @@ class TargetInfo:
         return max((each for each in rows if each is not None), default=_WITHOUT_FEATURES)
 
     def lanes(self, dtype: str) -> int:
-        """The elements of a dtype in a vector register."""
+        """Return the elements of a dtype in a vector register."""
         from needle_tvm._tvm.names import tvm_ffi
 
         return self.vectors.bytes // int(tvm_ffi.dtype(dtype).itemsize)
@@ -91,7 +91,7 @@ class TargetInfo:
 
 
 def target_info(target: Target) -> TargetInfo:
-    """The answers about a target of TVM's."""
+    """Return the facts about TVM's `target`."""
     return TargetInfo(target)
 
 

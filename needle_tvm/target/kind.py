@@ -12,5 +12,5 @@ CPU, GPU = KINDS = "llvm", "cuda"
 
 
 def is_gpu(description: Mapping[str, Any]) -> bool:
-    """Whether a description of a target, TVM's or a manifest's, is of a GPU."""
+    """Return whether a description of a target, TVM's or a manifest's, is of a GPU."""
     return description.get("kind") == GPU

@@ -1,6 +1,6 @@
 """Compile CUDA source to machine code with the toolkit's nvcc. Imports neither TVM nor needle.
 
-`lower` compiles kernels with it, and `tune.library` candidates.
+`lower` compiles kernels with it, and `tune.library` compiles candidates with it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,8 @@ def version() -> str:
 
 
 def compile_cubin(source: str, arch: str) -> tuple[bytes, list[Resources]]:
-    """Compile CUDA source for one architecture; return machine code and the kernels' resources.
+    """Compile CUDA `source` for the architecture `arch`; return machine code and the kernels'
+    resources.
 
     Raises TargetError without nvcc, and CudaCompilerError with nvcc's first errors if it fails.
     """

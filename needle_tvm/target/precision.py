@@ -9,7 +9,7 @@
 | float16 | 11 | 6e-5 (6e-8 with fewer bits) to 65504 | every target |
 | bfloat16 | 8 | as float32's | CPUs, GPUs from sm_80 on |
 
-Sums are float32 whatever the operands are, and so is everything outside matmuls and convolutions.
+Sums are float32 for all operands, and so is everything outside matmuls and convolutions.
 The product of two rounded operands is exact in float32, except for its smallest values.
 """
 
@@ -26,7 +26,7 @@ _SINCE = {"tf32": 80, "bfloat16": 80}  # the first GPU whose tensor cores multip
 
 
 class Target(Protocol):
-    """The facts of a target that decide: `target.spec.TargetSpec` has them."""
+    """The facts of a target that the check needs; `target.spec.TargetSpec` has them."""
 
     @property
     def is_gpu(self) -> bool: ...
@@ -35,10 +35,10 @@ class Target(Protocol):
 
 
 def check(dtype: str | None, spec: Target, stage: str) -> str:
-    """Return the precision that `dtype` asks for; None means float32.
+    """Return the precision that `dtype` names; None means float32.
 
-    Raises UsageError if there is none of that name, TargetError if the target has no instructions
-    for it, and StageError if the stage changes nothing of what is computed.
+    Raises UsageError for an unknown name, TargetError if the target `spec` has no instructions for
+    it, and StageError if the `stage` never changes a model's precision.
     """
     precision = FLOAT32 if dtype is None else dtype
     if precision not in PRECISIONS:
@@ -46,7 +46,7 @@ def check(dtype: str | None, spec: Target, stage: str) -> str:
     if precision == FLOAT32:
         return precision
     if stage == "noopt":
-        raise StageError(f"dtype={dtype!r}: stage 'noopt' computes what the model says, in float32")
+        raise StageError(f"dtype={dtype!r}: stage 'noopt' computes in the model's own float32")
     if not spec.is_gpu:
         if precision == "tf32":
             raise TargetError("dtype='tf32': only NVIDIA's GPUs from sm_80 on have it, no CPU")

@@ -1,4 +1,4 @@
-"""Resolve a target, which a model is compiled for. Imports TVM only for TVM's own Target.
+"""Resolve the target that a model is compiled for. Imports TVM only for TVM's own Target.
 
 `compiler.request` resolves the `target` argument of `compile` with it.
 """
@@ -21,16 +21,16 @@ from needle_tvm.target.kind import CPU, GPU
 if TYPE_CHECKING:
     from needle_tvm._tvm.names import Target
 
-HOST = "host"  # mcpu of a target that means this very machine
-MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name of the processor to take this machine's for
-DEVICES = {CPU: "cpu", GPU: "cuda"}  # the names that users and needle's arrays have for them
+HOST = "host"  # mcpu of a target that means this machine
+MCPU_VARIABLE = "NEEDLE_MCPU"  # LLVM's name of a processor, to use for this machine
+DEVICES = {CPU: "cpu", GPU: "cuda"}  # the names for users and for needle's arrays
 _LLVM_FIELDS = {"kind", "mcpu", "mattr", "mtriple", "num-cores"}
 # Features that code for any processor of an architecture relies on. Without the first, LLVM ends
 # the process; without the others, it passes numbers in other registers than compiled C++ does.
 _BASE = {"x86_64": {"64bit", "64bit-mode", "sse2"}, "aarch64": {"fp-armv8", "neon"}}
 _TRIPLE = re.compile(rf"({'|'.join(_BASE)})(-\w+)?-linux(-gnu|-musl)?", re.ASCII)
 
-# The architectures to compile for without asking a device: CUDA 13 supports none older. The default
+# The architectures to compile for without a device: CUDA 13 supports no older ones. The default
 # limits of a block are the same for all of them: CUDA C++ Programming Guide, table "Technical
 # specifications per compute capability".
 ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_90a", "sm_100", "sm_120")
@@ -41,7 +41,7 @@ _THREADS, _REGISTERS, _WARP = 1024, 65536, 32
 class TargetSpec:
     """A resolved target: `device` ("cpu" or "cuda"), and TVM's description as canonical JSON.
 
-    `index` is the GPU that was asked for; generated code does not depend on it.
+    `index` is the requested GPU; generated code does not depend on it.
     """
 
     device: str
@@ -50,7 +50,7 @@ class TargetSpec:
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a GPU."""
+        """Whether the target is a GPU."""
         return self.device == DEVICES[GPU]
 
     @property
@@ -67,7 +67,7 @@ class TargetSpec:
     def missing(self) -> str:
         """Why code for this target cannot be measured here; "" if it can be tried.
 
-        A CPU is not checked: candidates fail if it lacks something.
+        A CPU is not checked: candidates simply fail if it lacks a feature.
         """
         if not self.is_gpu:
             return ""
@@ -93,8 +93,8 @@ class TargetSpec:
     def resolved(self) -> dict[str, Any]:
         """Return TVM's description with the host processor looked up. Imports TVM.
 
-        Raises TargetError if LLVM does not know the processor or a feature, or has no code for
-        them.
+        Raises TargetError if LLVM does not know the processor or a feature, or cannot generate code
+        for them.
         """
         from needle_tvm._tvm import names as tvm_names
 
@@ -122,14 +122,14 @@ class TargetSpec:
 
 
 def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetSpec:
-    """Return a TargetSpec from "cpu", a GPU, or TVM's own description of an llvm target.
+    """Return a TargetSpec from "cpu", a GPU, or TVM's own description of an llvm `target`.
 
     "cuda" is this machine's first GPU, "cuda:1" its second. "cuda:sm_90" is any GPU of that
     architecture, whether or not this machine has one. A description has "kind": "llvm" and may have
-    "mcpu" (LLVM's name of a processor), "mattr" (names of `FEATURES` to add or remove,
-    as in "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is how many
-    threads code for a CPU is scheduled for, the same as "num-cores"; the default is the number of
-    cores this process may use.
+    "mcpu" (LLVM's name of a processor), "mattr" (names of `FEATURES` to add or remove, as in
+    "+avx2"), "mtriple" (Linux on x86_64 or aarch64) and "num-cores". `threads` is the number of
+    threads that CPU code is scheduled for, the same as "num-cores"; the default is the number of
+    cores that this process may use.
 
     Raises TargetError for an unknown target, for "cuda" without such a GPU, for a number of threads
     outside 1..4096, and if `threads` and "num-cores" differ.
@@ -161,7 +161,7 @@ def resolve(target: str | dict[str, Any], threads: int | None = None) -> TargetS
 def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
     if target.get("kind") != CPU:
         raise TargetError(
-            f"target kind {target.get('kind')!r}: only {CPU!r} descriptions are taken"
+            f"target kind {target.get('kind')!r}: must be {CPU!r} in a description"
         )
     unknown = [field for field in target if field not in _LLVM_FIELDS]
     if unknown:
@@ -190,7 +190,7 @@ def _from_description(target: dict[str, Any], cores: int) -> TargetSpec:
 
 
 def _check_with_llvm(fields: dict[str, Any]) -> None:
-    """Raise TargetError for what LLVM does not know, before it prints, crashes or exits on it."""
+    """Raise TargetError for names unknown to LLVM, before it prints, crashes or exits on them."""
     from needle_tvm._tvm import names as tvm_names
 
     mcpu, triple = fields["mcpu"], fields.get("mtriple")
@@ -207,12 +207,12 @@ def _check_with_llvm(fields: dict[str, Any]) -> None:
     lacking = sorted(base - has)
     if lacking:
         given = f"{mcpu!r} with {', '.join(features)}" if features else repr(mcpu)
-        raise TargetError(f"target: {given} lacks {lacking[0]}, without which there is no code")
+        raise TargetError(f"target: {given} lacks {lacking[0]}, which all compiled code needs")
 
 
 def _leave_out_lacking(fields: dict[str, Any]) -> None:
     """Remove from a target's features those that processors of this name have and this machine
-    lacks: LLVM knows it by family and model, and a hypervisor or emulator may hide features."""
+    lacks: LLVM names it by family and model, and a hypervisor or emulator may hide features."""
     from needle_tvm._tvm import names as tvm_names
 
     named = host.checkable(tvm_names.cpu_features(tvm_names.make_target(fields)))
@@ -231,7 +231,7 @@ def _spec(fields: dict[str, Any]) -> TargetSpec:
 
 
 def _present(target: str, index: int) -> TargetSpec:
-    """Return the spec of this machine's GPU of that index, by its driver's description."""
+    """Return the spec of this machine's GPU `index`, from its driver's description."""
     found = gpu.gpus()
     if not found:
         raise TargetError(f"target {target!r}: {gpu.why_none()}")
@@ -264,6 +264,6 @@ def _architecture(target: str, arch: str) -> TargetSpec:
 
 
 def _cuda(arch: str, index: int, **limits: int) -> TargetSpec:
-    # The host code launches kernels and does no arithmetic: any processor of its kind will do.
+    # The host code launches kernels and does no arithmetic: any processor of its kind can run it.
     fields = {"kind": GPU, "arch": arch, "host": {"kind": CPU}, **limits}
     return TargetSpec(DEVICES[GPU], json.dumps(fields, sort_keys=True), index)

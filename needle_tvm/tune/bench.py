@@ -21,7 +21,7 @@ from needle_tvm.tune.measure.cluster import Cluster
 from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Runner, Workers
 from needle_tvm.tune.records import facts
 
-WRONG = "wrong"  # kind of a candidate that ran and gave wrong results
+WRONG = "wrong"  # kind of a candidate that ran but gave wrong results
 UNFIT = "unfit"  # kind of a candidate whose kernels spill too many of a GPU's registers
 
 
@@ -44,11 +44,11 @@ _EVALUATOR: dict[str, Any] = {"number": 3, "repeat": 1, "min_repeat_ms": 100}
 class Bench:
     """A pool of processes that build, judge and time candidates; a context manager that ends them.
 
-    `target` is TVM's description of what candidates are compiled for and `device` is where they run
-    on this machine (`measure.steps.measure`). `threads` is how many candidates are built at once,
-    and how many threads the code for a CPU uses. `environment` is set in the processes. With
-    `cluster`, a Dask scheduler's address, candidates run on its workers. Modules are TVM's JSON
-    text; a gate is the folder that `prepare` filled.
+    `target` is TVM's description of the target of candidates, and `device` is where they run on
+    this machine (`measure.steps.measure`). `threads` is how many candidates are built at once, and
+    how many threads CPU code uses. `environment` is set in the processes. With `cluster`, a Dask
+    scheduler's address, candidates run on its workers. Modules are TVM's JSON text; a gate is the
+    folder that `prepare` filled.
     """
 
     def __init__(
@@ -95,9 +95,9 @@ class Bench:
     def prepare(self, modules: Sequence[str], seed: int) -> Iterator[tuple[int, Path, Outcome]]:
         """Write the gates of unscheduled functions; yield (number, gate, outcome) as each one ends.
 
-        The outcome's value is what `measure.steps.prepare` returns.
+        The outcome's value is the return value of `measure.steps.prepare`.
         """
-        # The reference results are computed on this machine's CPU, whatever the candidates' target.
+        # This machine's CPU computes the reference results for any target of the candidates.
         target = {"kind": CPU, "mcpu": tvm_names.host_cpu(), "num-cores": self._threads}
         gates = [self.folder / f"gate-{number}" for number in range(len(modules))]
         requests = [
@@ -113,9 +113,10 @@ class Bench:
     ) -> Iterator[tuple[int, Path, Outcome]]:
         """Build and run modules; yield (number, library, outcome) as each one ends.
 
-        The outcome's value is what `measure.steps.measure` returns. Its kind is WRONG if the gate
-        rejected the results, and UNFIT if a GPU thread spills more bytes than `spills`. Everything
-        is built before anything runs, because a running compiler would disturb the timing.
+        The outcome's value is the return value of `measure.steps.measure`. Its kind is WRONG if the
+        gate rejected the results, and UNFIT if a GPU thread spills more bytes than `spills`.
+        Everything is built before anything runs, because a running compiler would disturb the
+        timing.
         """
         paths = [self.folder / f"{self._libraries + i}.so" for i in range(len(modules))]
         self._libraries += len(modules)

@@ -1,4 +1,4 @@
-"""Compile one function into a shared library, in a fraction of a second, and load it.
+"""Compile one function into a shared library in a fraction of a second, and load the library.
 
 The workers call it: `measure.steps` for candidates, `gate.reference` for reference results.
 """
@@ -24,9 +24,9 @@ from needle_tvm.target.kind import CPU, GPU
 def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
     """Compile a module into the library `path`, in the way artifacts are compiled.
 
-    Returns the resources that each GPU kernel uses; for a CPU the list is empty. Raises whatever
-    TVM raises for a module it cannot compile, CudaCompilerError if nvcc cannot compile a kernel,
-    and TuningError if linking fails.
+    Returns the resources that each GPU kernel uses; for a CPU the list is empty. Raises TVM's
+    errors for a module it cannot compile, CudaCompilerError if nvcc cannot compile a kernel, and
+    TuningError if linking fails.
     """
     target = for_llvm(target)
     with target, tvm.transform.PassContext(config=pass_options(module)):
@@ -35,7 +35,7 @@ def write(module: IRModule, target: Target, path: Path) -> list[nvcc.Resources]:
 
 
 def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
-    # The object file lies beside the library: the caller removes the folder even if this is killed.
+    # The object file lies beside the library: the caller removes their folder even after a kill.
     code = path.with_suffix(".o")
     code.write_bytes(linking.object_code(module_of_library(built), code))
     # TVM's own export takes four times as long: it calls the compiler for a second, empty file. The
@@ -43,7 +43,7 @@ def _write_host(built: Any, target: Target, path: Path) -> list[nvcc.Resources]:
     try:
         linking.link([code], path, ["-nostdlib", "-lm"])
     except ToolchainError as error:
-        raise TuningError(f"a candidate is not linked: {error}") from error
+        raise TuningError(f"a candidate cannot be linked: {error}") from error
     code.unlink()
     return []
 
@@ -67,8 +67,8 @@ _WRITERS: dict[str, Callable[[Any, Target, Path], list[nvcc.Resources]]] = {
 
 
 def load(path: Path) -> Any:
-    """Load a library written by `write` as TVM's module, on the threads that compiled models run on
-    when this thread calls it. Raises TuningError if there is none."""
+    """Load a library written by `write` as TVM's module. It runs on the threads that compiled
+    models use when this thread calls it. Raises TuningError if there is none."""
     if not path.exists():
         raise TuningError(f"{path}: there is no such library")
     module = tvm.runtime.load_module(str(path))

@@ -16,11 +16,11 @@ from needle_tvm.stages import STAGES
 
 @dataclass(frozen=True)
 class Options:
-    """The budget of one model's search, in trials, in minutes, or both: the first spent ends it.
+    """The budget of one model's search, in trials, minutes, or both: the first one spent ends it.
 
-    With neither, nothing is searched. `seed` decides which candidates are drawn. With `cluster`,
-    the address of a Dask scheduler ("tcp://HOST:PORT"), candidates are measured by its workers, not
-    on this machine. The budget belongs to the model: what an interrupted search has spent counts
+    Without either, nothing is searched. `seed` decides which candidates are drawn. With `cluster`,
+    the address of a Dask scheduler ("tcp://HOST:PORT"), its workers measure the candidates, not
+    this machine. The budget belongs to the model: an interrupted search's trials and seconds count
     (see `session`).
     """
 
@@ -31,7 +31,7 @@ class Options:
 
     @property
     def searches(self) -> bool:
-        """Whether there is a budget at all."""
+        """Whether there is a budget."""
         return bool(self.trials) or self.minutes is not None
 
     @property
@@ -57,7 +57,7 @@ class Options:
             budget = f"minutes={minutes!r}" if minutes is not None else f"trials={self.trials}"
             raise StageError(f"{budget}: only stage 'tuned' searches, not {stage!r}")
         if cluster is not None and not self.searches:
-            raise StageError(f"cluster={cluster!r}: nothing is measured without a budget")
+            raise StageError(f"cluster={cluster!r}: needs a budget: give trials or minutes")
 
     def cache_key(self) -> dict[str, Any]:
         """Return the options that decide which code is generated."""

@@ -1,8 +1,8 @@
 """The search for one model's schedules; runs as a service of `process.child`.
 
-As a process of its own it ends with its parent, and its crash cannot end the parent.
+As a separate process it ends with its parent, and its crash cannot end the parent.
 `session.search` starts it. It proposes candidates, has `bench` build and measure them, and writes
-every trial to the record store as soon as it is over. Modules are passed as TVM's JSON text.
+every trial to the record store as soon as the trial is over. Modules are passed as TVM's JSON text.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _CANDIDATES = 2  # per task, compared with the rule at the end
 _TOLD = 5  # per task, whose times are noted beside the rule's
 _WORTH_IT = 1.02  # a candidate must be this much faster than our rule to replace it
 _LEARNED = 64  # stored records per task from which the cost model learns when a search begins
-_FRUITLESS = 2  # batches in a row with nothing new, after which an endless source is dropped
-_SPILLS = 128  # bytes per GPU thread: more means that more than a few sums go through memory
+_FRUITLESS = 2  # batches in a row without a new candidate, after which an endless source is dropped
+_SPILLS = 128  # bytes per GPU thread; with more, many sums would go through memory
 
 
 def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
@@ -49,9 +49,9 @@ def search(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]
     {"plain": JSON, "written": JSON, "rule": JSON, "calls": n}}), `trials` and `seconds` (None: no
     limit), `seed`, `store` (folder), `environment` of the measuring processes, `cluster`
     (None: measure on this machine). A task's "plain" is the function to schedule, and "written",
-    which may be the same, is the function that defines correct results. A result says per task what
-    was tried and how it went; `candidate` is the JSON of the fastest correct one, or None, and
-    `chosen` is "search" if it is worth replacing the rule.
+    which may be the same, is the function that defines correct results. A result says per task
+    which candidates were tried and how they did; `candidate` is the JSON of the fastest correct
+    one, or None, and `chosen` is "search" if it is worth replacing the rule.
     """
     logging.getLogger("tvm").setLevel(logging.ERROR)
     places = [setup[name] for name in ("device", "threads", "environment", "cluster")]
@@ -93,7 +93,7 @@ class Search:
         return hashlib.sha256(facts.canonical(parts).encode()).hexdigest()
 
     def run(self) -> Iterator[dict[str, Any]]:
-        """Run all phases; yields what `search` yields."""
+        """Run all phases; yield the messages of `search`."""
         yield from self._prepare()
         yield from self._spend()
         yield from self._choose()
@@ -116,7 +116,7 @@ class Search:
             task = tasks[number]
             if outcome.kind == OK:
                 task.gate, task.notes["gate"] = gate, outcome.value
-            else:  # candidates cannot be judged, so nothing is searched: the rule stays
+            else:  # candidates cannot be judged, so the task is not searched: the rule stays
                 task.exhausted = True
                 task.notes["gate"] = {"failed": f"{outcome.kind}: {outcome.detail}"}
             yield self._status(task)
@@ -139,12 +139,12 @@ class Search:
             self.store.reject(name, f"{outcome.kind}: {outcome.detail}")
 
     def _replayed(self, task: Task, record: Any) -> tuple[Any, IRModule] | None:
-        """Replay a record's trace on its task: (trace, module), or None if it cannot be applied."""
+        """Replay a record's trace on its task; return (trace, module), or None if TVM refuses."""
         schedule = Schedule(task.plain)
         try:
             record.trace.apply_to_schedule(schedule, remove_postproc=False)
             return schedule.trace, self.rules.realised(schedule.mod, self.target)
-        except (RuntimeError, ValueError, TypeError):  # what TVM raises for a schedule
+        except (RuntimeError, ValueError, TypeError):  # TVM's errors for a schedule
             return None
 
     # Spend the budget.
@@ -176,7 +176,7 @@ class Search:
             limits.append(counted(self.setup["trials"], "trial"))
         if self.setup["seconds"] is not None:
             limits.append(f"{self.setup['seconds']:g} s")
-        return f"{text}, of {' or '.join(limits)}; a larger one goes on from there"
+        return f"{text}, of {' or '.join(limits)}; a larger budget continues from there"
 
     def _batch(self, task: Task, size: int) -> Iterator[dict[str, Any]]:
         """Propose one batch of a task's candidates, then measure, store and learn from them."""
@@ -205,7 +205,7 @@ class Search:
             return space.context(task.plain, self.target, task.name, seed, self.threads)
 
         evolution = Evolution(begin, known, self.cost_model, size)
-        # Half a batch, so that a small budget has some of both.
+        # Half a batch, so that a small budget gets some of both.
         choices = Choices(task.plain, self.target, max(1, size // 2))
         return deque([Turn(choices), Turn(evolution)])
 
@@ -215,12 +215,12 @@ class Search:
         except NeedleTVMError:
             raise
         except (RuntimeError, ValueError, TypeError) as error:
-            # TVM cannot search this function; the other sources go on.
+            # TVM cannot search this function; the other sources continue.
             task.notes["ended"] = f"{type(error).__name__}: {error_line(error)}"
             return []
 
     def _measured(self, task: Task, turn: Turn, proposed: list[Any]) -> Iterator[dict[str, Any]]:
-        assert task.gate is not None and task.turns is not None  # else it was not picked
+        assert task.gate is not None and task.turns is not None  # otherwise it was not picked
         known, before = self.database.known(task.plain), task.best_seconds
         traces = [trace_text(candidate.sch.trace) for candidate in proposed]
         results: list[Any] = [None] * len(proposed)
@@ -255,7 +255,7 @@ class Search:
         task.learn(before)
 
     def _compiled(self, module: IRModule) -> str:
-        """Return the JSON text of the module that a candidate's module stands for."""
+        """Return the JSON text of a candidate's module after the rules have realised it."""
         return str(tvm.ir.save_json(self.rules.realised(module, self.target)))
 
     def _keep(self, task: Task, candidate: Any, outcome: Outcome) -> Any:
@@ -301,7 +301,7 @@ class Search:
                 continue
             text = tvm.ir.save_json(replayed[1])
             if task.is_promising(_mean(record.run_secs)):
-                # Judged again: this library, not the one measured then, goes into the artifact.
+                # Judged again: the artifact gets this library, not the one measured earlier.
                 ((_, path, outcome),) = self.bench.measure([text], [gate])
                 if outcome.kind != OK:
                     self._reject(name, outcome)
@@ -348,7 +348,7 @@ class Search:
         }
 
     def _candidates(self, task: Task) -> list[dict[str, Any]]:
-        """Return the rule and the fastest correct candidates: source, record, and time alone."""
+        """Return the rule and the fastest correct candidates: source, record, and seconds."""
         found = [{"source": RULE, "record": None, "seconds": task.rule_seconds}]
         for name, record in self.database.best(task.plain, _TOLD):
             seconds = _mean(record.run_secs)

@@ -1,9 +1,9 @@
-"""One tuning session: find tasks, search within a budget, and use what is correct and faster.
+"""One tuning session: find tasks, search within a budget, and use correct, faster candidates.
 
 `compiler.compiler` calls `tune`. The search itself runs in a child process (`search.search`), which
-is restarted if it dies. The budget belongs to what is tuned: tasks, target, versions and seed name
-a session in the record store, and every trial there names the session that spent it. So a search
-that starts again continues where the last one stopped, for whatever reason it stopped.
+is restarted if it dies. The budget belongs to the tuned model: tasks, target, versions and seed
+name a session in the record store, and every trial there names the session that paid for it. So a
+restarted search continues where the last one stopped, whatever stopped it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from needle_tvm.tune.status import Status
 from needle_tvm.tune.task import RULE as RULE
 from needle_tvm.tune.task import SEARCH as SEARCH
 
-_ANSWER_SECONDS = 900.0  # until the search's process answers; its workers have limits of their own
+_ANSWER_SECONDS = 900.0  # limit for an answer of the search's process; its workers have their own
 _LEAST_WORK = 1 << 12  # scalar operations below which a function is not worth searching
 
 Progress = Callable[["str | Status"], None]
@@ -39,13 +39,14 @@ Progress = Callable[["str | Status"], None]
 def tune(
     module: IRModule, spec: TargetSpec, options: Options, progress: Progress | None = None
 ) -> tuple[IRModule, list[dict[str, Any]]]:
-    """Replace each function of the module by the best verified candidate where that is faster.
+    """Replace each function of the `module` by the best verified candidate if that is faster.
 
-    Returns the module with one note per task: its trials, what was rejected and why, the times of
-    the rule and of the best candidates, what was chosen and why. Every candidate is built, judged
-    and measured in processes that end with this call. `progress` is called with lines of text and
-    with `status.Status`. Raises TuningError if the search itself fails, and TargetError if this
-    machine has nothing to measure on.
+    Returns the module with one note per task: its trials, the rejected candidates and reasons, the
+    times of the rule and of the best candidates, the choice and its reason. Every candidate is
+    built, judged and measured in processes that end with this call. `spec` is the target and
+    `options` has the budget. `progress` is called with lines of text and with `status.Status`.
+    Raises TuningError if the search itself fails, and TargetError if this machine has nothing to
+    measure on.
     """
     _check(spec, options)
     target = spec.to_tvm()
@@ -89,14 +90,14 @@ def _check(spec: TargetSpec, options: Options) -> None:
         raise TargetError(f"target {spec.device} ({arch}): nothing to measure on: {spec.missing}")
     if spec.is_gpu and options.cluster is not None:
         raise TuningError(
-            f"cluster={options.cluster!r}: candidates for a GPU are measured on this machine alone"
+            f"cluster={options.cluster!r}: candidates for a GPU are only measured on this machine"
         )
 
 
 def find_tasks(module: IRModule) -> dict[str, tuple[IRModule, int]]:
     """Return the functions worth tuning, each as "main" of a module, with calls per inference.
 
-    A function of symbolic extents is none: TVM's search takes numbers.
+    Functions of symbolic extents are left out: TVM's search needs numbers.
     """
     calls: Counter[str] = Counter(calls_of(module, "main"))
     tasks = {}
@@ -124,11 +125,12 @@ def search(
     store: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Run `search.search` for tasks and the rules they compete with; return its results per task.
+    """Run `search.search` for `tasks` and the `rules` they compete with; return results per task.
 
-    `target` is TVM's description, including the processor's name. `written` holds the functions
-    that results are judged by, where those are not the tasks themselves. `device` (kind and index)
-    is where candidates are measured. `store` is the record store's folder, by default the user's.
+    `target` is TVM's description, including the processor's name, and `options` has the budget.
+    `written` holds the functions that define right results, if they are not the tasks themselves.
+    `device` (kind and index) is where candidates are measured. `store` is the record store's
+    folder, by default the user's.
     """
     threads = int(target.get("num-cores") or available_cores())
     setup = {
@@ -176,7 +178,7 @@ def search(
                     reached = max(reached, status.trials)
                     say(status)
         except ChildError as error:
-            # TVM's code may crash this process. If it made no further trial, it would crash again.
+            # TVM's code may crash this process. Without any new trial, it would crash again.
             if reached <= start:
                 raise TuningError(f"the search failed: {error}") from error
-            say(f"tuned: {error}; going on after {counted(reached, 'trial')}")
+            say(f"tuned: {error}; continuing after {counted(reached, 'trial')}")

@@ -1,7 +1,7 @@
 """Sources of a task's candidates: our rules' knobs one by one, and TVM's evolutionary search.
 
 `search.Search` asks a source for one batch at a time and reports the results. A task's sources take
-turns: the knobs our rules were made for are tried early, but do not use up a small budget.
+turns: the knobs of our rules are tried early, but do not use up a small budget.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Source(Protocol):
     """A source of candidates, asked for one batch at a time.
 
     `propose` returns meta_schedule's MeasureCandidates, or none if there are no more. `learn`
-    receives the RunnerResult of each, or None for one that was not tried. An `endless` source never
-    runs out: it may propose known candidates again and again.
+    receives the RunnerResult of each, or None for a candidate that was not tried. An `endless`
+    source never runs out: it may propose known candidates again and again.
     """
 
     endless: bool
@@ -34,14 +34,14 @@ class Source(Protocol):
 
 @dataclass
 class Turn:
-    """One of a task's sources; `fruitless` counts its latest batches in a row with nothing new."""
+    """One of a task's sources. `fruitless` counts its latest batches without a new candidate."""
 
     source: Source
     fruitless: int = 0
 
 
 class Choices:
-    """Schedules by our rules with knobs other than their default, `size` at a time."""
+    """Schedules by our rules with knobs other than their defaults, `size` at a time."""
 
     endless = False
 
@@ -64,10 +64,10 @@ class Choices:
 class Evolution:
     """TVM's evolutionary search over a context's space, ranked by a cost model.
 
-    `begin` makes the context. `known` returns earlier TuningRecords, each with the candidate that
-    it stands for: the model learns from them, and the evolution starts from those that are
-    schedules. Both are called when they are first needed. `propose` raises whatever TVM raises for
-    a function that it cannot search.
+    `begin` makes the context. `known` returns earlier TuningRecords, each with its candidate: the
+    model learns from all of them, and the evolution starts from those that are schedules. Both are
+    called when they are first needed. `propose` raises TVM's errors for a function that it cannot
+    search.
     """
 
     endless = True
@@ -104,7 +104,7 @@ class Evolution:
             self._model.update(context, [candidate for _, candidate in known], results)
 
     def _add(self, trace: Any, arguments: Any, run_secs: Any) -> None:
-        """Let the evolution breed from a schedule that ran; a choice of knobs is none."""
+        """Let the evolution breed from a schedule that ran, unless it is a choice of knobs."""
         text = trace_text(trace)
         if text not in self._added and not is_noted(text):
             self._added.add(text)

@@ -1,6 +1,6 @@
 """The search space of a task, its TuneContext, and the cost model that ranks candidates.
 
-The space joins our own rules' variants with what TVM generates; `search` builds all three.
+The space joins our own rules' variants with TVM's generated space. `search` builds all three.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from needle_tvm.target.info import target_info
 from needle_tvm.target.kind import CPU, GPU
 from needle_tvm.tune.gate.analysis import multiplied_dtypes
 
-_POPULATION = 64  # of the evolution, where TVM's default is 512: a batch takes 8 to 16 of them
+_POPULATION = 64  # of the evolution; TVM's default is 512, and a batch takes 8 to 16 of them
 _GENERATIONS = 3  # TVM's default is 4; each replays the schedules of the whole population
-_UNMEASURED = 16  # least number of them that were never measured
+_UNMEASURED = 16  # at least this many of the population were never measured
 _WARM_UP = 32  # results that the cost model needs before its predictions are used
 
-_TENSOR_CORES = 70  # sm_70 has the first ones; in TVM's space they multiply float16 only
+_TENSOR_CORES = 70  # the first are in sm_70; in TVM's space they multiply only float16
 
 
 def _on_processor(module: IRModule, target: Target) -> str:
-    # For AVX-512 TVM's own choice adds VNNI's tensor intrinsics, which serve 8-bit integers alone.
+    # For AVX-512, TVM's own choice adds VNNI's tensor intrinsics, which serve only 8-bit integers.
     return "llvm"
 
 
 def _on_gpu(module: IRModule, target: Target) -> str:
-    """Return TVM's rules for tensor cores if the function multiplies two float16, else "cuda"."""
+    """Return TVM's rules for tensor cores if the function multiplies float16 pairs, else "cuda"."""
     halves = "float16" in multiplied_dtypes(module["main"])
     has_cores = target_info(target).capability >= _TENSOR_CORES
     return "cuda-tensorcore" if halves and has_cores else "cuda"
@@ -60,12 +60,12 @@ def context(module: IRModule, target: Target, name: str, seed: int, threads: int
 
 
 def has_cost_model() -> bool:
-    """Whether xgboost, which the cost model needs to rank candidates, is installed."""
+    """Return whether xgboost, which the cost model needs to rank candidates, is installed."""
     return find_spec("xgboost") is not None
 
 
 def cost_model(threads: int) -> Any:
-    """Return a fresh cost model: boosted trees over TVM's features of a program.
+    """Return a new cost model: boosted trees over TVM's features of a program.
 
     Without xgboost, which a GPU host may lack, the model is random.
     """

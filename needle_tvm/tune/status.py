@@ -1,4 +1,4 @@
-"""The progress of a running search, and one line about what it found.
+"""The progress of a running search, and one line about its results.
 
 `search` sends it from its process, `session` passes it to the caller's `progress`, and the command
 lines display it. Standard library only.
@@ -22,10 +22,10 @@ class Status:
     """The progress of a search.
 
     `best` has each kernel's seconds per call with the fastest schedule known, the rule's included,
-    or None. `trials` counts all candidates, including the `resumed` ones that an earlier run spent.
-    `seconds` is what this run has spent, and `budget_seconds` what it may spend. A budget is None
-    if it has no limit of its kind. `current` names the kernel being tuned, and `phase` the current
-    step. `str()` is one line.
+    or None. `trials` counts all candidates, including the `resumed` ones of an earlier run.
+    `seconds` is the time that this run has spent, and `budget_seconds` the time that it may spend.
+    A budget is None if it has no limit of its kind. `current` names the kernel being tuned, and
+    `phase` the current step. `str()` is one line.
     """
 
     best: Mapping[str, float | None]
@@ -39,7 +39,7 @@ class Status:
 
     @property
     def left(self) -> float | None:
-        """Estimated seconds until the first budget is spent, or None if there is no basis for one.
+        """Estimated seconds until the first budget is spent, or None without a basis for one.
 
         A trial is assumed to take as long as this run's average so far.
         """
@@ -55,7 +55,7 @@ class Status:
 
     @property
     def spent(self) -> float | None:
-        """The fraction of the budget spent, 0 to 1, for whichever budget is nearer its end."""
+        """The spent fraction, 0 to 1, of the budget that is nearer its end."""
         parts = []
         if self.budget_trials is not None:
             parts.append(self.trials / self.budget_trials if self.budget_trials > 0 else 1.0)
@@ -107,7 +107,7 @@ def clock(seconds: float) -> str:
 def shortened(name: str, width: int) -> str:
     """Shorten a function's name to at most `width` characters: its beginning, ".." and its end.
 
-    "fused_", which begins most names and says least, is dropped first.
+    The prefix "fused_", which most names share, is dropped first.
     """
     if len(name) <= width:
         return name

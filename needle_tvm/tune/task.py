@@ -2,7 +2,7 @@
 
 `pick` chooses the function that gets the next trials. The idea is the gradient scheduler of L.
 Zheng et al., "Ansor: generating high-performance tensor programs for deep learning" (OSDI 2020),
-section 6: spend where the whole model's time falls fastest, which a task's past batches tell.
+section 6: spend where the whole model's time falls fastest, judging by a task's past batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RULE, SEARCH = "rule", "search"  # the source of the chosen schedule
 
 _NEAR = 1.03  # factor on the rule's time: measurements minutes apart differ by that much
 _PRIOR = 0.2  # fraction of a task's time that its first batch is expected to save
-_LEAST = 0.01  # lower bound of that fraction: no task is given up for good
+_LEAST = 0.01  # lower bound of that fraction: no task is ever given up
 # Trials measured before the cost model learns from them. Proposing a batch takes as long as
 # measuring a few of its candidates, so small batches are expensive.
 _SMALLEST, _LARGEST = 8, 16
@@ -32,9 +32,10 @@ class Task:
     """One function to be tuned.
 
     `calls` is how often one inference runs it. `gate` is the folder with the reference results, or
-    None if there are none. `turns` are the sources of its candidates, None before the first batch,
-    and `exhausted` says that none is left. `best_seconds` is of the fastest correct candidate, the
-    rule included, and `saving` the fraction of it that the next batch is expected to save.
+    None if there are none. `turns` are the sources of its candidates (None before the first batch),
+    and `exhausted` says that none is left. `best_seconds` is the time of the fastest correct
+    candidate, the rule included, and `saving` the fraction of it that the next batch is expected to
+    save.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Task:
     notes: dict[str, Any] = field(default_factory=dict)
 
     def saw(self, seconds: float | None) -> None:
-        """Take in the time of a correct candidate; None for one that did not run."""
+        """Record the time of a correct candidate; None for one that did not run."""
         if seconds is not None:
             best = self.best_seconds
             self.best_seconds = seconds if best is None else min(best, seconds)
@@ -66,14 +67,14 @@ class Task:
         )
 
     def learn(self, before: float | None) -> None:
-        """Take in how much a batch has saved; `before` is the best time before it."""
+        """Record how much a batch has saved; `before` is the best time before it."""
         saved = 0.0
         if before is not None and self.best_seconds is not None:
             saved = max(0.0, 1 - self.best_seconds / before)
         self.saving = max(_LEAST, (self.saving + saved) / 2)
 
     def is_promising(self, seconds: float | None) -> bool:
-        """Whether a candidate that took this long may be faster than the rule."""
+        """Return whether a candidate that took this long may be faster than the rule."""
         if self.rule_seconds is None or seconds is None:
             return seconds is not None
         return seconds <= _NEAR * self.rule_seconds
@@ -87,7 +88,7 @@ class Task:
         if self.notes.get("chosen") == SEARCH:
             return "the rule does not run here"
         if self.gate is None:
-            return "there is nothing to judge candidates by"
+            return "there are no reference results to judge candidates by"
         if "record" in self.notes:
             return "the best candidate alone is slower than the rule"
         return "no candidate gave right results"

@@ -1,8 +1,8 @@
-"""Time the whole model as our rules schedule it against the tuned one, and say which to keep.
+"""Time the whole model as scheduled by our rules and as tuned, and say which one to keep.
 
 The search chooses kernels one by one. Each is timed alone, with its operands where the last call
 left them. In a model, kernels evict each other's data from caches, so the compiler times the whole
-before it keeps a search's results.
+model before it keeps a search's results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RULES, TUNED = "rules", "tuned"
 
 _ROUNDS = 9
 _BLOCK_SECONDS = 0.05
-_IDLE_SECONDS = 0.05  # by then the threads of the other process's pool sleep
+_IDLE_SECONDS = 0.05  # after which the threads of the other process's pool sleep
 
 
 def compare(
@@ -38,11 +38,11 @@ def compare(
     spec: TargetSpec,
     target: Target,
 ) -> dict[str, Any]:
-    """Time the scheduled modules of one model, named RULES and TUNED, and say which to keep.
+    """Time the scheduled `modules` of one model, named RULES and TUNED, and say which to keep.
 
-    Each runs in a process of its own, in alternating blocks. `ratio` is the time of RULES over that
-    of TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1.
-    Raises TimingError if one of them does not run.
+    Each runs in its own process, in alternating blocks. `ratio` is the time of RULES over that of
+    TUNED: lower quartile, median, upper quartile. TUNED is kept if the median is at least 1. Raises
+    TimingError if one of them does not run.
     """
     with scratch_folder("needle-whole-") as folder:
         contestants = []

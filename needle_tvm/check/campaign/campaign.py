@@ -1,8 +1,8 @@
 """Run a campaign of random programs, keep their results, and summarise them.
 
 `python -m needle_tvm.check` runs it. Results are lines of JSON, one per program, in a file that
-another run continues. A result belongs to the needle sources it was found with
-(`versions.source_digest`): results of other sources are kept and not counted.
+another run continues. A result belongs to the needle sources that produced it
+(`versions.source_digest`): results of other sources are kept but not counted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from needle_tvm.tune.measure.workers import OK, Limits, Outcome, Workers
 MOST_REFUSED = 0.02  # fraction of the programs of a kind
 
 LIMITS = Limits(seconds=300.0, memory=6 << 30)
-_AT_ONCE = 50  # programs of one kind before those of the next
+_AT_ONCE = 50  # programs of one kind before the next kind
 
 _SERVICES = {
     OPS: "needle_tvm.check.campaign.service:serve",
@@ -41,11 +41,11 @@ _SERVICES = {
 class Plan:
     """The programs to run, and the processes and time to run them with.
 
-    `shard` is (i, n), from 1 to n: each seed is in one of n shards. `seconds` is the limit of the
-    whole run, after which no program is started; `shrink_seconds` the limit for shrinking each
-    failure, 0 for none. `stop` ends the run at the first failure. `services` are the processes'
-    functions by kind. A program is compiled at one variant, and most without LLVM's optimisations
-    (`verdicts.cheaper`), or with `every_stage` at all of them and with.
+    `shard` is (i, n), with i from 1 to n: each seed belongs to one of n shards. `seconds` is the
+    limit of the whole run, after which no program is started; `shrink_seconds` is the limit for
+    shrinking each failure, 0 for no shrinking. `stop` ends the run at the first failure. `services`
+    are the processes' functions by kind. A program is compiled at one variant, and mostly without
+    LLVM's optimisations (`verdicts.cheaper`); with `every_stage`, at all variants and optimised.
     """
 
     kinds: Sequence[str]
@@ -72,9 +72,9 @@ class Plan:
 
 
 class Results:
-    """The results in a file; those of these sources count. With `path` None there is no file.
+    """The results in a file; only those of the current sources count. `path` None means no file.
 
-    Another run may have been killed while writing: lines that are not results are skipped.
+    A run may have been killed while writing, so lines that are not results are skipped.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -117,10 +117,10 @@ class Results:
 
 
 def run(plan: Plan, results: Results, say: Callable[[int, int, dict[str, Any]], None]) -> None:
-    """Run the programs of a plan that have no result yet.
+    """Run the programs of a `plan` that have no result in `results` yet.
 
-    `say` is called with (done, total, result) after each. Failures are shrunk and written as
-    scripts beside the results.
+    `say` is called with (done, total, result) after each program. Failures are shrunk and written
+    as scripts beside the results.
     """
     programs = plan.programs()
     left = [each for each in programs if each not in results]
@@ -157,10 +157,10 @@ def _outcomes(
 
 
 def answer(outcome: Outcome) -> dict[str, Any]:
-    """Return what a process answered for a program, or how it failed to answer."""
+    """Return a process's answer for a program, or the way it failed to answer."""
     if outcome.kind == OK:
         return {**outcome.value, "seconds": round(outcome.seconds, 2)}
-    # An error that the judge does not catch is the judge's own fault.
+    # The judge catches all errors of programs, so any other error is the judge's own fault.
     verdict = outcome.kind if outcome.kind in FAILURES else FOREIGN
     seconds = round(outcome.seconds, 2)
     return {"verdict": verdict, "where": "process", "what": outcome.detail, "seconds": seconds}
@@ -185,7 +185,7 @@ class _Pools:
         return self._pool(kind, self._plan.processes)
 
     def alone(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Answer one request, while the other processes may be busy."""
+        """Answer one request, even while the other processes are busy."""
         return answer(self._pool(request["kind"], 0).call(request))
 
     def _pool(self, kind: str, processes: int) -> Workers:
@@ -242,8 +242,8 @@ def reasons(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
 
 
 def undrawn(results: Iterable[dict[str, Any]]) -> list[tuple[str, int]]:
-    """Return the reasons why steps were refused because of dims, without the sizes that they speak
-    of, each with its count."""
+    """Return the reasons why steps were refused because of dims, without the sizes in them, each
+    with its count."""
     refused = (reason for result in results for reason in result.get("undrawn", ()))
     return Counter(map(failures.normalised_of_dims, refused)).most_common()
 

@@ -23,8 +23,8 @@ from needle_tvm.check.campaign.program import CONSTANT, INPUT, Program
 from needle_tvm.check.campaign.recipes import BUILDERS
 
 _NAMES = sorted(REGISTRY)
-# Steps drawn, of which about two thirds are needed. Most of a program's time is LLVM's, which grows
-# with its size, so small programs find more in an hour.
+# Steps to draw; about two thirds of them are needed. Most of a program's time is LLVM's, which
+# grows with the program, so small programs find more in an hour.
 _LENGTHS, _LENGTH_WEIGHTS = (5, 8, 12, 20, 30, 45, 60), (30, 27, 19, 12, 7, 3, 2)
 _MOST_WITH_DIMS = 10
 _SCALARS = ("2", "-1", "0.5", "3", "-1.5", "0", "1", "0.1", "True")
@@ -34,13 +34,14 @@ _KINDS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"
 def draw(
     seed: int, gradient: bool = False, allows: Callable[[Graph], bool] | None = None
 ) -> Program:
-    """Draw the program of a seed, of 5 to 60 steps, or of 5 to 30 if it takes gradients. A step
-    whose graph `allows` refuses is drawn again."""
+    """Return the program of a `seed`, of 5 to 60 steps, or 5 to 30 with `gradient`.
+
+    A step whose graph `allows` refuses is drawn again."""
     return _drawn(Drawer(random.Random(f"{seed} {gradient}"), gradient, allows=allows))
 
 
 def draw_with_dims(seed: int) -> Program:
-    """Draw the program of a seed in which extents depend on dims; one in four takes gradients."""
+    """Return the program of a seed whose extents depend on dims; one in four has gradients."""
     rng = random.Random(f"{seed} dims")
     while True:
         program = _drawn(Drawer(rng, gradient=seed % 4 == 0, has_dims=True))
@@ -51,9 +52,9 @@ def draw_with_dims(seed: int) -> Program:
 def _drawn(d: Drawer) -> Program:
     rng = d.rng
     wanted = rng.choices(_LENGTHS, _LENGTH_WEIGHTS)[0]
-    if d.gradient:  # gradients make about twice as many ops again
+    if d.gradient:  # gradients add about twice as many ops
         wanted = max(_LENGTHS[0], wanted // 2)
-    if d.dims is not None:  # code for many sizes takes LLVM longer, too
+    if d.dims is not None:  # LLVM also needs longer for code for many sizes
         wanted = min(wanted, _MOST_WITH_DIMS)
     for _ in range(rng.randint(1, 3)):
         with contextlib.suppress(Unfit):
@@ -62,7 +63,7 @@ def _drawn(d: Drawer) -> Program:
         for _ in range(20 * wanted):
             if len(d.steps) >= wanted:
                 break
-            with contextlib.suppress(Unfit, TraceError):  # of layers, the steps so far stay
+            with contextlib.suppress(Unfit, TraceError):  # a layer's steps so far stay
                 _propose(d)
         drawn = d.needed_program()
         if len(drawn.steps) >= _LENGTHS[0]:
@@ -71,7 +72,7 @@ def _drawn(d: Drawer) -> Program:
 
 
 def _propose(d: Drawer) -> None:
-    """Try one op, an indexing, a line with Python numbers, or a few layers; may add nothing."""
+    """Try one op, an index, a line with Python numbers, or a few layers; may add nothing."""
     kind = d.rng.choices(["op", "getitem", "python", "layers"], [62, 12, 10, 16])[0]
     if kind == "op":
         _op(d, REGISTRY[d.rng.choice(_NAMES)])
@@ -113,7 +114,7 @@ def generic(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
-    """Return the arguments of an op's class for a first operand of that shape.
+    """Return the arguments of an op's class for a first operand of this shape.
 
     Returns None if an attribute's name is unknown.
     """
@@ -127,8 +128,8 @@ def _attributes(d: Drawer, cls: type[Op], shape: tuple[int, ...]) -> str | None:
 
 
 def _by_sample(d: Drawer, cls: type[Op]) -> None:
-    """Apply an op as one of its own samples does: the same attributes, leaves of its shapes. Bodies
-    have no text, so that ops of these are drawn by their recipes alone."""
+    """Apply an op as one of its own samples does: with its attributes, on leaves of its shapes. Ops
+    with bodies are left out: bodies have no text, so only recipes draw them."""
     if cls.has_bodies:
         return
     sample = d.rng.choice(list(cls.samples))
@@ -154,7 +155,7 @@ def _by_sample(d: Drawer, cls: type[Op]) -> None:
 
 
 def _python(d: Drawer) -> None:
-    """Add a line of operators as users write them."""
+    """Add a line of Python operators, as users write them."""
     a = d.pick() or d.leaf(d.shape())
     scalar = d.rng.choice(_SCALARS)
     text = d.rng.choice(_LINES).replace("S", scalar)
@@ -174,7 +175,7 @@ _LINES = (
 
 
 def _domain(cls: type[Op]) -> tuple[float, float]:
-    """Return the range of an op's first operand, according to its samples."""
+    """Return the range of an op's first operand in its samples."""
     for sample in cls.samples:
         if sample.inputs and isinstance(sample.inputs[0], Arg):
             return sample.inputs[0].low, sample.inputs[0].high
@@ -182,7 +183,7 @@ def _domain(cls: type[Op]) -> tuple[float, float]:
 
 
 def _with_gradient(program: Program) -> Program:
-    """Add gradients for the leaves that a gradient reaches; if there are none, change nothing."""
+    """Add gradients for the leaves that a gradient reaches, if there are any."""
     floats = [
         i
         for i, leaf in enumerate(program.leaves)
@@ -194,7 +195,7 @@ def _with_gradient(program: Program) -> Program:
             one = dataclasses.replace(program, gradient=(i,))
             model, inputs = one.load()
             model(*[ndl.Tensor(x) for x in inputs])
-        except (AttributeError, *REFUSALS):  # grad is None; nothing requires one
+        except (AttributeError, *REFUSALS):  # grad is None, or nothing requires a gradient
             continue
         reached.append(i)
     return dataclasses.replace(program, gradient=tuple(reached))

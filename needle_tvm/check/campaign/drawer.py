@@ -1,6 +1,6 @@
 """A random program under construction: its values, its steps, and operands for the next step.
 
-`draw`, `layers` and `recipes` add steps to it. Values are computed along the way, so a step that an
+`draw`, `layers` and `recipes` add steps to it. Values are computed along the way. So a step that an
 op refuses, or whose result leaves the range of numbers, is drawn again, as in NNSmith (Liu et al.,
 "NNSmith: Generating Diverse and Valid Test Cases for Deep Learning Compilers", ASPLOS 2023); an
 eager framework makes its solver unnecessary.
@@ -31,7 +31,7 @@ from needle_tvm.frontend.bounds import widened
 
 _EXTENTS = (1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 11, 13, 16, 17, 24, 30, 31, 32, 33, 48, 50, 64, 100)
 _MOST_ELEMENTS = 1 << 13
-# For the few programs with rows and sums longer than those that most rules are chosen for.
+# For the few programs whose rows and sums are longer than those most rules are made for.
 _LARGE_EXTENTS = (1, 2, 3, 5, 16, 127, 128, 255, 257, 512, 1000, 1023, 4099, 8200, 40000, 140000)
 _MOST_OF_LARGE = 1 << 18
 _MOST_RANK = 5
@@ -42,7 +42,7 @@ REFUSALS = (TypeError, ValueError, IndexError, ZeroDivisionError, OverflowError,
 class Made:
     """A value of the program, made by a leaf or, if `leaf` is None, by a step.
 
-    `shape` is the tensor's; extents that depend on dims are `Extent`s.
+    `shape` is the tensor's shape; extents that depend on dims are `Extent`s.
     """
 
     tensor: Any
@@ -55,7 +55,7 @@ class Made:
 
 
 class Unfit(Exception):
-    """A line cannot be computed, or its result leaves the range of numbers."""
+    """The line cannot be computed, or its result leaves the range of numbers."""
 
 
 class Drawer:
@@ -86,14 +86,14 @@ class Drawer:
         self._most = _MOST_OF_LARGE if is_large else _MOST_ELEMENTS
 
     def needed_program(self) -> Program:
-        """Return the program drawn, without whatever no output needs."""
+        """Return the drawn program, without the parts that no output needs."""
         rng = self.rng
         made = [value for _, _, results in self.steps for value in results]
         sinks = [value for value in made if id(value) not in self._used]
         sinks.sort(key=lambda value: -len(self._needed([value])))
         returned = sinks[: rng.randint(1, 6)] or self.values[-1:]
         if rng.random() < 0.3:
-            returned += rng.sample(self.values, 1)  # shared, an input, a parameter, or twice
+            returned += rng.sample(self.values, 1)  # possibly shared, a leaf, or returned twice
         rng.shuffle(returned)
         needed = self._needed(returned)
         steps = [step for step in self.steps if any(id(value) in needed for value in step[2])]
@@ -117,7 +117,7 @@ class Drawer:
         ).with_used_dims()
 
     def _whole(self, leaves: Sequence[Made], steps: Sequence[tuple[str, Any, Any]]) -> list[Made]:
-        """Return further leaves for the dims in use that are no whole axis of one of these."""
+        """Return more leaves, for the used dims that are not a whole axis of any of `leaves`."""
         if self.dims is None:
             return []
         shapes = [v.leaf.shape for v in leaves if v.leaf]
@@ -147,7 +147,7 @@ class Drawer:
         return tuple(shape)
 
     def extent(self, numbers: Sequence[int]) -> int:
-        """Draw one of these numbers or, if the program has dims, by chance an expression."""
+        """Return one of these numbers or, if the program has dims, perhaps an expression."""
         if self.dims is not None and (found := self.dims.extent()) is not None:
             return found
         return self.rng.choice(numbers)
@@ -169,7 +169,7 @@ class Drawer:
     ) -> Made:
         """Add a new input, parameter or constant; an extent that depends on dims makes it an input.
 
-        Raises Unfit if it can be too large or empty.
+        Raises Unfit if the leaf can be too large or empty.
         """
         kind = kind or self.rng.choices([INPUT, PARAMETER, CONSTANT], [40, 50, 10])[0]
         if any(isinstance(n, Extent) for n in shape):
@@ -178,7 +178,7 @@ class Drawer:
                 isinstance(n, Extent) and least(n) < 1 for n in shape
             ):
                 raise Unfit
-        high = least(high)  # type: ignore[arg-type]  # of positions along an axis
+        high = least(high)  # type: ignore[arg-type]  # for positions along an open axis
         dtype = dtype or self.dtype()
         if not is_floating(dtype) and round(low) == round(high):  # a weight's range
             low, high = -2.0, 3.0
@@ -193,7 +193,7 @@ class Drawer:
         return made
 
     def add(self, text: str, *operands: Made, results: int = 1) -> list[Made] | None:
-        """Add a step and return its results, or None if it fails or they are out of range."""
+        """Add a step; return its results, or None if it fails or they are out of range."""
         code = text.format(*(f"v[{i}]" for i in range(len(operands))))
         tensors = [operand.tensor for operand in operands]
 
@@ -202,7 +202,7 @@ class Drawer:
 
         try:
             if self._is_large or self._allows is not None:
-                # `trace` would look for weights in all that the line can reach.
+                # `trace` would look for weights in everything that the line can reach.
                 named = [(str(i), tensor) for i, tensor in enumerate(tensors)]
                 graph = trace_flat(lambda v: line(*v), named, dict)
                 if self._is_large and not self._fits(graph):
@@ -236,8 +236,8 @@ class Drawer:
         return made
 
     def _shapes(self, code: str, operands: Sequence[Made]) -> list[tuple[Any, ...]] | None:
-        """Return the shapes that a line's results have by the ops' rules for dims; None if they
-        refuse it."""
+        """Return the shapes of a line's results, by the ops' rules for dims; None if the rules
+        refuse the line."""
         assert self.dims is not None
         symbols = self.dims.symbols
         named = [(str(i), v.tensor) for i, v in enumerate(operands)]
@@ -265,18 +265,18 @@ class Drawer:
         return self.dims.numbers if self.dims else {}
 
     def _is_small(self, shape: Sequence[int]) -> bool:
-        """Whether a value of this shape is small enough at all sizes."""
+        """Return whether a value of this shape is small enough at all sizes."""
         return math.prod(map(most, shape)) <= 4 * self._most
 
     def one(self, text: str, *operands: Made) -> Made:
-        """Add a step with one result and return it. Raises Unfit if `add` refuses it."""
+        """Add a step with one result; return the result. Raises Unfit if `add` refuses it."""
         made = self.add(text, *operands)
         if made is None:
             raise Unfit
         return made[0]
 
     def _fits(self, graph: Graph) -> bool:
-        """Whether no value in the graph is too large, as the matmul of two large ones may be."""
+        """Return whether no value in the graph is too large, as a product of two large ones is."""
         specs = [spec for node in topological_order(graph.outputs) for spec in node.specs]
         return all(math.prod(spec.shape) <= 4 * self._most for spec in specs)
 
@@ -327,7 +327,7 @@ class Drawer:
         return self.add(text, *operands, results=results) is not None
 
     def within(self, value: Made, low: float, high: float) -> Made | None:
-        """Return a value moved into [low, high) by a step, or itself if it already lies there."""
+        """Return a value moved into [low, high) by a step, or unchanged if it lies there."""
         array = widened(value.tensor.numpy())
         if array.size and low <= array.min() and array.max() < high:
             return value
@@ -349,7 +349,7 @@ class Drawer:
         return str(tuple(a - len(shape) if self.rng.random() < 0.4 else a for a in chosen))
 
     def slice(self, extent: int) -> str:
-        """Draw a slice in Python's notation: any part, any step except 0."""
+        """Draw a slice in Python's notation, of any part and with any step except 0."""
         rng = self.rng
         if isinstance(extent, Extent):
             known = least(extent)

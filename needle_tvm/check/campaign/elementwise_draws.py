@@ -1,6 +1,6 @@
-"""How random programs use elementwise ops with jumps, bits or bounds.
+"""Draw elementwise ops with jumps, bits or bounds for random programs.
 
-Functions with jumps get inputs as they are: rounding would move an element across a jump.
+Functions with jumps read inputs directly: rounding would move an element across a jump.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def bits(d: Drawer, cls: type[Op]) -> bool:
     if cls.name == "bitwise_not":
         return d.apply(cls, "", _integers(d))
     if cls.name == "bitcast":
-        # The highest byte alone: products of whole bit patterns overflow.
+        # Only the highest byte: products of whole bit patterns overflow.
         bits_of = d.leaf(d.shape(), "float32", -3, 3)
         return d.add(f"ops.{cls.__name__}()({{0}}) // {1 << 24}", bits_of) is not None
     left = _integers(d)

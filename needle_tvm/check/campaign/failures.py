@@ -1,4 +1,4 @@
-"""Record a failing program: a short script that reproduces the failure by itself.
+"""Record a failing program as a short script that reproduces the failure.
 
 `campaign.run` calls `write`.
 """
@@ -24,7 +24,7 @@ Judge = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 _HEAD = """\
 # {verdict} at {where}: {what}
-# {kind}, seed {seed}. Ends with 1, or is killed, as long as that is so; with 0 once it is mended.
+# {kind}, seed {seed}. Exits with 1, or is killed, while the failure remains; with 0 once fixed.
 """
 
 _BY_SOURCE = """
@@ -51,10 +51,10 @@ _ALARM = "import signal\n\nsignal.alarm({seconds:.0f})  # it may never end\n"
 def write(
     folder: Path, result: Mapping[str, Any], judge: Judge, seconds: float, limit: float
 ) -> Path:
-    """Write the script of a failure, shrunk by asking `judge` for about `seconds` seconds (0: not).
+    """Write the script of a failure into `folder`, shrunk with the help of `judge`.
 
-    `result` may have its `program`; a result whose process died has none. `limit` is how long a
-    program may take.
+    Shrinking takes about `seconds` seconds; 0 means no shrinking. `result` may have its `program`;
+    a result whose process died has none. `limit` is how long a program may take.
     """
     kind, verdict = result["kind"], result["verdict"]
     text = _HEAD.format(**{**result, "what": one_line(str(result["what"]))})
@@ -83,8 +83,8 @@ def write(
 def _small(
     program: Program, result: Mapping[str, Any], judge: Judge, seconds: float
 ) -> tuple[Program, Sequence[Variant]]:
-    """Return the shrunk program, and the variants at which it fails; if `seconds` is 0 the program
-    as it is, and all variants."""
+    """Return the shrunk program, and the variants at which it fails. If `seconds` is 0, return the
+    program as it is, and all variants."""
     if not seconds:
         return program, VARIANTS
     variants = [variant for variant in VARIANTS if place(*variant) == result["where"]]
@@ -95,25 +95,25 @@ def _small(
         request = {"kind": result["kind"], "program": candidate.to_json(), "variants": list(at)}
         return _alike(judge(request), result)
 
-    # If the process died, the place is unknown: try the original program before it is compiled, and
+    # If the process died, the place is unknown: try the original program without compiling it, then
     # at each variant.
     tried = [variants] if variants else [[], *([variant] for variant in VARIANTS)]
     found = next((at for at in tried if fails(program, at)), None)
     if found is None:
         return program, VARIANTS
-    end = time.monotonic() + seconds  # counted from when the process has started
+    end = time.monotonic() + seconds  # counted from the start of the process
     return shrunk(program, lambda each: time.monotonic() < end and fails(each, found)), found
 
 
 def _alike(found: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
-    """Whether two programs failed in the same way."""
+    """Return whether a program failed in the same way as in `result`."""
     if found["verdict"] != result["verdict"]:
         return False
     return result["verdict"] != FOREIGN or _kinds(found["what"]) == _kinds(result["what"])
 
 
 def _kinds(what: str) -> list[str]:
-    """Return the errors, passes and rules that a message names.
+    """Return the names of errors, passes and rules in a message.
 
     Names of functions are left out, because they differ in a smaller program.
     """
@@ -121,7 +121,7 @@ def _kinds(what: str) -> list[str]:
 
 
 def normalised_of_dims(what: str) -> str:
-    """Return the text of a refusal because of dims, without what depends on the sizes."""
+    """Return the text of a refusal because of dims, without the parts that depend on the sizes."""
     what = re.sub(r"\[.*\]", "[...]", one_line(what).partition(" and it is not known")[0])
     what = re.sub(r"(whether|extent) .*?( [<>=]=? |$| can be ).*", r"\1 ...\2 ...", what)
     return normalised(what)

@@ -1,7 +1,7 @@
 """Arrays next to inaccessible pages, which the judges pass to compiled code.
 
-A kernel that reads past an array and drops what it read computes the right numbers, until the array
-ends at the end of its process's memory. Next to such a page the process dies at once.
+A kernel that reads past an array and drops the extra values computes the right numbers, until the
+array lies at the end of the process's memory. Next to such a page, the process dies at once.
 """
 
 from __future__ import annotations

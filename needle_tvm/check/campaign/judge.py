@@ -42,12 +42,11 @@ Variant = tuple[str, int]  # stage and number of threads
 def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the verdict on one of needle's own programs.
 
-    `request` has its `kind` and `seed`, or the program itself as `program`. `variants`, pairs of a
-    stage and a number of threads, replaces the default VARIANTS, and `quick` leaves out LLVM's
-    optimisations. The answer has the `verdict`,
-    `where` it was reached (a stage and its threads, "eager" or "trace"), `what` is wrong, the
-    `program`, its `ops` by name, the numbers of its `steps` and `dims`, and the reasons why steps
-    were `undrawn` because of dims.
+    `request` has the program's `kind` and `seed`, or the program itself as `program`. `variants`,
+    pairs of a stage and a number of threads, replaces the default VARIANTS, and `quick` leaves out
+    LLVM's optimisations. The answer has the `verdict`, the place `where` it was reached (a stage
+    and its threads, "eager" or "trace"), `what` is wrong, the `program`, the names of its `ops`,
+    the numbers of its `steps` and `dims`, and the reasons why steps were `undrawn` because of dims.
     """
     if "program" in request:
         program = Program.from_json(request["program"])
@@ -56,7 +55,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
     else:
         program = draw(int(request["seed"]), gradient=request["kind"] == GRADIENT)
     every: Sequence[tuple[str, int]] = VARIANTS
-    if program.dims:  # one number of threads, in turn
+    if program.dims:  # only one number of threads, in turn
         every = (*VARIANTS[:2], VARIANTS[2 + len(program.steps) % 2])
     variants = request.get("variants", every)
     with code(request):
@@ -64,7 +63,7 @@ def serve(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def answer(program: Program, where: str, verdict: str, what: str) -> dict[str, Any]:
-    """`serve`'s answer."""
+    """Return the answer of `serve`."""
     return {
         "verdict": verdict,
         "where": where,
@@ -78,7 +77,7 @@ def answer(program: Program, where: str, verdict: str, what: str) -> dict[str, A
 
 
 def op_names(expression: str) -> list[str]:
-    """Return the names a step is counted under: its ops, or the expression if it names none."""
+    """Return the names that a step is counted under: its ops, or the expression without ops."""
     return re.findall(r"ops\.(\w+)", expression) or [expression]
 
 
@@ -90,8 +89,8 @@ def judged(
 ) -> tuple[str, str, str]:
     """Return (where, verdict, text) for a model and its inputs, which `load` makes anew.
 
-    With `dims`, the code is also compared at the sizes of the inputs `others`. Nothing that is
-    compiled stays in the cache.
+    The code is compiled at `variants`. With `dims`, it is also compared at the sizes of the inputs
+    `others`. No compiled code stays in the cache.
     """
     where = "eager"
     try:
@@ -126,7 +125,7 @@ def judged(
 
 
 class Wanted:
-    """Inputs of a model, and what it returns for them."""
+    """Inputs of a model, and the results expected for them."""
 
     def __init__(self, model: Any, arrays: Sequence[Any], eager: Sequence[Any]) -> None:
         self._arrays, self._eager = arrays, eager
@@ -136,12 +135,12 @@ class Wanted:
         self._evaluation = Evaluation(graph, arrays, params)
 
     def difference(self, found: Sequence[np.ndarray[Any, Any]]) -> str | None:
-        """Describe what is wrong with results; None if nothing is."""
+        """Return what is wrong with results; None if they are right."""
         wrong = _dtypes_differ(found, self._eager) or self._evaluation.difference(found)
         return f"{wrong}, for inputs of {[x.shape for x in self._arrays]}" if wrong else None
 
     def were_written(self) -> bool:
-        """Whether the inputs have changed."""
+        """Return whether the inputs have changed."""
         pairs = zip(self._arrays, self.tensors, strict=True)
         return any(_bits(x) != _bits(tensor.numpy()) for x, tensor in pairs)
 
@@ -152,12 +151,12 @@ def rerun(
     dims: Mapping[Any, Any] | None = None,
     others: Sequence[Sequence[Any]] = (),
 ) -> int:
-    """End a failing program's script: print what is wrong; return 1 while anything is."""
+    """End a failing program's script: print what is wrong; return 1 until it is fixed."""
     return told(*judged(load, variants, dims, others))
 
 
 def rerun_request(request: Mapping[str, Any]) -> int:
-    """Like `rerun`, for a request to `serve`."""
+    """End a failing program's script as `rerun` does, for a request to `serve`."""
     answer = serve(request)
     return told(answer["where"], answer["verdict"], answer["what"])
 
@@ -193,11 +192,11 @@ def _compiled(
     variants: Sequence[Variant],
     dims: Mapping[Any, Any] | None,
 ) -> Iterator[tuple[str, int, list[tuple[Wanted, list[Any]]]]]:
-    """Yield stage, threads, and what calls return, each with what is wanted.
+    """Yield stage, threads, and the results of calls, each with the expected results.
 
-    The first inputs are passed as they are, as strided views, and so that they end or begin next to
-    an inaccessible page; others, of other sizes, as they are and so that they end there. All calls
-    but the first find used memory.
+    The first inputs are passed unchanged, as strided views, and next to an inaccessible page (once
+    ending and once beginning there). Inputs of other sizes are passed unchanged and ending there.
+    All calls but the first find used memory.
     """
     first, *others = sized
     calls = [(first, first.tensors), (first, [_strided(tensor) for tensor in first.tensors])]
@@ -238,6 +237,6 @@ def _bits(array: np.ndarray[Any, Any]) -> bytes:
 
 
 def flat(result: Any) -> list[np.ndarray[Any, Any]]:
-    """The results of a call as arrays."""
+    """Return the results of a call as arrays."""
     parts = result if isinstance(result, tuple) else (result,)
     return [np.array(part.numpy()) for part in parts]

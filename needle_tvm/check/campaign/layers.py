@@ -1,7 +1,7 @@
 """Layers and lines as users write them, which a random program applies as a whole.
 
-They contain the patterns that graph passes look for, and similar ones that passes must not mistake
-for them. `draw` picks from `LAYERS`.
+They contain the patterns that graph passes look for, and similar patterns that passes must not
+mistake for them. `draw` picks from `LAYERS`.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def upsampling(d: Drawer) -> None:
         [rng.choice([1, 2, 2, 3]) for _ in "hw"],
         [rng.randint(0, k // 2) for k in kernel],
     )
-    # Sizes whose convolution has as many positions as the image: as many as there are strides.
+    # Sizes whose convolution has as many positions as the image: one for each offset in a stride.
     size = tuple(
         max(1, (n - 1) * s + k - 2 * p + rng.randrange(s))
         for n, s, k, p in zip(sides, stride, kernel, padding, strict=True)
@@ -204,7 +204,7 @@ def resized(d: Drawer) -> None:
 
 
 def products(d: Drawer) -> None:
-    """Add a matmul by weights of any rank, whose leading axes broadcast against the rows'."""
+    """Add a matmul by weights of any rank, whose leading axes broadcast against the rows' axes."""
     rng, dtype = d.rng, d.rng.choice([d.float_dtype(), d.float_dtype(), "bfloat16"])
     lead, terms = (
         [d.extent([1, 2, 3]) for _ in range(rng.randint(0, 2))],
@@ -226,7 +226,7 @@ def products(d: Drawer) -> None:
 
 
 def recurrence(d: Drawer) -> None:
-    """Add an LSTM's sequence on a projected input, and a read of its result."""
+    """Add an LSTM over a sequence of projected inputs, and read its result."""
     rng, dtype = d.rng, d.float_dtype()
     steps, batch = d.extent([1, 4, 6]), d.extent([1, 2, 4])
     width, hidden = rng.choice([3, 8]), rng.choice([4, 7, 16])
@@ -388,7 +388,7 @@ def weighed(d: Drawer) -> None:
 
 
 def similarity(d: Drawer) -> None:
-    """Add matmuls of rows of length 1 with each other."""
+    """Add the matmul of rows of length 1 with their transpose."""
     x = _rows(d)
     rows = d.one("{0} / ops.sqrt(({0} * {0}).sum(-1, True) + 1e-3)", x)
     products = d.one("{0} @ ops.transpose({0})", rows)

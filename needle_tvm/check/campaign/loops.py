@@ -1,12 +1,12 @@
-"""How random programs use loops: cells of random lines over states and slices."""
+"""Draw loops for random programs: cells of random lines over states and slices."""
 
 from __future__ import annotations
 
 from needle.op import Op
 from needle_tvm.check.campaign.drawer import Drawer, Made
 
-# Lines of values of shape (rows, n), which stay within the range of numbers. {a} and {b} are such
-# values, {w} a matrix (n, n), {v} a vector (n,).
+# Lines on values of shape (rows, n), which stay within the range of numbers. {a} and {b} are such
+# values, {w} is a matrix (n, n), {v} a vector (n,).
 _LINES = (
     "ops.tanh({a} + {b})", "{a} * 0.5 + {b} * 0.25", "ops.sigmoid({a}) * {b}", "{a} @ {w}",
     "ops.tanh({a} @ {w} + {b})", "ops.where({v} > 0, {a}, {b})", "({a} - {b}) * {v}",
@@ -65,7 +65,7 @@ def _sequence(d: Drawer, shape: list[int], dtype: str) -> Made:
 
 
 def cond(d: Drawer, cls: type[Op]) -> bool:
-    """Draw a choice by a bool between two lines."""
+    """Draw a choice between two lines by a bool."""
     predicate, leaves = d.leaf([], "bool"), _square(d)
     one, other = (_line(d) for _ in "ab")
     text = f"ndl.cond({{4}}, lambda: ({one}), lambda: ({other}))"
@@ -73,7 +73,7 @@ def cond(d: Drawer, cls: type[Op]) -> bool:
 
 
 def while_loop(d: Drawer, cls: type[Op]) -> bool:
-    """Draw a line that runs as often as an input says, without a gradient."""
+    """Draw a line that runs as often as an input says; it has no gradient."""
     times, leaves = d.leaf([], "int32", 0, 5), _square(d)
     line = _line(d, "s[1]")
     step = f"lambda s: (s[0] + 1, {line})"
@@ -85,7 +85,7 @@ def while_loop(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _square(d: Drawer) -> list[Made]:
-    """Two values (rows, n), a matrix (n, n) and a vector (n,)."""
+    """Return two values (rows, n), a matrix (n, n) and a vector (n,)."""
     rows, n, dtype = d.extent([1, 2, 3, 5]), d.rng.choice([2, 3, 7, 16]), d.float_dtype()
     shapes = ([rows, n], [rows, n], [n, n], [n])
     return [d.leaf(shape, dtype, -(n**-0.5), n**-0.5) for shape in shapes]

@@ -1,6 +1,6 @@
 """Programs as data: leaves, steps and outputs, and the Python source that runs them.
 
-The source is what is executed, so a failure's script is exactly what failed.
+The source is what is executed, so a failure's script runs exactly the failing code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from needle.ops._keys import Range
 
 @dataclass(frozen=True)
 class Leaf:
-    """An array the program starts with, drawn by `seed`.
+    """An array that the program starts with, drawn by `seed`.
 
     Numbers are uniform in [low, high), with some `special` values if asked for; booleans are even.
     An input's extent may be a text: an expression of the program's dims.
@@ -48,7 +48,7 @@ class Leaf:
         rng = f"np.random.default_rng({self.seed})"
         if self.dtype == "bool":
             return f"({rng}.random({self._shape}) < 0.5)"
-        if not is_floating(self.dtype):  # negative numbers wrap around where there is no sign
+        if not is_floating(self.dtype):  # negative numbers wrap around in unsigned dtypes
             drawn = f"{rng}.integers({self.low:.0f}, {self.high:.0f}, {self._shape})"
             if self.special:
                 least = f'np.iinfo("{self.dtype}").min'
@@ -76,7 +76,7 @@ class Leaf:
 class Step:
     """An expression that makes `results` values.
 
-    {0}, {1} ... stand for its operands, which are numbers of values; the leaves have the first.
+    {0}, {1} ... stand for its operands, which are numbers of values; leaves have the first numbers.
     """
 
     expression: str
@@ -86,11 +86,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Program:
-    """Leaves, then steps, each of which makes the next values; then the values returned.
+    """Leaves, then steps that each make the next values, then the numbers of returned values.
 
-    With `gradient`, the gradients with respect to those leaves are returned too: those of the sum
-    of all returned floating-point values. `dims` are those of the inputs' extents, of which steps
-    mention the names; `undrawn` are the reasons why steps were refused because of them.
+    With `gradient`, the gradients with respect to these leaves are returned too: the gradients of
+    the sum of all returned floating-point values. `dims` are those of the inputs' extents; steps
+    use their names. `undrawn` are the reasons why steps were refused because of dims.
     """
 
     leaves: tuple[Leaf, ...]
@@ -118,13 +118,13 @@ class Program:
         )
 
     def with_used_dims(self) -> Program:
-        """Return the program without the dims that nothing mentions."""
+        """Return the program without unused dims."""
         texts = [*(leaf.shape for leaf in self.leaves), *(s.expression for s in self.steps)]
         used = names_in(texts)
         return dataclasses.replace(self, dims=tuple(d for d in self.dims if d.name in used))
 
     def without_dim(self, size: Size) -> Program:
-        """Return the program with the size of the example in place of a dim."""
+        """Return the program with the example's size in place of a dim."""
 
         def fixed(text: str) -> str:
             return re.sub(rf"\b{size.name}\b", str(size.example), text)
@@ -147,8 +147,8 @@ class Program:
         )
 
     def source(self) -> str:
-        """Return a module's source that defines `model` and `inputs`; with dims also `dims` as
-        `compile` takes them, and `others`, inputs of other sizes."""
+        """Return the source of a module that defines `model` and `inputs`; with dims also `dims` in
+        the form of `compile`, and `others`, inputs of other sizes."""
         names = self._names()
         leaves = list(zip(self.leaves, names, strict=False))
         inputs = [(leaf, name) for leaf, name in leaves if leaf.kind == INPUT]
@@ -191,7 +191,7 @@ class Program:
         return "\n".join(lines) + "\n"
 
     def _sizes(self, inputs: list[tuple[Leaf, str]]) -> Iterable[str]:
-        """Yield lines that read the dims off the inputs, as a model does."""
+        """Yield lines that read the dims from the inputs, as a model does."""
         for size in self.dims:
             name, axis = next(
                 (name, axis)
@@ -224,13 +224,13 @@ class Program:
             yield "total.backward()"
             for i in self.gradient:
                 name = names[i]
-                # None if no gradient reaches the leaf, which is not a finding.
+                # None means that no gradient reaches the leaf, which is not a fault.
                 yield f"g{i} = {name} * 0 if {name}.grad is None else {name}.grad"
                 returned.append(f"g{i}")
         yield f"return {', '.join(returned)}"
 
     def load(self) -> tuple[Any, list[Any]]:
-        """Return the model and its inputs, as the source defines them."""
+        """Return the model and its inputs, as defined by the source."""
         namespace = self._run()
         return namespace["model"], namespace["inputs"]
 

@@ -1,4 +1,4 @@
-"""Recipes for the ops whose operands or attributes must fit each other; `draw` uses `BUILDERS`."""
+"""Recipes for ops whose operands or attributes must fit each other; `draw` uses `BUILDERS`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _slice(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _unslice(d: Drawer, cls: type[Op]) -> bool:
-    """Add a slice, and its values put back at their places in zeros."""
+    """Add a slice, and put its values back into their places among zeros."""
     value = _any(d, 1)
     key = _slices(d, value.shape)
     made = d.add(f"ops.slice({{0}}, {key})", value)
@@ -166,7 +166,7 @@ def _power_scalar(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _matmul(d: Drawer, cls: type[Op]) -> bool:
-    """Add a matmul of ranks from 1 on, with broadcasting leading axes, or of a value by itself."""
+    """Add a matmul of any ranks from 1 on, broadcasting leading axes, or of a value by itself."""
     a, rng = _any(d, 1), d.rng
     terms = a.shape[-1]
     if len(a.shape) >= 2 and rng.random() < 0.2:
@@ -246,7 +246,7 @@ def _conv_gradients(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _pooled(d: Drawer, cls: type[Op]) -> bool:
-    """Add a pool whose windows fit in the image and are at most half padding."""
+    """Add a pool whose windows fit into the image and consist of padding for at most one half."""
     x, rng = image(d), d.rng
     kernel = tuple(rng.randint(1, min(4, n)) for n in x.shape[1:3])
     padding = tuple(rng.randint(0, k // 2) for k in kernel)
@@ -270,7 +270,7 @@ def _overlap_add(d: Drawer, cls: type[Op]) -> bool:
 
 
 def places(d: Drawer, extent: int, shape: list[int] | None = None) -> Made:
-    """Return positions along an axis: integers from 0 on, below its extent."""
+    """Return positions along an axis: integers from 0 to below its extent."""
     if shape is None:
         shape = [d.extent([n]) for n in d.rng.choice([[], [1], [3], [7], [2, 3]])]
     dtype = d.rng.choice(["int32", "int64", "uint8"])
@@ -304,7 +304,7 @@ def _segment_sum(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _along(d: Drawer, cls: type[Op]) -> bool:
-    """Take elements, or put elements, each at a position of its own along an axis."""
+    """Take or put elements along an axis, each at its own position."""
     value = d.pick(lambda v: bool(v.shape) and min(v.shape) > 0)
     if value is None:
         return False
@@ -376,11 +376,11 @@ def _random(d: Drawer, cls: type[Op]) -> bool:
 
 
 def _update(d: Drawer, cls: type[Op]) -> bool:
-    """A step of an optimizer, with attributes of its samples and a state that is not negative."""
+    """Add an optimizer's step, with attributes of its samples and a state that is not negative."""
     sample = d.rng.choice(cls.samples)
     op: Any = cls(**sample.attributes)
     param = d.floating()
-    shape, squares = list(param.shape), ("v", "v_max")  # no less than squares of the others
+    shape, squares = list(param.shape), ("v", "v_max")  # at least the squares of the others
     like = [
         d.leaf(
             [] if name in op.numbers else shape,

@@ -1,4 +1,4 @@
-"""How random programs use scans, sorts and interpolation."""
+"""Draw scans, sorts and interpolation for random programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def linear(d: Drawer, cls: type[Op]) -> bool:
 
 
 def ordered(d: Drawer, cls: type[Op]) -> bool:
-    """Add the values alone: where two are nearly equal, rounding decides on positions."""
+    """Add only the values: if two are nearly equal, rounding decides their positions."""
     value = _along(d)
     axis = d.axis(value.shape)
     options = f"axis={axis}"
@@ -39,7 +39,7 @@ def ordered(d: Drawer, cls: type[Op]) -> bool:
 
 
 def searchsorted(d: Drawer, cls: type[Op]) -> bool:
-    """Search inputs as they are: one that rounding moved would belong elsewhere."""
+    """Search in unrounded inputs: a value moved by rounding would belong elsewhere."""
     dtype = d.float_dtype()
     shape = d.shape()
     lines = shape[:-1] if shape and d.rng.random() < 0.5 else []
@@ -49,7 +49,7 @@ def searchsorted(d: Drawer, cls: type[Op]) -> bool:
 
 
 def resample(d: Drawer, cls: type[Op]) -> bool:
-    """Interpolate the axes of a value, which have to be one to three."""
+    """Interpolate along all axes of a value of one to three axes."""
     value = d.pick(lambda v: 0 < len(v.shape) < 4 and min(v.shape) > 0 and is_floating(v.dtype))
     if value is None:
         value = d.leaf([d.rng.randint(1, 9), 3], d.float_dtype())

@@ -1,6 +1,6 @@
 """The service that the campaign's processes are forked from: `judge.serve`, warmed up.
 
-Importing it imports and reads once all that a program needs, for all programs.
+Importing this module does once, for all programs, the imports and reads that a program needs.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from needle_tvm.check.campaign.program import INPUT, Leaf, Program, Step
 __all__ = ["serve"]
 
 # Many modules are imported late, and the sources are read for the cache's key. One small program
-# triggers all of that. It starts no threads, with which a process could not be forked.
+# triggers all of that. It starts no threads: a process with threads could not be forked.
 _SMALL = Program(
     (Leaf(INPUT, (2, 3), "float32", 0),), (Step("ops.exp({0}) @ {0}.transpose()", (0,)),), (1,)
 )

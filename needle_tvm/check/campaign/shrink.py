@@ -21,7 +21,7 @@ Fails = Callable[[Program], bool]
 
 
 def shrunk(program: Program, fails: Fails) -> Program:
-    """Return the smallest program found that still `fails`, as `program` does."""
+    """Return the smallest program found that `fails` in the same way as `program`."""
     specs = _specs(program)
     if specs is not None and len(program.steps) > 1:
         alone = (_alone(program, index, specs) for index in range(len(program.steps)))
@@ -37,7 +37,7 @@ def shrunk(program: Program, fails: Fails) -> Program:
 
 
 def _smaller(program: Program) -> Iterator[Program]:
-    """Yield programs with fewer parts, the boldest changes first."""
+    """Yield programs with fewer parts, the largest changes first."""
     if len(program.outputs) > 1:
         for number in program.outputs:
             yield _pruned(dataclasses.replace(program, outputs=(number,)))
@@ -109,7 +109,7 @@ def _written(shape: Iterable[Any]) -> tuple[int | str, ...]:
 
 
 def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
-    """Return one step on leaves with all its results, and gradients if the program has some."""
+    """Return one step on leaves with all its results, and gradients if the program has any."""
     others = set(range(len(program.steps))) - {index}
     outputs = _made(program)[index]
     one = dataclasses.replace(program, outputs=outputs, gradient=())
@@ -121,7 +121,7 @@ def _alone(program: Program, index: int, specs: dict[int, Spec]) -> Program:
 
 
 def _without(program: Program, gone: set[int], specs: dict[int, Spec]) -> Program:
-    """Replace what some steps make by leaves."""
+    """Return the program with leaves in place of the results of some steps."""
     made, leaves = _made(program), list(program.leaves)
     numbers = {i: i for i in range(len(leaves))}
     for number in (number for index in sorted(gone) for number in made[index]):
@@ -153,7 +153,7 @@ def _renumbered(
 
 
 def _renamed(program: Program, number: int, other: int) -> Program:
-    """Replace `number` by `other` wherever it is read."""
+    """Return the program with `other` in place of `number` wherever it is read."""
 
     def name(o: int) -> int:
         return other if o == number else o
@@ -165,7 +165,7 @@ def _renamed(program: Program, number: int, other: int) -> Program:
 
 
 def _pruned(program: Program) -> Program:
-    """Drop the steps, leaves and dims that no output needs."""
+    """Return the program without the steps, leaves and dims that no output needs."""
     made = _made(program)
     needed = {*program.outputs, *program.gradient}
     for step, results in zip(reversed(program.steps), reversed(made), strict=True):
@@ -177,7 +177,7 @@ def _pruned(program: Program) -> Program:
         *(program.leaves[i].shape for i in leaves),
         *(program.steps[i].expression for i in kept),
     ]
-    for name in sorted(names_in(texts)):  # an input has it as a whole axis
+    for name in sorted(names_in(texts)):  # some input must have the dim as a whole axis
         if not any(name in program.leaves[i].shape for i in leaves):
             leaves.append(next(i for i, leaf in enumerate(program.leaves) if name in leaf.shape))
     if not any(program.leaves[i].kind == INPUT for i in leaves):
@@ -189,7 +189,7 @@ def _pruned(program: Program) -> Program:
 
 
 def _smaller_extents(program: Program) -> Iterator[Program]:
-    """Yield programs with a leaf that is smaller along one axis; in most, shapes do not fit."""
+    """Yield programs with a leaf that is smaller along one axis; in most, shapes no longer fit."""
     for i, leaf in enumerate(program.leaves):
         for axis, extent in enumerate(leaf.shape):
             if isinstance(extent, str):

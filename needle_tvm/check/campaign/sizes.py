@@ -1,4 +1,4 @@
-"""Dims of a random program: how they are drawn, extents that depend on them, and sizes to test."""
+"""Dims of a random program: drawing them, extents that depend on them, and sizes to test."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MULTIPLES = (1, 1, 1, 1, 1, 2, 4, 8)
 # Primes, and tiles with their neighbours.
 _TELLING = (1, 2, 3, 5, 6, 7, 8, 9, 11, 13, 15, 16, 17, 23, 31, 32, 33, 47, 48, 49, 63, 64, 65, 97)
 _CHANCES = (0.3, 0.5, 1.0)  # of an extent to depend on a dim
-_COUNTS = (1, 2, 2, 3, 4)  # the most dims of a program
+_COUNTS = (1, 2, 2, 3, 4)  # the largest number of dims of a program
 _EXPRESSIONS: tuple[Callable[[int], int], ...] = (
     lambda n: 2 * n, lambda n: n + 1, lambda n: n // 2, lambda n: n - 1, lambda n: 3 * n + 2,
 )  # fmt: skip
@@ -50,7 +50,7 @@ class Size:
 class Extent(int):
     """An extent that depends on dims: the number in the example, written as the expression.
 
-    Arithmetic keeps both. Extents are equal if they are at every size; `<` compares the numbers.
+    Arithmetic keeps both. Extents are equal if they are equal at every size; `<` compares numbers.
     """
 
     expression: Expression
@@ -103,7 +103,7 @@ for _operator in ("add", "sub", "mul", "floordiv", "mod"):
 
 
 def least(n: int) -> int:
-    """Return the least number that an extent may be."""
+    """Return the smallest number that an extent may be."""
     return n if not isinstance(n, Extent) else bounds_of(n.expression)[0]
 
 
@@ -133,11 +133,11 @@ class Dims:
         return {size.name: size.dim for size in self.sizes}
 
     def whole(self, name: str) -> int:
-        """Return the extent that is this dim alone."""
+        """Return the extent that equals this dim."""
         return extent(self.numbers[name], self.symbols[name])
 
     def extent(self) -> int | None:
-        """Draw by chance a new dim, one that there is, or an expression of one; else None."""
+        """Draw a new dim, an existing one or an expression of one, or None, at random."""
         rng = self._rng
         if rng.random() >= self._chance:
             return None
@@ -152,7 +152,7 @@ class Dims:
         return drawn if least(drawn) > 0 else whole
 
     def _add(self) -> None:
-        """Add a dim whose size in the example is above 3 and no other's."""
+        """Add a dim whose size in the example is above 3 and differs from all others."""
         rng = self._rng
         low, high, multiple = rng.choice(_LEAST), rng.choice(self._largest), rng.choice(_MULTIPLES)
         taken = set(self.numbers.values())
@@ -169,8 +169,8 @@ def names_in(texts: Iterable[Any]) -> set[str]:
 
 
 def tested(sizes: Sequence[Size]) -> list[dict[str, int]]:
-    """Return the sizes at which a program is tested beside the example: all least ones, all
-    largest ones, and some between, which the names and bounds decide."""
+    """Return the sizes at which a program is tested besides the example: all smallest sizes, all
+    largest ones, and some between. Names and bounds decide them."""
     rng = random.Random(repr(sizes))
     found: list[dict[str, int]] = []
     picks: list[Callable[[list[int]], int]] = [min, max, *[rng.choice] * _MIXED]

@@ -1,4 +1,4 @@
-"""The possible verdicts on a program of the campaign, and the variants it is compiled in.
+"""The possible verdicts on a program of the campaign, and the variants that it is compiled in.
 
 `judge` and `torch.programs` give verdicts; `campaign` counts them.
 """
@@ -15,23 +15,23 @@ from needle_tvm.errors import MismatchError, TranslationError
 
 RIGHT, WRONG, REFUSED, FOREIGN = "right", "wrong", "refused", "foreign"
 
-# Errors by which a program may be refused, each in a sentence of its own. Any other is a fault.
+# Errors that may refuse a program, each with a sentence. Any other error is a fault.
 REFUSALS = (TraceError, TranslationError, ShapeError, UnsupportedError)
 
 # Unscheduled loops run on one thread; their code is the same for any number.
 VARIANTS = (("noopt", 1), ("fused", 1), ("tuned", 1), ("tuned", 2))
-_SHARES = (15, 15, 30, 40)  # of the programs that are compiled at one of them
+_SHARES = (15, 15, 30, 40)  # of the variants among programs that are compiled at only one
 
 
 def cheaper(seed: int) -> dict[str, Any]:
-    """Return the fields of a request that is answered sooner: the program of a seed is compiled at
-    one variant, and LLVM optimises the code of one in six."""
+    """Return request fields that make the answer faster: the program of a seed is compiled at one
+    variant, and LLVM optimises the code of only one program in six."""
     rng = random.Random(f"variant {seed}")
     return {"variants": rng.choices(VARIANTS, _SHARES), "quick": rng.random() > 1 / 6}
 
 
 def code(request: Mapping[str, Any]) -> AbstractContextManager[None]:
-    """The context in which a request's programs are compiled: `quick` ones without optimising."""
+    """Return the context for compiling a request's programs; `quick` ones are not optimised."""
     if not request.get("quick"):
         return nullcontext()
     from needle_tvm.lower.libraries import unoptimized
@@ -45,7 +45,7 @@ def place(stage: str, threads: int) -> str:
 
 
 class Failure(Exception):
-    """An exception raised at a stage and number of threads."""
+    """An exception raised at a stage and a number of threads."""
 
     def __init__(self, where: str, error: Exception) -> None:
         super().__init__(where)
@@ -55,7 +55,7 @@ class Failure(Exception):
 def raised(where: str, error: Exception) -> tuple[str, str, str]:
     """Return (where, verdict, text) for an error.
 
-    A mismatch found by the check of the first compile counts as a wrong result.
+    A mismatch found by the check at the first compile counts as a wrong result.
     """
     what = f"{type(error).__name__}: {error}"
     if isinstance(error, MismatchError):

@@ -1,4 +1,4 @@
-"""A graph to draw: boxes and which of them read which, whatever it was read from."""
+"""A graph to draw: boxes, and which boxes each of them reads, independent of the file format."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-MANY = 300  # boxes from which chains are drawn as one
+MANY = 300  # above this number of boxes, each chain is drawn as one box
 _LISTED = 6  # names of a chain's kernels in its box
 
-# The kind of a kernel, by the first of these words in its name; the heaviest kind comes first.
+# The kind of a kernel, by the first word found in its name; the heaviest kind comes first.
 KINDS = {
     "recurrent": ("lstm", "gru", "rnn", "recurr"),
     "attention": ("attention", "flash"),
@@ -35,7 +35,7 @@ class Weight:
 class Box:
     """An input, an output or a kernel. `reads` are the positions of boxes that come before it.
 
-    `result` is the dtype and shape of what it gives, `details` is further text for a tooltip.
+    `result` is the dtype and shape of its result, `details` is further text for a tooltip.
     """
 
     role: str  # "input", "output" or "kernel"
@@ -48,32 +48,32 @@ class Box:
 
     @property
     def weight(self) -> int:
-        """The bytes of its weights."""
+        """The bytes of the box's weights."""
         return sum(weight.size for weight in self.weights)
 
 
 @dataclass
 class Drawn:
-    """Boxes, each after those that it reads, and what to write above them."""
+    """Boxes, each after the boxes that it reads, and the title above them."""
 
     title: str
     boxes: list[Box] = field(default_factory=list)
 
     def add(self, box: Box) -> int:
-        """Append a box; its position."""
+        """Append a box; return its position."""
         self.boxes.append(box)
         return len(self.boxes) - 1
 
     @property
     def weight(self) -> int:
-        """The bytes of all weights; one that several kernels read counts once."""
+        """The bytes of all weights; a weight that several kernels read counts once."""
         sizes = {weight.name: weight.size for box in self.boxes for weight in box.weights}
         return sum(sizes.values())
 
 
 def kind_of(name: str) -> str:
-    """The kind of a kernel or an operator, by its name."""
-    lowered = re.sub("maximum|minimum", "", name.lower())  # of two arrays: no reduction
+    """Return the kind of a kernel or an operator, from its name."""
+    lowered = re.sub("maximum|minimum", "", name.lower())  # of two arrays: not a reduction
     for kind, words in KINDS.items():
         if any(word in lowered for word in words):
             return kind
@@ -81,9 +81,10 @@ def kind_of(name: str) -> str:
 
 
 def steps_of(name: str) -> tuple[str, ...]:
-    """The operations in a kernel's name: fused_conv2d_add1_add2_relu is conv2d, add x 2, relu."""
+    """Return the operations in a kernel's name: fused_conv2d_add1_add2_relu is conv2d, add x 2,
+    relu."""
     parts = name.removeprefix("fused_").split("_")
-    # Without the number that TVM appends to a name that it has used.
+    # Without the number that TVM appends to a repeated name.
     bare = [re.sub(r"(?<=[a-z])\d+$", "", part) for part in parts]
     found: list[list[str]] = []
     for part in filter(None, bare):
@@ -95,13 +96,13 @@ def steps_of(name: str) -> tuple[str, ...]:
 
 
 def bytes_of(extents: Sequence[object], width: int) -> int:
-    """The size in bytes of an array; 0 if an extent is no number."""
+    """Return the size in bytes of an array; 0 if an extent is not a number."""
     return width * math.prod(n if isinstance(n, int) else 0 for n in extents)
 
 
 def collapsed(drawn: Drawn, most: int = MANY) -> Drawn:
-    """The same graph if it has at most `most` boxes; otherwise every chain of kernels, each read by
-    the next alone, is one box with their names and weights."""
+    """Return the same graph if it has at most `most` boxes; otherwise the graph with every chain of
+    kernels, each read only by the next, as one box with their names and weights."""
     if len(drawn.boxes) <= most:
         return drawn
     boxes = drawn.boxes
@@ -119,7 +120,7 @@ def collapsed(drawn: Drawn, most: int = MANY) -> Drawn:
             chain.append(len(chains))
             chains.append([i])
     made = Drawn(drawn.title)
-    # Whoever reads a chain reads its last box, and comes later; so chains stay in order.
+    # A reader of a chain reads its last box, and comes later; so chains stay in order.
     places: dict[int, int] = {}
     for number in sorted(range(len(chains)), key=lambda n: chains[n][0]):
         members = [boxes[i] for i in chains[number]]
@@ -147,6 +148,6 @@ def _chain(members: Sequence[Box], reads: tuple[int, ...]) -> Box:
 
 
 def heaviest(kinds: Iterable[str]) -> str:
-    """The first of KINDS among the given ones."""
+    """Return the kind among `kinds` that comes first in KINDS."""
     order = [*KINDS, OTHER]
     return min(kinds, key=order.index, default=OTHER)

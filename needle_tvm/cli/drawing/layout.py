@@ -1,8 +1,8 @@
-"""Where the boxes of a graph stand: in layers, from top to bottom, with few crossings.
+"""Place the boxes of a graph: in layers, from top to bottom, with few crossings.
 
 After Sugiyama, Tagawa and Toda, "Methods for Visual Understanding of Hierarchical System
-Structures", IEEE SMC 11(2), 1981: a box stands below all that it reads; an edge that passes layers
-takes a place in each; the order in a layer follows the neighbours' mean.
+Structures", IEEE SMC 11(2), 1981: a box stands below all boxes that it reads; an edge that passes
+through layers takes a place in each; the order in a layer follows the mean of the neighbours.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-SWEEPS = 12  # down and up, for the order and then for the places
+SWEEPS = 12  # down and up, first for the order and then for the places
 GAP, THIN, BETWEEN = 28.0, 14.0, 34.0  # between boxes, width of a passing edge, between layers
 
 
@@ -26,7 +26,7 @@ class Placed:
 
 
 def place(reads: Sequence[Sequence[int]], sizes: Sequence[tuple[float, float]]) -> Placed:
-    """Places for boxes of `sizes` (width, height), of which each reads ones before it."""
+    """Return places for boxes of `sizes` (width, height); each box reads only boxes before it."""
     if not sizes:
         return Placed([], [], 0.0, 0.0)
     layer = _layers(reads)
@@ -68,8 +68,8 @@ def place(reads: Sequence[Sequence[int]], sizes: Sequence[tuple[float, float]]) 
 
 
 def _layers(reads: Sequence[Sequence[int]]) -> list[int]:
-    """The layer of each box: one below the lowest that it reads; one that reads nothing stands
-    just above the first that reads it."""
+    """Return the layer of each box: one below the lowest box that it reads. A box that reads
+    nothing stands just above the first box that reads it."""
     layer = [0] * len(reads)
     for i, sources in enumerate(reads):
         layer[i] = 1 + max((layer[source] for source in sources), default=-1)
@@ -90,7 +90,7 @@ def _order(
         levels = members if down else members[::-1]
         for fixed, level in itertools.pairwise(levels):
             place = {node: i for i, node in enumerate(fixed)}
-            # A node without neighbours there stays where it is in its layer.
+            # A node without neighbours in the fixed layer keeps its place in its own layer.
             wanted = {
                 node: sum(place[other] for other in near[node]) / len(near[node])
                 if near[node]
@@ -107,9 +107,9 @@ def _centres(
     widths: Sequence[float],
     boxes: int,
 ) -> list[float]:
-    """The middle of each box and passing edge: near the mean of its neighbours above or below, at
-    last of both, and apart from the others of its layer. A passing edge weighs more, so that it
-    runs straight."""
+    """Return the middle of each box and passing edge: near the mean of its neighbours above or
+    below (in the last sweeps, of both), and apart from the others in its layer. A passing edge
+    weighs more, so that it runs straight."""
     centres = [0.0] * len(widths)
     for level in members:
         x = 0.0
@@ -135,8 +135,8 @@ def _centres(
 def _apart(
     level: Sequence[int], wanted: Sequence[float], weight: Sequence[float], widths: Sequence[float]
 ) -> list[float]:
-    """The places nearest to the wanted ones, in squares, at which neighbours do not overlap: what
-    pools of adjacent violators give."""
+    """Return the places nearest to the wanted ones (least squares) at which neighbours do not
+    overlap, by pooling adjacent violators."""
     offsets = [0.0]
     for a, b in itertools.pairwise(level):
         gap = GAP if widths[a] != THIN and widths[b] != THIN else GAP / 2

@@ -1,4 +1,4 @@
-"""The graph of an ONNX file as it stands: its operators, before anything is compiled."""
+"""The graph of an ONNX file: its operators, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from needle_tvm.artifact.arrays import describe
 from needle_tvm.cli.drawing.boxes import OTHER, Box, Drawn, Weight, kind_of
 from needle_tvm.errors import InstallError, UsageError
 
-# What a value is: positions of boxes, and names of the arrays that it is made of.
+# A value's sources: positions of boxes, and names of the arrays that it is made of.
 Sources = tuple[frozenset[int], frozenset[str]]
 _ELEMENTWISE = ("Max", "Min", "Sum", "Mean")  # of several arrays, unlike ReduceMax
-_SMALL = 2  # elements of arrays that are drawn: sizes, axes and scalars would hide the weights
+_SMALL = 2  # arrays with fewer elements (sizes, axes, scalars) are not drawn: they hide the weights
 
 
 def read_onnx(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The checked ModelProto of a file, with functions put in, and its arrays by name: initialisers
-    and what nodes hold as constants.
+    """Return the checked ModelProto of a file, with functions put in, and its arrays by name:
+    initialisers and the constants of nodes.
 
-    Raises UsageError for what is no valid ONNX file, InstallError without the package `onnx`.
+    Raises UsageError for a file that is not valid ONNX, InstallError without the package `onnx`.
     """
     from needle.errors import ModelError
     from needle.onnx.loading import array_of, loaded, onnx_package
@@ -37,11 +37,11 @@ def read_onnx(path: Path) -> tuple[Any, dict[str, Any]]:
     except ModelError as error:
         raise UsageError(str(error)) from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: a name in it is no UTF-8: {error}") from None
+        raise UsageError(f"{path}: a name in it is not UTF-8: {error}") from None
 
 
 def facts(proto: Any, arrays: dict[str, Any]) -> dict[str, Any]:
-    """What a read file takes, gives and is made of, as JSON values."""
+    """Return the inputs, outputs, operators and sizes of a read file as JSON values."""
     from needle.onnx import registry
 
     opsets = {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import}
@@ -67,7 +67,7 @@ def facts(proto: Any, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all_nodes(proto: Any) -> list[Any]:
-    """The nodes of the graph and of all subgraphs."""
+    """Return the nodes of the graph and of all subgraphs."""
     found, stack = [], [*proto.graph.node]
     while stack:
         node = stack.pop()
@@ -81,7 +81,7 @@ def _signature(info: Any) -> str:
 
 
 def of_onnx(path: Path, proto: Any, arrays: dict[str, Any]) -> Drawn:
-    """The operators of a read file; those that depend on its arrays alone belong to them."""
+    """Return the graph of a read file: its operators, with the weights that each one uses."""
     import onnx
 
     try:
@@ -135,7 +135,7 @@ def of_onnx(path: Path, proto: Any, arrays: dict[str, Any]) -> Drawn:
 
 
 def _names(node: Any) -> list[str]:
-    """What a node takes, and what the nodes of its subgraphs take; names made inside are others."""
+    """Return the inputs of a node and of its subgraphs' nodes, including names made inside."""
     found, stack = list(node.input), [a.g for a in node.attribute if a.HasField("g")]
     while stack:
         graph = stack.pop()
@@ -151,8 +151,8 @@ def _dims(info: Any) -> Any:
 
 
 def _described(info: Any, known: set[str] | None = None) -> str:
-    """The dtype and shape that a file states; ? for a size without a name, or whose name is not
-    among the known ones."""
+    """Return the dtype and shape that a file states, with ? for a size that has no name, or a name
+    that is not in `known`."""
     from needle.onnx.graph import DTYPES, OTHER_DTYPES
 
     kind = info.type.tensor_type

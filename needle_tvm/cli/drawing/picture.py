@@ -1,4 +1,4 @@
-"""The file of a picture: SVG, or HTML that scrolls over it."""
+"""Write a picture to a file: SVG, or HTML that scrolls over it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _KINDS = {".svg": svg, ".html": page}
 
 
 def check_picture(path: Path) -> None:
-    """Raise UsageError if the path is not that of an SVG or HTML file that can be written."""
+    """Raise UsageError unless `path` ends in .svg or .html and can be written."""
     if path.suffix not in _KINDS:
         raise UsageError(f"--graph {path}: must end in .svg or .html")
     check_writable(path)
 
 
 def write_picture(drawn: Drawn, path: Path) -> None:
-    """Draw a graph into a file whose path `check_picture` accepts."""
+    """Draw a graph into a file at a `path` that `check_picture` accepts."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(_KINDS[path.suffix](collapsed(drawn)), encoding="utf-8")

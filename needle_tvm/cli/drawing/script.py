@@ -1,6 +1,6 @@
 """The graph of an artifact's kernels, from the text of the Relax module beside its library.
 
-TVMScript is Python's syntax, so that Python's parser reads it: no TVM is needed.
+TVMScript has Python's syntax, so Python's parser reads it and TVM is not needed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from needle_tvm.artifact.sizes import shape_at
 from needle_tvm.cli.drawing.boxes import Box, Drawn, Weight, bytes_of, kind_of, steps_of
 from needle_tvm.errors import ArtifactError
 
-_WIDTHS = {"bool": 1, "bfloat16": 2}  # bytes of a dtype whose name does not say so
+_WIDTHS = {"bool": 1, "bfloat16": 2}  # bytes of dtypes whose names do not give the size
 
-# What a variable stands for: positions of boxes, and weights of the model.
+# The sources of a variable: positions of boxes, and weights of the model.
 Sources = tuple[frozenset[int], frozenset[int]]
 _NOTHING: Sources = (frozenset(), frozenset())
 _CALLS = ("call_tir", "call_tir_inplace", "call_dps_packed", "call_packed", "call_pure_packed")
-# They give what they take, under another shape or name.
+# Calls that return their argument under another shape or name.
 _VIEWS = ("reshape", "match_cast", "memory.view")
 
 
 def of_artifact(artifact: Artifact) -> Drawn:
-    """The kernels of an artifact as the library has them before neighbours are merged.
+    """Return the kernels of an artifact, as the library has them before neighbours are merged.
 
-    Raises ArtifactError if the module's text is missing, has changed, or is not to be understood.
+    Raises ArtifactError if the module's text is missing, has changed, or cannot be parsed.
     """
     main = artifact.main
     where = artifact.path / SCRIPT
@@ -42,11 +42,11 @@ def of_artifact(artifact: Artifact) -> Drawn:
         packed = functions.get(main.transform) if main.transform else None
         return _drawn(artifact, function, packed)
     except (SyntaxError, ValueError, KeyError, IndexError, AttributeError, RecursionError) as error:
-        raise ArtifactError(f"{where}: the graph is not to be read from it: {error}") from None
+        raise ArtifactError(f"{where}: the graph cannot be read from it: {error}") from None
 
 
 def _functions(text: str) -> dict[str, ast.FunctionDef]:
-    """The Relax functions of a module's text by name."""
+    """Return the Relax functions of a module's text by name."""
     (module,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)]
     found = [node for node in module.body if isinstance(node, ast.FunctionDef)]
     relax = [f for f in found if any("R.function" in ast.unparse(d) for d in f.decorator_list)]
@@ -79,7 +79,7 @@ def _drawn(artifact: Artifact, function: ast.FunctionDef, packed: ast.FunctionDe
 
 
 def _packed(function: ast.FunctionDef) -> list[frozenset[int]]:
-    """For each array that the packing gives, the weights that it is made from."""
+    """Return the weights that each array of the packing function is made from."""
     (argument,) = function.args.args
     reader = _Reader({}, None, ())
     reader.lists[argument.arg] = None
@@ -94,8 +94,8 @@ def _weight(spec: ArraySpec) -> Weight:
 
 
 class _Reader:
-    """Goes through a function's bindings. `drawn` gets a box for each call of a kernel; without it
-    a call stands for whatever it takes."""
+    """Goes through a function's bindings. `drawn` gets a box for each call of a kernel; without
+    `drawn`, a call passes on the sources of its arguments."""
 
     def __init__(
         self, values: Mapping[str, Sources], drawn: Drawn | None, weights: Sequence[Weight]
@@ -105,7 +105,7 @@ class _Reader:
         self.drawn, self.weights = drawn, weights
 
     def run(self, function: ast.FunctionDef) -> Any:
-        """The sources of what the function returns: of each element of a tuple."""
+        """Return the sources of the function's result, or of each element of a tuple."""
         for node in _statements(function.body):
             if isinstance(node, ast.Return):
                 return self._value(node.value)
@@ -163,7 +163,7 @@ class _Reader:
 
 
 def _statements(body: Sequence[ast.stmt]) -> list[ast.stmt]:
-    """Statements in order, those of `with` blocks in their place."""
+    """Return the statements in order, with those of `with` blocks in their place."""
     found: list[ast.stmt] = []
     for node in body:
         found += _statements(node.body) if isinstance(node, ast.With) else [node]
@@ -179,7 +179,7 @@ def _joined(value: Any) -> Sources:
 
 
 def _types(nodes: Sequence[Any]) -> list[str]:
-    """The tensors that a type in the text names, such as float32(1, 512)."""
+    """Return the tensors that a type in the text names, such as float32(1, 512)."""
     for node in nodes:
         found = [] if node is None else [_tensor(each) for each in ast.walk(node)]
         if any(found):

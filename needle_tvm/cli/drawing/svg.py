@@ -1,4 +1,4 @@
-"""A graph of boxes as an SVG picture, or as an HTML page that scrolls over it."""
+"""Draw a graph of boxes as an SVG picture, or as an HTML page that scrolls over it."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from needle_tvm.cli.drawing.boxes import KINDS, OTHER, Box, Drawn, Weight
 from needle_tvm.cli.drawing.layout import place
 from needle_tvm.text import counted, printable
 
-# Distinguishable with colour blindness as well.
+# Distinguishable also with colour blindness.
 COLOURS = {
     **dict(zip(KINDS, ("#8b4fd0", "#d1495b", "#3b82c4", "#d9822b", "#2f9e6e"), strict=True)),
     **{OTHER: "#7f8a99", "input": "#1f2328", "output": "#1f2328"},
 }
-_LETTER = 6.02  # the width of a monospaced letter of 10 pixels, of which all text is
+_LETTER = 6.02  # the width of a letter: all text is monospaced, at 10 pixels
 _LINE, _PAD, _COLUMNS = 13.0, 8.0, 38
 _MOST_WEIGHTS = 3  # listed in a box
 _MARGIN, _HEAD = 16.0, 62.0
 
 
 def svg(drawn: Drawn) -> str:
-    """The picture: kernels in the colour of their kind, with the shape of their result and their
-    weights; a bar at a box's foot shows its share of all weights' bytes."""
+    """Return the picture: kernels in the colour of their kind, with the shape of their result and
+    their weights; a bar at a box's foot shows its share of all weights' bytes."""
     texts = [_lines(box) for box in drawn.boxes]
     sizes = [_size(box, lines) for box, lines in zip(drawn.boxes, texts, strict=True)]
     placed = place([box.reads for box in drawn.boxes], sizes)
@@ -48,7 +48,7 @@ def svg(drawn: Drawn) -> str:
 
 
 def page(drawn: Drawn) -> str:
-    """An HTML page with the picture; it scrolls, and the browser finds words in it."""
+    """Return an HTML page with the picture; it scrolls, and the browser can search its words."""
     title = _escaped(drawn.title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -58,7 +58,7 @@ def page(drawn: Drawn) -> str:
 
 
 def amount(size: int) -> str:
-    """Bytes as a person reads them: 812 B, 3.1 kB, 45 MB."""
+    """Return bytes in a readable form: 812 B, 3.1 kB, 45 MB."""
     value = float(size)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 1000 or unit == "GB":
@@ -68,7 +68,7 @@ def amount(size: int) -> str:
 
 
 def _head(drawn: Drawn) -> str:
-    """The title, the counts, and the colours of the kinds that occur."""
+    """Return the title, the counts, and the colours of the kinds that occur."""
     kernels = [box for box in drawn.boxes if box.role == "kernel"]
     facts = f"{counted(len(kernels), 'kernel')}, {amount(drawn.weight)} of weights"
     parts = [
@@ -89,7 +89,7 @@ def _head(drawn: Drawn) -> str:
 
 
 def _lines(box: Box) -> list[tuple[str, str]]:
-    """The lines of a box and the class of each: name, text, weight."""
+    """Return the lines of a box as (class, text); the classes are name, text and weight."""
     lines = [("name", line) for line in _filled(box.lines, box.role == "kernel")]
     if box.result:
         lines.append(("text", _short(box.result, keep_end=False)))
@@ -106,7 +106,7 @@ def _lines(box: Box) -> list[tuple[str, str]]:
 
 
 def _filled(steps: Sequence[str], joined: bool) -> list[str]:
-    """Steps in as few lines as they take, three at most; what does not fit is counted."""
+    """Return steps in as few lines as possible, at most three; the steps left over are counted."""
     if not joined:
         return [_short(steps[0]), *(_short(step, keep_end=False) for step in steps[1:])]
     lines, left = [""], list(steps)
@@ -187,7 +187,7 @@ def _described(weight: Weight) -> str:
 
 
 def _edge(points: Sequence[tuple[float, float]]) -> str:
-    """A curve from layer to layer, straight where it passes one."""
+    """Return an edge as a path: curved between layers, straight where it passes through a layer."""
     path = [f"M{points[0][0]:.1f},{points[0][1]:.1f}"]
     for i, ((x, y), (u, v)) in enumerate(itertools.pairwise(points)):
         middle = (y + v) / 2

@@ -1,8 +1,8 @@
 """Find the installed cuBLAS. Imports neither TVM nor needle.
 
 Artifacts whose matmuls use cuBLAS call it through `gemm.cc`, which is compiled into their library
-and loads cuBLAS by name. Either the system's loader knows where that is, or `find` has already
-loaded it from one of NVIDIA's wheels.
+and loads cuBLAS by name. Either the system's loader knows its place, or `find` has already loaded
+it from one of NVIDIA's wheels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MISSING = (
 def find() -> str | None:
     """Load cuBLAS into the process and return its name or path, or None if there is none."""
     for path in places():
-        # It needs its neighbour cublasLt, which the loader finds by name once it is loaded.
+        # cuBLAS needs its neighbour cublasLt, which the loader finds by name once it is loaded.
         neighbour = path.replace("libcublas.so", "libcublasLt.so")
         for library in (neighbour, path):
             try:
@@ -40,7 +40,7 @@ def find() -> str | None:
 
 
 def places() -> Iterator[str]:
-    """Yield where to look: what the loader knows, then the library folders of NVIDIA's wheels."""
+    """Yield names and paths to try: first the loader's own, then the folders of NVIDIA's wheels."""
     folders = [
         folder
         for entry in dict.fromkeys(sys.path)

@@ -1,6 +1,6 @@
-"""Analyse a TIR function: its arrays, its tolerance, and the values its integer inputs may hold.
+"""Analyse a TIR function: its arrays, its tolerance, and the values of its integer inputs.
 
-`reference` asks all of this before it writes a gate.
+`reference` runs these analyses before it writes a gate.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def tolerance(function: PrimFunc) -> float:
 
 
 def decides(function: PrimFunc) -> bool:
-    """Whether the results may jump where a rounded number passes a certain value."""
+    """Return whether results may jump when a rounded number passes a certain value."""
     for kind in NODES.comparisons:
         if any(_is_float(node.a) for node in nodes_in(function, kind)):
             return True
@@ -92,10 +92,10 @@ def multiplied_dtypes(function: PrimFunc) -> set[str]:
 
 
 def multiplies_tf32(function: PrimFunc) -> bool:
-    """Whether a block is annotated to multiply tf32 factors stored as float32.
+    """Return whether a block is annotated to multiply tf32 factors stored as float32.
 
-    Such a function only ever receives numbers rounded to tf32: tensor cores drop bits of other
-    numbers, which nothing else does.
+    Such a function only ever receives numbers rounded to tf32: tensor cores, and nothing else,
+    would drop bits of other numbers.
     """
     return any(TF32 in block.annotations for block in nodes_in(function, NODES.sblock))
 
@@ -107,12 +107,12 @@ def _narrow(expr: Any) -> Any:
 
 
 def integer_ranges(function: PrimFunc) -> dict[str, tuple[int, int]]:
-    """Return (lowest, first beyond) of the values each integer input may hold as an index.
+    """Return (lowest, first beyond) of the values that each integer input may hold as an index.
 
     An input used directly as an index may hold every position of its axis, and one clamped to the
-    axis as many negative values too. An input that is computed with in another way holds 0 or 1, or
-    only 0 if the axis has one position. The same range holds for all integer inputs. Returns no
-    ranges if nothing is used as an index.
+    axis may hold as many negative values too. An input that is used in other computations of an
+    index holds 0 or 1, or only 0 if the axis has one position. The same range holds for all integer
+    inputs. Returns no ranges if nothing is used as an index.
     """
     accesses = nodes_in(function, NODES.load) + nodes_in(function, NODES.store)
     extents: list[int] = []

@@ -15,7 +15,7 @@ from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import ORDINARY, Array, Parameter, is_float
 
 SPECIAL, TINY, LARGE, ZEROS = "special", "tiny", "large", "zeros"
-# In order of importance, for when there is no room or time for all.
+# In order of importance, in case there is no room or time for all.
 CASES = (ORDINARY, SPECIAL, TINY, LARGE, ZEROS)
 
 _SPECIALS = (np.nan, np.inf, -np.inf)
@@ -54,7 +54,7 @@ def ordinary(
 
 
 def scaled(arrays: Sequence[Array], exponent: int) -> list[Array]:
-    """Return the inputs with all floating-point ones times 2**exponent, which rounds nothing."""
+    """Return the inputs with floating-point ones times 2**`exponent`, which rounds nothing."""
     return [
         aligned_copy(np.ldexp(a.astype(np.float64), exponent).astype(a.dtype))
         if is_float(a.dtype.name)
@@ -90,7 +90,8 @@ def special(arrays: Sequence[Array], seed: Sequence[int]) -> list[list[Array]]:
     """Return two choices of inputs: a NaN and both infinities in every input, or in only one.
 
     If a single sum covers a whole input, the first choice leaves no finite result. The second puts
-    them in the largest input, often the weight, where each reaches only one column of the result.
+    these values in the largest input, often the weight, where each reaches only one column of the
+    result.
     """
     floats = [i for i, a in enumerate(arrays) if is_float(a.dtype.name) and a.size]
     if not floats:

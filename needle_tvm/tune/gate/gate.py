@@ -29,7 +29,7 @@ ORDINARY = "ordinary"  # the case that is timed; every gate has it
 _FACTS = "gate.json"
 _FORMAT = 1
 _GUARD = 16 << 10  # bytes before and after a result: detects writes up to a few rows too far
-_UNWRITTEN = 0xFF  # every byte of a result beforehand: a NaN that arithmetic never gives
+_UNWRITTEN = 0xFF  # every byte of a result before the call: a NaN that arithmetic never gives
 _RUNS = 2  # of the ordinary case: a race between threads may give the right result once
 
 
@@ -53,9 +53,9 @@ class Expected:
     """The expected values of one output in one case.
 
     `values` are float64 (integers and booleans keep their dtype). An element may differ by up to
-    `tolerance * scale` from its value; NaNs and infinities must be the same. A value of an
-    `alternatives` array at the same place is correct too: rounding decides there which of two right
-    answers comes out.
+    `tolerance * scale` from its value; NaNs and infinities must be the same. The value of an
+    `alternatives` array at the same place is correct too: there, rounding decides which of two
+    right answers comes out.
     """
 
     values: Array
@@ -111,7 +111,7 @@ class Gate:
 
     @classmethod
     def load(cls, folder: str | Path) -> Gate:
-        """Load the gate of a folder. Raises TuningError if there is none, or it cannot be read."""
+        """Load the gate in `folder`. Raises TuningError if it is missing or cannot be read."""
         path = Path(folder) / _FACTS
         try:
             facts = json.loads(path.read_text())
@@ -134,12 +134,12 @@ class Gate:
         return [Guarded(each.shape, each.dtype) for each in self.parameters if each.output]
 
     def arguments(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[Any]:
-        """Return inputs and outputs in the order in which the function takes them."""
+        """Return inputs and outputs in the order of the function's parameters."""
         remaining = {False: iter(inputs), True: iter(outputs)}
         return [next(remaining[each.output]) for each in self.parameters]
 
     def check(self, call: Call) -> Verdict:
-        """Run every case through `call` and compare, up to the first that is wrong.
+        """Run every case through `call` and compare the results, up to the first wrong case.
 
         `call` receives C-contiguous arrays, 64-byte aligned. Its exceptions pass through.
         """
@@ -154,7 +154,7 @@ class Gate:
         return Verdict(worst)
 
     def compare(self, case: str, inputs: Sequence[Array], outputs: Sequence[Guarded]) -> Verdict:
-        """Judge what a call has left in the arrays it was given for a case."""
+        """Judge the arrays of a `case` after a call."""
         worst = 0.0
         names = [p.name for p in self.parameters if not p.output]
         kept = self.inputs(case)
@@ -204,13 +204,13 @@ class Guarded:
             self.array[...] = np.iinfo(kind).max
 
     def spilled(self) -> bool:
-        """Whether memory outside the result was written."""
+        """Return whether memory outside the result was written."""
         return bool((self._before != _UNWRITTEN).any() or (self._after != _UNWRITTEN).any())
 
     def unwritten(self) -> Array:
         """Return a mask of the elements that still hold the prefilled value.
 
-        An integer may have been set to this very value.
+        An integer may have been set to this value by the function.
         """
         if not self.array.size:
             return np.zeros(self.array.shape, bool)
@@ -222,14 +222,14 @@ class Guarded:
         return np.asarray((each == _UNWRITTEN).all(axis=-1))
 
     def surely_unwritten(self) -> Array:
-        """Like `unwritten`, but for floating point only: arithmetic gives no such NaN."""
+        """Return `unwritten` for floating point, else no element: arithmetic gives no such NaN."""
         if not is_float(self.array.dtype.name) or not np.isnan(self.array).any():
             return np.zeros((), bool)
         return self.unwritten()
 
 
 def is_float(dtype: str) -> bool:
-    """Whether this is a floating-point dtype, including bfloat16."""
+    """Return whether this is a floating-point dtype, including bfloat16."""
     kind = np.dtype(dtype)
     return kind.kind == "f" or kind == ml_dtypes.bfloat16
 

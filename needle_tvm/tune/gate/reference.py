@@ -1,8 +1,8 @@
 """Write a gate: the expected results are the unscheduled function's, evaluated in float64.
 
-`measure.steps.prepare` calls `write`. The function in its own dtypes is compared with those results
-first. If a large input overflows on the way, or an approximation of `tanh` is too coarse, the
-function itself is at fault, not a candidate; such a case is changed, left out, or given the
+`measure.steps.prepare` calls `write`. First, the function in its own dtypes is compared with those
+results. If a large input overflows on the way, or an approximation of `tanh` is too coarse, the
+function itself is at fault, not a candidate. Such a case is changed, left out, or given the
 tolerance that the function itself needs.
 """
 
@@ -31,11 +31,11 @@ from needle_tvm.tune.gate.gate import ORDINARY, Array, Expected, Parameter, Writ
 FLOAT64 = "float64"
 _BYTES = 512 << 20  # of all cases together
 _SECONDS = 60.0  # after which no further case is started
-_OWN_ERROR = 8.0  # tolerances that the function itself may be off by, as with a coarse tanh
-_CONDITION = 64.0  # largest ratio of the values computed with to the result
+_OWN_ERROR = 8.0  # tolerances by which the function itself may be off, as with a coarse tanh
+_CONDITION = 64.0  # largest ratio of intermediate values to the result
 _HEADROOM = 2  # powers of two between a large case and the first overflow
 _DRAWS = 4  # of ordinary inputs, until no result cancels to nearly zero
-_QUICK_WORK = 1 << 24  # scalar operations up to which optimising takes longer than it saves
+_QUICK_WORK = 1 << 24  # scalar operations up to which optimising costs more time than it saves
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Function:
 
 
 def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str, Any]:
-    """Write the gate of the only function of `module`, called "main"; return `Gate.facts`.
+    """Write the gate of `module`'s only function, called "main"; return `Gate.facts`.
 
     Raises TuningError if the function has no fixed shapes or writes no result.
     """
@@ -109,7 +109,7 @@ def write(module: IRModule, target: Target, folder: Path, seed: int) -> dict[str
 def _case(
     function: _Function, case: str, inputs: Sequence[Array], seed: int
 ) -> tuple[list[Array], list[Expected]] | str:
-    """Return (inputs, expected results) of a case other than the ordinary, or why it has none."""
+    """Return (inputs, expected results) of a case that is not ordinary, or why there is none."""
     if not any(is_float(array.dtype.name) for array in inputs):
         return "no input is a floating-point number"
     tried: list[list[Array]] = []
@@ -140,7 +140,7 @@ def _case(
 
 
 def _usual(result: Array) -> bool:
-    """Whether a result has no infinities and is large enough to hide underflow on the way."""
+    """Return whether a result has no infinities and is large enough to hide underflows."""
     if not is_float(result.dtype.name) or not result.size:
         return True
     wide = np.abs(result.astype(np.float64))
@@ -151,7 +151,7 @@ def _usual(result: Array) -> bool:
 
 
 def _conditioned(expected: Expected) -> bool:
-    """Whether the scale is that of the result, not of much larger terms that cancelled."""
+    """Return whether the scale is the result's, and not that of larger terms that cancelled."""
     if expected.values.dtype != np.float64 or expected.scale == 0:
         return True
     return expected.scale <= _CONDITION * largest_magnitude(expected.values)
@@ -166,8 +166,8 @@ def _expected(
     accepted too, and so is the result for slightly perturbed inputs. In the cases at the limits of
     arithmetic, poor conditioning may cause the same, and there it counts as too far off.
 
-    The scale is the largest finite magnitude of the result, or of what it was computed from if that
-    is larger: how far the result moves when every input is off by its epsilon, in epsilons. So a
+    The scale is the largest finite magnitude of the result. If the result moves further than that
+    when every input is off by its epsilon (counted in epsilons), the scale is that distance. So a
     single sum that happens to cancel, and exp of a large number, are not held to a precision that
     their inputs do not have.
     """
@@ -220,7 +220,7 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
     own = _loaded(module, target, folder / "own.so")
     try:
         wide = _loaded(in_float64(module), target, folder / "wide.so")
-    except (ValueError, TypeError, INTERNAL_ERROR):  # fixed to its dtype, as bit operations
+    except (ValueError, TypeError, INTERNAL_ERROR):  # such as bit operations: fixed to one dtype
         wide = None
     return _Function(
         parameters, own, wide, analysis.tolerance(function), analysis.decides(function)
@@ -228,7 +228,7 @@ def _compile(module: IRModule, target: Target, folder: Path) -> _Function:
 
 
 def _loaded(module: IRModule, target: Target, path: Path) -> Any:
-    """Return the function "main" by way of a library: in-memory compilation is much slower."""
+    """Return the function "main" from a library: in-memory compilation is much slower."""
     library.write(module, target, path)
     function = library.load(path)["main"]
     path.unlink()
@@ -248,7 +248,7 @@ def _float64(array: Array) -> Array:
 
 
 def _in_range(array: Array, dtype: str) -> Array:
-    """Return the float64 values, with an infinity where `dtype` would overflow."""
+    """Return the float64 values, with infinities where `dtype` would overflow."""
     if not is_float(dtype) or dtype == FLOAT64:
         return array
     with np.errstate(over="ignore", invalid="ignore"):

@@ -13,7 +13,7 @@ from needle_tvm.lower.libraries import prefix_view
 from needle_tvm.runtime.memory import aligned_copy
 from needle_tvm.tune.gate.gate import Array, Gate
 
-_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and the value of each
+_GUARD, _UNWRITTEN = 16 << 10, 0xFF  # bytes behind a result, and the value of each byte
 
 SPILLED = "memory behind an output was written"
 
@@ -40,7 +40,7 @@ class Arrays:
         self.tensors = gate.arguments(self._inputs, views)
 
     def fetch(self) -> bool:
-        """Copy everything back, including inputs that may have changed; say whether a guard
+        """Copy everything back, including inputs, which may have changed; return whether a guard
         changed."""
         for here, there in zip(self._here, self._inputs, strict=True):
             there.copyto(here)

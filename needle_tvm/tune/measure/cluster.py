@@ -34,13 +34,13 @@ from needle_tvm.tune.measure.workers import Limits, Outcome, Runner, Workers
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-RESOURCE = "needle"  # a worker that offers one of it measures candidates
+RESOURCE = "needle"  # a worker that offers this resource measures candidates
 LOST = "lost"  # kind of a candidate whose measuring failed on every try: its quality is unknown
-WAIT_SECONDS = 30.0  # until a worker is there
+WAIT_SECONDS = 30.0  # how long to wait for a worker
 
 _CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.5  # between looks at the workers
-_RETRIES = 2  # of a task that fails for another reason than its candidate's
+_RETRIES = 2  # of a task that fails for a reason other than its candidate
 _LIBRARIES = ("path", "rule", "candidate")  # a request's keys that name a file
 _PACKAGES = ("needle-dl", "apache-tvm", "apache-tvm-ffi")
 _SERVICE = "needle_tvm.tune.measure.services:serve"
@@ -49,7 +49,7 @@ Files = dict[str, bytes]
 
 
 def needs(target: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a worker must have to run code for `target`, TVM's description. Imports TVM."""
+    """Return the requirements on a worker for code for `target` (TVM's form). Imports TVM."""
     from needle_tvm._tvm.names import make_target
     from needle_tvm.target.info import target_info
 
@@ -63,7 +63,7 @@ def needs(target: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unfitness(needed: Mapping[str, Any]) -> str:
-    """Return why this machine cannot measure code with these `needs`; "" if it can."""
+    """Return why this machine cannot measure code that has these needs; "" if it can."""
     if platform.machine() != needed["machine"]:
         return f"is a {platform.machine()} machine, and the target needs {needed['machine']}"
     lacking = host.missing_features(needed["features"])
@@ -87,10 +87,11 @@ def run_task(
     needed: Mapping[str, Any],
     limits: Limits,
 ) -> Outcome:
-    """Run a request of `services.serve` on a worker; `limits` are those of its process.
+    """Run a `request` of `services.serve` on a worker, in a process with these `limits`.
 
-    `libraries` holds the contents of the request's libraries by its keys, and `gate` those of the
-    gate's files by name. Raises ClusterError, naming the worker, if this machine is unfit.
+    `libraries` holds the contents of the request's libraries by its keys, and `gate` the contents
+    of the gate's files by name. Raises ClusterError, naming the worker, if the machine does not
+    meet the requirements `needed`.
     """
     from distributed import get_worker
 
@@ -114,9 +115,9 @@ def run_task(
 
 @functools.cache
 def _workers(threads: int) -> Workers:
-    """Return this Dask worker's processes for code of so many threads; they end with it."""
+    """Return this Dask worker's processes, which end with it, for code with `threads` threads."""
     environment = thread_environment(threads)
-    limits = Limits(seconds=1.0, memory=1 << 30)  # every call has its own
+    limits = Limits(seconds=1.0, memory=1 << 30)  # every call passes its own
     return Workers("runner", _SERVICE, processes=1, limits=limits, environment=environment)
 
 
@@ -133,22 +134,22 @@ def _machine_lock() -> Iterator[None]:
 
 
 def check_cluster(address: str, target: Mapping[str, Any], wait: float = WAIT_SECONDS) -> None:
-    """Check that a scheduler and fit workers are there; raises what `Cluster` raises."""
+    """Check that a scheduler and fit workers are there; raises the errors of `Cluster`."""
     _connect(address, needs(target), wait).close()
 
 
 class Cluster(Runner):
-    """Measures candidates on a Dask cluster's workers; `map` and `call` are those of `Workers`.
+    """Measures candidates on a Dask cluster's workers; `map` and `call` are as in `Workers`.
 
-    `address` is the scheduler's, such as "tcp://192.0.2.10:8786"; for "tls://" the certificates are
-    those of Dask's configuration. `target` is TVM's description of what candidates are compiled
-    for. `limits` are those of a candidate's process on its worker. `wait` is how many seconds the
+    `address` is the scheduler's, such as "tcp://192.0.2.10:8786"; for "tls://", the certificates
+    come from Dask's configuration. `target` is TVM's description of the target of candidates.
+    `limits` are those of a candidate's process on its worker. `wait` is how many seconds the
     cluster may be without a worker. A candidate that no worker could measure has the kind LOST.
     Linux only. A context manager.
 
     Raises ClusterError, with the address, if Dask is not installed, the scheduler cannot be
-    reached, no worker offers the resource in time, or a worker is unfit for the target. `map` and
-    `call` raise it too when that happens later.
+    reached, no worker offers the resource in time, or a worker does not fit the target. `map` and
+    `call` raise it too if this happens later.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class Cluster(Runner):
         self._client = _connect(address, self._needed, wait)
 
     def close(self, *error: object) -> None:
-        """Leave the cluster; Dask then drops the tasks that have not begun."""
+        """Leave the cluster; Dask then drops tasks that have not begun."""
         self._gates.clear()
         self._client.close()
 
@@ -175,14 +176,14 @@ class Cluster(Runner):
         limits: Limits | None = None,
         processes: int | None = None,
     ) -> Iterator[tuple[int, Outcome]]:
-        """Yield (index, outcome) of each request of `services.serve`, as they end."""
+        """Yield (index, outcome) for each request of `services.serve`, in the order they end."""
         import dask
         from distributed import TimeoutError as DaskTimeoutError
 
         done: SimpleQueue[Future[Outcome]] = SimpleQueue()
         open_: dict[Future[Outcome], int] = {}
-        # A gate may be of many megabytes. As a task's argument it stays with the scheduler, which
-        # has it again when the worker that holds it dies.
+        # A gate may have many megabytes. As a task's argument it stays with the scheduler, which
+        # sends it again if the worker that holds it dies.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TiB"}):
             gates = {str(request["gate"]) for request in requests}
             self._gates = {path: self._gates.get(path) or self._gate(path) for path in gates}
@@ -195,7 +196,7 @@ class Cluster(Runner):
                 future = self._next(done)
                 try:
                     outcome = self._outcome(future)
-                except DaskTimeoutError:  # its worker died with the result: it is measured again
+                except DaskTimeoutError:  # the worker died with the result: measured again
                     future.add_done_callback(done.put)
                     continue
                 yield open_.pop(future), outcome
@@ -225,7 +226,7 @@ class Cluster(Runner):
         )
 
     def _next(self, done: SimpleQueue[Future[Outcome]]) -> Future[Outcome]:
-        """Return the next future that is done. Raises ClusterError if there is no worker."""
+        """Return the next finished future. Raises ClusterError if there is no worker."""
         missing: float | None = None  # since when there has been no worker
         while True:
             with suppress(Empty):
@@ -253,7 +254,7 @@ def _same(files: Files) -> Files:
 
 
 def _connect(address: str, needed: Mapping[str, Any], wait: float) -> Client:
-    """Return a client of a cluster all of whose measuring workers are fit."""
+    """Return a client of a cluster after checking that all its measuring workers are fit."""
     try:
         from distributed import Client
         from distributed import TimeoutError as DaskTimeoutError
@@ -290,7 +291,7 @@ def _connect(address: str, needed: Mapping[str, Any], wait: float) -> Client:
 
 
 def _measuring(client: Client, address: str) -> tuple[list[str], int]:
-    """Return the workers that measure, and how many others there are."""
+    """Return the measuring workers, and the number of the others."""
     from distributed import TimeoutError as DaskTimeoutError
 
     try:

@@ -1,4 +1,4 @@
-"""The devices of this machine on which candidates run: their arrays and their clocks.
+"""The devices of this machine that candidates run on: their arrays and their clocks.
 
 `steps` checks and times candidates with them:
 
@@ -9,7 +9,7 @@
 
 A candidate is timed warm on every device: it is called repeatedly, so its operands are where the
 last call left them. In a model, too, a kernel finds most of its operands in a cache (its weights in
-a GPU's L2, as long as the model's weights fit in it), and `tune.whole` times the model as it is.
+a GPU's L2, if the model's weights fit in it), and `tune.whole_model` times the real model.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Call(Protocol):
         """Return the seconds per call of `calls` calls, for comparing functions."""
 
     def evaluate(self, calls: int) -> float:
-        """Like `clock`, but with the least overhead, for ranking functions."""
+        """Return the seconds per call, with the least overhead, for ranking functions."""
 
     def fetch(self) -> str:
-        """Copy inputs and outputs back to the host; return what is wrong with them, or ""."""
+        """Copy inputs and outputs back to the host; return a fault found in them, or ""."""
 
 
 class Device(Protocol):
@@ -57,7 +57,7 @@ class Device(Protocol):
 
 
 class Processor:
-    """This machine's CPU, of which there is one; arrays stay in NumPy's memory."""
+    """This machine's CPU; arrays stay in NumPy's memory."""
 
     def __init__(self, index: int) -> None:
         load_ffi()
@@ -91,7 +91,7 @@ class _HostCall:
 
 
 class CudaDevice:
-    """A GPU. This process owns its context: after a kernel's error both are unusable."""
+    """A GPU. This process owns its context: after a kernel's error, both are unusable."""
 
     def __init__(self, index: int) -> None:
         memory.load_cuda_runtime()
@@ -118,13 +118,13 @@ class _CudaCall:
     def clock(self, calls: int) -> float:
         seconds = self._clock(calls)
         if seconds is None:
-            raise RuntimeError("a call waits for the GPU, so that its time cannot be told")
+            raise RuntimeError("a call waits for the GPU, so its time cannot be measured")
         return seconds
 
     evaluate = clock
 
     def fetch(self) -> str:
-        self._on.device.sync()  # raises a kernel's error at the latest
+        self._on.device.sync()  # raises a kernel's error here if not before
         return SPILLED if self._arrays.fetch() else ""
 
 

@@ -1,8 +1,8 @@
-"""The code that a forked child runs for its request, and the format of its answer.
+"""The work of a forked child for its request, and the format of its answer.
 
 `template` forks the children and reads their answers. An answer is three lines: kind and detail,
-the value (both JSON), and a checksum of the two. The checksum tells a whole answer from one that
-was cut short or overwritten, without parsing the value, which may be long.
+the value (both JSON), and a checksum of the two. The checksum distinguishes a whole answer from one
+that was cut short or overwritten, without parsing the value, which may be long.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def work(
     output: int,
     foreign: list[int],
 ) -> NoReturn:
-    """Run in the child: answer the request and exit.
+    """Answer the request and exit; this runs in the child.
 
-    `answer` and `output` are the pipes for its answer and for its printed output. `foreign` are
-    descriptors that belong to the template: ends of other children's pipes, which would stay open.
+    `answer` and `output` are the pipes for the answer and for printed output. `foreign` are
+    descriptors of the template: ends of other children's pipes, which would stay open.
     """
     try:
         die_with_parent(template)
@@ -53,7 +53,7 @@ def work(
         os.close(output)
         folder.mkdir()
         os.environ["TMPDIR"] = str(folder)
-        tempfile.tempdir = None  # so that it is looked up again
+        tempfile.tempdir = None  # tempfile then looks it up again
         _limit(message["memory"])
         value = "null"
         try:
@@ -77,11 +77,11 @@ def work(
         traceback.print_exc()
         sys.stderr.flush()
     finally:
-        os._exit(1)  # never back into the template's loop
+        os._exit(1)  # never return into the template's loop
 
 
 def complete(answered: bytearray) -> tuple[str, str, bytes] | None:
-    """Return kind, detail and value of an answer, or None unless the child wrote it whole."""
+    """Return kind, detail and value of an answer, or None unless the child wrote it completely."""
     parts = bytes(answered).split(b"\n")
     if len(parts) != 4 or parts[2] != b"%d" % zlib.crc32(parts[1], zlib.crc32(parts[0])):
         return None
@@ -90,7 +90,7 @@ def complete(answered: bytearray) -> tuple[str, str, bytes] | None:
 
 
 def lacks_memory(text: str) -> bool:
-    """Whether an error's text says that an allocation failed."""
+    """Return whether an error's text says that an allocation failed."""
     return any(sign in text for sign in _NO_MEMORY)
 
 

@@ -1,8 +1,8 @@
 """Services of tuning's worker processes: prepare a gate, build a candidate, check and time it.
 
-Each takes one request, a JSON object, and returns another; `tune.measure.services` lists them and
-`tune.measure.workers` runs them. Modules are passed as TVM's JSON text with one PrimFunc called
-"main", targets as TVM's description.
+Each service takes one request, a JSON object, and returns another; `tune.measure.services` lists
+them and `tune.measure.workers` runs them. Modules are passed as TVM's JSON text with one PrimFunc
+called "main", targets as TVM's description.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def build(request: Mapping[str, Any]) -> dict[str, Any]:
     """Compile a candidate into a shared library.
 
     request: `module`, `target`, `path` of the library, and optionally `spills`, the most bytes that
-    a GPU thread may spill. Returns {"bytes": its size}, or {"unfit": why}. Raises whatever TVM
-    raises for a module it cannot compile, CudaCompilerError if nvcc cannot compile it, and
-    TuningError if linking fails.
+    a GPU thread may spill. Returns {"bytes": its size}, or {"unfit": reason}. Raises TVM's errors
+    for a module it cannot compile, CudaCompilerError if nvcc cannot compile it, and TuningError if
+    linking fails.
     """
     module = load_module(request["module"])
     target = make_target(request["target"])
@@ -134,7 +134,7 @@ def _repeat(call: Call, number: int, seconds: float) -> float:
     """Return the seconds per call over slices of `number` calls that total at least `seconds`.
 
     TVM's evaluator reaches `min_repeat_ms` by timing more and more calls, but discards its earlier
-    timings: on a noisy machine that costs as much again, or twice.
+    timings: on a noisy machine, this doubles or triples the cost.
     """
     times: list[float] = []
     while not times or math.fsum(times) * number < seconds:

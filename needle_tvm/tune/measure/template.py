@@ -1,15 +1,15 @@
-"""The process that forks one child per request: the far side of `needle_tvm.tune.measure.workers`.
+"""The process that forks one child per request: the other end of `needle_tvm.tune.measure.workers`.
 
 Two processes stand between the parent and the children. The parent starts the *guard*. The guard
 forks the *template* before anything is imported and then only waits: when the parent or the
 template ends, for whatever reason, it kills every process left below it. The template imports the
 function's module once and forks a child for each request. It has one thread, because a fork copies
-only the thread that calls it and leaves the locks of the others held for ever.
+only the thread that calls it and leaves the locks of the other threads held for ever.
 
 A child works in a process group of its own. It is watched from outside, so neither native code that
 never returns nor a stopped process can exceed its limits. Guard and template both adopt orphaned
-descendants (see `processes.adopt_orphans`), so that a grandchild in a group of its own is found
-too. Linux only.
+descendants (see `processes.adopt_orphans`), so that a grandchild in its own group is found too.
+Linux only.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ from needle_tvm.tune.measure.forked import (
 HEARTBEAT_SECONDS = 1.0  # interval of the template's signs of life while requests are waiting
 _SAMPLE_SECONDS = 0.02  # interval between samples of a child's resident size
 _TREE_SHARE = 0.01  # fraction of time spent looking for grandchildren, which reads all of /proc
-_TREE_SECONDS = 2.0  # at most between two such looks, on a machine that is busy
+_TREE_SECONDS = 2.0  # largest interval between two such looks, on a busy machine
 _KILLED_SECONDS = 1.0  # how long a child's outcome waits for the end of its grandchildren
-_OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes kept of a child's output; lines shown of a crash
+_OUTPUT_KEPT, _OUTPUT_LINES = 4096, 5  # bytes of output kept per child; lines shown after a crash
 
 
 def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]:
-    """Service of `needle_tvm.process.child`; returns when the parent has no more messages.
+    """Serve requests for `needle_tvm.process.child`; return when the parent sends no more.
 
     setup: `function` ("package.module:function"), `environment` (variables set after the import,
-    null for those to remove), `folder` (for temporary files: each child gets a subfolder, removed
-    when it ends). A message is a request: `id`, `request`, `seconds`, `memory` (bytes), `processes`
-    (the most children that it may be one of). Answers: {"ready"} once, {"alive"} now and then,
-    {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
+    null for variables to remove), `folder` (for temporary files: each child gets a subfolder,
+    removed when it ends). A message is a request: `id`, `request`, `seconds`, `memory` (bytes),
+    `processes` (the most children that may run at once with it). Answers: {"ready"} once, {"alive"}
+    now and then, {"started": id} and {"id", "kind", "value", "detail", "seconds"} for each request.
     """
     parent, guard = os.getppid(), os.getpid()
     adopt_orphans()
@@ -94,7 +94,7 @@ def serve(setup: dict[str, Any], messages: Messages) -> Iterator[dict[str, Any]]
 
 
 def _guard(template: int, parent: int, commands: int) -> NoReturn:
-    """Wait until either side ends, kill every process below, and end the way the template did."""
+    """Wait until either side ends, kill every process below, and end as the template did."""
     try:
         die_with_parent(parent, signal.SIGCONT)  # wakes a guard that someone stopped
         ends = select.poll()
@@ -115,7 +115,7 @@ def _guard(template: int, parent: int, commands: int) -> NoReturn:
             os.kill(os.getpid(), os.WTERMSIG(status))
         os._exit(os.waitstatus_to_exitcode(status))
     finally:
-        os._exit(1)  # whatever went wrong: never back into the template's code
+        os._exit(1)  # after any fault: never return into the template's code
 
 
 @dataclass
@@ -124,7 +124,7 @@ class _Job:
 
     number: int
     pid: int
-    ended: int  # descriptors: of the process, its answer, its output
+    ended: int  # descriptors of the process, its answer and its output
     answer: int
     output: int
     limit_seconds: float
@@ -133,8 +133,8 @@ class _Job:
     seconds: float = 0.0
     answered: bytearray = field(default_factory=bytearray)
     printed: bytearray = field(default_factory=bytearray)
-    below: list[int] = field(default_factory=list)  # grandchildren as of the last look
-    killed: tuple[str, str] | None = None  # kind and detail, if we ended it
+    below: list[int] = field(default_factory=list)  # grandchildren at the last look
+    killed: tuple[str, str] | None = None  # kind and detail, if the template killed it
     outcome: bytes | None = None  # set when the child has ended
 
     @property
@@ -200,7 +200,7 @@ class _Template:
             self._heartbeat = now + HEARTBEAT_SECONDS
 
     def _write(self, _: int = -1) -> None:
-        """Write as much as the parent has room for, and ask to be told when there is more room."""
+        """Write as much as fits into the pipe, and register for the rest."""
         answers = self._messages.answers
         while self._outgoing:
             try:
@@ -218,7 +218,7 @@ class _Template:
         answer_out, answer_in = os.pipe()
         output_out, output_in = os.pipe()
         # Sent before the fork: a child may bring down this process, and must not be mistaken for
-        # one that never started and be tried again.
+        # one that never started and then be tried again.
         self._send({"started": message["id"]})
         self._write()
         sys.stdout.flush()
@@ -231,7 +231,7 @@ class _Template:
             folder = self._folder / str(os.getpid())
             ends = answer_in, output_in
             work(self._function, message, folder, template, *ends, sorted(foreign))
-        with suppress(OSError):  # the child does so too: whichever comes first
+        with suppress(OSError):  # the child does it too; either may be first
             os.setpgid(pid, pid)
         os.close(answer_in)
         os.close(output_in)
@@ -281,7 +281,7 @@ class _Template:
                 self._kill(job, MEMORY, f"{_mib(resident)} resident, of {_mib(job.limit_memory)}")
 
     def _look_below(self, working: list[_Job]) -> None:
-        """Find the grandchildren, unless no process has started anywhere since the last time."""
+        """Find the grandchildren, unless no process has started on the machine since last time."""
         newest = newest_process()
         if newest == self._newest:
             return
@@ -302,7 +302,7 @@ class _Template:
     def _reap(self, job: _Job) -> None:
         """Handle a child's end: kill its group, read what it left, and record the outcome."""
         job.seconds = time.monotonic() - job.started
-        # Its id still names its group, because it is reaped only afterwards.
+        # The process id still names its group: the child is reaped only afterwards.
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
         # One read takes everything a pipe holds. A grandchild may still be writing to it.
@@ -329,7 +329,7 @@ class _Template:
 
 
 def _outcome(job: _Job, status: int) -> bytes:
-    """Return the line that tells the parent how a request went."""
+    """Return the line that tells the parent the outcome of a request."""
     value = b"null"
     printed = bytes(job.printed).decode(errors="replace").splitlines()[-_OUTPUT_LINES:]
     answered = complete(job.answered)

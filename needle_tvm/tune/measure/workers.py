@@ -1,8 +1,8 @@
 """A pool of processes for work that may crash, hang, or use up memory. Imports no TVM.
 
 `bench` builds and runs candidates with it. Each request runs in a process of its own, forked from
-one that has already imported the function's module: there is no import per request, and requests
-cannot affect one another. `template` describes the processes, `forked` what one of them does.
+one that has already imported the function's module. So there is no import per request, and requests
+cannot affect one another. `template` describes the processes, `forked` the work of one of them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from needle_tvm.tune.measure.forked import CRASH, ERROR, MEMORY, OK, TIMEOUT
 
 __all__ = ["CRASH", "ERROR", "MEMORY", "OK", "TIMEOUT", "Limits", "Outcome", "Runner", "Workers"]
 
-_START_SECONDS = 300.0  # limit for importing the function's module, on a machine that is busy
-_SILENT_SECONDS = 10.0  # a template that stays silent this long while it has work is given up
-_STARTS = 3  # attempts with templates that end before they have started anything
+_START_SECONDS = 300.0  # limit for importing the function's module on a busy machine
+_SILENT_SECONDS = 10.0  # a template that has work and stays silent this long is given up
+_STARTS = 3  # attempts with templates that end before they have started any request
 
 # OpenBLAS starts its threads when it is loaded, and the template must have only one.
 _THREADED_AT_IMPORT = "OPENBLAS_NUM_THREADS"
@@ -36,7 +36,7 @@ _THREADED_AT_IMPORT = "OPENBLAS_NUM_THREADS"
 class Limits:
     """The limits of one request: wall-clock seconds and bytes of memory.
 
-    Memory is the resident size of all the request's processes. It includes what they share with the
+    Memory is the resident size of all the request's processes. It includes memory shared with the
     template (about 80 MB after an import of TVM).
 
     Raises ValueError for values that are not positive and finite.
@@ -57,8 +57,8 @@ class Outcome:
 
     `kind` is OK (`value` is the function's), ERROR (it raised), CRASH (its process ended without an
     answer), TIMEOUT or MEMORY (it was killed at a limit, or an allocation failed). The first line
-    of `detail` says what happened; after a crash the last printed lines follow. `seconds` is the
-    time from the start of its process to its end.
+    of `detail` says what happened; after a crash, the last printed lines follow. `seconds` is the
+    time from the start of the process to its end.
     """
 
     kind: str
@@ -76,7 +76,7 @@ R = TypeVar("R", bound="Runner")
 
 
 class Runner(ABC):
-    """The interface of a runner of requests: `Workers`, or `cluster.Cluster` for other machines."""
+    """The interface for running requests: `Workers`, or `cluster.Cluster` for other machines."""
 
     def __enter__(self: R) -> R:
         return self
@@ -98,7 +98,7 @@ class Runner(ABC):
     ) -> Iterator[tuple[int, Outcome]]:
         """Yield (index of the request, outcome) for each request, in the order they end.
 
-        `limits` and `processes`, how many run at once on this machine, replace the runner's own.
+        `limits` and `processes` (how many run at once on this machine) replace the runner's own.
         """
 
     @abstractmethod
@@ -110,10 +110,11 @@ class Workers(Runner):
     """Runs a function, each request in a process of its own, `processes` at once. Linux only.
 
     `function` is "package.module:function": it takes a request (a JSON object) and returns a JSON
-    value. `environment` is set in the processes on top of this process's variables (OpenBLAS is
-    still held to one thread, because it starts its threads at the import). Temporary files go to a
-    folder that is removed when the request ends. Whatever a request does to its process, it has
-    exactly one outcome, and no process outlives it, `close`, or the end of this process.
+    value. `limits` are those of a request, and `name` appears in errors. `environment` is set in
+    the processes in addition to this process's variables (OpenBLAS is still held to one thread,
+    because it starts its threads at the import). Temporary files go to a folder that is removed
+    when the request ends. Whatever a request does to its process, it has exactly one outcome, and
+    no process outlives it, `close`, or the end of this process.
 
     Only one `map` may run at a time. `map` and `call` raise TuningError if the function's module
     cannot be imported, and ValueError for bad arguments.
@@ -157,8 +158,8 @@ class Workers(Runner):
         """Yield (index of the request, outcome) for each request, in the order they end.
 
         `limits` and `processes` replace the pool's own. Requests continue while the caller handles
-        an outcome. Leaving the loop early ends those that are not done. Raises TypeError for a
-        request that is not a JSON object.
+        an outcome. Leaving the loop early ends the unfinished ones. Raises TypeError for a request
+        that is not a JSON object.
         """
         if self._closed:
             raise ValueError(f"{self.name}: the workers are closed")
@@ -215,7 +216,7 @@ class Workers(Runner):
     def _serve(
         self, pending: Mapping[int, dict[str, Any]], started: set[int]
     ) -> Iterator[tuple[int, Outcome]]:
-        """Send one template everything that is pending, and yield its outcomes."""
+        """Send one template all pending requests, and yield its outcomes."""
         child = self._child or self._start()
         if not self._ready:
             child.receive("start", timeout=_START_SECONDS)
@@ -228,7 +229,7 @@ class Workers(Runner):
         except ChildError as error:
             failed = error
         while left:
-            # From a template that accepts no messages, only read what it has already sent.
+            # If the template accepts no messages, only read the answers it has already sent.
             try:
                 answer = child.receive("a request", timeout=0 if failed else _SILENT_SECONDS)
             except ChildError as error:
@@ -258,7 +259,7 @@ class Workers(Runner):
         return self._child
 
     def _stop(self) -> None:
-        """End the template; the guard above it kills all processes below."""
+        """End the template; the guard above it kills all processes below it."""
         child, self._child = self._child, None
         if child is not None:
             with suppress(ChildError):

@@ -1,4 +1,4 @@
-"""The trials of TVM's modules in a record store: TVM's objects in, TVM's objects out. Imports TVM.
+"""The trials of TVM's modules in a record store: takes and returns TVM's objects. Imports TVM.
 
 database = Database(store, Key.of(target))
 database.commit(record, rejected="", session=session, spent=0.3)
@@ -50,9 +50,9 @@ class Database:
         """Store one trial; return its name. It is on disk when this returns.
 
         `record` is a TuningRecord, with None for run_secs if the candidate did not run. `rejected`,
-        `session` and `spent` are those of a `facts.Trial`. Raises RecordsError if the record cannot
-        be stored or is for another target than the key's, and ValueError for a candidate that did
-        not run and is not rejected.
+        `session` and `spent` are as in `facts.Trial`. Raises RecordsError if the record cannot be
+        stored or is for another target than the key's, and ValueError for a candidate that did not
+        run and is not rejected.
         """
         if record.target is not None and tvm_names.target_fields(record.target) != self._target:
             raise RecordsError(
@@ -62,7 +62,7 @@ class Database:
         trace, run_secs, _, args_info = record.as_json()
         run_secs = None if run_secs is None else [float(seconds) for seconds in run_secs]
         if facts.mean_seconds(run_secs) is None and not rejected:
-            raise ValueError("a candidate that did not run can only be rejected")
+            raise ValueError("a candidate that did not run must be rejected")
         equal = self.names(record.workload.mod)
         kernel = self.store.all(Kernel)[equal[0]] if equal else self._kernel(record.workload.mod)
         trial = Trial(

@@ -42,9 +42,9 @@ class Trial:
     """One candidate for the kernel named `kernel`, as it was measured and judged.
 
     `trace`, `run_secs` and `args_info` are JSON text as TVM writes it. `rejected` is the reason why
-    it may not be used, as in "crash: ended by SIGSEGV", and empty for a right one. `session` names
-    the budget that it was paid from, and `spent` is the seconds of that budget that it took.
-    `measured_at` is UTC in ISO 8601. Raises ValueError if `spent` is no length of time.
+    the candidate may not be used, as in "crash: ended by SIGSEGV", and empty for a right one.
+    `session` names the budget that paid for it, and `spent` is the seconds that it cost.
+    `measured_at` is UTC in ISO 8601. Raises ValueError if `spent` is negative or not finite.
     """
 
     kind: ClassVar[str] = "trial"
@@ -60,7 +60,7 @@ class Trial:
 
     def __post_init__(self) -> None:
         if not 0 <= self.spent < math.inf:
-            raise ValueError(f"spent={self.spent!r}: must be from 0, and finite")
+            raise ValueError(f"spent={self.spent!r}: must be finite and at least 0")
 
     @property
     def seconds(self) -> float | None:
@@ -97,9 +97,9 @@ def text(contents: Line | Mapping[str, Any]) -> bytes:
 
 
 def read(stored: bytes) -> tuple[str, Line | Mapping[str, Any]] | None:
-    """Return the name of a stored line and what it says, or None if the line is damaged.
+    """Return the name and the contents of a stored line, or None if the line is damaged.
 
-    What is of no known kind, as a store's first line, is returned as a mapping.
+    A line of no known kind, such as a store's first line, is returned as a mapping.
     """
     try:
         contents = json.loads(stored)

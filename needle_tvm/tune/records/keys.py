@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Key:
-    """Everything that decides which code a schedule becomes, except the module itself.
+    """Everything, except the module itself, that decides which code a schedule becomes.
 
-    `text` is canonical JSON of: `target` (TVM's description, including its host), `features` (what
-    LLVM may use of the processor, by LLVM's names; for a GPU, the description's `arch` says that),
-    `versions` (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the PassContext).
+    `text` is canonical JSON of: `target` (TVM's description, including its host), `features` (those
+    of the processor that LLVM may use, by LLVM's names; for a GPU, the description's `arch` is
+    enough), `versions` (tvm, tvm_ffi, llvm, and cuda for a CUDA target) and `passes` (the
+    PassContext).
     """
 
     text: str
@@ -54,7 +55,7 @@ class Key:
 
 
 def installed_versions(kind: str) -> dict[str, str]:
-    """Return the versions of everything that compiles for a target of this kind here."""
+    """Return the versions of everything that compiles for a target of this `kind` here."""
     from needle_tvm._tvm import names as tvm_names
 
     found = {

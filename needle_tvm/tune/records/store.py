@@ -7,8 +7,8 @@
 The search opens one, and the `records` commands list and merge with it. It imports no TVM: modules,
 traces and targets are text here. `database` translates them; `facts` has the format.
 
-A writer locks the folder, reads what others have written, appends one piece of text that ends with
-a newline, and returns when it is on disk. What a killed writer has left has no newline; the next
+A writer locks the folder, reads the lines of other writers, appends one piece of text that ends
+with a newline, and returns when it is on disk. The text of a killed writer has no newline; the next
 writer cuts it off. A line whose SHA-256 is wrong is reported and not used.
 """
 
@@ -101,7 +101,7 @@ class Store:
         _OPEN.add(self)
 
     def _find(self, create: bool) -> None:
-        """Check that the folder holds a store; make one if it may."""
+        """Check that the folder holds a store; make one if allowed."""
         there = sorted(path.name for path in self.path.iterdir()) if self.path.is_dir() else []
         if FILE in there:
             return
@@ -142,26 +142,26 @@ class Store:
 
     def _forget(self) -> None:
         self._identity: tuple[int, int] | None = None  # of the file that was read
-        self._offset = 0  # up to which it was read
-        self._ended = True  # whether that is behind a newline
+        self._offset = 0  # up to which the file was read
+        self._ended = True  # whether the offset is behind a newline
         self._lines: dict[str, dict[str, Line]] = {kind: {} for kind in facts.KINDS}
         self._of_kernel: dict[str, dict[str, Trial]] = {}
         self._rejections: dict[str, str] = {}  # by trial
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """No other process or thread writes meanwhile."""
+        """Keep all other processes and threads from writing meanwhile."""
         descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # whoever has a copy of the descriptor
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for copies of the descriptor
             os.close(descriptor)
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """What is in the file has been read."""
+        """Read the file's new lines first."""
         with self._mutex:
             if self._closed:
                 raise RecordsError(f"{self.path}: was closed")
@@ -173,7 +173,7 @@ class Store:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """As `_using`, and nobody else writes."""
+        """Like `_using`, with no other writer meanwhile."""
         if not self.writable:
             raise RecordsError(f"{self.path}: is read-only; nothing was written")
         try:
@@ -183,7 +183,7 @@ class Store:
             raise RecordsError(f"{self.path}: {_reason(error)}; nothing was written") from error
 
     def _read(self) -> None:
-        """Read what has been written since the last time."""
+        """Read the lines written since the last time."""
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
         with open(os.open(self._file, flags), "rb") as file:
             status = os.fstat(file.fileno())
@@ -230,7 +230,7 @@ class Store:
             self._rejections.setdefault(line.trial, line.reason)
 
     def _append(self, taken: Iterable[Line]) -> list[Line]:
-        """Write the lines that are not there yet, all or nothing; return these."""
+        """Write the lines that the store lacks, all or nothing; return them."""
         new = {facts.name(line): line for line in taken}
         new = {n: line for n, line in new.items() if n not in self._lines[line.kind]}
         if new:
@@ -243,11 +243,11 @@ class Store:
         return list(new.values())
 
     def _write(self, end: int, text: bytes) -> None:
-        """Put text behind the first `end` bytes of the file; on an error it is as it was."""
+        """Put text behind the first `end` bytes of the file; after an error it is unchanged."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._file, flags, 0o600 if self._private else 0o666)
         try:
-            os.ftruncate(descriptor, end)  # what a killed writer has left
+            os.ftruncate(descriptor, end)  # removes the text of a killed writer
             try:
                 written = 0
                 while written < len(text):
@@ -262,9 +262,10 @@ class Store:
     # The lines
 
     def add(self, trial: Trial, kernel: Kernel) -> str:
-        """Store a trial, durably, and its kernel if it is not there; return the trial's name.
+        """Store a `trial`, durably, and its `kernel` if the store lacks it; return the trial's
+        name.
 
-        Raises ValueError if the trial is of another kernel.
+        Raises ValueError if the trial belongs to another kernel.
         """
         if trial.kernel != facts.name(kernel):
             raise ValueError("the trial names another kernel")
@@ -273,9 +274,9 @@ class Store:
         return facts.name(trial)
 
     def reject(self, trial: str, reason: str) -> None:
-        """Store a verdict: the trial of this name is never used again.
+        """Store a verdict: the `trial` of this name is never used again, for this `reason`.
 
-        Raises KeyError if it is not in the store.
+        Raises KeyError if the trial is not in the store.
         """
         with self._writing():
             if trial not in self._lines[Trial.kind]:
@@ -283,7 +284,7 @@ class Store:
             self._append([Rejection(trial, reason, now(), this_host())])
 
     def rejected(self, trial: str) -> str:
-        """Return why the trial of this name may not be used; empty if it may."""
+        """Return why the trial of this name may not be used, or "" if it may."""
         with self._using():
             return self._why(trial, cast(Trial, self._lines[Trial.kind][trial]))
 
@@ -326,12 +327,12 @@ class Store:
         return found
 
     def spent(self, session: str) -> tuple[int, float]:
-        """Return the trials of this session, and the seconds of its budget that they took."""
+        """Return the number of trials of this `session`, and the seconds that they cost it."""
         spent = [trial.spent for trial in self.all(Trial).values() if trial.session == session]
         return len(spent), math.fsum(spent)
 
     def merge(self, other: Store) -> dict[str, int]:
-        """Take the lines of `other` that are missing here, all or nothing; return counts by kind.
+        """Copy the lines of `other` that are missing here, all or nothing; return counts by kind.
 
         Merging again changes nothing, and the order of merges does not matter.
         """
@@ -348,9 +349,10 @@ def _reason(error: OSError) -> str:
 
 
 def _check_place(folder: Path, create: bool) -> bool:
-    """Whether the store in `folder` is private, which it is inside the cache.
+    """Return whether the store in `folder` is private, as it is inside the cache.
 
-    The contents of the cache decide what is compiled and run. Raises RecordsError if others could
+    The contents of the cache decide which code is compiled and run. Raises RecordsError if others
+    could have written to it. With `create`, the cache's folder is first created and made private.
     have written to it. With `create`, the cache's folder is first created and made private.
     """
     private = cache.holds(folder)
@@ -373,8 +375,8 @@ def _absolute(path: str | os.PathLike[str]) -> Path:
         raise RecordsError(f"{os.fspath(path)}: names no folder ({error})") from None
 
 
-# A forked child has a copy of each store, and must not find it half changed by another thread, or
-# hold the folder's lock.
+# A forked child has a copy of each store. It must not get a copy that another thread has half
+# changed, and must not hold the folder's lock.
 _OPEN: weakref.WeakSet[Store] = weakref.WeakSet()
 _forking: list[Store] = []
 

@@ -91,7 +91,7 @@ def test_the_module_s_text_is_checked_before_it_is_read(artifact, tmp_path):
         digest = needle_tvm.artifact.files.sha256(script_file)
         files[layout.SCRIPT] = {"size": len(wrong), "sha256": digest}
         write_manifest(broken, {**read_manifest(broken), "files": files})
-        with pytest.raises(ArtifactError, match="the graph is not to be read from it"):
+        with pytest.raises(ArtifactError, match="the graph cannot be read from it"):
             script.of_artifact(Artifact.from_manifest(broken))
 
 

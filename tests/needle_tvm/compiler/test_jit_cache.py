@@ -48,7 +48,7 @@ def test_the_least_recently_used_is_unloaded():
     two = mapped()
     assert two > before
     with pytest.warns(
-        RecompilationWarning, match=r"<lambda>: compiled 3 times, .*2 are kept.*shape"
+        RecompilationWarning, match=r"<lambda>: compiled 3 times, .*2 signatures are kept.*shape"
     ):
         f(ones(3))
     gc.collect()

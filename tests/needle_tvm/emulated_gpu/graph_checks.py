@@ -258,7 +258,7 @@ def test_what_cannot_be_captured_runs_kernel_by_kernel(tmp_path, monkeypatch):
     monkeypatch.setattr(cuda_driver.Driver, "capture", waits)
     with pytest.raises(CaptureError, match="CUDA graph: CUDA device 0: cuStreamSynchronize failed"):
         driver.capture(lambda stream: None)
-    with pytest.warns(UserWarning, match="kernels are launched singly"):
+    with pytest.warns(UserWarning, match="kernels are launched one by one"):
         close(ready.run([data[0]])[0], eager(model, data[0]))
     for x in data:
         close(ready.run([x])[0], eager(model, x))

@@ -1,8 +1,8 @@
-"""Judge programs that go out as ONNX files and come back.
+"""Judge programs by exporting them as ONNX files and loading these again.
 
-They are needle's own programs (`draw`), of ops that ONNX can say; those of odd seeds take
-gradients. The file must pass onnx's checker; ONNX Runtime, where it has the kernels, must agree
-with the eager program, and so must the file that is read again, which is then compiled.
+They are needle's own programs (`draw`), of ops that ONNX has; those of odd seeds take gradients.
+The file must pass onnx's checker. ONNX Runtime, where it has the kernels, must agree with the eager
+program, and so must the program loaded from the file, which is then compiled.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from needle_tvm.check.campaign.program import Program
 
 Array = np.ndarray[Any, Any]
 
-# ONNX leaves open what these make of NaN: ONNX Runtime takes it for a small number, or leaves it.
+# ONNX leaves open how these treat NaN: ONNX Runtime takes it for a small number, or leaves it.
 NOT_OF_NAN = {
     "ArgMax", "ArgMin", "Clip", "GRU", "InstanceNormalization", "LSTM", "LogSoftmax", "Max",
     "MaxPool", "Min", "RNN", "ReduceMax", "ReduceMin", "ScatterElements", "ScatterND", "Sign",
     "TopK",
 }  # fmt: skip
 
-# NumPy's arrays, in which ONNX Runtime takes and returns values, do not have it.
+# NumPy's arrays, which ONNX Runtime takes and returns, lack this dtype.
 _UNTOLD = ("bfloat16",)
 
 
@@ -53,7 +53,7 @@ def rerun_request(request: Mapping[str, Any]) -> int:
 
 
 def _has_rules(graph: Graph) -> bool:
-    """Whether ONNX can say every op of a step, and ONNX Runtime take the dtypes of its values."""
+    """Return whether ONNX has all ops of a step, and ONNX Runtime the dtypes of its values."""
     return all(
         (node.op is None or find(node.op) is not None)
         and all(spec.dtype not in _UNTOLD for spec in node.specs)
@@ -68,7 +68,7 @@ def _judged(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
         try:
             with judge.own_cache():
                 model, drawn = program.load()
-                arrays = [np.asarray(x) for x in drawn]  # a number of NumPy's would be fixed
+                arrays = [np.asarray(x) for x in drawn]  # a NumPy scalar would be fixed
                 eager = judge.flat(model(*[ndl.Tensor(x) for x in arrays]))
                 wanted = judge.Wanted(program.load()[0], arrays, eager)
                 where = "export"
@@ -89,9 +89,9 @@ def _judged(program: Program, variants: Sequence[tuple[str, int]]) -> tuple[str,
 
 
 def _by_runtime(path: Path, arrays: Sequence[Array], has_nan: bool) -> list[Array] | None:
-    """The results of ONNX Runtime for a file, which onnx's checker must take; None if it has no
-    kernel for some operator and dtype, takes no input of a dtype, or may lose a NaN (see
-    NOT_OF_NAN)."""
+    """Return ONNX Runtime's results for a file, which onnx's checker must accept. Returns None if
+    ONNX Runtime has no kernel for some operator and dtype, takes no input of a dtype, or may lose a
+    NaN (see NOT_OF_NAN)."""
     import onnx
     import onnxruntime as ort
 
@@ -118,7 +118,7 @@ def _by_runtime(path: Path, arrays: Sequence[Array], has_nan: bool) -> list[Arra
 
 
 def _nodes_of(graph: Any) -> Iterator[Any]:
-    """The nodes of a GraphProto and of the graphs within them."""
+    """Yield the nodes of a GraphProto and of the graphs within it."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

@@ -1,6 +1,6 @@
-"""Like `campaign.service`, for programs through ONNX.
+"""The service of `campaign.service` for programs that pass through ONNX.
 
-Each process imports ONNX Runtime for itself: importing it starts threads.
+Each process imports ONNX Runtime for itself, because importing it starts threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A `torch.nn` module under construction, as source text that runs by itself.
 
-`recipes` chooses what to add. PyTorch computes the values while a module is drawn: a step that it
-refuses, or whose result leaves the range of numbers, is drawn again.
+`recipes` chooses what to add. PyTorch computes the values while a module is drawn. So a step that
+PyTorch refuses, or whose result leaves the range of numbers, is drawn again.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TorchProgram:
         )
 
     def source(self) -> str:
-        """Return a module's source that defines `model` and `inputs`."""
+        """Return the source of a module that defines `model` and `inputs`."""
         lines = [_HEAD, "", "class Model(nn.Module):"]
         if self.members:
             lines += ["    def __init__(self):", "        super().__init__()"]
@@ -91,20 +91,20 @@ class TorchProgram:
         return "\n".join(lines) + "\n"
 
     def load(self) -> tuple[Any, tuple[Any, ...]]:
-        """Return the model and its inputs, as the source defines them."""
+        """Return the model and its inputs, as defined by the source."""
         namespace: dict[str, Any] = {"__name__": "program"}
         exec(compile(self.source(), "<program>", "exec"), namespace)
         return namespace["model"], namespace["inputs"]
 
     def operations(self) -> list[str]:
-        """Return the names of everything that is called."""
+        """Return the names of everything that the program calls."""
         texts = [*(s.expression for s in self.steps), *(value for _, value in self.members)]
         return sorted(
             {name for text in texts for name in re.findall(r"(?!m\d)\b([A-Za-z_]\w*)\(", text)}
         )
 
     def pruned(self, returned: str) -> TorchProgram:
-        """Return the program that returns something else, without the parts it does not need."""
+        """Return the program that returns `returned`, without the parts it does not need."""
         needed, steps = set(_NAME.findall(returned)), []
         for step in reversed(self.steps):
             if needed & set(step.names):
@@ -253,7 +253,7 @@ class Drawer:
         return Made(member, self._evaluated(member))
 
     def index(self, extent: int, shape: Sequence[int]) -> Made:
-        """Add an input of positions along an axis of that extent, some of them negative."""
+        """Add an input of positions along an axis of this extent, some of them negative."""
         low = -extent if self.rng.random() < 0.5 else 0
         return self.input(
             shape, self.rng.choice(["torch.int64"] * 4 + ["torch.int32"]), low, extent
@@ -266,7 +266,7 @@ class Drawer:
         return name
 
     def module(self, text: str, dtype: str | None = None) -> str:
-        """Return a submodule in eval mode, possibly an existing one of the same text."""
+        """Return a submodule in eval mode, possibly an existing one with the same text."""
         dtype = dtype or self.dtype
         text = text if dtype == "torch.float32" else f"{text}.to({dtype})"
         same = [name for name, other in self.members if other == text]
@@ -279,7 +279,7 @@ class Drawer:
     # Values so far
 
     def pick(self, fits: Callable[[Made], bool]) -> Made | None:
-        """Return one of the values that fit, the last more often than others."""
+        """Return one of the values that fit, the last one most often."""
         known = [value for value in self.values if fits(value)]
         if not known:
             return None
@@ -302,7 +302,7 @@ class Drawer:
     # Steps
 
     def step(self, text: str, results: int = 1) -> list[Made] | None:
-        """Add a step and return its values, or None, with nothing changed, if it is refused."""
+        """Add a step; return its values, or None without any change if it is refused."""
         try:
             found = self._evaluated(text)
         except Exception:  # PyTorch may raise anything; the step is drawn again

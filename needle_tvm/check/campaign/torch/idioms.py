@@ -1,4 +1,4 @@
-"""Layers and lines of PyTorch as users write them, which a random program applies as a whole.
+"""Layers and lines of PyTorch as users write them; a random program applies each as a whole.
 
 `recipes` picks from `IDIOMS`.
 """
@@ -16,11 +16,11 @@ _POINTWISE = (
     "(-({0} - {1}) ** 2).exp()", "{0}.minimum({1})",
 )  # fmt: skip
 
-_MOST_PAIRS = 1 << 24  # elements of every one with every other
+_MOST_PAIRS = 1 << 24  # elements of a combination of all pairs
 
 
 def _rows(d: Drawer, rank: int) -> Made:
-    """Return a tensor of that rank and the program's dtype: an existing one, or an input."""
+    """Return a tensor of this rank and the program's dtype: an existing one, or an input."""
     found = d.pick(lambda v: v.dtype == d.dtype and len(v.shape) == rank and 0 not in v.shape)
     if found is not None and d.rng.random() < 0.7:
         return found
@@ -169,8 +169,8 @@ def cells(d: Drawer) -> None:
 def heads(d: Drawer) -> None:
     """Add hand-written attention.
 
-    Heads are made by view and transpose. There may be fewer heads of keys, a mask, a bias, a
-    rotation.
+    Heads are made by view and transpose. There may be fewer heads of keys than of queries, and a
+    mask, a bias or a rotation.
     """
     x, rng = _rows(d, 3), d.rng
     batch, length, size = x.shape

@@ -1,4 +1,4 @@
-"""Judge PyTorch programs, which go through `compile_torch`, against PyTorch's own results.
+"""Judge PyTorch programs, compiled by `compile_torch`, against PyTorch's own results.
 
 `torch.service` serves this module's `serve`. `recipes` draws the programs, and `frontend.bounds`
 decides which errors are acceptable.
@@ -42,7 +42,7 @@ def judged(request: Mapping[str, Any]) -> dict[str, Any]:
 
     warnings.simplefilter("ignore")
     warnings.simplefilter("error", ScheduleWarning)
-    torch.set_num_threads(1)  # its pool and TVM's slow each other down
+    torch.set_num_threads(1)  # PyTorch's threads and TVM's slow each other down
     if "program" in request:
         program = TorchProgram.from_json(request["program"])
     else:
@@ -93,7 +93,7 @@ def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...
     """Return examples to compile a model for, with one tensor for all inputs of the same kind.
 
     Calls with other inputs then show that the code does not depend on the examples' values. Returns
-    the inputs themselves if the model rejects such examples.
+    the inputs themselves if the model rejects these examples.
     """
     alike: dict[Any, Any] = {}
     examples = tuple(alike.setdefault((x.shape, x.stride(), x.dtype), x) for x in inputs)
@@ -106,7 +106,7 @@ def _examples(torch: Any, model: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...
 
 
 def _difference(torch: Any, reference: Evaluation, expected: Any, found: Any) -> str | None:
-    """Return what is wrong with a result, its nesting or one of its tensors, or None."""
+    """Return what is wrong with a result, its nesting or a tensor of it; None if it is right."""
     flatten = torch.utils._pytree.tree_flatten
     (wanted, structure), (tensors, nested) = flatten(expected), flatten(found)
     if nested != structure:
@@ -120,7 +120,7 @@ def _difference(torch: Any, reference: Evaluation, expected: Any, found: Any) ->
 
 
 def _array(value: Any) -> Any:
-    """A result, of PyTorch's or of compiled code, as a NumPy array."""
+    """Return a result of PyTorch or of compiled code as a NumPy array."""
     is_torchs = type(value).__module__.partition(".")[0] == "torch"
     return array_of(value) if is_torchs else value.numpy()
 

@@ -1,9 +1,9 @@
 """Recipes of random `torch.nn` modules: each draws one thing, or nothing if it does not fit.
 
-`torch.programs` calls `draw`. The recipes leave out what is refused by name: sparse tensors, complex
-results, quantised modules, unpooling, fractional pooling, erfc, cummax, logcumsumexp, ldexp and
-random operators. They also leave out
-shapes that depend on values (nonzero, masked_select, unique), which compiled code does not support.
+`torch.programs` calls `draw`. The recipes leave out operators that needle refuses by name: sparse
+tensors, complex results, quantised modules, unpooling, fractional pooling, erfc, cummax,
+logcumsumexp, ldexp and random operators. They also leave out shapes that depend on values (nonzero,
+masked_select, unique), which compiled code does not support.
 """
 
 from __future__ import annotations

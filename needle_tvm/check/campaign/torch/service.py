@@ -1,4 +1,4 @@
-"""Like `campaign.service`, for PyTorch programs."""
+"""The service of `campaign.service` for PyTorch programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["serve"]
 
 
 def _look_operators_up_once() -> None:
-    """Keep what each export looks up 52 times, all operators there are, for this process."""
+    """Cache the list of all operators, which each export looks up 52 times."""
     utils = importlib.import_module("torch._export.utils")
     looks_up = "_materialize_cpp_cia_ops"
     if hasattr(utils, looks_up):
@@ -23,7 +23,7 @@ def _look_operators_up_once() -> None:
 
 
 def _meet_late_imports() -> None:
-    """Import the thousand modules that `torch.export` imports late."""
+    """Import now the thousand modules that `torch.export` imports late."""
     torch.set_num_threads(1)
     needle.torch.load(torch.nn.Linear(3, 4).eval(), torch.ones(2, 3))
 

@@ -285,5 +285,5 @@ def test_a_pass_that_is_left_out_leaves_float32(rng):
     assert "narrow_products" in pipeline.switches("tuned", "cuda")
     assert "narrow_products" in pipeline.switches("tuned")
     layer, x = nn.Linear(5, 3).eval(), rng.standard_normal((2, 5), dtype=np.float32)
-    with pytest.raises(StageError, match=re.escape("disable=['narrow_products'] with dtype=")):
+    with pytest.raises(StageError, match=re.escape("disable=['narrow_products']: dtype=")):
         needle_tvm.compile(layer, x, dtype="float16", disable=["narrow_products"])

@@ -58,7 +58,7 @@ def test_the_command_line(capsys, database, target, store, tmp_path):
     [
         (["list", "--store", "{here}/none"], 1, "there is no record store"),
         (["show", "zz", "--store", "{store}"], 2, "at least 4 hex digits"),
-        (["show", "00000000", "--store", "{store}"], 2, "no trial or kernel begins so"),
+        (["show", "00000000", "--store", "{store}"], 2, "no trial or kernel begins with this"),
         (["merge", "{here}/none", "--store", "{store}"], 1, "there is no record store"),
         (["list", "--store", "{here}/file"], 1, "not a record store"),
     ],

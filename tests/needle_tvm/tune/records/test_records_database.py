@@ -41,7 +41,7 @@ def test_what_is_committed_comes_back(store, database, target):
 
 def test_a_candidate_that_did_not_run_is_rejected_or_refused(store, database, target):
     record = measured(scaled(8), target, None)
-    with pytest.raises(ValueError, match="can only be rejected"):
+    with pytest.raises(ValueError, match="must be rejected"):
         database.commit(record, rejected="", session=SESSION, spent=0.0)
     assert not store.all(Trial)
 
