@@ -265,7 +265,7 @@ else:
 
 
 def __getattr__(name: str) -> object:
-    """`needle.onnx`, which is imported when it is met."""
+    """Return `needle.onnx`, which is imported when it is met."""
     if name == "onnx":
         import importlib
 

@@ -8,7 +8,7 @@ __all__ = ["current_accelerator", "is_available"]
 
 
 def is_available() -> bool:
-    """Whether there is an accelerator that can be used.
+    """Return whether there is an accelerator that can be used.
 
     >>> device = ndl.accelerator.current_accelerator() if ndl.accelerator.is_available() else "cpu"
     """
@@ -16,5 +16,5 @@ def is_available() -> bool:
 
 
 def current_accelerator() -> Device | None:
-    """The first CUDA GPU, or None where there is none."""
+    """Return the first CUDA GPU, or None where there is none."""
     return cuda() if cuda().enabled() else None

@@ -50,7 +50,7 @@ class Counter:
         np.from_dlpack(made)[...] = key, block
 
     def numbers(self) -> tuple[int, int]:
-        """The key, and the number of the next block."""
+        """Return the key, and the number of the next block."""
         key, block = np.from_dlpack(self.array)
         return int(key), int(block)
 
@@ -111,7 +111,7 @@ def using(generator: np.random.Generator) -> Iterator[None]:
 
 
 def get_state() -> dict[str, Any]:
-    """The state of the generator as JSON values, for `set_state`."""
+    """Return the state of the generator as JSON values, for `set_state`."""
     with _lock:
         if _generator is not None:
             state_of_bits = dict(_generator.bit_generator.state)
@@ -148,7 +148,8 @@ def set_state(saved: Mapping[str, Any]) -> None:
 
 
 def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...], tuple[slice, ...]]:
-    """The shape that is drawn where `shape` is asked for, and the part of it that is returned.
+    """Return the shape that is drawn where `shape` is asked for, and the part of it that is
+    returned.
 
     If this process computes some rows of a batch, and the extent of `axis` is a multiple of their
     number, the draw is one for each row: all rows are drawn, so that each gets the numbers that it
@@ -164,26 +165,27 @@ def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...],
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, axis: int = 0) -> np.ndarray[Any, Any]:
-    """float64 values from [low, high), drawn on the host. `axis` is the one of a batch's rows, if
-    there is one (see `whole_batch`). TraceError while tracing."""
+    """Return float64 values from [low, high), drawn on the host. `axis` is the one of a batch's
+    rows, if there is one (see `whole_batch`). TraceError while tracing."""
     drawn, part = whole_batch(shape, axis)
     return _draw("uniform", "uniform", low, high, drawn)[part]
 
 
 def normal(shape: tuple[int, ...], mean: float, std: float) -> np.ndarray[Any, Any]:
-    """float64 values, normally distributed, drawn on the host. TraceError while tracing."""
+    """Return float64 values, normally distributed, drawn on the host. TraceError while tracing."""
     drawn, part = whole_batch(shape)
     return _draw("normal", "normal", mean, std, drawn)[part]
 
 
 def draws_on_the_host() -> bool:
-    """Whether this thread draws all numbers by NumPy: before `manual_seed`, and in `using`."""
+    """Return whether this thread draws all numbers by NumPy: before `manual_seed`, and in
+    `using`."""
     return _own.generator is not None or _generator is None
 
 
 def next_blocks(count: int) -> tuple[int, int]:
-    """The key of the counter-based generator, and the first of `count` blocks that nobody else
-    gets."""
+    """Return the key of the counter-based generator, and the first of `count` blocks that nobody
+    else gets."""
     with _lock:
         key, block = counter.numbers()
         counter.set(key, block + count)
@@ -191,13 +193,13 @@ def next_blocks(count: int) -> tuple[int, int]:
 
 
 def integers(shape: tuple[int, ...], low: int, high: int) -> np.ndarray[Any, Any]:
-    """int64 values from low..high - 1. TraceError while tracing."""
+    """Return int64 values from low..high - 1. TraceError while tracing."""
     drawn, part = whole_batch(shape)
     return _draw("integers", "randint", low, high, drawn)[part]
 
 
 def permutation(count: int) -> np.ndarray[Any, Any]:
-    """0..count - 1 in random order."""
+    """Return 0..count - 1 in random order."""
     return _draw("permutation", "permutation", count)
 
 

@@ -97,7 +97,8 @@ def save(
 
 
 def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict[str, Tensor]:
-    """Tensors by name, without gradients, from a safetensors file, on `device` (None: the CPU).
+    """Return Tensors by name, without gradients, from a safetensors file, on `device` (None: the
+    CPU).
 
     Raises OSError if it cannot be read; ValueError that names the fault if it is truncated, damaged
     or has a dtype that needle does not store; TypeError if `path` is not a path.
@@ -122,7 +123,7 @@ def load(path: str | os.PathLike[str], device: DeviceLike | None = None) -> dict
 
 
 def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The strings that were saved with the tensors. Errors are those of `load`."""
+    """Return the strings that were saved with the tensors. Errors are those of `load`."""
     path = _as_path("load_metadata", path)
     with open_regular(path) as file:
         header = _header(path, file)
@@ -130,8 +131,8 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _path_first(first: Any, second: Any) -> tuple[Path, Any]:
-    """The two arguments of `save`, in either order, as (path, values). TypeError if one order is
-    not clear."""
+    """Return the two arguments of `save`, in either order, as (path, values). TypeError if one
+    order is not clear."""
     storable = [isinstance(each, (Module, Mapping)) for each in (first, second)]
     paths = [isinstance(each, (str, os.PathLike)) for each in (first, second)]
     if all(storable) or all(paths):

@@ -107,8 +107,8 @@ class Checkpoint:
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The values that were saved in `path`, without restoring anything. Errors are those of
-        `load`."""
+        """Return the values that were saved in `path`, without restoring anything. Errors are those
+        of `load`."""
         values: dict[str, Any] = _unpacked(_read(path)["values"], load(path))
         return values
 
@@ -160,7 +160,8 @@ def _restore(part: Any, state: Any) -> None:
 
 
 def _packed(value: Any, name: str, tensors: dict[str, Any]) -> Any:
-    """`value` as JSON. Tensors and arrays go into `tensors`, under names that begin with `name`."""
+    """Return `value` as JSON. Tensors and arrays go into `tensors`, under names that begin with
+    `name`."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, _PLAIN):
@@ -184,7 +185,7 @@ def _packed(value: Any, name: str, tensors: dict[str, Any]) -> Any:
 
 
 def _unpacked(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    """The value that `_packed` made JSON of."""
+    """Return the value that `_packed` made JSON of."""
     if isinstance(value, list):
         return [_unpacked(each, tensors) for each in value]
     if not isinstance(value, dict):

@@ -65,7 +65,7 @@ class detect_anomaly:
 
 
 def is_anomaly_enabled() -> bool:
-    """Whether anomaly mode is on."""
+    """Return whether anomaly mode is on."""
     return mode.on
 
 
@@ -83,13 +83,13 @@ def note_line(node: Node) -> None:
 
 
 def check_seed(gradient: Any) -> None:
-    """RuntimeError if the gradient that a backward pass begins with is not finite."""
+    """Raise RuntimeError if the gradient that a backward pass begins with is not finite."""
     if problem := _problem(gradient):
         raise RuntimeError(f"anomaly: the gradient that backward begins with has {problem}")
 
 
 def check(node: Node, gradients: Any) -> None:
-    """RuntimeError if one of the gradients that the op of `node` passes to its inputs is not
+    """Raise RuntimeError if one of the gradients that the op of `node` passes to its inputs is not
     finite."""
     assert node.op is not None
     for i, (source, gradient) in enumerate(zip(node.input_nodes, gradients, strict=True)):

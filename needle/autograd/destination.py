@@ -11,8 +11,8 @@ from ..backend_ndarray.ndarray import device_named
 def destination(
     owner: str, args: tuple[Any, ...], device: Any = None, dtype: Any = None
 ) -> tuple[Device | None, str | None]:
-    """(device, dtype) of arguments like needle.cuda(), "cuda:1", "float16", np.float16; None for
-    one that is not given.
+    """Return (device, dtype) of arguments like needle.cuda(), "cuda:1", "float16", np.float16; None
+    for one that is not given.
 
     TypeError for a value that is neither, and for two devices or two dtypes; ValueError for a
     CPU's number other than 0.

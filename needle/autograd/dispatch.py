@@ -46,9 +46,9 @@ _new = object.__new__
 
 
 def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], OpRules]) -> Any:
-    """A view of a's elements by a kernel that takes plain arguments, without the checks of an op:
-    None if it refuses them, while tracing, and for anything but a Tensor with a value. `op_of`
-    makes the op of `given`, for the record of gradients.
+    """Return a view of a's elements by a kernel that takes plain arguments, without the checks of
+    an op: None if it refuses them, while tracing, and for anything but a Tensor with a value.
+    `op_of` makes the op of `given`, for the record of gradients.
 
     Most of the time of a small call is spent on arguments, so these functions try this first.
     """
@@ -71,7 +71,7 @@ def moved(kernel: str, a: Any, given: Any, op_of: Callable[[Any], OpRules]) -> A
 
 
 def of_value(value: NDArray) -> Tensor:
-    """A Tensor of a value, without a history."""
+    """Return a Tensor of a value, without a history."""
     out: Any = _new(Tensor)
     out._node = None
     out._data = value
@@ -79,7 +79,7 @@ def of_value(value: NDArray) -> Tensor:
 
 
 def unrecorded(*tensors: Any) -> tuple[NDArray, ...] | None:
-    """The values of Tensors if a function of them may compute on these alone: no gradient is
+    """Return the values of Tensors if a function of them may compute on these alone: no gradient is
     recorded, no trace is made, nothing is cast, and all are on one device. None otherwise."""
     if state.trace is not None or state.autocast is not None:
         return None

@@ -13,7 +13,8 @@ from ..backend_ndarray.masked import as_numpy
 
 
 def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
-    """The dtype of an array with a Python scalar: only a scalar of a higher kind changes it."""
+    """Return the dtype of an array with a Python scalar: only a scalar of a higher kind changes
+    it."""
     if isinstance(scalar, float) and not is_floating(dtype):
         return "float64"
     if isinstance(scalar, int) and not isinstance(scalar, bool) and dtype == "bool":
@@ -22,7 +23,7 @@ def scalar_dtype(dtype: str, scalar: bool | int | float) -> str:
 
 
 def holds(dtype: str, scalar: bool | int | float) -> bool:
-    """Whether a number is in the range of a dtype, if that is one of integers."""
+    """Return whether a number is in the range of a dtype, if that is one of integers."""
     if dtype == "bool" or is_floating(dtype):
         return True
     bounds = np.iinfo(dtype)
@@ -36,7 +37,7 @@ def checked_scalar(name: str, scalar: bool | int | float, dtype: str) -> None:
 
 
 def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | float:
-    """`value`, which the op stores among elements of `dtype`, converted to that dtype.
+    """Return `value`, which the op stores among elements of `dtype`, converted to that dtype.
 
     TypeError if it is not a Python number; ValueError if it is outside the integer dtype's range.
     """
@@ -53,7 +54,7 @@ def value_in(name: str, value: bool | int | float, dtype: str) -> bool | int | f
 
 
 def as_ndarray(array: Any, device: DeviceLike | None, dtype: Any) -> NDArray:
-    """The NDArray of a Tensor made from `array` (see Tensor)."""
+    """Return the NDArray of a Tensor made from `array` (see Tensor)."""
     if isinstance(array, NDArray):
         array = array if device is None else array.to(device)
         return array if dtype is None else array.astype(dtype, copy=False)

@@ -21,7 +21,7 @@ from .tensor import Tensor, TensorTuple, handle, make_const
 def topological_order(
     roots: Iterable[Node], requires_grad: bool = False, until: Collection[Node] = ()
 ) -> list[Node]:
-    """All nodes that `roots` depend on, inputs before users, in a fixed order.
+    """Return all nodes that `roots` depend on, inputs before users, in a fixed order.
 
     With `requires_grad`, only nodes that gradients flow through; what `until` depends on is left
     out.
@@ -59,9 +59,9 @@ def grad(
     create_graph: bool = False,
     retain_graph: bool | None = None,
 ) -> list[Tensor]:
-    """d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`: leaves that
-    `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those of
-    Tensor.backward.
+    """Return d(root)/d(input), weighted by `out_grad` (ones if None), for each of `inputs`: leaves
+    that `root` depends on. No `.grad` changes. `create_graph`, `retain_graph` and errors are those
+    of Tensor.backward.
 
     `inputs` may be one Tensor. RuntimeError as well for an input that is no leaf, requires no
     gradient, or is not reached.
@@ -114,8 +114,8 @@ def _found(
     retain: bool,
     wanted: Collection[Node] | None = None,
 ) -> list[tuple[Node, Tensor]]:
-    """(leaf, gradient) for the `wanted` leaves (None: all) behind `root`, in memory of their own
-    unless they have a graph."""
+    """Return (leaf, gradient) for the `wanted` leaves (None: all) behind `root`, in memory of their
+    own unless they have a graph."""
     _check_requires_grad(root)
     if out_grad is None:
         grad = _ones(root)
@@ -162,7 +162,7 @@ def _ones(like: Tensor) -> Tensor:
 
 
 def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
-    """A constant in the dtype and on the device of `like`, a Tensor or Spec."""
+    """Return a constant in the dtype and on the device of `like`, a Tensor or Spec."""
     symbolic = is_symbolic(shape)
     data = nd.full(() if symbolic else shape, value, like.dtype, like.device)
     made = Tensor(data, requires_grad=False)
@@ -172,8 +172,9 @@ def _filled(shape: tuple[int, ...], value: int, like: Any) -> Tensor:
 def pulled_back(
     made: Callable[..., Tensor], inputs: Sequence[Tensor], out_grad: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of made(*inputs) for the inputs, None for those that require none: the gradient
-    rule of an op whose result other ops can make as well. It is recorded if gradients are."""
+    """Return the gradients of made(*inputs) for the inputs, None for those that require none: the
+    gradient rule of an op whose result other ops can make as well. It is recorded if gradients
+    are."""
     root = call_recording(True, made, *inputs)
     return vector_jacobian([root], [out_grad], inputs, state.grad, state.grad, is_inner=True)
 
@@ -206,9 +207,9 @@ def _gradients(
     ends: Collection[Node] = (),
     is_inner: bool = False,
 ) -> list[tuple[Node, Tensor]]:
-    """(leaf, gradient) for every leaf that requires one, zeros where ops on the way pass none back;
-    nodes of `ends` count as leaves, and are left out where none came. `pending` has the gradients
-    of the roots, and is emptied. `is_inner`: this is a part of an op's rule."""
+    """Return (leaf, gradient) for every leaf that requires one, zeros where ops on the way pass
+    none back; nodes of `ends` count as leaves, and are left out where none came. `pending` has the
+    gradients of the roots, and is emptied. `is_inner`: this is a part of an op's rule."""
     order = topological_order(pending, requires_grad=True, until=ends)
     leaves = []
     autocast, state.autocast = state.autocast, None  # gradients have the dtypes of values
@@ -235,7 +236,7 @@ def _gradients(
 
 
 def _copied(gradient: Tensor) -> Tensor:
-    """A gradient in memory of its own, unless it is recorded."""
+    """Return a gradient in memory of its own, unless it is recorded."""
     if state.grad or state.trace is not None:
         return gradient
     return make_const(gradient.realize_cached_data().copy())
@@ -273,7 +274,7 @@ def _pass_back(node: Node, pending: dict[Node, Any], retain: bool, is_inner: boo
 
 
 def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tuple[Node, Tensor]]:
-    """The gradients, each in memory that it shares with no other and not with `out_grad`.
+    """Return the gradients, each in memory that it shares with no other and not with `out_grad`.
 
     Ops may return a gradient as a view, or the same one for several inputs. If they shared memory,
     a write in place to one leaf's gradient would change another's.
@@ -295,14 +296,15 @@ def _own_memory(found: list[tuple[Node, Tensor]], out_grad: Tensor) -> list[tupl
 
 
 def _bytes(x: Tensor) -> tuple[int, int]:
-    """The address range [first, end) of a compact tensor's memory."""
+    """Return the address range [first, end) of a compact tensor's memory."""
     data = x.realize_cached_data()
     start = data.view.data_ptr
     return start, start + data.size * ITEMSIZE[data.dtype]
 
 
 def _by_arrays(node: Node, grad: Any) -> Any:
-    """The gradients for the inputs from the op's own kernels (Op.backward), or NotImplemented."""
+    """Return the gradients for the inputs from the op's own kernels (Op.backward), or
+    NotImplemented."""
     assert node.op is not None and node.op.backward is not None
     if type(node.spec) is tuple:
         parts = grad if type(grad) is tuple else tuple(grad)
@@ -316,7 +318,8 @@ def _by_arrays(node: Node, grad: Any) -> Any:
 
 
 def _add(a: Any, b: Any) -> Any:
-    """The sum of two gradients; that of a tuple-valued node is a tuple with None for zero."""
+    """Return the sum of two gradients; that of a tuple-valued node is a tuple with None for
+    zero."""
     if isinstance(a, (tuple, TensorTuple)) or isinstance(b, tuple):
         return tuple(
             y if x is None else x if y is None else x + y for x, y in zip(a, b, strict=True)
@@ -325,7 +328,7 @@ def _add(a: Any, b: Any) -> Any:
 
 
 def _whole(node: Node, grad: Sequence[Any]) -> tuple[Tensor, ...]:
-    """The gradient of a tuple-valued node with zeros in place of None."""
+    """Return the gradient of a tuple-valued node with zeros in place of None."""
     return tuple(
         _filled(spec.shape, 0, spec) if part is None else part
         for part, spec in zip(grad, node.specs, strict=True)

@@ -106,7 +106,7 @@ class Hooked:
 
 
 def changed(node: Node, gradient: Any, owned: Callable[[Any], Any]) -> Any:
-    """The gradient of `node` after its hooks. `owned` copies one into memory of its own."""
+    """Return the gradient of `node` after its hooks. `owned` copies one into memory of its own."""
     attached: Attached = node.attached
     for hook in attached.hooks:
         new = hook.fn(gradient)

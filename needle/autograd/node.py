@@ -121,7 +121,7 @@ class Node:
             self.freed = True
 
     def stale(self) -> Any:
-        """The first saved value whose memory was written in place since, or None.
+        """Return the first saved value whose memory was written in place since, or None.
 
         The memory itself counts writes, so those through any view or handle of it are seen.
         """

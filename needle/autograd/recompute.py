@@ -20,9 +20,10 @@ def checkpoint(
     preserve_rng_state: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """function(*args, **kwargs), without keeping the values that its gradient reads: the backward
-    pass calls `function` again to have them (Chen et al. 2016, "Training deep nets with sublinear
-    memory cost"). Without arguments, a function that does so at each call, as a decorator.
+    """Return function(*args, **kwargs), without keeping the values that its gradient reads: the
+    backward pass calls `function` again to have them (Chen et al. 2016, "Training deep nets with
+    sublinear memory cost"). Without arguments, a function that does so at each call, as a
+    decorator.
 
     Gradients are the same, bit by bit, if the function does the same both times. needle's random
     numbers are the same with `preserve_rng_state`, and running statistics are updated once.
@@ -51,7 +52,7 @@ def checkpoint(
 def _checkpointed(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], preserve_rng: bool
 ) -> Any:
-    """function(*args, **kwargs); see `checkpoint`."""
+    """Return function(*args, **kwargs); see `checkpoint`."""
     if state.trace is not None or not state.grad:
         return function(*args, **kwargs)
     block = _Block(function, args, kwargs, preserve_rng)

@@ -80,7 +80,8 @@ class Value:
         return self._node is None or self._node.op is None
 
     def realize_cached_data(self) -> Any:
-        """The NDArray (a tuple of them for a TensorTuple). TraceError if there is no value."""
+        """Return the NDArray (a tuple of them for a TensorTuple). TraceError if there is no
+        value."""
         if state.trace is not None:
             state.trace.check_read(self)
         if self._data is None:
@@ -179,11 +180,11 @@ class Tensor(Value, Hooked, TensorMethods):
         return counted
 
     def dim(self) -> int:
-        """`ndim`, as PyTorch's users write it."""
+        """Return `ndim`, as PyTorch's users write it."""
         return self.ndim
 
     def numel(self) -> int:
-        """`size`, as PyTorch's users write it."""
+        """Return `size`, as PyTorch's users write it."""
         return self.size + 0
 
     def __len__(self) -> int:
@@ -202,8 +203,8 @@ class Tensor(Value, Hooked, TensorMethods):
         return f"{kind}({values}, {about}{made}{leaf})"
 
     def __format__(self, spec: str) -> str:
-        """The element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}"; without a `spec`,
-        any other tensor as `repr` shows it. TypeError for a `spec` of any other tensor."""
+        """Return the element of a 0-d tensor in the format `spec`, as in f"{loss:.4f}"; without a
+        `spec`, any other tensor as `repr` shows it. TypeError for a `spec` of any other tensor."""
         if not self.shape and (spec or (self._data is not None and state.trace is None)):
             return format(self.item(), spec)
         if spec:
@@ -216,11 +217,11 @@ class Tensor(Value, Hooked, TensorMethods):
     # The value
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A NumPy copy."""
+        """Return a NumPy copy."""
         return self.realize_cached_data().numpy()
 
     def item(self) -> bool | int | float:
-        """The only element as a Python scalar. ValueError unless there is exactly one."""
+        """Return the only element as a Python scalar. ValueError unless there is exactly one."""
         return self.realize_cached_data().item()
 
     def __bool__(self) -> bool:
@@ -238,7 +239,7 @@ class Tensor(Value, Hooked, TensorMethods):
         return int(self.item())
 
     def tolist(self) -> Any:
-        """The values as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        """Return the values as nested lists of Python scalars; a scalar for a 0-d tensor."""
         return self.realize_cached_data().numpy().tolist()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -319,7 +320,7 @@ class Tensor(Value, Hooked, TensorMethods):
     def to(
         self, *to: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False
     ) -> Tensor:
-        """This tensor on another device or in another dtype, or both: `x.to("cuda")`,
+        """Return this tensor on another device or in another dtype, or both: `x.to("cuda")`,
         `x.to("float16")`, `x.to(needle.cuda(1), "float16")`, or with those of another tensor,
         `x.to(y)`. Self if nothing changes. `non_blocking` is accepted and has no effect.
 
@@ -347,7 +348,7 @@ class TensorTuple(Value, TupleMethods):
         return (self[i] for i in range(len(self)))
 
     def tuple(self) -> tuple[Tensor, ...]:
-        """The parts as a Python tuple."""
+        """Return the parts as a Python tuple."""
         return tuple(self)
 
     def __repr__(self) -> str:
@@ -359,7 +360,7 @@ Operand = Tensor | bool | int | float | np.ndarray | NDArray
 
 
 def handle(node: Node | None, data: Any) -> Any:
-    """A Tensor or TensorTuple over `node` and `data` (either may be None, not both)."""
+    """Return a Tensor or TensorTuple over `node` and `data` (either may be None, not both)."""
     parts = data if node is None else node.spec
     out: Any = object.__new__(TensorTuple if type(parts) is tuple else Tensor)
     out._node = node
@@ -393,14 +394,14 @@ def _rebuild(kind: type[Tensor], data: NDArray, requires_grad: bool) -> Tensor:
 
 
 def make_const(value: Any, device: DeviceLike | None = None) -> Tensor:
-    """A Tensor without gradient of `value` (an NDArray is shared) on `device`, as `Tensor` takes
-    it."""
+    """Return a Tensor without gradient of `value` (an NDArray is shared) on `device`, as `Tensor`
+    takes it."""
     return Tensor(value, device=device, requires_grad=False)
 
 
 def from_dlpack(x: Any, requires_grad: bool = False) -> Tensor:
-    """A Tensor that shares the memory of any object with `__dlpack__`, or copies it if it cannot.
-    With `requires_grad` it is a leaf that gets a gradient.
+    """Return a Tensor that shares the memory of any object with `__dlpack__`, or copies it if it
+    cannot. With `requires_grad` it is a leaf that gets a gradient.
 
     Raises TypeError for a dtype that needle does not store, BufferError for unknown devices.
 

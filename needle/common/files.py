@@ -28,6 +28,6 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def read_regular(path: str | os.PathLike[str]) -> bytes:
-    """The bytes of a file; OSError as `open_regular`."""
+    """Return the bytes of a file; OSError as `open_regular`."""
     with open_regular(path) as file:
         return file.read()

@@ -18,7 +18,7 @@ _CALLED = {
 
 
 def missing(owner: object, what: str, name: str) -> AttributeError:
-    """The error for a name that `owner`, which is `what`, does not have; it gives the one of
+    """Return the error for a name that `owner`, which is `what`, does not have; it gives the one of
     needle's, if there is one, and lets Python look for others that are written alike."""
     text = f"{what} has no attribute {name!r}"
     if name in _CALLED:

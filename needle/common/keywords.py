@@ -62,12 +62,12 @@ def named(
     is_method: bool = False,
     is_composed: bool = False,
 ) -> Callable[..., Any]:
-    """`function` with its keywords checked; itself if it was checked before, or if it takes any
-    keyword or only tensors, which nobody gives by name. What follows a star, as `*shape`, may be
-    given by name too, as a tuple. `owner` is the function's name in errors; that of a constructor
-    is the class. Callers never pass a method's first parameter by name. The errors of a function
-    that `is_composed` of others begin with its own name, too: who calls `kl_div` does not know
-    `multiply`."""
+    """Return `function` with its keywords checked; itself if it was checked before, or if it takes
+    any keyword or only tensors, which nobody gives by name. What follows a star, as `*shape`, may
+    be given by name too, as a tuple. `owner` is the function's name in errors; that of a
+    constructor is the class. Callers never pass a method's first parameter by name. The errors of a
+    function that `is_composed` of others begin with its own name, too: who calls `kl_div` does not
+    know `multiply`."""
     if function in _CHECKED:
         return function
     parameters = list(inspect.signature(function).parameters.values())
@@ -142,8 +142,9 @@ class _Renaming:
 def name_functions(
     functions: Iterable[tuple[str, Callable[..., Any]]], are_composed: bool = False
 ) -> dict[str, Any]:
-    """The functions with their keywords checked, by name. Their modules get them too, because a
-    pickle refers to a function by its module. `are_composed` is `is_composed` of `named`."""
+    """Return the functions with their keywords checked, by name. Their modules get them too,
+    because a pickle refers to a function by its module. `are_composed` is `is_composed` of
+    `named`."""
     out = {}
     for name, function in functions:
         out[name] = checked = named(function, name, is_composed=are_composed)
@@ -161,7 +162,8 @@ def name_constructors(classes: Iterable[Any]) -> None:
 
 
 def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keywords under the function's own names. TypeError for one that is none of them."""
+    """Return the keywords under the function's own names. TypeError for one that is none of
+    them."""
     out: dict[str, Any] = {}
     for key, value in kwargs.items():
         name = key if key in names else _same(key, names)
@@ -179,7 +181,7 @@ def _renamed(owner: str, names: list[str], kwargs: dict[str, Any]) -> dict[str, 
 
 
 def _same(key: str, names: list[str]) -> str | None:
-    """The one argument that `key` is another name of."""
+    """Return the one argument that `key` is another name of."""
     for group in _SAME:
         found = [name for name in names if name in group]
         if key in group and found:

@@ -218,5 +218,5 @@ def _checked_mode(owner: str, mode: Any) -> bool:
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops on this thread record their graph."""
+    """Return whether ops on this thread record their graph."""
     return state.grad

@@ -42,7 +42,7 @@ def _least(shape: Sequence[Any]) -> int:
 
 
 def bounded(shape: Sequence[Any]) -> tuple[Any, ...]:
-    """The extents of what a node makes; those that a Dim leaves open count with their least.
+    """Return the extents of what a node makes; those that a Dim leaves open count with their least.
 
     Raises ModelError for a negative one, and UnsupportedError beyond the budget; the caller names
     the node.
@@ -84,7 +84,7 @@ def iterate() -> None:
 
 
 def check_iterations(count: int) -> None:
-    """UnsupportedError for a number of iterations beyond the budget."""
+    """Raise UnsupportedError for a number of iterations beyond the budget."""
     if count > MOST_ITERATIONS:
         raise UnsupportedError(
             f"it asks for {count} iterations; the budget of a loop, with the loops in it, is "

@@ -29,7 +29,7 @@ def check_length(node: NamedNode, n: int) -> None:
 
 
 def fitted(x: Tensor | None, n: int) -> Any:
-    """`x` with n elements along its last axis: cut, or with zeros behind."""
+    """Return `x` with n elements along its last axis: cut, or with zeros behind."""
     if x is None:
         return None
     given = x.shape[-1]
@@ -41,7 +41,8 @@ def fitted(x: Tensor | None, n: int) -> Any:
 
 
 def whole(parts: Any, n: int) -> Parts:
-    """The n frequencies of a real signal from the n // 2 + 1 that are not conjugates of others."""
+    """Return the n frequencies of a real signal from the n // 2 + 1 that are not conjugates of
+    others."""
     rest = (n + 1) // 2  # the first of the conjugates is that of rest - 1
     if rest < 2:
         return parts
@@ -59,7 +60,7 @@ def _mirrored(x: Tensor, rest: int) -> Tensor:
 
 
 def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
-    """The first frequencies of signals of n elements along the last axis, or signals of
+    """Return the first frequencies of signals of n elements along the last axis, or signals of
     frequencies; with one part only the real one."""
     made = _forward(x, n, bins, inverse, parts)
     if not inverse:
@@ -71,8 +72,8 @@ def transformed(x: Any, n: int, bins: int, inverse: bool, parts: int) -> Parts:
 
 
 def signal_of_half(parts: Any, n: int) -> Tensor:
-    """The n elements, times n, of a real signal whose n // 2 + 1 first frequencies are `parts`. The
-    imaginary parts of the first, and of the last for an even n, count as 0."""
+    """Return the n elements, times n, of a real signal whose n // 2 + 1 first frequencies are
+    `parts`. The imaginary parts of the first, and of the last for an even n, count as 0."""
     if n > _LONGEST:
         return _forward(whole(parts, n), n, n, True, 1)[0]
     bins = n // 2 + 1
@@ -83,7 +84,7 @@ def signal_of_half(parts: Any, n: int) -> Tensor:
 
 
 def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
-    """The sums of the transform: one product with a matrix, or, of a long signal that can be
+    """Return the sums of the transform: one product with a matrix, or, of a long signal that can be
     divided, transforms of both factors (Cooley and Tukey 1965)."""
     factor = _factor(n) if n > _LONGEST else 1
     if factor == 1:
@@ -109,13 +110,14 @@ def _forward(x: Any, n: int, bins: int, conjugate: bool, parts: int) -> Parts:
 
 
 def _factor(n: int) -> int:
-    """The greatest factor of n that is not above its root; 1 for a prime."""
+    """Return the greatest factor of n that is not above its root; 1 for a prime."""
     return next(i for i in range(math.isqrt(n), 0, -1) if n % i == 0)
 
 
 @functools.lru_cache(maxsize=16)
 def _waves(n: int, bins: int, conjugate: bool) -> tuple[np.ndarray, np.ndarray]:
-    """The real and imaginary parts of exp(-2 pi i t k / n), (n, bins), or of its conjugate."""
+    """Return the real and imaginary parts of exp(-2 pi i t k / n), (n, bins), or of its
+    conjugate."""
     return _turns(np.outer(np.arange(n), np.arange(bins)) % n, n, conjugate)
 
 
@@ -140,7 +142,7 @@ def _by_matrices(x: Any, cosines: np.ndarray, sines: np.ndarray, parts: int) -> 
 
 
 def _product(a: Tensor, b: Tensor | None, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """(a + bi) (c + di), element by element."""
+    """Return (a + bi) (c + di), element by element."""
     if b is None:
         return a * c, a * d
     return a * c - b * d, a * d + b * c

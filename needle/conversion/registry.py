@@ -99,18 +99,18 @@ class Registry:
         return registered
 
     def find(self, name: str, domain: str = "", version: int = 1) -> Converter | None:
-        """The converter of an operator for a version of its domain, or None."""
+        """Return the converter of an operator for a version of its domain, or None."""
         self._load()
         fitting = [e for e in self._converters.get((domain, name), ()) if e.since <= version]
         return fitting[-1] if fitting else None
 
     def find_twin(self, name: str, domain: str = "") -> Callable[..., Any] | None:
-        """The NumPy function of an operator, or None."""
+        """Return the NumPy function of an operator, or None."""
         self._load()
         return self._twins.get((domain, name))
 
     def names(self, domain: str = "") -> list[str]:
-        """The operators of a domain that have a converter."""
+        """Return the operators of a domain that have a converter."""
         self._load()
         return sorted(name for where, name in self._converters if where == domain)
 
@@ -127,8 +127,8 @@ def _kind(parameter: inspect.Parameter) -> str:
 
 
 def _required(function: Callable[..., Any], scoped: bool) -> tuple[int, ...]:
-    """The positions of inputs that a converter does not take as None: those whose parameters have
-    no default and no None in their annotation."""
+    """Return the positions of inputs that a converter does not take as None: those whose parameters
+    have no default and no None in their annotation."""
     parameters = [*inspect.signature(function).parameters.values()][1 + scoped :]
     return tuple(
         i

@@ -19,7 +19,7 @@ _PARTS = 32  # that one op divides a sequence into: a kernel of many results com
 
 
 def check_count(node: NamedNode, count: int) -> None:
-    """UnsupportedError for more iterations than may be unrolled."""
+    """Raise UnsupportedError for more iterations than may be unrolled."""
     budget.check_iterations(count)
     if state.trace is not None and count > LARGEST_COUNT:
         raise node.unsupported(f"{count} iterations; at most {LARGEST_COUNT} are unrolled")
@@ -52,14 +52,14 @@ class Room:
 
 
 def stacked(values: Sequence[Value], axis: int) -> Value:
-    """The values of all iterations as one, along a new axis."""
+    """Return the values of all iterations as one, along a new axis."""
     if all(is_known(value) for value in values):
         return np.stack(values, axis)
     return ops.stack([tensor(value) for value in values], axis)
 
 
 def elements(node: NamedNode, source: Value, axis: int, steps: int) -> list[Value]:
-    """The `steps` elements of a sequence along an axis."""
+    """Return the `steps` elements of a sequence along an axis."""
     check_count(node, steps)
     if steps == 0:
         raise node.unsupported("a sequence of no elements")

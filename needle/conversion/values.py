@@ -59,18 +59,18 @@ Carried = Value | Items | Missing  # what names stand for, though most operators
 
 
 def elements(value: Carried) -> int:
-    """How many elements a value has, all those of a sequence together."""
+    """Return how many elements a value has, all those of a sequence together."""
     parts = value.values if isinstance(value, Items) else (value,)
     return sum(part.size for part in parts if not isinstance(part, Missing))
 
 
 def is_known(value: Any) -> bool:
-    """Whether the value is known while tracing."""
+    """Return whether the value is known while tracing."""
     return isinstance(value, np.ndarray)
 
 
 def holds_dims(value: Any) -> bool:
-    """Whether a known value depends on dims."""
+    """Return whether a known value depends on dims."""
     return (
         isinstance(value, np.ndarray)
         and value.dtype == object
@@ -85,7 +85,7 @@ def sizes(items: Any) -> np.ndarray:
 
 
 def tensor(value: Value) -> Tensor:
-    """A value as a Tensor. UnsupportedError for other dtypes than needle's."""
+    """Return a value as a Tensor. UnsupportedError for other dtypes than needle's."""
     if isinstance(value, Tensor):
         return value
     if value.dtype == object:
@@ -102,8 +102,8 @@ def tensor(value: Value) -> Tensor:
 
 
 def size_tensor(n: Any) -> Tensor:
-    """An int, or an expression of dims, as an int64 Tensor of no axis: an open one is the last of
-    as many numbers."""
+    """Return an int, or an expression of dims, as an int64 Tensor of no axis: an open one is the
+    last of as many numbers."""
     if not isinstance(n, Expression):
         return Tensor(np.array(n, np.int64), requires_grad=False)
     behind = 1 - min(n.bounds[0], 1)  # a range of no numbers has no last one
@@ -112,7 +112,7 @@ def size_tensor(n: Any) -> Tensor:
 
 
 def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
-    """A value that must be known while tracing; `what` says what it is ("the shape").
+    """Return a value that must be known while tracing; `what` says what it is ("the shape").
 
     An eager call knows all values. Raises UnsupportedError while tracing for one that is computed
     from inputs of the model.
@@ -130,7 +130,7 @@ def known(node: NamedNode, value: Value | None, what: str) -> np.ndarray:
 
 
 def known_integers(node: NamedNode, value: Value | None, what: str) -> tuple[Any, ...]:
-    """A known value of one or no axis as a tuple of ints and expressions of dims."""
+    """Return a known value of one or no axis as a tuple of ints and expressions of dims."""
     found = known(node, value, what)
     if found.ndim > 1:
         raise node.invalid(f"{what} has the shape {found.shape}, not one axis")
@@ -140,7 +140,7 @@ def known_integers(node: NamedNode, value: Value | None, what: str) -> tuple[Any
 
 
 def known_number(node: NamedNode, value: Value | None, what: str) -> Any:
-    """A known value of one element as a Python number."""
+    """Return a known value of one element as a Python number."""
     found = known(node, value, what)
     if found.size != 1:
         raise node.invalid(f"{what} has the shape {found.shape}, not one element")
@@ -148,7 +148,7 @@ def known_number(node: NamedNode, value: Value | None, what: str) -> Any:
 
 
 def known_integer(node: NamedNode, value: Value | None, what: str) -> Any:
-    """A known value of one element as an int, or an expression of dims."""
+    """Return a known value of one element as an int, or an expression of dims."""
     found = known_number(node, value, what)
     if isinstance(found, float):
         raise node.invalid(f"{what} is {found!r}, not an integer")
@@ -156,31 +156,31 @@ def known_integer(node: NamedNode, value: Value | None, what: str) -> Any:
 
 
 def shape_of(value: Value) -> tuple[Any, ...]:
-    """The extents of a value: ints, and expressions of dims."""
+    """Return the extents of a value: ints, and expressions of dims."""
     return tuple(value.shape)
 
 
 def dtype_of(value: Value) -> str:
-    """The name of a value's dtype."""
+    """Return the name of a value's dtype."""
     if isinstance(value, Tensor):
         return value.dtype
     return "int64" if value.dtype == object else value.dtype.name
 
 
 def along(axis: int, part: Any) -> tuple[Any, ...]:
-    """The key that takes `part` along an axis."""
+    """Return the key that takes `part` along an axis."""
     return (*[slice(None)] * axis, part)
 
 
 def normal_axis(node: NamedNode, axis: Any, ndim: int) -> int:
-    """An axis counted from the front; ModelError if there is none."""
+    """Return an axis counted from the front; ModelError if there is none."""
     if not -ndim <= axis < ndim:
         raise ModelError(f"{node}: axis {axis} is out of range for {ndim} dimensions")
     return axis % ndim if ndim else 0
 
 
 def normal_axes(node: NamedNode, axes: Any, ndim: int) -> tuple[int, ...]:
-    """Axes counted from the front; ModelError for one out of range or given twice."""
+    """Return the axes counted from the front; ModelError for one out of range or given twice."""
     found = tuple(normal_axis(node, axis, ndim) for axis in axes)
     if len(set(found)) != len(found):
         raise ModelError(f"{node}: axes {tuple(axes)} name an axis twice")

@@ -25,7 +25,7 @@ class Handle:
         self.array = array
 
     def ptr(self) -> int:
-        """The address of the memory's beginning; that of a view is the same."""
+        """Return the address of the memory's beginning; that of a view is the same."""
         return self.array.view.data_ptr - self.array.offset * ITEMSIZE[self.array.dtype]
 
     @property
@@ -41,7 +41,7 @@ def make(
     handle: Handle | None = None,
     offset: int = 0,
 ) -> NDArray:
-    """A new array, or with `handle` another view of that memory."""
+    """Return a new array, or with `handle` another view of that memory."""
     array = nd.empty(shape, device=device) if handle is None else handle.array
     if handle is None and strides is None:
         return array
@@ -49,7 +49,7 @@ def make(
 
 
 def process_slice(self: NDArray, key: slice, axis: int) -> slice:
-    """`key` with start, stop and step as numbers that are not negative, for that axis."""
+    """Return `key` with start, stop and step as numbers that are not negative, for that axis."""
     return slice(*key.indices(self.shape[axis]))
 
 

@@ -19,8 +19,8 @@ def _iter(self: Any) -> Iterator[Any]:
 
 
 def _next(self: Any) -> Any:
-    """The next batch of the last pass begun, or the first of a new one; StopIteration at its end,
-    after which a new pass begins."""
+    """Return the next batch of the last pass begun, or the first of a new one; StopIteration at its
+    end, after which a new pass begins."""
     if getattr(self, "_course_pass", None) is None:
         iter(self)
     try:

@@ -16,6 +16,6 @@ class Flag(int):
 
 
 def callable_property(old: property) -> property:
-    """The property with a Flag as its value."""
+    """Return the property with a Flag as its value."""
     read: Any = old.fget
     return property(lambda self: Flag(read(self)), doc=old.__doc__)

@@ -77,7 +77,8 @@ class TensorTupleOp(TensorOp):
 
 
 def _on_arrays(compute: Any) -> Any:
-    """`compute` with NumPy arrays if that is the backend, and with NDArrays as its result."""
+    """Return `compute` with NumPy arrays if that is the backend, and with NDArrays as its
+    result."""
 
     @functools.wraps(compute)
     def wrapped(self: Any, *inputs: Any) -> Any:
@@ -88,7 +89,7 @@ def _on_arrays(compute: Any) -> Any:
 
 
 def _device(inputs: tuple[Any, ...]) -> Any:
-    """The device of the first array; None, the default one, if there is none."""
+    """Return the device of the first array; None, the default one, if there is none."""
     while inputs and isinstance(inputs[0], tuple):
         inputs = inputs[0]
     return inputs[0].device if inputs else None
@@ -106,7 +107,7 @@ def _call_stack(self: Any, *inputs: Any) -> Any:
 
 
 def _with(convert: Any, init: Any) -> Any:
-    """A constructor whose arguments are converted first."""
+    """Return a constructor whose arguments are converted first."""
 
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -120,7 +121,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _with_pairs(init: Any) -> Any:
-    """A constructor of a convolution that also takes one number for a pair."""
+    """Return a constructor of a convolution that also takes one number for a pair."""
 
     @functools.wraps(init)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:

@@ -25,7 +25,7 @@ def backward(self: Tensor, out_grad: Tensor | None = None, *args: Any, **kwargs:
 
 
 def subtract(self: Tensor, other: Any) -> Any:
-    """a + (-b), which are two nodes of the graph."""
+    """Return a + (-b), which are two nodes of the graph."""
     return add(self, negate(other)) if isinstance(other, Tensor) else self + (-other)
 
 

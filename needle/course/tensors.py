@@ -26,7 +26,7 @@ from .patches import Patches
 
 
 def find_topo_sort(node_list: Iterable[Value]) -> list[Any]:
-    """All values that those of the list depend on, and these themselves, inputs first.
+    """Return all values that those of the list depend on, and these themselves, inputs first.
 
     A value that no gradient reads was freed in the forward pass and has only its shape; all are
     kept with `install(semantics="course")`.
@@ -57,12 +57,12 @@ def compute_gradient_of_variables(output_tensor: Tensor, out_grad: Tensor) -> No
 
 
 def sum_node_list(node_list: Iterable[Any]) -> Any:
-    """The sum of Tensors, without a zero to begin with."""
+    """Return the sum of Tensors, without a zero to begin with."""
     return functools.reduce(operator.add, node_list)
 
 
 def make_from_op(op: Op, inputs: Iterable[Value]) -> Any:
-    """`op` applied to the inputs."""
+    """Return `op` applied to the inputs."""
     return apply(op, tuple(inputs))
 
 

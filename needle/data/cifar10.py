@@ -83,7 +83,7 @@ def _scaled(images: Array) -> Array:
 
 
 def _find(base: Path, names: Sequence[str]) -> list[Path]:
-    """The files `names`, or the same with .bin, in `base` or a folder of it."""
+    """Return the files `names`, or the same with .bin, in `base` or a folder of it."""
     for folder in _FOLDERS:
         for suffix in ("", ".bin"):
             paths = [base / folder / f"{name}{suffix}" for name in names]
@@ -100,7 +100,7 @@ def _find(base: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _read(path: Path) -> tuple[Array, Array]:
-    """(images (N, 3, 32, 32) uint8, labels (N,)) of one file."""
+    """Return (images (N, 3, 32, 32) uint8, labels (N,)) of one file."""
     raw = read_regular(path)
     images, labels = _from_binary(path, raw) if path.suffix == ".bin" else _from_pickle(path, raw)
     wrong = [label for label in labels if not 0 <= label < _CLASSES]
@@ -110,7 +110,7 @@ def _read(path: Path) -> tuple[Array, Array]:
 
 
 def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Images and labels of records of a label byte and 3072 image bytes."""
+    """Return images and labels of records of a label byte and 3072 image bytes."""
     record = 1 + _PIXELS
     if not raw or len(raw) % record:
         raise _damaged(path, f"{len(raw)} bytes are no whole number of records of {record}")
@@ -119,7 +119,8 @@ def _from_binary(path: Path, raw: bytes) -> tuple[Array, list[int]]:
 
 
 def _from_pickle(path: Path, raw: bytes) -> tuple[Array, list[int]]:
-    """Images and labels of a dict with b"data", uint8 (N, 3072), and b"labels", N integers."""
+    """Return images and labels of a dict with b"data", uint8 (N, 3072), and b"labels", N
+    integers."""
     try:
         content = _Unpickler(io.BytesIO(raw), encoding="bytes").load()
     except MemoryError:

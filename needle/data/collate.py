@@ -17,9 +17,10 @@ _TEXT = "SaUO"  # kinds of arrays that no Tensor holds: strings and objects
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """The samples of the list `batch` as one: arrays, Tensors (also other libraries') and numbers
-    are stacked along a new first axis into Tensors without gradient. A dict, list or namedtuple of
-    samples becomes one of batches, a tuple becomes a list; strings and bytes stay a list.
+    """Return the samples of the list `batch` as one: arrays, Tensors (also other libraries') and
+    numbers are stacked along a new first axis into Tensors without gradient. A dict, list or
+    namedtuple of samples becomes one of batches, a tuple becomes a list; strings and bytes stay a
+    list.
 
     Python floats become float64 and ints int64. RuntimeError for arrays of different shapes and
     lists of different lengths, TypeError for samples of another type.
@@ -32,8 +33,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """`data` with its arrays as Tensors without gradient, also within dicts, lists, tuples (which
-    become lists) and namedtuples; all else is unchanged."""
+    """Return `data` with its arrays as Tensors without gradient, also within dicts, lists, tuples
+    (which become lists) and namedtuples; all else is unchanged."""
     return converted(data, lambda x: x if isinstance(x, Tensor) else make_const(x))
 
 
@@ -70,8 +71,8 @@ def collated(batch: Sequence[Any], made: Made) -> Any:
 
 
 def converted(data: Any, leaf: Callable[[Any], Any], plain: Any = list) -> Any:
-    """`data` with each Tensor and each array of numbers replaced by `leaf` of it, and each tuple by
-    a `plain`."""
+    """Return `data` with each Tensor and each array of numbers replaced by `leaf` of it, and each
+    tuple by a `plain`."""
     if isinstance(data, Tensor) or _is_foreign(data):
         return leaf(data)
     if isinstance(data, (np.ndarray, np.generic)) and data.dtype.kind not in _TEXT:
@@ -84,12 +85,13 @@ def converted(data: Any, leaf: Callable[[Any], Any], plain: Any = list) -> Any:
 
 
 def _is_foreign(x: Any) -> bool:
-    """Whether x is another library's tensor, such as PyTorch's."""
+    """Return whether x is another library's tensor, such as PyTorch's."""
     return hasattr(x, "__dlpack__") and not isinstance(x, (Tensor, np.ndarray))
 
 
 def _rebuilt(like: Any, parts: Any, plain: Any = list) -> Any:
-    """`parts`, a dict or list, in a container as `like`; a `plain` for a tuple without names."""
+    """Return `parts`, a dict or list, in a container as `like`; a `plain` for a tuple without
+    names."""
     kind: Any = type(like)
     try:
         if isinstance(like, tuple):

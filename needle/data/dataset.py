@@ -61,7 +61,7 @@ class Dataset:
         return x
 
     def batch(self, indices: Array) -> Any:
-        """The items at `indices`, an array, joined by `default_collate` into arrays."""
+        """Return the items at `indices`, an array, joined by `default_collate` into arrays."""
         return collated([self[i] for i in indices.tolist()], lambda x: x)
 
     def __add__(self, other: Any) -> ConcatDataset:
@@ -69,8 +69,8 @@ class Dataset:
 
 
 def has_batches(dataset: Any) -> bool:
-    """Whether `dataset` has a `batch` that knows of its `__getitem__`: both are of one class, or
-    `batch` is of a class derived from the other's."""
+    """Return whether `dataset` has a `batch` that knows of its `__getitem__`: both are of one
+    class, or `batch` is of a class derived from the other's."""
     for cls in type(dataset).__mro__:
         if "batch" in vars(cls):
             return isinstance(dataset, Dataset) and cls is not Dataset
@@ -214,7 +214,8 @@ class ConcatDataset(Dataset):
 def random_split(
     dataset: Any, lengths: Sequence[float], generator: np.random.Generator | None = None
 ) -> list[Subset]:
-    """`dataset` in Subsets of `lengths` items, chosen at random by `generator`, without overlap.
+    """Return `dataset` in Subsets of `lengths` items, chosen at random by `generator`, without
+    overlap.
 
     Lengths that sum to 1 are shares: each is rounded down, and the first Subsets get the items that
     remain. ValueError if the lengths do not sum to the dataset's length or one is negative,

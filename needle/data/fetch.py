@@ -60,7 +60,7 @@ class Fetcher:
             return self._collated([self.dataset[i] for i in indices])
 
     def _next(self) -> Any:
-        """The items of the next batch of the stream, or End."""
+        """Return the items of the next batch of the stream, or End."""
         if self._stream is None:
             self._stream = iter(self.dataset)
         if not self.is_batched:

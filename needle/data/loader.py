@@ -266,7 +266,7 @@ class DataLoader:
         return [_jsonable(generator.bit_generator.state) for generator in self._generators]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the last pass as JSON values; returned batches count as used."""
+        """Return the position of the last pass as JSON values; returned batches count as used."""
         current = self._pass
         now = None
         states = self._states()
@@ -385,8 +385,8 @@ class DataLoader:
         pool.close()
 
     def _finished(self, batch: Any) -> Any:
-        """The batch as Tensors on the loader's device; only Tensors move if a function of the
-        user's has made the batch."""
+        """Return the batch as Tensors on the loader's device; only Tensors move if a function of
+        the user's has made the batch."""
         if self.collate_fn in (default_collate, default_convert):
             return converted(batch, self._tensor, tuple)
         if self.device is None:
@@ -402,7 +402,7 @@ class DataLoader:
 
 
 def _jsonable(state: Any) -> Any:
-    """The state of a bit generator with lists in the place of arrays."""
+    """Return the state of a bit generator with lists in the place of arrays."""
     if isinstance(state, Mapping):
         return {key: _jsonable(value) for key, value in state.items()}
     return state.tolist() if isinstance(state, np.ndarray) else state

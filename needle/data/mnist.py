@@ -72,7 +72,8 @@ class MNISTDataset(Dataset):
 
 
 def _unpacked(raw: bytes, ndim: int) -> bytes:
-    """The bytes of a gzip file: at most one more than its header says, however far it unpacks."""
+    """Return the bytes of a gzip file: at most one more than its header says, however far it
+    unpacks."""
     with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
         header = file.read(4 + 4 * ndim)
         extents = [int.from_bytes(header[at : at + 4], "big") for at in range(4, len(header), 4)]
@@ -84,7 +85,7 @@ def _unpacked(raw: bytes, ndim: int) -> bytes:
 
 
 def read_idx(path: str | os.PathLike[str], ndim: int) -> Array:
-    """The bytes in an idx file as an array of `ndim` axes.
+    """Return the bytes in an idx file as an array of `ndim` axes.
 
     OSError if it cannot be read; ValueError that names the fault if it is malformed.
     """

@@ -23,7 +23,7 @@ def drawing_from(generator: np.random.Generator | None) -> AbstractContextManage
 
 
 def checked_generator(owner: str, generator: Any) -> Any:
-    """`generator`. TypeError unless it is None or a np.random.Generator."""
+    """Return `generator`. TypeError unless it is None or a np.random.Generator."""
     if generator is None or isinstance(generator, np.random.Generator):
         return generator
     kind = type(generator).__name__
@@ -189,6 +189,6 @@ class BatchSampler(Sampler):
 
 
 def batches_of(items: int, batch_size: int, drop_last: bool) -> int:
-    """The number of batches that `items` items make."""
+    """Return the number of batches that `items` items make."""
     whole, rest = divmod(items, batch_size)
     return whole + (rest > 0 and not drop_last)

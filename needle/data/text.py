@@ -30,7 +30,7 @@ class Dictionary:
         self.idx2word: list[str] = []
 
     def add_word(self, word: str) -> int:
-        """The number of `word`; an unknown word gets a new one."""
+        """Return the number of `word`; an unknown word gets a new one."""
         number = self.word2idx.setdefault(word, len(self.idx2word))
         if number == len(self.idx2word):
             self.idx2word.append(word)
@@ -60,8 +60,8 @@ class Corpus:
         self.valid = None if valid is None else self.tokenize(valid, max_lines)
 
     def tokenize(self, path: Any, max_lines: int | None = None) -> Array:
-        """The numbers of the words in the file `path`, including one for the end of each line, of
-        its first `max_lines` lines (None: all)."""
+        """Return the numbers of the words in the file `path`, including one for the end of each
+        line, of its first `max_lines` lines (None: all)."""
         numbers: list[int] = []
         add = self.dictionary.add_word
         try:
@@ -90,7 +90,8 @@ def batchify(
     device: DeviceLike | None = None,
     dtype: Any = None,
 ) -> Array:
-    """`data` in `batch_size` equal runs, one per column: (len(data) // batch_size, batch_size).
+    """Return `data` in `batch_size` equal runs, one per column: (len(data) // batch_size,
+    batch_size).
 
     The remainder is dropped. The result is an array of `dtype` (None: int32). `device` is part of
     the course's signature and unused. ValueError if the batch size is below 1 or above the length
@@ -107,7 +108,7 @@ def batchify(
 def get_batch(
     batches: Array, i: int, bptt: int, device: DeviceLike | None = None, dtype: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """Rows i to i + n of the result of `batchify`, and for each element the next one.
+    """Return rows i to i + n of the result of `batchify`, and for each element the next one.
 
     Returns (data of shape (n, batch_size), target of shape (n * batch_size,)) with n = bptt, or
     fewer at the end: Tensors without gradient, of `dtype` (None: the array's), on `device`.

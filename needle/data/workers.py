@@ -135,7 +135,8 @@ class Workers:
                 self._waiting.popleft().receive(self._timeout)
 
     def are_alive(self) -> bool:
-        """Whether all workers can take tasks of this process; those of a fork are its parent's."""
+        """Return whether all workers can take tasks of this process; those of a fork are its
+        parent's."""
         if not self._close.alive or os.getpid() != self._owner:
             return False
         return all(w.process.exitcode is None for w in self._workers)
@@ -160,7 +161,7 @@ class _Worker:
             self.pipe.send(task)
 
     def receive(self, timeout: float) -> Any:
-        """The answer to the oldest task. RuntimeError if the worker has died."""
+        """Return the answer to the oldest task. RuntimeError if the worker has died."""
         ready = connection.wait([self.pipe, self.process.sentinel], timeout or None)
         if not ready:
             raise RuntimeError(
@@ -347,7 +348,8 @@ class _KeyErrorText(str):
 
 
 def _rebuilt_error(kind: type[Exception], message: str) -> Exception:
-    """An error of the worker's class; a RuntimeError if that does not take a message alone."""
+    """Return an error of the worker's class; a RuntimeError if that does not take a message
+    alone."""
     try:
         error = kind(_KeyErrorText(message) if issubclass(kind, KeyError) else message)
     except Exception:

@@ -92,8 +92,8 @@ class Group:
         sync_batch_norm: bool = False,
         bucket_cap_mb: float = 4.0,
     ) -> Module:
-        """`model`, with rank 0's parameters and buffers, whose gradients each `backward` sums over
-        the ranks from now on.
+        """Return `model`, with rank 0's parameters and buffers, whose gradients each `backward`
+        sums over the ranks from now on.
 
         `reduction` is that of the loss over the rows of a batch: of a "mean" each rank's gradients
         count as much as its part of the batch, those of a "sum" are added. A parameter that a rank
@@ -131,7 +131,7 @@ class Group:
         return model
 
     def split(self, loader: DataLoader) -> DataLoader:
-        """A DataLoader of this rank's rows of each batch of `loader`.
+        """Return a DataLoader of this rank's rows of each batch of `loader`.
 
         Its `state_dict` is that of `loader`: it counts whole batches, so that another number of
         ranks goes on from it. If a batch has fewer rows than there are ranks, a rank without any
@@ -151,8 +151,8 @@ class Group:
         return PartLoader(loader, self)
 
     def mean(self, value: Tensor | float) -> float:
-        """The mean of `value`, such as a loss, over all rows of the batch: that of each rank counts
-        as much as its part of the batch."""
+        """Return the mean of `value`, such as a loss, over all rows of the batch: that of each rank
+        counts as much as its part of the batch."""
         parts = self._meet(f"takes a mean{self._at}", value=(self._weight, float(value)))
         return sum(weight * part for weight, part in parts if weight)
 
@@ -165,7 +165,8 @@ class Group:
         return self._weight if reduction == "mean" else float(self._weight > 0)
 
     def _meet(self, what: str, value: Any = None) -> list[Any]:
-        """The `value` that each rank brings. RuntimeError unless all are here for the same."""
+        """Return the `value` that each rank brings. RuntimeError unless all are here for the
+        same."""
         met = self._meetings.allgather((what, value))
         for rank, (other, _) in enumerate(met):
             if other != met[0][0]:

@@ -26,7 +26,7 @@ class PartLoader(DataLoader):
             yield indices[rows.first : rows.end]
 
     def _part(self, total: int) -> tuple[rng.Rows, float]:
-        """This rank's rows of a batch, and what they count in a mean over it."""
+        """Return this rank's rows of a batch, and what they count in a mean over it."""
         rank, size = self._group.rank, self._group.size
         first, end = total * rank // size, total * (rank + 1) // size
         if first == end:

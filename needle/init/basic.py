@@ -74,15 +74,15 @@ def zeros(
 
 
 def ones_like(array: Tensor, **options: Any) -> Tensor:
-    """Ones in the shape, dtype and device of `array`; `options` replace its dtype and device.
-    TypeError unless it is a Tensor."""
+    """Return ones in the shape, dtype and device of `array`; `options` replace its dtype and
+    device. TypeError unless it is a Tensor."""
     _check_tensor("ones_like", array)
     return ones(array.shape, **_like(array, options))
 
 
 def zeros_like(array: Tensor, **options: Any) -> Tensor:
-    """Zeros in the shape, dtype and device of `array`; `options` replace its dtype and device.
-    TypeError unless it is a Tensor.
+    """Return zeros in the shape, dtype and device of `array`; `options` replace its dtype and
+    device. TypeError unless it is a Tensor.
 
     >>> ndl.zeros_like(ndl.ones(2), dtype="int64").numpy().tolist()
     [0, 0]
@@ -135,8 +135,8 @@ def empty(
 
 
 def empty_like(array: Tensor, **options: Any) -> Tensor:
-    """`empty` in the shape, dtype and device of `array`; `options` replace its dtype and device.
-    TypeError unless it is a Tensor."""
+    """Return `empty` in the shape, dtype and device of `array`; `options` replace its dtype and
+    device. TypeError unless it is a Tensor."""
     _check_tensor("empty_like", array)
     return empty(array.shape, **_like(array, options))
 
@@ -170,9 +170,9 @@ def randn(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Normally distributed, with this mean and standard deviation `std`, which is not negative.
-    TypeError for a dtype that is not floating. The numbers are made of uniform ones (Box and Muller
-    1958).
+    """Return normally distributed, with this mean and standard deviation `std`, which is not
+    negative. TypeError for a dtype that is not floating. The numbers are made of uniform ones (Box
+    and Muller 1958).
 
     >>> ndl.randn(2, 3, std=0.1).shape
     (2, 3)
@@ -235,7 +235,7 @@ def _drawn(shape: tuple[int, ...], device: DeviceLike | None, dtype: str, axis: 
 
 
 def _leaf(values: Tensor, device: DeviceLike | None, dtype: Any, requires_grad: bool) -> Tensor:
-    """Values of the host, in a dtype and on a device."""
+    """Return values of the host, in a dtype and on a device."""
     values = ops.cast(values, dtype_name(dtype)).to(as_device(device))
     if requires_grad and is_floating(values.dtype):
         return Tensor(values, requires_grad=True)
@@ -249,7 +249,7 @@ def one_hot(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
+    """Return rows of the n x n identity selected by the class numbers `i`: shape i.shape + (n,).
 
     IndexError for a number outside 0..n - 1.
     """

@@ -26,7 +26,7 @@ def randint(
     device: DeviceLike | None = None,
     dtype: str = "int64",
 ) -> Tensor:
-    """Integers from `low` to high - 1, all equally likely: randint(low, high, shape), or
+    """Return integers from `low` to high - 1, all equally likely: randint(low, high, shape), or
     randint(high, shape) from 0 on, as in PyTorch. ValueError if there is no such integer."""
     if shape is None:
         low, high, shape = 0, low, high
@@ -38,14 +38,14 @@ def randint(
 
 
 def randperm(n: int, device: DeviceLike | None = None, dtype: str = "int64") -> Tensor:
-    """0..n - 1 in random order."""
+    """Return 0..n - 1 in random order."""
     n = count("randperm", "n", n, 0)
     return Tensor(rng.permutation(n), device=device, dtype=dtype, requires_grad=False)
 
 
 def bernoulli(p: Tensor) -> Tensor:
-    """1 with the probability that `p` has at each place, else 0, in p's dtype. No gradient flows
-    back. ValueError for a probability outside 0..1."""
+    """Return 1 with the probability that `p` has at each place, else 0, in p's dtype. No gradient
+    flows back. ValueError for a probability outside 0..1."""
     if not isinstance(p, Tensor):
         raise TypeError(f"bernoulli: p is a {type(p).__name__}, not a Tensor")
     drawn = rng.uniform(p.shape, 0.0, 1.0)
@@ -57,8 +57,9 @@ def bernoulli(p: Tensor) -> Tensor:
 
 
 def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) -> Tensor:
-    """`num_samples` positions (int64) for each row of `weights` (a vector, or a matrix of rows),
-    each as likely as its weight says; without `replacement` all different. No gradient flows back.
+    """Return `num_samples` positions (int64) for each row of `weights` (a vector, or a matrix of
+    rows), each as likely as its weight says; without `replacement` all different. No gradient flows
+    back.
 
     ValueError for weights that are negative, not finite or all 0, and for more positions than there
     are weights above 0, without replacement.
@@ -92,18 +93,18 @@ def multinomial(weights: Tensor, num_samples: int, replacement: bool = False) ->
 
 
 def rand_like(array: Tensor, **options: Any) -> Tensor:
-    """`rand` in the shape, dtype and device of `array`."""
+    """Return `rand` in the shape, dtype and device of `array`."""
     return rand(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def randn_like(array: Tensor, **options: Any) -> Tensor:
-    """`randn` in the shape, dtype and device of `array`."""
+    """Return `randn` in the shape, dtype and device of `array`."""
     return randn(array.shape, **{"device": array.device, "dtype": array.dtype, **options})
 
 
 def normal(mean: Tensor | float, std: Tensor | float, shape: Any = None) -> Tensor:
-    """Normally distributed numbers, each with the `mean` and the standard deviation `std` of its
-    place: numbers, or tensors that broadcast, whose shape the result has. `shape` is for two
+    """Return normally distributed numbers, each with the `mean` and the standard deviation `std` of
+    its place: numbers, or tensors that broadcast, whose shape the result has. `shape` is for two
     numbers. No gradient flows back. ValueError for a negative std, ShapeError for tensors that do
     not broadcast.
 

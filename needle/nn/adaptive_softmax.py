@@ -72,7 +72,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             self.tail.append(Sequential(first, Linear(hidden, size, False, device, dtype)))
 
     def log_prob(self, x: Tensor) -> Tensor:
-        """The log-probabilities of all classes: x (N, in_features) -> (N, n_classes)."""
+        """Return the log-probabilities of all classes: x (N, in_features) -> (N, n_classes)."""
         check_tensors(type(self).__name__, x=x)
         if not x.ndim or x.shape[-1] != self.in_features:
             raise ShapeError(f"{type(self).__name__}: x {x.shape} is not (N, {self.in_features})")
@@ -84,7 +84,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return ops.concat(parts, -1)
 
     def predict(self, x: Tensor) -> Tensor:
-        """The likeliest class of each row of x."""
+        """Return the likeliest class of each row of x."""
         return ops.argmax(self.log_prob(x), -1)
 
     def forward(self, x: Tensor, y: Tensor) -> ASMoutput:

@@ -9,8 +9,8 @@ from .parameter import Parameter
 
 
 def check_assigned(module: Any, kind: type, name: str, value: Any, before: Any) -> None:
-    """TypeError unless `value` may take the place of `before` as the attribute `name` of `module`.
-    `kind` is the class Module.
+    """Raise TypeError unless `value` may take the place of `before` as the attribute `name` of
+    `module`. `kind` is the class Module.
 
     None and Parameters may have any name. In the place of a Parameter nothing else may stand; in
     that of a Module, another Module; in that of a registered buffer, a Tensor or a Module. A list,

@@ -159,7 +159,7 @@ class MultiheadAttention(Module):
                 )
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
-        """Queries, keys and values (B, length, embed_dim)."""
+        """Return queries, keys and values (B, length, embed_dim)."""
         size = self.embed_dim
         inputs = (query, key, value)
         parts = [slice(i * size, (i + 1) * size) for i in range(3)]
@@ -177,7 +177,7 @@ class MultiheadAttention(Module):
         ]
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, T, embed_dim) -> (B, num_heads, T, embed_dim / num_heads)."""
+        """Return (B, T, embed_dim) -> (B, num_heads, T, embed_dim / num_heads)."""
         batch, length, _ = x.shape
         each = self.embed_dim // self.num_heads
         return ops.permute(ops.reshape(x, (batch, length, self.num_heads, each)), (0, 2, 1, 3))
@@ -187,19 +187,19 @@ class MultiheadAttention(Module):
 
 
 def _appended(x: Tensor, bias: Tensor) -> Tensor:
-    """x (B, length, embed_dim) and the bias (1, 1, embed_dim) behind each sequence."""
+    """Return x (B, length, embed_dim) and the bias (1, 1, embed_dim) behind each sequence."""
     return ops.concat([x, ops.broadcast_to(bias, (x.shape[0], *bias.shape[1:]))], 1)
 
 
 def _widened(mask: Tensor | None, further: int) -> Tensor | None:
-    """A mask (..., keys) for so many keys more, which it does not hide."""
+    """Return a mask (..., keys) for so many keys more, which it does not hide."""
     if mask is None or not further:
         return mask
     return ops.pad(mask, (*[(0, 0)] * (mask.ndim - 1), (0, further)))
 
 
 def _check_mask(what: str, mask: Tensor, *shapes: tuple[int, ...]) -> None:
-    """ShapeError unless the mask has one of `shapes`."""
+    """Raise ShapeError unless the mask has one of `shapes`."""
     if not any(same(mask.shape, shape) for shape in shapes):
         known = " or ".join(map(str, shapes))
         raise ShapeError(f"MultiheadAttention: {what} has shape {mask.shape}, not {known}")
@@ -305,7 +305,7 @@ class AttentionLayer(Module):
         )
 
     def _heads(self, x: Tensor) -> Tensor:
-        """(B, T, heads * dim) -> (B, heads, T, dim)."""
+        """Return (B, T, heads * dim) -> (B, heads, T, dim)."""
         batch, count, _ = x.shape
         x = ops.reshape(x, (batch, count, self.num_head, self.dim_head))
         return ops.permute(x, (0, 2, 1, 3))

@@ -52,18 +52,18 @@ class Cell(Module):
         self.bias_hh = Parameter(init.rand(width, **where)) if bias else None
 
     def project(self, X: Tensor) -> Tensor:
-        """The input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
+        """Return the input's part of the gates: (..., input_size) -> (..., gates * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         if self.bias_ih is None or self.bias_hh is None:
             return y
         return y + (self.bias_ih + self.bias_hh)
 
     def zero_state(self, X: Tensor) -> Tensor:
-        """The state before the first step, for inputs like X."""
+        """Return the state before the first step, for inputs like X."""
         return init.zeros(X.shape[-2], self.hidden_size, device=X.device, dtype=X.dtype)
 
     def check_input(self, X: Tensor, ndim: int) -> None:
-        """ShapeError unless X has `ndim` axes, the last of extent input_size."""
+        """Raise ShapeError unless X has `ndim` axes, the last of extent input_size."""
         axes = "(seq_len, bs, input_size)" if ndim == 3 else "(bs, input_size)"
         if X.ndim != ndim or X.shape[-1] != self.input_size:
             raise ShapeError(
@@ -72,7 +72,7 @@ class Cell(Module):
             )
 
     def check_state(self, h: Tensor, X: Tensor) -> None:
-        """ShapeError unless `h` is a state for inputs like X."""
+        """Raise ShapeError unless `h` is a state for inputs like X."""
         expected = (X.shape[-2], self.hidden_size)
         if h.shape != expected:
             raise ShapeError(
@@ -115,7 +115,7 @@ class RNNCell(Cell):
         return self.step(self.project(X), h)
 
     def step(self, projected: Tensor, h: Tensor) -> Tensor:
-        """h' from the projected input and h."""
+        """Return h' from the projected input and h."""
         return _NONLINEARITIES[self.nonlinearity](projected + ops.matmul(h, self.W_hh))
 
 
@@ -142,7 +142,7 @@ class LSTMCell(Cell):
         return self.step(self.project(X), hidden, cell)
 
     def step(self, projected: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-        """(h', c') from the projected input, h and c."""
+        """Return (h', c') from the projected input, h and c."""
         hidden, cell = ops.lstm_gates(projected + ops.matmul(h, self.W_hh), c)
         return hidden, cell
 
@@ -158,7 +158,7 @@ class GRUCell(Cell):
     gates = 3
 
     def project(self, X: Tensor) -> Tensor:
-        """The input's part of the gates: (..., input_size) -> (..., 3 * hidden_size)."""
+        """Return the input's part of the gates: (..., input_size) -> (..., 3 * hidden_size)."""
         y = ops.matmul(X, self.W_ih)
         return y if self.bias_ih is None else y + self.bias_ih
 
@@ -170,14 +170,14 @@ class GRUCell(Cell):
         return self.step(self.project(X), h)
 
     def step(self, projected: Tensor, h: Tensor) -> Tensor:
-        """h' from the projected input and h."""
+        """Return h' from the projected input and h."""
         own = ops.matmul(h, self.W_hh)
         own = own if self.bias_hh is None else own + self.bias_hh
         return ops.gru_gates(projected, own, h)
 
 
 def pair(name: str, h: Any) -> tuple[Tensor, Tensor] | None:
-    """The state (h, c) of an LSTM, or None. TypeError for anything else."""
+    """Return the state (h, c) of an LSTM, or None. TypeError for anything else."""
     if h is None:
         return None
     if not isinstance(h, (tuple, list)) or len(h) != 2:

@@ -13,7 +13,7 @@ from .parameter import Parameter
 
 
 def check_module(owner: str, what: str, module: Any) -> None:
-    """TypeError unless `module` can be called."""
+    """Raise TypeError unless `module` can be called."""
     if not callable(module):
         raise TypeError(f"{owner}: {what} is a {type(module).__name__}, not a Module")
 
@@ -25,7 +25,7 @@ class _Held(tuple[Module, ...]):
     owner: Sequential
 
     def __call__(self) -> Found[Module]:
-        """This Sequential and every module below it."""
+        """Return this Sequential and every module below it."""
         return Module.modules(self.owner)
 
 
@@ -245,15 +245,15 @@ class _Named(Module):
         return item
 
     def keys(self) -> tuple[str, ...]:
-        """The keys, in the order in which they came."""
+        """Return the keys, in the order in which they came."""
         return self._keys
 
     def values(self) -> list[Any]:
-        """The items, in the order of the keys."""
+        """Return the items, in the order of the keys."""
         return [vars(self)[key] for key in self._keys]
 
     def items(self) -> list[tuple[str, Any]]:
-        """(key, item), in the order of the keys."""
+        """Return (key, item), in the order of the keys."""
         return list(zip(self._keys, self.values(), strict=True))
 
 

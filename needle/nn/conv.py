@@ -67,7 +67,7 @@ class Conv(Module):
             self.bias = Parameter(init.rand(out_channels, low=-bound, high=bound, **where))
 
     def _drawn_weight(self, window: tuple[int, ...], where: dict[str, Any]) -> Tensor:
-        """The weight of a `window` (kh, kw, in_channels / groups)."""
+        """Return the weight of a `window` (kh, kw, in_channels / groups)."""
         bound = prod(window) ** -0.5
         return init.rand(*window, self.out_channels, low=-bound, high=bound, **where)
 

@@ -29,7 +29,7 @@ class Found(list[T]):
 
 
 def once(items: list[tuple[str, Any]], kind: type) -> Found[tuple[str, Any]]:
-    """The items of that kind, each under its first name."""
+    """Return the items of that kind, each under its first name."""
     seen: set[int] = set()
     found: Found[tuple[str, Any]] = Found()
     for name, item in items:
@@ -75,27 +75,27 @@ class Converting:
         return self
 
     def float(self: S) -> S:
-        """`to("float32")`."""
+        """Return `to("float32")`."""
         return self.to("float32")
 
     def double(self: S) -> S:
-        """`to("float64")`."""
+        """Return `to("float64")`."""
         return self.to("float64")
 
     def half(self: S) -> S:
-        """`to("float16")`."""
+        """Return `to("float16")`."""
         return self.to("float16")
 
     def bfloat16(self: S) -> S:
-        """`to("bfloat16")`."""
+        """Return `to("bfloat16")`."""
         return self.to("bfloat16")
 
     def cpu(self: S) -> S:
-        """`to("cpu")`."""
+        """Return `to("cpu")`."""
         return self.to("cpu")
 
     def cuda(self: S, device: DeviceLike | None = None) -> S:
-        """`to` the GPU `device` (None: the first)."""
+        """Return `to` the GPU `device` (None: the first)."""
         return self.to("cuda" if device is None else device)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -65,8 +65,8 @@ class Embedding(Tying):
     def from_pretrained(
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None
     ) -> Embedding:
-        """A layer whose weight has the values of `embeddings` (count, dim), and learns unless
-        `freeze`; padding_idx as in Embedding. ShapeError for another number of axes."""
+        """Return a layer whose weight has the values of `embeddings` (count, dim), and learns
+        unless `freeze`; padding_idx as in Embedding. ShapeError for another number of axes."""
         check_tensors(f"{cls.__name__}.from_pretrained", embeddings=embeddings)
         if embeddings.ndim != 2:
             raise ShapeError(f"{cls.__name__}: embeddings {embeddings.shape} are no matrix")
@@ -81,7 +81,7 @@ class Embedding(Tying):
         return F.embedding(x, self._table(), self.padding_idx, *limits)
 
     def _table(self) -> Tensor:
-        """The weight (num_embeddings, embedding_dim)."""
+        """Return the weight (num_embeddings, embedding_dim)."""
         if not self._is_transposed:
             return self.weight
         if self.max_norm is not None:

@@ -39,7 +39,8 @@ class Hook:
 
 
 def call(module: Hooked, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`module.forward(*args, **kwargs)` with the module's hooks, in the order of registration."""
+    """Return `module.forward(*args, **kwargs)` with the module's hooks, in the order of
+    registration."""
     hooks = module._hooks
     for hook in hooks:
         if not hook.before:

@@ -46,9 +46,9 @@ _GAINS = {**dict.fromkeys(_LINEAR, 1.0), "tanh": 5 / 3, "relu": math.sqrt(2.0), 
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor by which weights before this `nonlinearity` are larger: the name of a function in
-    nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). ValueError for another
-    name."""
+    """Return the factor by which weights before this `nonlinearity` are larger: the name of a
+    function in nn.functional; `param` is the slope of a "leaky_relu" (None: 0.01). ValueError for
+    another name."""
     if nonlinearity == "leaky_relu":
         slope = 0.01 if param is None else finite("calculate_gain", "param", param)
         return math.sqrt(2 / (1 + slope**2))
@@ -83,7 +83,7 @@ def trunc_normal_(
         raise ValueError(f"trunc_normal_: std {std} is not above 0, or a {a} is above b {b}")
 
     def below(x: float) -> float:
-        """The share of the normal distribution below x, from -1 to 1."""
+        """Return the share of the normal distribution below x, from -1 to 1."""
         return math.erf((x - mean) / (std * math.sqrt(2)))
 
     drawn = init.rand(*tensor.shape, low=below(a), high=below(b), dtype="float64")
@@ -220,8 +220,8 @@ def _torch_shape(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _fans(owner: str, tensor: Any) -> tuple[int, int]:
-    """(in, out): how many elements each output is made of, and how many each input contributes
-    to."""
+    """Return (in, out): how many elements each output is made of, and how many each input
+    contributes to."""
     _check(owner, tensor)
     shape = _torch_shape(tensor)
     if len(shape) < 2 or not tensor.size:
@@ -249,14 +249,14 @@ def _drawn_normal(tensor: Tensor, mean: float, std: float) -> Tensor:
 
 
 def _arranged(tensor: Tensor, values: np.ndarray[Any, Any]) -> Tensor:
-    """`tensor` with values that have PyTorch's shape."""
+    """Return `tensor` with values that have PyTorch's shape."""
     axes = stored("", tensor).axes
     values = values if axes is None else values.transpose(np.argsort(axes))
     return _filled(tensor, make_const(values))
 
 
 def _filled(tensor: Tensor, values: Tensor) -> Tensor:
-    """`tensor` with these values in its memory."""
+    """Return `tensor` with these values in its memory."""
     overwrite(tensor, values.to(tensor.device))
     return tensor
 

@@ -32,7 +32,7 @@ class Form(NamedTuple):
         return own[1:] if self.flat else own
 
     def outgoing(self, tensor: Tensor) -> Tensor:
-        """`tensor` in PyTorch's layout; it shares memory."""
+        """Return `tensor` in PyTorch's layout; it shares memory."""
         data = tensor.realize_cached_data()
         if self.axes is not None:
             data = data.permute(self.axes)
@@ -41,7 +41,7 @@ class Form(NamedTuple):
         return Tensor(data, requires_grad=False)
 
     def incoming(self, data: NDArray) -> NDArray:
-        """The values of PyTorch's `data` in our layout."""
+        """Return the values of PyTorch's `data` in our layout."""
         if self.flat:
             data = data.reshape((1, *data.shape))
         if self.axes is None:
@@ -79,14 +79,14 @@ class HasLayout(Protocol):
 
 
 def check_layout(owner: str, layout: str) -> None:
-    """ValueError unless `layout` is known."""
+    """Raise ValueError unless `layout` is known."""
     if layout not in LAYOUTS:
         raise ValueError(f"{owner}: layout {layout!r} is not 'needle' or 'torch'")
 
 
 def torch_entries(root: HasLayout) -> tuple[list[Entry], set[str]]:
-    """The tensors of the state by PyTorch's names, a shared one under each; and the names that
-    PyTorch's modules have besides, whose values needle has no use for."""
+    """Return the tensors of the state by PyTorch's names, a shared one under each; and the names
+    that PyTorch's modules have besides, whose values needle has no use for."""
     entries: list[Entry] = []
     unused: set[str] = set()
     _add(root, "", {}, (), entries, unused)
@@ -126,7 +126,7 @@ def _declared(module: HasLayout) -> Iterator[tuple[str, Form]]:
 
 
 def stored(name: str, tensor: Tensor) -> Form:
-    """The form of a tensor whose axes PyTorch has as the Parameter says, under `name`."""
+    """Return the form of a tensor whose axes PyTorch has as the Parameter says, under `name`."""
     axes = tensor._axes if isinstance(tensor, Parameter) else None
     if axes is None or sorted(axes) == list(range(tensor.ndim)):
         return Form(name, axes)
@@ -134,7 +134,7 @@ def stored(name: str, tensor: Tensor) -> Form:
 
 
 def transposed(name: str) -> Form:
-    """The form of a matrix (in, out) that PyTorch has as (out, in)."""
+    """Return the form of a matrix (in, out) that PyTorch has as (out, in)."""
     return Form(name, (1, 0))
 
 

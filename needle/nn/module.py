@@ -71,31 +71,31 @@ class Module(Converting):
     # Contents
 
     def named_modules(self) -> Found[tuple[str, Module]]:
-        """(path, module) of this module ("") and all below it, each once, parents first."""
+        """Return (path, module) of this module ("") and all below it, each once, parents first."""
         return Found((path, item) for path, item, _ in walk(self) if isinstance(item, Module))
 
     def modules(self) -> Found[Module]:
-        """This module and every one below it, each once, parents first."""
+        """Return this module and every one below it, each once, parents first."""
         return Found(module for _, module in self.named_modules())
 
     def modules_below(self) -> Found[Module]:
-        """`modules`, also of a Module with an attribute of that name."""
+        """Return `modules`, also of a Module with an attribute of that name."""
         return Module.modules(self)
 
     def named_tensors(self) -> list[tuple[str, Tensor]]:
-        """(path, tensor) of every parameter and buffer; a shared one has several paths."""
+        """Return (path, tensor) of every parameter and buffer; a shared one has several paths."""
         return [(path, item) for path, item, _ in walk(self) if isinstance(item, Tensor)]
 
     def named_parameters(
         self, prefix: str = "", recurse: bool = True
     ) -> Found[tuple[str, Parameter]]:
-        """(path, parameter), each parameter once; with a `prefix`, before a dot, of every path, and
-        unless `recurse` those alone that are in no module below."""
+        """Return (path, parameter), each parameter once; with a `prefix`, before a dot, of every
+        path, and unless `recurse` those alone that are in no module below."""
         found = once(self.named_tensors() if recurse else list(self._contents()), Parameter)
         return Found((f"{prefix}.{path}", item) for path, item in found) if prefix else found
 
     def named_buffers(self) -> Found[tuple[str, Tensor]]:
-        """(path, buffer), each buffer once: tensors that are not learned, saved or not."""
+        """Return (path, buffer), each buffer once: tensors that are not learned, saved or not."""
         tensors = [
             (f"{path}.{name}" if path else name, item)
             for path, module in self.named_modules()
@@ -120,22 +120,22 @@ class Module(Converting):
                 yield path, item
 
     def named_children(self) -> Found[tuple[str, Module]]:
-        """(path, module) of the modules directly in this one, each once."""
+        """Return (path, module) of the modules directly in this one, each once."""
         return once(list(self._contents()), Module)
 
     def children(self) -> Found[Module]:
-        """The modules directly in this one, each once."""
+        """Return the modules directly in this one, each once."""
         return Found(module for _, module in self.named_children())
 
     def get_submodule(self, path: str) -> Module:
-        """The module of that path ("" is this one). AttributeError if there is none."""
+        """Return the module of that path ("" is this one). AttributeError if there is none."""
         found = dict(self.named_modules())
         if path not in found:
             raise AttributeError(f"{type(self).__name__} has no module {path!r}")
         return found[path]
 
     def get_parameter(self, path: str) -> Parameter:
-        """The parameter of that path. AttributeError if there is none."""
+        """Return the parameter of that path. AttributeError if there is none."""
         for name, tensor in self.named_tensors():
             if name == path and isinstance(tensor, Parameter):
                 return tensor
@@ -231,12 +231,12 @@ class Module(Converting):
     # State
 
     def torch_layout(self) -> Layout:
-        """How PyTorch stores what is in this module, where that differs: a `Form` (or only a name)
-        by path from here, for tensors and for modules. Modules below declare their own."""
+        """Return how PyTorch stores what is in this module, where that differs: a `Form` (or only a
+        name) by path from here, for tensors and for modules. Modules below declare their own."""
         return {}
 
     def state_dict(self, layout: str = "needle") -> dict[str, Tensor]:
-        """Parameters and buffers by path, detached; they share memory with the module.
+        """Return the parameters and buffers by path, detached; they share memory with the module.
 
         With layout="torch" the names and shapes are those of PyTorch's modules. ValueError for
         another layout.
@@ -344,7 +344,7 @@ class Module(Converting):
         return f"{type(self).__name__}({self.extra_repr()}{body})"
 
     def extra_repr(self) -> str:
-        """The text that `repr` shows in parentheses."""
+        """Return the text that `repr` shows in parentheses."""
         return ""
 
 
@@ -368,7 +368,7 @@ class Link(NamedTuple):
     before: Link | None
 
     def holds(self) -> bool:
-        """Whether `holder[key]` is still `value`."""
+        """Return whether `holder[key]` is still `value`."""
         try:
             return self.holder[self.key] is self.value
         except (LookupError, ValueError):  # ValueError: an unbound closure variable
@@ -421,5 +421,5 @@ def walk(
 
 
 def _hidden(name: str, value: Any) -> bool:
-    """Whether an attribute is a tensor that is not part of the state."""
+    """Return whether an attribute is a tensor that is not part of the state."""
     return name.startswith("_") and isinstance(value, Tensor) and not isinstance(value, Parameter)

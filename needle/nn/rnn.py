@@ -50,7 +50,7 @@ class _Recurrent(Module):
             setattr(self, f"{self.kind}_cells_reverse", [cell(size) for size in sizes])
 
     def layers(self) -> list[list[Cell]]:
-        """The cells of each layer: one, or the forward and the backward one."""
+        """Return the cells of each layer: one, or the forward and the backward one."""
         forward = getattr(self, f"{self.kind}_cells")
         backward = [getattr(self, f"{self.kind}_cells_reverse")] if self.bidirectional else []
         return [list(cells) for cells in zip(forward, *backward, strict=True)]
@@ -71,8 +71,8 @@ class _Recurrent(Module):
         return forms
 
     def _run(self, X: Tensor, *states: Tensor | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The outputs of the last layer, and the states after the last step of each layer and
-        direction, each (layers * directions, bs, hidden_size)."""
+        """Return the outputs of the last layer, and the states after the last step of each layer
+        and direction, each (layers * directions, bs, hidden_size)."""
         first = self.layers()[0][0]
         if self.batch_first:
             if X.ndim != 3:
@@ -97,7 +97,7 @@ class _Recurrent(Module):
         return X, tuple(ops.stack(kept, 0) for kept in last)
 
     def _sequence(self, cell: Any, X: Tensor, reverse: bool, *state: Tensor) -> tuple[Tensor, ...]:
-        """(outputs of all steps, states after the last) of one cell over X."""
+        """Return (outputs of all steps, states after the last) of one cell over X."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:
@@ -255,7 +255,7 @@ def _check_sequence(cell: Cell, X: Tensor) -> None:
 
 
 def _states(cells: list[Cell], X: Tensor, state: Tensor | None) -> list[Tensor]:
-    """The initial state of each cell."""
+    """Return the initial state of each cell."""
     if state is None:
         return [cell.zero_state(X) for cell in cells]
     expected = (len(cells), X.shape[1], cells[0].hidden_size)

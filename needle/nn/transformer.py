@@ -65,7 +65,8 @@ class _Layer(Module):
     norms: int
 
     def _added(self, number: int, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """x plus the dropped result of a block; the norm comes before it or after the sum."""
+        """Return x plus the dropped result of a block; the norm comes before it or after the
+        sum."""
         norm, dropout = getattr(self, f"norm{number}"), getattr(self, f"dropout{number}")
         if self.norm_first:
             return x + dropout(block(norm(x)))
@@ -146,8 +147,8 @@ class TransformerDecoderLayer(_Layer):
 
 
 def _attended(attention: Module, x: Tensor, memory: Tensor, **options: Any) -> Tensor:
-    """The result of x's attention to `memory`. The options are keywords, as in PyTorch's layers, so
-    that a forward pre-hook with kwargs can ask for the weights."""
+    """Return the result of x's attention to `memory`. The options are keywords, as in PyTorch's
+    layers, so that a forward pre-hook with kwargs can ask for the weights."""
     result: Tensor = attention(x, memory, memory, **options, need_weights=False)[0]
     return result
 

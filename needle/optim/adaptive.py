@@ -404,7 +404,7 @@ class _AdafactorStep(NamedTuple):
 
 
 def _larger(a: float, b: float) -> float:
-    """The larger of two numbers, NaN if b is, which `max` would leave to their order."""
+    """Return the larger of two numbers, NaN if b is, which `max` would leave to their order."""
     return b if b != b else max(a, b)
 
 

@@ -128,7 +128,7 @@ class OneCycleLR(_Cycle):
         return self._at(steps, {"low": high, "top": low, "last": high})
 
     def _at(self, steps: Any, levels: Mapping[str, float]) -> float:
-        """The value after `steps` steps that has these levels."""
+        """Return the value after `steps` steps that has these levels."""
         begin, phase = 0.0, self._phases[0]
         for phase in self._phases:
             if steps <= phase[0] or phase is self._phases[-1]:
@@ -192,7 +192,7 @@ class CyclicLR(_Cycle):
         super().__init__(optimizer, last_epoch, split=several)
 
     def _height(self, steps: Any) -> float:
-        """The share of the way from the lower to the upper bound."""
+        """Return the share of the way from the lower to the upper bound."""
         size = self.step_size_up + self.step_size_down
         cycle = math.floor(1 + steps / size)
         x, rise = 1.0 + steps / size - cycle, self.step_size_up / size
@@ -291,11 +291,11 @@ class ChainedScheduler:
             schedule.step()
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return self.schedulers[-1].get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """{"schedulers": [the state_dict of each]}."""
+        """Return {"schedulers": [the state_dict of each]}."""
         return {"schedulers": [schedule.state_dict() for schedule in self.schedulers]}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
@@ -308,7 +308,8 @@ class ChainedScheduler:
 
 
 def _of_one(owner: str, schedulers: Sequence[Any], optimizer: Any) -> list[Schedule]:
-    """The schedulers. TypeError for one that is no Schedule, ValueError for another optimizer's."""
+    """Return the schedulers. TypeError for one that is no Schedule, ValueError for another
+    optimizer's."""
     for i, each in enumerate(schedulers):
         if not isinstance(each, Schedule):
             kind = type(each).__name__
@@ -384,7 +385,7 @@ class ReduceLROnPlateau:
         return value < self.best - least if self.mode == "min" else value > self.best + least
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:

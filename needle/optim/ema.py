@@ -87,8 +87,8 @@ class EMA:
                 param.data = value
 
     def state_dict(self) -> dict[str, Any]:
-        """{"averages": [Tensor, ...], "decay": number, "updates": number}. The tensors share memory
-        with the averages."""
+        """Return {"averages": [Tensor, ...], "decay": number, "updates": number}. The tensors share
+        memory with the averages."""
         averages = [self._average(i) for i in range(len(self.params))]
         return {"averages": averages, "decay": self.decay, "updates": self.updates}
 

@@ -13,7 +13,7 @@ NUMBERS = (bool, int, float)
 
 
 def pair_of(owner: str, betas: Any) -> tuple[float, float]:
-    """`betas` as a pair. TypeError for anything else."""
+    """Return `betas` as a pair. TypeError for anything else."""
     if not isinstance(betas, (tuple, list)) or len(betas) != 2:
         raise TypeError(f"{owner}: betas {betas!r} is not a pair (beta1, beta2)")
     return betas[0], betas[1]

@@ -32,8 +32,8 @@ def strong_wolfe(
     gradient: Vector,
     direction: Vector,
 ) -> Point:
-    """A length at which the loss is below `loss` by a share of what the slope promises, and the
-    slope is less steep; the best point if none is found. `measure` gives (loss, gradient) for a
+    """Return a length at which the loss is below `loss` by a share of what the slope promises, and
+    the slope is less steep; the best point if none is found. `measure` gives (loss, gradient) for a
     length, `length` is the first that is tried; loss and gradient are those of length 0."""
     start = Point(0.0, loss, gradient, float(gradient @ direction))
     evaluations = 0
@@ -84,8 +84,8 @@ def strong_wolfe(
 
 
 def _cubic(a: Point, b: Point, least: float, most: float) -> float:
-    """The minimum of the cubic through two points with their slopes, within [least, most]; the
-    middle if it has none (equation 3.59)."""
+    """Return the minimum of the cubic through two points with their slopes, within [least, most];
+    the middle if it has none (equation 3.59)."""
     a, b = (a, b) if a.length <= b.length else (b, a)
     with np.errstate(all="ignore"):
         width = b.length - a.length

@@ -113,8 +113,8 @@ class _Step(NamedTuple):
 
 
 def orthogonal(x: NDArray, coefficients: Any, steps: int, eps: float) -> NDArray:
-    """A matrix near x's nearest orthogonal one: x = a x + (b x x^T + c (x x^T)^2) x, repeated from
-    x divided by its norm, so that all singular values are at most 1."""
+    """Return a matrix near x's nearest orthogonal one: x = a x + (b x x^T + c (x x^T)^2) x,
+    repeated from x divided by its norm, so that all singular values are at most 1."""
     a, b, c = coefficients
     is_tall = x.shape[0] > x.shape[1]
     x = x.permute((1, 0)) if is_tall else x

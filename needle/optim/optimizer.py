@@ -109,12 +109,12 @@ class Optimizer:
         return loss
 
     def _rule(self, options: Any) -> Any:
-        """The step of a parameter with these options (attributes): an `ops.Update`, or an object
-        that has its `states` and `update`."""
+        """Return the step of a parameter with these options (attributes): an `ops.Update`, or an
+        object that has its `states` and `update`."""
         raise NotImplementedError(f"{type(self).__name__} defines no step")
 
     def _kept(self, i: int, rule: Any, options: Any) -> dict[str, NDArray]:
-        """The state of parameter `i`, with what is missing for a step."""
+        """Return the state of parameter `i`, with what is missing for a step."""
         param = self.params[i]
         if i not in self.state:
             self.state[i] = {}
@@ -163,7 +163,7 @@ class Optimizer:
         return 0.0
 
     def _written(self, param: Tensor) -> NDArray:
-        """The array to update in place."""
+        """Return the array to update in place."""
         data: NDArray = param.realize_cached_data()
         if not data.is_compact:
             data = data.compact()  # a write to repeated elements would be wrong
@@ -206,7 +206,7 @@ class Optimizer:
         return f"{options}, {count:,} parameters in {len(params)} {tensors}"
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that the next step depends on besides parameters and gradients.
+        """Return everything that the next step depends on besides parameters and gradients.
 
         Returns {"state": {position: {name: Tensor}}, "numbers": {name: number}}. A parameter that
         has been updated has "step", int64 [], the number of its updates. The tensors share memory
@@ -248,8 +248,8 @@ class Optimizer:
     def _upgraded(
         self, state: Mapping[Any, Any], numbers: Mapping[str, Any]
     ) -> tuple[Mapping[Any, Any], Mapping[str, Any]]:
-        """A state whose parameters have no "step" with the number "t", that of all parameters. An
-        optimizer that does not read it had none: any but 0 will do."""
+        """Return a state whose parameters have no "step" with the number "t", that of all
+        parameters. An optimizer that does not read it had none: any but 0 will do."""
         kept = [of for of in state.values() if isinstance(of, Mapping)]
         if any("step" in of for of in kept):
             return state, numbers
@@ -301,7 +301,7 @@ class Optimizer:
                     yield f"{name!r} of parameter {i} is {array.spec}, not {specs[name]}"
 
     def _state_shape(self, name: str, param: Tensor) -> tuple[int, ...] | None:
-        """The shape of a parameter's state of that name; None if it has none."""
+        """Return the shape of a parameter's state of that name; None if it has none."""
         return param.shape
 
     def _group_of(self, param: Tensor) -> Group:
@@ -338,13 +338,13 @@ def _copied(value: Tensor, device: Device) -> NDArray:
 
 
 def zeros_of(param: NDArray, shape: tuple[int, ...] | None = None) -> NDArray:
-    """Zeros of the parameter's shape (or `shape`), device and dtype; float32 for a half-precision
-    parameter, because small squares would vanish in it."""
+    """Return zeros of the parameter's shape (or `shape`), device and dtype; float32 for a
+    half-precision parameter, because small squares would vanish in it."""
     return zeros(param.shape if shape is None else shape, compute_dtype(param.dtype), param.device)
 
 
 def wide(array: NDArray) -> NDArray:
-    """`array` in the dtype that updates are computed in."""
+    """Return `array` in the dtype that updates are computed in."""
     return array.astype(compute_dtype(array.dtype), copy=False)
 
 

@@ -85,7 +85,7 @@ class Schedule:
         return {i: bases[i] for i, group in enumerate(groups) if "lr" in group.own}
 
     def _bases(self) -> list[tuple[int | None, float]]:
-        """(group, base) of each rate that is set: None is the optimizer's own."""
+        """Return (group, base) of each rate that is set: None is the optimizer's own."""
         return [(None, self.base_lr), *self.group_lrs.items()]
 
     def _rate_of(self, group: int | None) -> float:
@@ -100,7 +100,7 @@ class Schedule:
                 self.optimizer.param_groups[i].own["lr"] = rate
 
     def _following(self, group: int | None, base: float, steps: int) -> float:
-        """The rate after `steps` steps, given the present one, after one less."""
+        """Return the rate after `steps` steps, given the present one, after one less."""
         now, i = self._rate_of(group), group or 0
         if not self._is_absolute and now != (self.rate(base, steps - 1, i) if steps else base):
             return self.chained(now, base, steps, i)
@@ -115,7 +115,7 @@ class Schedule:
         self._go_to(self._steps + 1)
 
     def _check_fixed(self, where: str) -> None:
-        """TraceError if `step` changes what compiled code fixes: anything but rates."""
+        """Raise TraceError if `step` changes what compiled code fixes: anything but rates."""
 
     def _go_to(self, steps: Any) -> None:
         """Set the rates after `steps` steps, from those after one less."""
@@ -129,31 +129,32 @@ class Schedule:
         self._set(rates)
 
     def rate(self, base: float, steps: Any, group: int = 0) -> float:
-        """The learning rate of a group after `steps` steps, from `base`, that at the beginning."""
+        """Return the learning rate of a group after `steps` steps, from `base`, that at the
+        beginning."""
         return base * self.factor(steps)
 
     def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
-        """The learning rate of a group after `steps` steps if that after one less is `now`, which
-        others have changed; it began at `base`."""
+        """Return the learning rate of a group after `steps` steps if that after one less is `now`,
+        which others have changed; it began at `base`."""
         before = self.factor(steps - 1) if steps else 1.0
         return now * (self.factor(steps) / before) if before else now
 
     def factor(self, steps: Any) -> float:
-        """The multiplier of the base learning rate after `steps` steps."""
+        """Return the multiplier of the base learning rate after `steps` steps."""
         raise NotImplementedError(f"{type(self).__name__} defines no factor")
 
     def get_last_lr(self) -> list[float]:
-        """The learning rate of each group."""
+        """Return the learning rate of each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[float]:
-        """The learning rate of each group after `last_epoch` steps."""
+        """Return the learning rate of each group after `last_epoch` steps."""
         return self.get_last_lr()
 
     def state_dict(self) -> dict[str, Any]:
-        """{"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates": {group:
-        number}}: the base and the present rates of groups that have one of their own, and as
-        "base_lr" and None those of the optimizer."""
+        """Return {"steps": number, "base_lr": number, "group_lrs": {group: number}, "rates":
+        {group: number}}: the base and the present rates of groups that have one of their own, and
+        as "base_lr" and None those of the optimizer."""
         own = {"base_lr": self.base_lr, "group_lrs": self.group_lrs}
         rates = {i: self._rate_of(i) for i, _ in self._bases()}
         return {"steps": self.steps, **own, "rates": rates}
@@ -179,7 +180,7 @@ class Schedule:
 
 
 def groups_of(owner: str, optimizer: Any) -> list[Group]:
-    """The optimizer's groups. TypeError for anything else."""
+    """Return the optimizer's groups. TypeError for anything else."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{owner}: optimizer is a {type(optimizer).__name__}, not an Optimizer")
     return optimizer.param_groups
@@ -195,7 +196,7 @@ class _ForAll(list[Any]):
 def per_group(
     owner: str, what: str, values: Any, optimizer: Any, check: Callable[[str, str, Any], Any]
 ) -> list[Any]:
-    """A value for each group: `values`, a list or one for all, each checked."""
+    """Return a value for each group: `values`, a list or one for all, each checked."""
     groups = groups_of(owner, optimizer)
     if not isinstance(values, (list, tuple)):
         return _ForAll([check(owner, what, values)] * len(groups))

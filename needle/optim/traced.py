@@ -62,7 +62,7 @@ def record_step(optimizer: Any, trace: Recorder) -> None:
 
 
 def computed_by_python(optimizer: Any) -> TraceError:
-    """The error for an optimizer whose step is no op."""
+    """Return the error for an optimizer whose step is no op."""
     return TraceError(
         f"tracing: a step of {type(optimizer).__name__} is computed by Python and cannot be "
         "compiled: return the gradients, and take the step outside"
@@ -103,7 +103,7 @@ def _forget(optimizer: Any, i: int) -> None:
 
 
 def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
-    """Parameters in lists of those that have taken as many steps."""
+    """Return the parameters in lists of those that have taken as many steps."""
     counts = optimizer._steps
     found: dict[int, list[int]] = {}
     for i in chosen:
@@ -112,7 +112,7 @@ def _alike(optimizer: Any, chosen: list[int]) -> list[list[int]]:
 
 
 def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
-    """Whether these parameters have taken as many steps as each other."""
+    """Return whether these parameters have taken as many steps as each other."""
 
     def holds() -> bool:
         counts = optimizer._steps
@@ -122,7 +122,7 @@ def _equally_often(optimizer: Any, numbers: list[int]) -> Callable[[], bool]:
 
 
 def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Callable[[], bool]:
-    """Whether the options of a group are as they were."""
+    """Return whether the options of a group are as they were."""
 
     def holds() -> bool:
         options = group.options
@@ -133,7 +133,7 @@ def _same_rule(optimizer: Any, group: Any, rule: Update, goes_up: bool) -> Calla
 
 
 def _rate(optimizer: Any, group: Any, name: str, trace: Recorder) -> Tensor:
-    """The learning rate that a group has at this point of a call, as an array."""
+    """Return the learning rate that a group has at this point of a call, as an array."""
     array = zeros((), "float64", optimizer._counts.device)
     memory, own = np.from_dlpack(array).reshape(1).data, group.own
 

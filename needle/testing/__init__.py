@@ -151,7 +151,7 @@ def check_op(
 def checked_arguments(
     op_class: Any, devices: Any, dtypes: Any
 ) -> tuple[Sequence[Device], Sequence[str]]:
-    """The devices and dtype names from arguments of `check_op`.
+    """Return the devices and dtype names from arguments of `check_op`.
 
     Raises TypeError or ValueError if they are invalid, or if `op_class` is not an op.
     """
@@ -197,7 +197,7 @@ class _Case:
         self.op, self.where, self.devices, self.hooks = op, where, devices, hooks
 
     def check(self, arrays: list[Any], sample: Sample) -> bool:
-        """Whether `infer` accepts the dtype; if so, the checks have passed."""
+        """Return whether `infer` accepts the dtype; if so, the checks have passed."""
         try:
             inferred = self.op.infer(*[examples.spec(a, None) for a in arrays])
         except (TypeError, ValueError, OverflowError) as refusal:
@@ -302,7 +302,7 @@ def _check_gradients(op: Op, arrays: list[Any], device: Device, where: str) -> N
         return total, leaves
 
     def gradients(values: list[Array], create_graph: bool = False) -> tuple[Any, list[Tensor]]:
-        """(sum of gradient * direction, leaves that hold the gradients)."""
+        """Return (sum of gradient * direction, leaves that hold the gradients)."""
         total, leaves = objective(values)
         if total.requires_grad:
             total.backward(create_graph=create_graph)

@@ -240,7 +240,7 @@ _IN_PLACE = (
 
 
 def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` with one more argument, `inplace`, which has no effect."""
+    """Return `function` with one more argument, `inplace`, which has no effect."""
     parameters = [*inspect.signature(function).parameters.values()]
     last = inspect.Parameter("inplace", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False)
     count = len(parameters)

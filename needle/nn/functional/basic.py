@@ -18,8 +18,8 @@ from ..parameter import Parameter
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (..., out).
-    PyTorch's weight is (out, in), and so is one that is the weight of an Embedding.
+    """Return x @ weight + bias: x (..., in), weight (in, out), bias (out,) or (1, out) -> (...,
+    out). PyTorch's weight is (out, in), and so is one that is the weight of an Embedding.
 
     >>> F.linear(ndl.ones(2, 3), ndl.ones(3, 4)).shape
     (2, 4)
@@ -29,7 +29,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
-    """y + bias, in y's dtype under `autocast`."""
+    """Return y + bias, in y's dtype under `autocast`."""
     if bias is None:
         return y
     if state.autocast is not None and is_half(y.dtype):
@@ -38,8 +38,8 @@ def with_bias(y: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (..., in1),
-    x2 (..., in2), weight (in1, in2, out) -> (..., out). ShapeError if they do not fit."""
+    """Return the sum over i and j of x1[..., i] * weight[i, j, :] * x2[..., j], plus bias: x1 (...,
+    in1), x2 (..., in2), weight (in1, in2, out) -> (..., out). ShapeError if they do not fit."""
     if weight.ndim != 3 or x1.shape[:-1] != x2.shape[:-1]:
         raise ShapeError(
             f"bilinear: x1 {x1.shape}, x2 {x2.shape} and weight {weight.shape}; they must be "
@@ -56,14 +56,14 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
-    """exp(x) / sum(exp(x)) along the axis `dim`, without overflow, of x converted to `dtype` unless
-    that is None."""
+    """Return exp(x) / sum(exp(x)) along the axis `dim`, without overflow, of x converted to `dtype`
+    unless that is None."""
     return ops.softmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
 def log_softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
-    """log(softmax(x)) along the axis `dim`, without overflow, of x converted to `dtype` unless that
-    is None."""
+    """Return log(softmax(x)) along the axis `dim`, without overflow, of x converted to `dtype`
+    unless that is None."""
     return ops.logsoftmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
@@ -97,8 +97,8 @@ def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 
 def channel_mask(owner: str, x: Tensor, axes: int) -> tuple[int, ...]:
-    """x's shape with 1 for the axes behind the channels, of which there are `axes`. ShapeError
-    unless x has them, and at most one axis before the channels."""
+    """Return x's shape with 1 for the axes behind the channels, of which there are `axes`.
+    ShapeError unless x has them, and at most one axis before the channels."""
     if x.ndim not in (axes + 1, axes + 2):
         raise ShapeError(f"{owner}: x has shape {x.shape}, not {axes + 1} or {axes + 2} axes")
     return (*x.shape[: x.ndim - axes], *[1] * axes)
@@ -151,7 +151,7 @@ def embedding(
     norm_type: float = 2.0,
     sparse: bool = False,
 ) -> Tensor:
-    """The row of `weight` (count, dim) for each number of x (...): (..., dim). The row
+    """Return the row of `weight` (count, dim) for each number of x (...): (..., dim). The row
     `padding_idx` gets no gradient.
 
     With max_norm, each row that x names and whose norm (sum of |w| ** norm_type) ** (1 / norm_type)
@@ -187,7 +187,7 @@ def check_norm(owner: str, max_norm: float, norm_type: float) -> None:
 
 
 def check_dense(owner: str, sparse: bool) -> None:
-    """ValueError for `sparse`."""
+    """Raise ValueError for `sparse`."""
     if sparse:
         raise ValueError(
             f"{owner}: sparse=True asks for sparse gradients, and needle's tensors are dense; "
@@ -217,7 +217,7 @@ def _shrinkage(rows: Tensor, max_norm: float, norm_type: float) -> Tensor:
 
 
 def row_number(owner: str, padding_idx: int, rows: int) -> int:
-    """`padding_idx` counted from the first row. ValueError if there is no such row."""
+    """Return `padding_idx` counted from the first row. ValueError if there is no such row."""
     count(owner, "padding_idx", padding_idx, -rows)
     if padding_idx >= rows:
         raise ValueError(f"{owner}: padding_idx {padding_idx} is not in {-rows}..{rows - 1}")
@@ -235,9 +235,9 @@ def embedding_bag(
     norm_type: float = 2.0,
     sparse: bool = False,
 ) -> Tensor:
-    """The sum, mean or largest elements (`mode` "sum", "mean", "max") of the rows of `weight`
-    (count, dim) for each bag of numbers: (bags, dim). x is (bags, numbers), or (n,) with `offsets`
-    (bags,), the first position of each bag, which ascend from 0. Zeros for an empty bag.
+    """Return the sum, mean or largest elements (`mode` "sum", "mean", "max") of the rows of
+    `weight` (count, dim) for each bag of numbers: (bags, dim). x is (bags, numbers), or (n,) with
+    `offsets` (bags,), the first position of each bag, which ascend from 0. Zeros for an empty bag.
 
     per_sample_weights, of x's shape, multiply the rows of a sum. Rows of padding_idx do not count.
     max_norm, norm_type and `sparse` are those of `embedding`. ShapeError and ValueError for what
@@ -302,8 +302,8 @@ def _check_offsets(offsets: Tensor, count: int) -> None:
 
 
 def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """x with the axes from `start_dim` to `end_dim` (included) as one. ShapeError for axes that are
-    out of range or in the wrong order."""
+    """Return x with the axes from `start_dim` to `end_dim` (included) as one. ShapeError for axes
+    that are out of range or in the wrong order."""
     first, last = (_axis("flatten", x, axis) for axis in (start_dim, end_dim))
     if first > last:
         raise ShapeError(f"flatten: start_dim {start_dim} is behind end_dim {end_dim} of {x.shape}")
@@ -313,8 +313,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 def unflatten(x: Tensor, dim: int, sizes: Any) -> Tensor:
-    """x with the axis `dim` as several of extents `sizes`, one of which may be -1. ShapeError if
-    they do not fit."""
+    """Return x with the axis `dim` as several of extents `sizes`, one of which may be -1.
+    ShapeError if they do not fit."""
     axis = _axis("unflatten", x, dim)
     return ops.reshape(x, (*x.shape[:axis], *sizes, *x.shape[axis + 1 :]))
 
@@ -327,8 +327,8 @@ def _axis(owner: str, x: Tensor, axis: int) -> int:
 
 
 def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
-    """int64 rows of the identity matrix for class numbers x (...): (..., num_classes), where -1
-    takes the largest number plus 1. `needle.one_hot` gives floats. TypeError unless x holds
+    """Return int64 rows of the identity matrix for class numbers x (...): (..., num_classes), where
+    -1 takes the largest number plus 1. `needle.one_hot` gives floats. TypeError unless x holds
     integers, IndexError for a number outside 0..num_classes - 1."""
     check_integers("one_hot", "x", x)
     if num_classes == -1:
@@ -337,8 +337,8 @@ def one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 def channel_shuffle(x: Tensor, groups: int) -> Tensor:
-    """The channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where c is
-    their number in each of the `groups` (Zhang et al. 2018). ValueError unless groups divides
+    """Return the channels of x (N, channels, ...) in the order 0, c, 2c ..., 1, c + 1 ..., where c
+    is their number in each of the `groups` (Zhang et al. 2018). ValueError unless groups divides
     them."""
     count("channel_shuffle", "groups", groups)
     if x.ndim < 2 or x.shape[1] % groups:
@@ -352,16 +352,16 @@ def channel_shuffle(x: Tensor, groups: int) -> Tensor:
 def pairwise_distance(
     x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:
-    """The p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1; both
-    broadcast."""
+    """Return the p-norm of x1 - x2 + eps along the last axis, which `keepdim` keeps with extent 1;
+    both broadcast."""
     p = p if p == float("inf") else finite("pairwise_distance", "p", p)
     difference = x1 - x2 + finite("pairwise_distance", "eps", eps)
     return ops.norm(difference, p, -1, keepdim)
 
 
 def pdist(x: Tensor, p: float = 2.0) -> Tensor:
-    """The distances of all pairs of rows of x (n, d), each once: (n * (n - 1) / 2,), in the order
-    of the rows; p-norms as in `needle.cdist`. ShapeError for other shapes, ValueError for a
+    """Return the distances of all pairs of rows of x (n, d), each once: (n * (n - 1) / 2,), in the
+    order of the rows; p-norms as in `needle.cdist`. ShapeError for other shapes, ValueError for a
     negative p."""
     if x.ndim != 2:
         raise ShapeError(f"pdist: x has shape {x.shape}, not (n, d)")
@@ -372,7 +372,8 @@ def pdist(x: Tensor, p: float = 2.0) -> Tensor:
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along the axis `dim`; both broadcast."""
+    """Return sum(x1 * x2) / (max(|x1|, eps) * max(|x2|, eps)) along the axis `dim`; both
+    broadcast."""
     least = eps * eps
 
     def length(x: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ PADDING_MODES = ("zeros", *_MODES)
 
 
 def border(owner: str, x: Tensor, sides: Sequence[tuple[int, int]], mode: str) -> Tensor:
-    """`x` with (before, behind) each of its last axes padded: "reflect" without the edge,
+    """Return `x` with (before, behind) each of its last axes padded: "reflect" without the edge,
     "replicate" its edge, or "circular". ShapeError if an axis is too short."""
     extend, less = _MODES[mode]
     for axis, (low, high) in enumerate(sides, start=x.ndim - len(sides)):

@@ -15,17 +15,17 @@ from .basic import with_bias
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """(N, C, H, W) -> (N, H, W, C)."""
+    """Return (N, C, H, W) -> (N, H, W, C)."""
     return ops.permute(x, (0, 2, 3, 1))
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """(N, H, W, C) -> (N, C, H, W)."""
+    """Return (N, H, W, C) -> (N, C, H, W)."""
     return ops.permute(x, (0, 3, 1, 2))
 
 
 def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
-    """`value`, an int or a sequence of `count` ints, as a tuple. TypeError or ValueError for
+    """Return `value`, an int or a sequence of `count` ints, as a tuple. TypeError or ValueError for
     anything else."""
     given = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if any(not isinstance(n, int) or isinstance(n, bool) for n in given):
@@ -36,12 +36,12 @@ def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
 
 
 def as_row(x: Tensor) -> Tensor:
-    """(N, C, L) as an image (N, C, 1, L)."""
+    """Return (N, C, L) as an image (N, C, 1, L)."""
     return ops.reshape(x, (*x.shape[:2], 1, x.shape[2]))
 
 
 def from_row(x: Tensor) -> Tensor:
-    """(N, C, 1, L) -> (N, C, L)."""
+    """Return (N, C, 1, L) -> (N, C, L)."""
     return ops.reshape(x, (*x.shape[:2], x.shape[3]))
 
 
@@ -54,9 +54,9 @@ def conv1d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, in, L) convolved with weight (k, in / groups, out), plus bias (out,): (N, out, length).
-    PyTorch's weight is (out, in / groups, k). The other arguments are those of `conv2d`, with one
-    number each."""
+    """Return x (N, in, L) convolved with weight (k, in / groups, out), plus bias (out,): (N, out,
+    length). PyTorch's weight is (out, in / groups, k). The other arguments are those of `conv2d`,
+    with one number each."""
     (s,), (d,) = (
         numbers("conv1d", *each, 1) for each in (("stride", stride), ("dilation", dilation))
     )
@@ -76,8 +76,8 @@ def conv2d(
     dilation: Any = 1,
     groups: int = 1,
 ) -> Tensor:
-    """x (N, in, H, W) convolved with weight (kh, kw, in / groups, out), plus bias (out,): (N, out,
-    rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
+    """Return x (N, in, H, W) convolved with weight (kh, kw, in / groups, out), plus bias (out,):
+    (N, out, rows, columns). PyTorch's weight is (out, in / groups, kh, kw).
 
     stride, padding and dilation are ints or pairs (rows, columns); padding "valid" is 0, and "same"
     keeps the extents at stride 1 (ValueError for another stride). ShapeError if they do not fit.
@@ -93,7 +93,7 @@ def conv2d(
 def _conv_last(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, *rest: Any
 ) -> Tensor:
-    """`conv2d` of x (N, H, W, in) to (N, rows, columns, out)."""
+    """Return `conv2d` of x (N, H, W, in) to (N, rows, columns, out)."""
     if isinstance(padding, str):
         x, padding = _padded(x, padding, weight.shape[:2], stride, rest[0])
     y = ops.conv(x, weight, stride, padding, *rest)
@@ -103,7 +103,7 @@ def _conv_last(
 def _padded(
     x: Tensor, padding: str, kernel: Any, stride: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
-    """x (N, H, W, C) and the padding that is left to do, for padding "same" or "valid"."""
+    """Return x (N, H, W, C) and the padding that is left to do, for padding "same" or "valid"."""
     sides = same_padding("conv2d", padding, kernel, stride, dilation)
     if all(low == high for low, high in sides):
         return x, (sides[0][0], sides[1][0])
@@ -113,8 +113,8 @@ def _padded(
 def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
-    """(before, behind) each axis for padding "valid" or "same". ValueError for another word, and
-    for "same" with a stride."""
+    """Return (before, behind) each axis for padding "valid" or "same". ValueError for another word,
+    and for "same" with a stride."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
     if padding == "valid":
@@ -136,7 +136,7 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of a convolution: x (N, in, L), weight (k, out / groups, in) -> (N, out,
+    """Return the transpose of a convolution: x (N, in, L), weight (k, out / groups, in) -> (N, out,
     length). PyTorch's weight is (in, out / groups, k). The other arguments are those of
     `conv_transpose2d`, with one number each."""
     (s,), (p,), (o,), (d,) = transposed_window(
@@ -157,8 +157,8 @@ def conv_transpose2d(
     groups: int = 1,
     dilation: Any = 1,
 ) -> Tensor:
-    """The transpose of a convolution: x (N, in, rows, columns), weight (kh, kw, out / groups, in)
-    -> (N, out, H, W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) +
+    """Return the transpose of a convolution: x (N, in, rows, columns), weight (kh, kw, out /
+    groups, in) -> (N, out, H, W) with H = (rows - 1) * stride - 2 * padding + dilation * (kh - 1) +
     output_padding + 1. PyTorch's weight is (in, out / groups, kh, kw).
 
     bias is (out,). stride, padding, output_padding and dilation are ints or pairs (rows, columns).
@@ -192,7 +192,7 @@ def transposed_window(
 def transposed_size(
     extents: Sequence[int], kernel: Sequence[int], window: tuple[tuple[int, ...], ...]
 ) -> tuple[int, ...]:
-    """The extents of a transposed convolution's result."""
+    """Return the extents of a transposed convolution's result."""
     return tuple(
         (n - 1) * s - 2 * p + d * (k - 1) + o + 1
         for n, k, s, p, o, d in zip(extents, kernel, *window, strict=False)

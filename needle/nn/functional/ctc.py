@@ -29,9 +29,9 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> Tensor:
-    """-log of the probability of all paths of `input_lengths` steps that spell the targets, with
-    the class `blank` between and repetitions merged (Graves et al. 2006, by its forward recursion
-    in logs).
+    """Return -log of the probability of all paths of `input_lengths` steps that spell the targets,
+    with the class `blank` between and repetitions merged (Graves et al. 2006, by its forward
+    recursion in logs).
 
     log_probs is (steps, N, classes); targets are class numbers (N, S), of which the first
     target_lengths (N,) count, or all of them one after the other (sum of target_lengths,), whose
@@ -112,7 +112,7 @@ def ctc_loss(
 
 
 def _lengths(what: str, lengths: Any, batch: int, device: Any) -> Tensor:
-    """Lengths (a Tensor, array, sequence or int) as int64 (batch,)."""
+    """Return lengths (a Tensor, array, sequence or int) as int64 (batch,)."""
     found = _whole(what, lengths, device)
     found = ops.reshape(found, (1,)) if found.ndim == 0 else found
     if found.shape != (batch,):
@@ -127,7 +127,7 @@ def _whole(what: str, given: Any, device: Any) -> Tensor:
 
 
 def _rows(targets: Any, lengths: Tensor, is_single: bool, device: Any) -> Tensor:
-    """Targets as int64 (N, S)."""
+    """Return targets as int64 (N, S)."""
     targets = _whole("targets", targets, device)
     if targets.ndim == 1 and is_single:
         return ops.reshape(targets, (1, targets.shape[0]))

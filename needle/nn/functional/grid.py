@@ -38,7 +38,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool | None = None,
 ) -> Tensor:
-    """x (N, C, H, W) at the points of grid (N, rows, columns, 2): (N, C, rows, columns); or
+    """Return x (N, C, H, W) at the points of grid (N, rows, columns, 2): (N, C, rows, columns); or
     x (N, C, D, H, W) at those of grid (N, planes, rows, columns, 3): (N, C, planes, rows, columns).
 
     A point is (column, row) or (column, row, plane), each from -1 to 1: with `align_corners` these
@@ -128,7 +128,7 @@ class _GridSample(Op):
         return tuple([init.zeros_like(x) if y is None else y for x, y in pairs])
 
     def composed(self, x: Tensor, grid: Tensor) -> Tensor:
-        """The same, made of other ops."""
+        """Return the same, made of other ops."""
         return sampled(x, grid, *self._how())
 
     def _how(self) -> tuple[str, str, bool]:
@@ -139,7 +139,7 @@ _op = functools.lru_cache(maxsize=64, typed=True)(_GridSample)
 
 
 def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
-    """`grid_sample` of any number of axes, in any mode, unchecked."""
+    """Return `grid_sample` of any number of axes, in any mode, unchecked."""
     last = x.ndim - 3
     taps = [
         _taps(grid[..., last - i], n, mode, padding, align_corners)
@@ -152,8 +152,8 @@ Tap = tuple[Tensor, Tensor | None]  # the place of an element along an axis, and
 
 
 def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> list[Tap]:
-    """The elements along an axis of extent n that those at the points are made of. The places may
-    lie outside."""
+    """Return the elements along an axis of extent n that those at the points are made of. The
+    places may lie outside."""
     place = (at + 1) / 2 * (n - 1) if align_corners else ((at + 1) * n - 1) / 2
     if mode == "bicubic":
         low = ops.floor(place)
@@ -168,7 +168,7 @@ def _taps(at: Tensor, n: int, mode: str, padding: str, align_corners: bool) -> l
 
 
 def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
-    """Places moved into an axis, if the padding does so."""
+    """Return places moved into an axis, if the padding does so."""
     if padding == "zeros":
         return place
     if padding == "reflection":
@@ -184,7 +184,7 @@ def _within(place: Tensor, n: int, padding: str, align_corners: bool) -> Tensor:
 
 
 def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
-    """The weighted sums of the elements at the places; those outside are 0."""
+    """Return the weighted sums of the elements at the places; those outside are 0."""
     batch, channels, *size = x.shape
     points = taps[0][0][0].shape
     plane = prod(size)
@@ -212,8 +212,8 @@ def _gathered(x: Tensor, taps: list[list[Tap]]) -> Tensor:
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
-    """The grid that `grid_sample` reads an affinely moved image at: theta (N, 2, 3) and size (N, C,
-    rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size (N, C, planes, rows,
+    """Return the grid that `grid_sample` reads an affinely moved image at: theta (N, 2, 3) and size
+    (N, C, rows, columns) give (N, rows, columns, 2); theta (N, 3, 4) and size (N, C, planes, rows,
     columns) give (N, planes, rows, columns, 3).
 
     A point is theta times (column, row, 1), from -1 to 1 as in `grid_sample`. ShapeError for a

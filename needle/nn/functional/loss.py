@@ -27,7 +27,7 @@ def check_reduction(owner: str, reduction: str, *more: str) -> None:
 
 
 def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
-    """`losses` reduced. ValueError for an unknown `reduction`."""
+    """Return `losses` reduced. ValueError for an unknown `reduction`."""
     check_reduction(owner, reduction)
     if reduction == "none":
         return losses
@@ -35,14 +35,14 @@ def reduced(owner: str, losses: Tensor, reduction: str) -> Tensor:
 
 
 def check_pair(owner: str, x: Tensor, y: Tensor) -> None:
-    """TypeError unless x and y are Tensors, ShapeError unless they have one shape."""
+    """Raise TypeError unless x and y are Tensors, ShapeError unless they have one shape."""
     check_tensors(owner, x=x, y=y)
     if x.shape != y.shape:
         raise ShapeError(f"{owner}: shapes {x.shape} and {y.shape} differ")
 
 
 def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """(x - y) ** 2 for x and y of one shape (ShapeError otherwise).
+    """Return (x - y) ** 2 for x and y of one shape (ShapeError otherwise).
 
     >>> F.mse_loss(ndl.ones(3), ndl.zeros(3), reduction="sum").item()
     3.0
@@ -53,7 +53,7 @@ def mse_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
-    """|x - y| for x and y of one shape (ShapeError otherwise)."""
+    """Return |x - y| for x and y of one shape (ShapeError otherwise)."""
     check_pair("l1_loss", x, y)
     return reduced("l1_loss", ops.abs(x - y), reduction)
 
@@ -80,7 +80,8 @@ def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0
 
 
 def _bent(d: Tensor, end: float) -> Tensor:
-    """d * d / 2 for d from 0 to `end`, and a line from there on, whose slope at inf is `end`."""
+    """Return d * d / 2 for d from 0 to `end`, and a line from there on, whose slope at inf is
+    `end`."""
     is_near = d < end
     near = ops.where(is_near, d, 0)  # the slope of inf * inf would be NaN times 0
     return ops.where(is_near, near * near * 0.5, (d - 0.5 * end) * end)
@@ -89,7 +90,7 @@ def _bent(d: Tensor, end: float) -> Tensor:
 def binary_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
-    """-(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
+    """Return -(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
     (ShapeError otherwise); a logarithm below -100 counts as -100, and x * (1 - x), the divisor of
     the gradient x - y, is at least 1e-12.
     ValueError for an element of x or y outside [0, 1], as NaN is."""
@@ -116,8 +117,8 @@ def binary_cross_entropy_with_logits(
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """-(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for logits x and
-    probabilities y of one shape (ShapeError otherwise), without overflow."""
+    """Return -(pos_weight * y * log(sigmoid(x)) + (1 - y) * log(1 - sigmoid(x))) * weight for
+    logits x and probabilities y of one shape (ShapeError otherwise), without overflow."""
     check_pair("binary_cross_entropy_with_logits", x, y)
     scale = 1 if pos_weight is None else (pos_weight - 1) * y + 1
     losses = (1 - y) * x - ops.logsigmoid(x) * scale
@@ -126,7 +127,7 @@ def binary_cross_entropy_with_logits(
 
 
 def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = False) -> Tensor:
-    """y * (log(y) - x) for log-probabilities x and probabilities y (log-probabilities with
+    """Return y * (log(y) - x) for log-probabilities x and probabilities y (log-probabilities with
     `log_target`), which broadcast. reduction "batchmean" is the sum divided by the extent of axis 0
     (Kullback and Leibler 1951)."""
     check_reduction("kl_div", reduction, "batchmean")
@@ -141,8 +142,8 @@ def kl_div(x: Tensor, y: Tensor, reduction: str = "mean", log_target: bool = Fal
 
 
 def _rows(owner: str, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's shape.
-    ShapeError if they do not fit."""
+    """Return x (N, C, ...) or (C,) as (M, C), class numbers y (N, ...) or () as (M,), and y's
+    shape. ShapeError if they do not fit."""
     check_tensors(owner, x=x, y=y)
     fits = x.ndim >= 1 and y.shape == (x.shape[:1] + x.shape[2:] if x.ndim > 1 else ())
     if not fits:
@@ -168,7 +169,7 @@ def check_weight(owner: str, weight: Tensor | None, classes: int) -> None:
 
 
 def _picked(x: Tensor, index: Tensor) -> Tensor:
-    """x[i, index[i]] for each row i of x (M, C)."""
+    """Return x[i, index[i]] for each row i of x (M, C)."""
     chosen = ops.one_hot(index, x.shape[1], "bool")
     return ops.summation(ops.where(chosen, x, 0), 1)
 
@@ -184,7 +185,8 @@ class _Counted:
     valid: Tensor | None
 
     def reduced(self, owner: str, losses: Tensor, reduction: str, shape: Any) -> Tensor:
-        """`losses` (M,) of the rows that count, reduced; a mean is divided by their weights."""
+        """Return `losses` (M,) of the rows that count, reduced; a mean is divided by their
+        weights."""
         check_reduction(owner, reduction)
         if self.valid is not None:  # compiled code cannot raise
             losses = ops.where(self.valid, losses, float("nan"))
@@ -199,7 +201,7 @@ class _Counted:
         return total / ops.where(self.kept, self.weights, 0).sum()
 
     def weighted(self, losses: Tensor) -> Tensor:
-        """`losses` (M,) times the weights."""
+        """Return `losses` (M,) times the weights."""
         return losses if self.weights is None else losses * self.weights
 
 
@@ -223,8 +225,8 @@ def nll_loss(
     ignore_index: int = -100,
     reduction: str = "mean",
 ) -> Tensor:
-    """-x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...), which are integers or
-    whole floats; or x (C,) and y ().
+    """Return -x[y] for log-probabilities x (N, C, ...) and class numbers y (N, ...), which are
+    integers or whole floats; or x (C,) and y ().
 
     `weight` (C,) multiplies each class's losses; rows of class `ignore_index` count nothing; a mean
     is divided by the sum of the weights that counted. ShapeError for shapes that do not fit,
@@ -246,9 +248,9 @@ def cross_entropy(
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """-log(softmax(x))[y] for logits x (N, C, ...) and class numbers y (N, ...), which are integers
-    or whole floats (or x (C,) and y ()); or for probabilities y of x's shape, the sum over classes
-    of -y * log(softmax(x)).
+    """Return -log(softmax(x))[y] for logits x (N, C, ...) and class numbers y (N, ...), which are
+    integers or whole floats (or x (C,) and y ()); or for probabilities y of x's shape, the sum over
+    classes of -y * log(softmax(x)).
 
     With `label_smoothing` s the target is 1 - s + s / C for the class and s / C for all others.
     Otherwise arguments and errors are those of `nll_loss`.
@@ -286,7 +288,7 @@ def linear_cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """`cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
+    """Return `cross_entropy` of y and the logits x @ linear_weight + linear_bias: x (N, in),
     linear_weight (in, C), as that of `linear`, linear_bias (C,). weight, ignore_index (None: -100),
     label_smoothing and errors are those of `cross_entropy`."""
     check_tensors("linear_cross_entropy", x=x, linear_weight=linear_weight, y=y)
@@ -314,8 +316,8 @@ def _soft_cross_entropy(
 def cosine_embedding_loss(
     x1: Tensor, x2: Tensor, y: Tensor, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
-    """1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1 and x2
-    are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
+    """Return 1 - cos(x1, x2) where y is 1, max(0, cos(x1, x2) - margin) where it is -1, else 0; x1
+    and x2 are (N, D) or (D,), y (N,) or (). ShapeError if they do not fit."""
     check_pair("cosine_embedding_loss", x1, x2)
     check_tensors("cosine_embedding_loss", y=y)
     if x1.ndim not in (1, 2) or y.shape != x1.shape[:-1]:
@@ -341,10 +343,10 @@ def triplet_margin_loss(
     swap: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
-    """max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d + eps| **
-    p) ** (1 / p) over the last axis; with `swap` the negative's distance from the positive counts
-    if it is smaller (Balntas et al. 2016). ShapeError unless all have one shape, ValueError unless
-    p is above 0."""
+    """Return max(0, |anchor - positive| - |anchor - negative| + margin), where |d| is (sum of |d +
+    eps| ** p) ** (1 / p) over the last axis; with `swap` the negative's distance from the positive
+    counts if it is smaller (Balntas et al. 2016). ShapeError unless all have one shape, ValueError
+    unless p is above 0."""
     check_pair("triplet_margin_loss", anchor, positive)
     check_pair("triplet_margin_loss", anchor, negative)
     if not finite("triplet_margin_loss", "p", p) > 0:

@@ -16,8 +16,8 @@ from ...sizes.dims import Expression
 
 
 def normalized_axes(owner: str, normalized_shape: Any) -> tuple[int, ...]:
-    """`normalized_shape`, an int or a sequence, as a tuple. TypeError or ValueError for anything
-    but integers of at least 1."""
+    """Return `normalized_shape`, an int or a sequence, as a tuple. TypeError or ValueError for
+    anything but integers of at least 1."""
     shape = (
         tuple(normalized_shape) if isinstance(normalized_shape, Sequence) else (normalized_shape,)
     )
@@ -44,9 +44,9 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x, whose extents are
-    `normalized_shape`, as are the shapes of weight and bias (None: 1 and 0). ShapeError if they do
-    not fit (Ba et al. 2016).
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias over the last axes of x, whose
+    extents are `normalized_shape`, as are the shapes of weight and bias (None: 1 and 0). ShapeError
+    if they do not fit (Ba et al. 2016).
 
     >>> F.layer_norm(ndl.Tensor([[1.0, 3.0]]), 2).numpy().round(2).tolist()
     [[-1.0, 1.0]]
@@ -69,7 +69,7 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """x / sqrt(mean(x * x) + eps) * weight over the last axes of x, whose extents are
+    """Return x / sqrt(mean(x * x) + eps) * weight over the last axes of x, whose extents are
     `normalized_shape`, as is the shape of weight (None: 1). eps None is the distance from 1 to the
     next number of the dtype. ShapeError if they do not fit (Zhang and Sennrich 2019)."""
     shape = normalized_axes("rms_norm", normalized_shape)
@@ -83,7 +83,7 @@ def rms_norm(
 
 
 def _per_channel(x: Tensor, vector: Tensor) -> Tensor:
-    """(channels,) so that it broadcasts along the second axis of x."""
+    """Return (channels,) so that it broadcasts along the second axis of x."""
     return ops.reshape(vector, (vector.shape[0], *[1] * (x.ndim - 2)))
 
 
@@ -207,7 +207,8 @@ def _track_instances(x: Tensor, running_mean: Tensor, running_var: Tensor, momen
 
 
 def unbiased_variance(name: str, variance: Tensor, count: int) -> Tensor:
-    """The unbiased variance of `count` values from their biased one. ShapeError for one value."""
+    """Return the unbiased variance of `count` values from their biased one. ShapeError for one
+    value."""
     if count == 1:
         raise ShapeError(
             f"{name}: there is one value per channel, which has no variance to update running_var "
@@ -224,8 +225,8 @@ def _track(running: Tensor, batch: Tensor, momentum: float) -> None:
 
 
 def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12) -> Any:
-    """x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may be
-    inf. ValueError unless p is above 0.
+    """Return x / max(norm, eps), where the norm is (sum of |x| ** p) ** (1 / p) along `dim`; p may
+    be inf. ValueError unless p is above 0.
 
     >>> F.normalize(ndl.Tensor([[3.0, 4.0]])).numpy().round(2)
     array([[0.6, 0.8]], dtype=float32)
@@ -238,7 +239,7 @@ def normalize(x: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: fl
 def local_response_norm(
     x: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
 ) -> Tensor:
-    """x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
+    """Return x / (k + alpha * m) ** beta, where m is the mean of the squares of `size` neighbouring
     channels of x (N, channels, ...), with zeros beyond the ends (Krizhevsky et al. 2012).
     ShapeError for fewer than three axes."""
     count("local_response_norm", "size", size)
@@ -250,6 +251,6 @@ def local_response_norm(
 
 
 def _above(x: Tensor, least: float) -> Tensor:
-    """max(x, least), which passes no gradient to an x below."""
+    """Return max(x, least), which passes no gradient to an x below."""
     bound = init.constant(c=least, device=x.device, dtype=x.dtype)
     return ops.where(x < bound, bound, x)

@@ -18,8 +18,9 @@ MODES = ("constant", *PADDING_MODES[1:])
 def pad(
     x: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    """x with its last axes extended. `pad` has two widths (before, behind) for each of them, the
-    last axis first, as PyTorch's; `needle.pad` takes a pair for every axis. A negative width cuts.
+    """Return x with its last axes extended. `pad` has two widths (before, behind) for each of them,
+    the last axis first, as PyTorch's; `needle.pad` takes a pair for every axis. A negative width
+    cuts.
 
     The new elements are `value` (None: 0), or in mode "reflect" those beside the edge, mirrored, in
     mode "replicate" those at the edge, in mode "circular" those at the other end. These three modes
@@ -32,7 +33,7 @@ def pad(
 
 
 def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -> Tensor:
-    """`pad`, whose errors name `owner`."""
+    """Return `pad`, whose errors name `owner`."""
     if mode not in MODES:
         raise ValueError(f"{owner}: mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
     check_tensors(owner, x=x)
@@ -62,7 +63,7 @@ def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -
 
 
 def _cut(x: Tensor, sides: Sequence[tuple[int, int]]) -> Tensor:
-    """x without as many elements at each end as the widths there are below 0."""
+    """Return x without as many elements at each end as the widths there are below 0."""
     if all(low >= 0 and high >= 0 for low, high in sides):
         return x
     cuts = [(max(-low, 0), max(-high, 0)) for low, high in sides]

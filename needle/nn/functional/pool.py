@@ -33,8 +33,8 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window: (N, C, L) -> (N, C, length). Arguments are those of
-    `max_pool2d`, with one number each."""
+    """Return the largest element of each window: (N, C, L) -> (N, C, length). Arguments are those
+    of `max_pool2d`, with one number each."""
     windows = _windows("max_pool1d", 1, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool1d", x, windows, ceil_mode, return_indices)
 
@@ -48,7 +48,7 @@ def max_pool2d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
+    """Return the largest element of each window: (N, C, H, W) -> (N, C, rows, columns).
 
     kernel_size, stride (None: kernel_size), padding and dilation are ints or pairs (rows, columns).
     With `ceil_mode` a window at the end that is only partly filled counts, too. `return_indices`
@@ -70,7 +70,7 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
+    """Return the largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
     Arguments are those of `max_pool2d`, with ints or three numbers."""
     windows = _windows("max_pool3d", 3, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool3d", x, windows, ceil_mode, return_indices)
@@ -84,8 +84,8 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """The mean of each window: (N, C, L) -> (N, C, length). Arguments are those of `avg_pool2d`,
-    with one number each."""
+    """Return the mean of each window: (N, C, L) -> (N, C, length). Arguments are those of
+    `avg_pool2d`, with one number each."""
     windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
     return _avg_pool("avg_pool1d", x, windows, ceil_mode, count_include_pad, None)
 
@@ -99,7 +99,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window: (N, C, H, W) -> (N, C, rows, columns).
+    """Return the mean of each window: (N, C, H, W) -> (N, C, rows, columns).
 
     kernel_size, stride, padding and ceil_mode are those of `max_pool2d`. Padding counts as zeros,
     unless `count_include_pad` is False: then it does not count. `divisor_override` is what sums are
@@ -118,8 +118,8 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Arguments are
-    those of `avg_pool2d`, with ints or three numbers."""
+    """Return the mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Arguments
+    are those of `avg_pool2d`, with ints or three numbers."""
     windows = _windows("avg_pool3d", 3, kernel_size, stride, padding)
     return _avg_pool("avg_pool3d", x, windows, ceil_mode, count_include_pad, divisor_override)
 
@@ -163,8 +163,8 @@ def _check_rank(owner: str, x: Tensor, axes: int) -> None:
 
 
 def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
-    """x with elements of `value` after each axis, so that the last windows are full which begin
-    within x or the padding before it."""
+    """Return x with elements of `value` after each axis, so that the last windows are full which
+    begin within x or the padding before it."""
     kernel, stride, padding, *dilation = windows
     after = [(0, 0), (0, 0)]
     for n, k, s, p, d in zip(
@@ -180,7 +180,7 @@ def _filled_up(x: Tensor, windows: Windows, value: float) -> Tensor:
 
 
 def _pooled(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
-    """`pool`, an op over (N, H, W, C), over (N, C, ...)."""
+    """Return `pool`, an op over (N, H, W, C), over (N, C, ...)."""
     axes = len(windows[0])
     if axes == 3:
         return _pool3d(x, windows, pool)
@@ -192,8 +192,8 @@ def _pooled(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
 
 
 def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tensor, Tensor]:
-    """The largest elements of the windows of x, and their places in the flattened `size`, which x
-    has but for elements that were added after each axis."""
+    """Return the largest elements of the windows of x, and their places in the flattened `size`,
+    which x has but for elements that were added after each axis."""
     kernel, stride, padding, dilation = windows
     counts = [
         (n + 2 * p - d * (k - 1) - 1) // s + 1
@@ -229,8 +229,8 @@ def _with_places(x: Tensor, size: Sequence[int], windows: Windows) -> tuple[Tens
 
 
 def first_largest(x: Tensor, axis: int) -> Tensor:
-    """The number of the largest element along an axis: of those equal the first, but of several NaN
-    the last, as PyTorch's pools choose."""
+    """Return the number of the largest element along an axis: of those equal the first, but of
+    several NaN the last, as PyTorch's pools choose."""
     chosen = ops.argmax(x, axis)
     if not is_floating(x.dtype):
         return chosen
@@ -268,7 +268,7 @@ def _pool3d(x: Tensor, windows: Windows, pool: Callable[..., Tensor]) -> Tensor:
 
 
 def _sizes(owner: str, x: Tensor, output_size: Any, axes: int) -> list[int]:
-    """The output's extents, where None keeps the input's. ShapeError if x has other axes."""
+    """Return the output's extents, where None keeps the input's. ShapeError if x has other axes."""
     _check_rank(owner, x, axes)
     given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * axes
     if len(given) != axes:
@@ -281,20 +281,21 @@ def _sizes(owner: str, x: Tensor, output_size: Any, axes: int) -> list[int]:
 
 
 def _parts(extent: int, size: int) -> list[tuple[int, int]]:
-    """(begin, end) of the windows into which `extent` is divided; they may overlap by one."""
+    """Return (begin, end) of the windows into which `extent` is divided; they may overlap by
+    one."""
     return [(i * extent // size, -(-(i + 1) * extent // size)) for i in range(size)]
 
 
 def adaptive_avg_pool1d(x: Tensor, output_size: Any) -> Tensor:
-    """The means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
+    """Return the means of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
     output_size). Window i goes from floor(i L / output_size) to ceil((i + 1) L / output_size)."""
     (size,) = _sizes("adaptive_avg_pool1d", x, output_size, 1)
     return averaged(x, 2, size)
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
-    """The means of windows that divide rows and columns into `output_size` (an int or a pair, where
-    None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    """Return the means of windows that divide rows and columns into `output_size` (an int or a
+    pair, where None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
     rows, columns = _sizes("adaptive_avg_pool2d", x, output_size, 2)
     if x.shape[2] % rows == 0 and x.shape[3] % columns == 0:
         return avg_pool2d(x, (x.shape[2] // rows, x.shape[3] // columns))
@@ -302,7 +303,7 @@ def adaptive_avg_pool2d(x: Tensor, output_size: Any) -> Tensor:
 
 
 def averaged(x: Tensor, axis: int, size: int) -> Tensor:
-    """Means of windows along an axis, as a product with a matrix."""
+    """Return means of windows along an axis, as a product with a matrix."""
     extent = x.shape[axis]
     matrix = np.zeros((extent, size))
     for i, (begin, end) in enumerate(_parts(extent, size)):
@@ -314,20 +315,21 @@ def averaged(x: Tensor, axis: int, size: int) -> Tensor:
 
 
 def adaptive_max_pool1d(x: Tensor, output_size: Any) -> Tensor:
-    """The largest elements of `output_size` windows that divide the last axis: (N, C, L) -> (N, C,
-    output_size)."""
+    """Return the largest elements of `output_size` windows that divide the last axis: (N, C, L) ->
+    (N, C, output_size)."""
     return _adaptive_max("adaptive_max_pool1d", x, output_size, 1)
 
 
 def adaptive_max_pool2d(x: Tensor, output_size: Any) -> Tensor:
-    """The largest elements of windows that divide rows and columns into `output_size` (an int or a
-    pair, where None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
+    """Return the largest elements of windows that divide rows and columns into `output_size` (an
+    int or a pair, where None keeps the extent): (N, C, H, W) -> (N, C, *output_size)."""
     return _adaptive_max("adaptive_max_pool2d", x, output_size, 2)
 
 
 def adaptive_max_pool3d(x: Tensor, output_size: Any) -> Tensor:
-    """The largest elements of windows that divide planes, rows and columns into `output_size` (an
-    int or three numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
+    """Return the largest elements of windows that divide planes, rows and columns into
+    `output_size` (an int or three numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C,
+    *output_size)."""
     return _adaptive_max("adaptive_max_pool3d", x, output_size, 3)
 
 
@@ -350,8 +352,8 @@ def _adaptive_max(owner: str, x: Tensor, output_size: Any, axes: int) -> Tensor:
 def lp_pool1d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """(The sum of x ** norm_type) ** (1 / norm_type) of each window, 0 for a sum below 0, with the
-    gradient 0 there and at 0: (N, C, L) -> (N, C, length). kernel_size, stride and
+    """Return (The sum of x ** norm_type) ** (1 / norm_type) of each window, 0 for a sum below 0,
+    with the gradient 0 there and at 0: (N, C, L) -> (N, C, length). kernel_size, stride and
     ceil_mode are those of `max_pool1d`."""
     return _lp_pool("lp_pool1d", x, norm_type, [kernel_size, stride], 1, ceil_mode)
 
@@ -385,8 +387,8 @@ def _lp_pool(
 
 
 def adaptive_avg_pool3d(x: Tensor, output_size: Any) -> Tensor:
-    """The means of windows that divide planes, rows and columns into `output_size` (an int or three
-    numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
+    """Return the means of windows that divide planes, rows and columns into `output_size` (an int
+    or three numbers, where None keeps the extent): (N, C, D, H, W) -> (N, C, *output_size)."""
     for axis, size in enumerate(_sizes("adaptive_avg_pool3d", x, output_size, 3), start=2):
         x = averaged(x, axis, size)
     return x

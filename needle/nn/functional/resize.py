@@ -37,8 +37,8 @@ def interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> Tensor:
-    """x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or by
-    `scale_factor`: a number for each axis, or one for all.
+    """Return x (N, C, L), (N, C, H, W) or (N, C, D, H, W) with its last axes resized to `size`, or
+    by `scale_factor`: a number for each axis, or one for all.
 
     `mode` is nearest (of PyTorch's rule), nearest-exact, area (means of windows), linear, bilinear
     and trilinear (of one, two and three axes) or bicubic (of two, with a = -0.75: Keys 1981). With
@@ -78,8 +78,8 @@ def resized(
     align_corners: bool = False,
     antialias: bool = False,
 ) -> Tensor:
-    """x (N, C, ...) with axes of these sizes, unchecked, in all modes of `interpolate` but area. A
-    factor of None is the ratio of the sizes, which may be symbolic."""
+    """Return x (N, C, ...) with axes of these sizes, unchecked, in all modes of `interpolate` but
+    area. A factor of None is the ratio of the sizes, which may be symbolic."""
     if mode in _NEAREST:
         repeats = [_repeats(*each) for each in zip(x.shape[2:], sizes, factors, strict=True)]
         if all(repeats):
@@ -116,7 +116,7 @@ def _check_mode(
 def _sizes(
     old: Sequence[int], size: Any, scale_factor: Any, axes: int
 ) -> tuple[list[int], list[float | None]]:
-    """The new extents, and the factors that were given."""
+    """Return the new extents, and the factors that were given."""
     if (size is None) == (scale_factor is None):
         raise ValueError("interpolate: give size or scale_factor, one of them")
     what, given = ("size", size) if scale_factor is None else ("scale_factor", scale_factor)
@@ -150,7 +150,8 @@ def _scaled(n: int, factor: float) -> int:
 
 
 def _repeats(n: int, m: int, factor: float | None) -> int:
-    """How often each of n elements comes in m, the nearest to each; 0 if not all come as often."""
+    """Return how often each of n elements comes in m, the nearest to each; 0 if not all come as
+    often."""
     if factor is not None:
         return int(factor) if factor == int(factor) and same(m, n * int(factor)) else 0
     if not is_symbolic((n, m)):
@@ -192,8 +193,8 @@ class Filter:
     antialias: bool
 
     def ratio(self, n: Any, m: Any, factor: float | None, device: Device | None = None) -> Any:
-        """The distance of neighbours among m elements, counted in those of an axis of n: a number,
-        or if sizes leave it open a float32 Tensor on `device`."""
+        """Return the distance of neighbours among m elements, counted in those of an axis of n: a
+        number, or if sizes leave it open a float32 Tensor on `device`."""
         if factor is not None and not self.align_corners:
             return 1 / factor
         over, under = (n - 1, m - 1) if self.align_corners else (n, m)
@@ -202,8 +203,8 @@ class Filter:
         return _number(over, device) / ops.maximum(_number(under, device), 1.0)
 
     def taps(self, xp: Any, at: Any, n: int, ratio: float) -> list[tuple[Any, Any]]:
-        """(places, weights) of each element that the elements `at` are made of. `xp` is NumPy or
-        needle.ops."""
+        """Return (places, weights) of each element that the elements `at` are made of. `xp` is
+        NumPy or needle.ops."""
         centre = at * ratio if self.align_corners else (at + 0.5) * ratio - 0.5
         if not self.is_cubic:
             centre = xp.minimum(xp.maximum(centre, 0), n - 1)
@@ -217,7 +218,7 @@ class Filter:
         ]
 
     def table(self, n: int, m: int, factor: float | None) -> tuple[Any, Any]:
-        """(places, weights), each (taps, m), of what m elements among n are made of."""
+        """Return (places, weights), each (taps, m), of what m elements among n are made of."""
         ratio = self.ratio(n, m, factor)
         if self.antialias:
             return _wide_taps(n, m, ratio, self.is_cubic)
@@ -226,14 +227,14 @@ class Filter:
 
 
 def _number(n: Any, device: Device | None) -> Tensor:
-    """An extent, which may be symbolic, as a float32 Tensor of no axis."""
+    """Return an extent, which may be symbolic, as a float32 Tensor of no axis."""
     return init.zeros(dtype="float32", device=device, requires_grad=False) + n
 
 
 def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
-    """(places, weights), each (taps, m), of the elements that m elements among n are made of by an
-    antialiasing filter: it is as wide as the distance of the m elements, `ratio`, if that is above
-    1. Places that a filter does not reach have the weight 0."""
+    """Return (places, weights), each (taps, m), of the elements that m elements among n are made of
+    by an antialiasing filter: it is as wide as the distance of the m elements, `ratio`, if that is
+    above 1. Places that a filter does not reach have the weight 0."""
     wide = max(ratio, 1.0)
     reach = (2 if is_cubic else 1) * wide
     centre = (np.arange(m) + 0.5) * ratio
@@ -251,13 +252,15 @@ def _wide_taps(n: int, m: int, ratio: float, is_cubic: bool) -> tuple[Any, Any]:
 
 
 def cubic_weights(share: Any) -> list[Any]:
-    """The weights of the four elements around a point, which is `share` behind the second one."""
+    """Return the weights of the four elements around a point, which is `share` behind the second
+    one."""
     distances = (share + 1, share, 1 - share, 2 - share)
     return [_cubic(d, -0.75, i in (1, 2)) for i, d in enumerate(distances)]
 
 
 def _cubic(distance: Any, a: float, is_near: bool) -> Any:
-    """The weight of an element at a distance of up to 1, or of 1 to 2 (Keys 1981, equation 4)."""
+    """Return the weight of an element at a distance of up to 1, or of 1 to 2 (Keys 1981, equation
+    4)."""
     if is_near:
         return ((a + 2) * distance - (a + 3)) * distance * distance + 1
     return ((distance - 5) * distance + 8) * distance * a - 4 * a
@@ -277,7 +280,8 @@ def _blended(x: Tensor, axis: int, m: int, factor: float | None, kind: Filter) -
 def _tables(
     kind: Filter, n: int, m: int, factor: float | None, dtype: str, device: Device
 ) -> tuple[NDArray, ...]:
-    """The places and weights that Resample takes: of m elements among n, and the other way."""
+    """Return the places and weights that Resample takes: of m elements among n, and the other
+    way."""
     return resample_tables(*kind.table(n, m, factor), n, dtype, device)
 
 
@@ -306,7 +310,7 @@ def _reversed(places: Any, weights: Any, n: int) -> tuple[Any, Any]:
 
 
 def _by_takes(x: Tensor, axis: int, m: Any, factor: float | None, kind: Filter) -> Tensor:
-    """The blend along an axis of symbolic extent, whose places are computed at the call."""
+    """Return the blend along an axis of symbolic extent, whose places are computed at the call."""
     n = x.shape[axis]
     if kind.antialias:
         raise TraceError(

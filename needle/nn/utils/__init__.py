@@ -33,8 +33,8 @@ Tensors = Tensor | Iterable[Tensor]
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False
 ) -> Tensor:
-    """The norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 / norm_type),
-    or the largest |x| for inf, in float64. 0 if there are none.
+    """Return the norm of all elements of `tensors` together: (sum of |x| ** norm_type) ** (1 /
+    norm_type), or the largest |x| for inf, in float64. 0 if there are none.
 
     ValueError unless norm_type is above 0; with `error_if_nonfinite`, RuntimeError for a norm that
     is infinite or NaN (a TraceError while tracing).
@@ -68,7 +68,7 @@ def clip_grad_value_(parameters: Tensors, clip_value: float) -> None:
 def clip_norm(
     owner: str, parameters: Tensors, max_norm: float, norm_type: float, error_if_nonfinite: bool
 ) -> Tensor:
-    """`clip_grad_norm_`, whose errors name `owner`."""
+    """Return `clip_grad_norm_`, whose errors name `owner`."""
     not_negative(owner, "max_norm", max_norm)
     learned = [(p, p.grad) for p in _listed(parameters) if p.grad is not None]
     with no_grad():
@@ -93,8 +93,8 @@ def clip_value_of(owner: str, parameters: Tensors, clip_value: float) -> None:
 
 
 def parameters_to_vector(parameters: Tensors) -> Tensor:
-    """All elements of `parameters` one after the other, in one vector, through which gradients
-    flow."""
+    """Return all elements of `parameters` one after the other, in one vector, through which
+    gradients flow."""
     return ops.concat([ops.reshape(p, (-1,)) for p in _listed(parameters)], 0)
 
 

@@ -19,7 +19,7 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:
-    """Sequences (L_i, ...) as one tensor (longest, N, ...), or (N, longest, ...) with
+    """Return sequences (L_i, ...) as one tensor (longest, N, ...), or (N, longest, ...) with
     `batch_first`, filled up with `padding_value` at the "right" or "left" (`padding_side`).
     ShapeError if `sequences` is empty or extents behind the first differ.
 
@@ -45,8 +45,9 @@ def pad_sequence(
 def unpad_sequence(
     padded_sequences: Tensor, lengths: Tensor | Sequence[int], batch_first: bool = False
 ) -> list[Tensor]:
-    """The sequences of these `lengths` in `padded_sequences`, a result of `pad_sequence` (longest,
-    N, ...), or with `batch_first` (N, longest, ...). ShapeError unless there are N lengths."""
+    """Return the sequences of these `lengths` in `padded_sequences`, a result of `pad_sequence`
+    (longest, N, ...), or with `batch_first` (N, longest, ...). ShapeError unless there are N
+    lengths."""
     given = lengths.tolist() if isinstance(lengths, Tensor) else lengths
     rows = padded_sequences if batch_first else ops.swapaxes(padded_sequences, 0, 1)
     if len(given) != rows.shape[0]:
