@@ -2,10 +2,11 @@
 
 needle has no complex dtype. A complex tensor of shape (...) is a float tensor of shape (..., 2),
 whose last axis holds the real and the imaginary part, as in tinygrad and early versions of PyTorch.
-`from_complex` and `to_complex` convert from and to NumPy's complex arrays, `from_real` makes one of
-a real tensor. An `axis` counts those of the complex tensor: -1 is the last one before the parts.
+`from_complex` and `to_complex` convert from and to NumPy's complex arrays; `from_real` makes a
+complex tensor from a real one. An `axis` counts the axes before the parts: -1 is the last of them.
 
-NumPy (pocketfft) computes them on the host, for eager code: tracing refuses them by name.
+NumPy (pocketfft) computes the transforms on the host, for eager code alone: a trace refuses them by
+name.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ class FftOp(NumpyOp):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class IfftOp(NumpyOp):
-    """As FftOp with a positive exponent: not divided by n, so that each is the other's
-    transpose."""
+    """FftOp with a positive exponent. The result is not divided by n, so that the two ops are each
+    other's transpose."""
 
     axis: int
 
@@ -104,12 +105,12 @@ class IrfftOp(NumpyOp):
 def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return y[k] = sum over t of a[t] * exp(-2 pi i k t / n) along `axis`, for complex a (..., 2)
     and y of as many axes (see `needle.fft`). `a` is cut or padded with zeros to `n` elements (None:
-    as it is). The result is divided by nothing ("backward"), by n ("forward") or by its root
-    ("ortho").
+    its extent). With `norm` "backward" the result is not divided; "forward" divides it by n, and
+    "ortho" by the root of n.
 
-    float64 for integers; halves are computed in float32. ShapeError for a tensor whose last axis
-    is not the two parts, or for n below 1; ValueError for another norm. Eager code alone:
-    TraceError while tracing.
+    Integers give float64; halves are computed in float32. Raises ShapeError for a tensor whose last
+    axis is not the two parts and for n below 1, ValueError for another norm, and TraceError while
+    tracing.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))
     >>> ndl.fft.fft(x).numpy().tolist()

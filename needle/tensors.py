@@ -1,6 +1,6 @@
-"""PyTorch's functions that make tensors of other values, and that ask what a tensor is.
+"""PyTorch's functions that make tensors from other values, and functions that describe a tensor.
 
-For those who change this package: none of them is an op.
+For developers of this package: none of these functions is an op.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def tensor(
     """Return a Tensor with a copy of `data`: numbers, nested sequences of numbers or of Tensors, an
     array, or a Tensor, whose history is left out.
 
-    Unless `dtype` is given, Python floats are float32, ints int64 and bools bool, and arrays and
-    Tensors keep their dtype. Without a `device` it is on the data's, or on the CPU. It gets a
-    gradient only with `requires_grad`: TypeError for integers and bools then.
+    Without a `dtype`, Python floats become float32, ints int64 and bools bool; arrays and Tensors
+    keep their dtype. Without a `device`, the Tensor is on the data's device, or on the CPU. It gets
+    a gradient only with `requires_grad`, which raises TypeError for integers and bools.
 
     >>> ndl.tensor([1, 2]).dtype, ndl.tensor([[0.5]]).requires_grad
     ('int64', False)
     """
     made = Tensor(data, device=device, dtype=dtype, requires_grad=False)
     if hasattr(data, "__dlpack__") and not isinstance(data, np.ndarray):
-        made = made.clone()  # Tensor shares their memory
+        made = made.clone()  # Tensor(data) shares the memory of data
     if not requires_grad:
         return made
     if not _dtypes.is_floating(made.dtype):
@@ -110,7 +110,7 @@ def _close(owner: str, a: Any, b: Any, rtol: float, atol: float, equal_nan: bool
     except ShapeError:
         raise ShapeError(f"{owner}: shapes {a.shape} and {b.shape} do not broadcast") from None
     a, b = (x if _dtypes.is_floating(x.dtype) else x.astype("float64") for x in (a, b))
-    if rtol or atol:  # otherwise float64 would take large integers for equal
+    if rtol or atol:  # else a == b decides: in float64 large integers would seem equal
         close = close | ((ops.abs(a - b) <= atol + rtol * ops.abs(b)) & ops.isfinite(b))
     return close | (ops.isnan(a) & ops.isnan(b)) if equal_nan else close
 

@@ -130,7 +130,7 @@ def test_what_is_no_device_is_named(make, device):
             "parameter 0 has a int",
         ),
         (lambda: ndl.save(None, None), TypeError, "save: path None is a NoneType"),
-        (lambda: ndl.save("x", None), TypeError, "save: a NoneType is no Module"),
+        (lambda: ndl.save("x", None), TypeError, "save: a NoneType is not a Module"),
         (lambda: ndl.save("a\0", {}), ValueError, "save: path 'a.x00' has a NUL"),
         (lambda: ndl.load(5), TypeError, "load: path 5 is a int"),
         (lambda: init.ones_like(5), TypeError, "ones_like: array is a int"),

@@ -243,7 +243,7 @@ def test_save_in_both_orders(swap, make, tmp_path):
         (({}, nn.Linear(2, 3)), "a dict and a Linear: one must be a path"),
         ((nn.Linear(2, 3), 5), "path 5 is a int"),
         ((3, {}), "path 3 is a int"),
-        (("a", [1]), "a list is no Module"),
+        (("a", [1]), "a list is not a Module"),
     ],
 )
 def test_save_of_anything_else(given, message):

@@ -204,7 +204,7 @@ def ones(*shape):
         (lambda: nn.Conv2d(2, 2, 3, 2, "same"), ValueError, "Conv2d: padding 'same' needs stride"),
         (lambda: nn.Conv2d(2, 2, 3, padding="full"), ValueError, "Conv2d: padding 'full'"),
         (lambda: nn.GRU(2, 3, num_layers=0), ValueError, "GRU: num_layers 0"),
-        (lambda: nn.GRU(2, 3)(ones(4, 5, 3)), ShapeError, "GRUCell: X of shape"),
+        (lambda: nn.GRU(2, 3)(ones(4, 5, 3)), ShapeError, "GRUCell: X has shape"),
         (lambda: nn.GRU(2, 3, bidirectional=True)(ones(4, 5, 2), ones(1, 5, 3)), ShapeError,
          r"it must be \(2, 5, 3\)"),
         (lambda: nn.GRUCell(2, 3)(ones(4, 2), ones(4, 2)), ShapeError, "GRUCell: a state"),
