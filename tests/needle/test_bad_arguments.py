@@ -123,7 +123,7 @@ def test_what_is_no_device_is_named(make, device):
             TypeError,
             "load_state_dict: 'weight' is a float",
         ),
-        (lambda: optimizer().load_state_dict(None), ValueError, "load_state_dict: SGD: not what"),
+        (lambda: optimizer().load_state_dict(None), ValueError, "load_state_dict: SGD: not a"),
         (
             lambda: optimizer().load_state_dict({"state": {0: 5}, "numbers": {}}),
             ValueError,

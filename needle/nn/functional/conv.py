@@ -1,7 +1,7 @@
 """Convolutions of one and two dimensions over (N, channels, ...).
 
-All are made of two-dimensional ones, channels last, which are ops: one dimension is an image of one
-row.
+All use the op for two-dimensional convolutions with channels last; a one-dimensional input becomes
+an image of one row.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from .basic import with_bias
 
 
 def channels_last(x: Tensor) -> Tensor:
-    """Return (N, C, H, W) -> (N, H, W, C)."""
+    """Permute (N, C, H, W) -> (N, H, W, C)."""
     return ops.permute(x, (0, 2, 3, 1))
 
 
 def channels_first(x: Tensor) -> Tensor:
-    """Return (N, H, W, C) -> (N, C, H, W)."""
+    """Permute (N, H, W, C) -> (N, C, H, W)."""
     return ops.permute(x, (0, 3, 1, 2))
 
 
@@ -29,7 +29,7 @@ def numbers(owner: str, what: str, value: Any, count: int) -> tuple[int, ...]:
     anything else."""
     given = tuple(value) if isinstance(value, Sequence) else (value,) * count
     if any(not isinstance(n, int) or isinstance(n, bool) for n in given):
-        raise TypeError(f"{owner}: {what} {value!r} is no int and no {count} ints")
+        raise TypeError(f"{owner}: {what} {value!r} is not an int or {count} ints")
     if len(given) != count:
         raise ValueError(f"{owner}: {what} {value!r} must be an int or {count} ints")
     return given
@@ -41,7 +41,7 @@ def as_row(x: Tensor) -> Tensor:
 
 
 def from_row(x: Tensor) -> Tensor:
-    """Return (N, C, 1, L) -> (N, C, L)."""
+    """Reshape (N, C, 1, L) -> (N, C, L)."""
     return ops.reshape(x, (*x.shape[:2], x.shape[3]))
 
 
@@ -93,7 +93,7 @@ def conv2d(
 def _conv_last(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, *rest: Any
 ) -> Tensor:
-    """Return `conv2d` of x (N, H, W, in) to (N, rows, columns, out)."""
+    """Do `conv2d` with channels last: x (N, H, W, in) -> (N, rows, columns, out)."""
     if isinstance(padding, str):
         x, padding = _padded(x, padding, weight.shape[:2], stride, rest[0])
     y = ops.conv(x, weight, stride, padding, *rest)
@@ -103,7 +103,8 @@ def _conv_last(
 def _padded(
     x: Tensor, padding: str, kernel: Any, stride: Any, dilation: Any
 ) -> tuple[Tensor, tuple[int, int]]:
-    """Return x (N, H, W, C) and the padding that is left to do, for padding "same" or "valid"."""
+    """Pad x (N, H, W, C) for padding "same" or "valid"; return it with the symmetric padding that
+    the convolution still has to add."""
     sides = same_padding("conv2d", padding, kernel, stride, dilation)
     if all(low == high for low, high in sides):
         return x, (sides[0][0], sides[1][0])
@@ -113,8 +114,8 @@ def _padded(
 def same_padding(
     owner: str, padding: str, kernel: Sequence[int], stride: Any, dilation: Any
 ) -> list[tuple[int, int]]:
-    """Return (before, behind) each axis for padding "valid" or "same". ValueError for another word,
-    and for "same" with a stride."""
+    """Return the widths (before, behind) of each axis for padding "valid" or "same". ValueError for
+    another word, and for "same" with a stride."""
     if padding not in ("same", "valid"):
         raise ValueError(f"{owner}: padding {padding!r} is not 'same', 'valid' or numbers")
     if padding == "valid":
@@ -123,7 +124,7 @@ def same_padding(
         raise ValueError(f"{owner}: padding 'same' needs stride 1, not {stride}")
     dilations = numbers(owner, "dilation", dilation, len(kernel))
     total = [d * (k - 1) for k, d in zip(kernel, dilations, strict=True)]
-    return [(n // 2, n - n // 2) for n in total]  # the odd one goes behind, as in PyTorch
+    return [(n // 2, n - n // 2) for n in total]  # an odd zero goes to the end, as in PyTorch
 
 
 def conv_transpose1d(
@@ -162,8 +163,8 @@ def conv_transpose2d(
     output_padding + 1. PyTorch's weight is (in, out / groups, kh, kw).
 
     bias is (out,). stride, padding, output_padding and dilation are ints or pairs (rows, columns).
-    ValueError for an output_padding that is not below stride or dilation, ShapeError if the rest
-    does not fit.
+    ValueError for an output_padding that is not below stride or dilation, ShapeError for shapes
+    that do not fit.
     """
     window = transposed_window("conv_transpose2d", 2, stride, padding, output_padding, dilation)
     s, p, _, d = window
@@ -175,8 +176,8 @@ def conv_transpose2d(
 def transposed_window(
     owner: str, axes: int, stride: Any, padding: Any, output_padding: Any, dilation: Any
 ) -> tuple[tuple[int, ...], ...]:
-    """Each argument as a number for each axis. ValueError unless output_padding is below the stride
-    or the dilation of its axis."""
+    """Return stride, padding, output_padding and dilation, each as a number for each axis.
+    ValueError unless output_padding is below the stride or the dilation of its axis."""
     s = numbers(owner, "stride", stride, axes)
     p = numbers(owner, "padding", padding, axes)
     o = numbers(owner, "output_padding", output_padding, axes)

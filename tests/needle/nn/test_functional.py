@@ -217,7 +217,7 @@ def ones(*shape):
         (lambda: nn.MultiheadAttention(4, 2)(*[ones(3, 2, 4)] * 3, ndl.Tensor([[1] * 3] * 2)),
          TypeError, "a mask is int64"),
         (lambda: nn.TransformerEncoderLayer(4, 2, activation="x"), ValueError, "activation 'x'"),
-        (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "the layer is a ReLU"),
+        (lambda: nn.TransformerEncoder(nn.ReLU(), 2), TypeError, "layer is a ReLU"),
         (lambda: nn.RotaryEmbedding(3), ValueError, "RotaryEmbedding: dim 3 is not even"),
         (lambda: nn.SinusoidalEncoding(4)(ones(3, 2, 5)), ShapeError, "SinusoidalEncoding: x"),
         (lambda: F.scaled_dot_product_attention(*[ones(3, 4)] * 3, ones(3, 3), is_causal=True),
