@@ -1,4 +1,4 @@
-"""Spec, which describes a value before it is computed, and the rules for shapes."""
+"""Spec, the description of a value before it is computed, and the rules for shapes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..backend_ndarray import Device
 from ..errors import ShapeError, TraceError
 from ..sizes.extents import as_extent
 
-Shape = tuple[int, ...]  # of a trace with dims: of ints and expressions
+Shape = tuple[int, ...]  # in a trace with dims it may also have expressions
 Axes = int | Sequence[int] | None
 
 
@@ -30,8 +30,8 @@ class Spec(NamedTuple):
 
 
 def as_shape(name: str, shape: Any, open_extent: bool = False) -> Shape:
-    """Return `shape` (an int or a sequence of ints, or either wrapped once more) as a tuple of ints
-    >= 0; expressions of dims stay expressions.
+    """Return `shape` (an int or a sequence of ints, or a sequence that contains only such a
+    sequence) as a tuple of ints >= 0; expressions of dims stay expressions.
 
     With `open_extent`, -1 is allowed. Raises TypeError or ShapeError for anything else.
     """
@@ -69,7 +69,7 @@ def normalize_axis(name: str, axis: int, ndim: int) -> int:
 
 
 def normalize_axes(name: str, axes: Axes, ndim: int) -> tuple[int, ...]:
-    """Return `axes` (None: all) counted from the front. ShapeError if one is repeated or out of
+    """Return `axes` (None: all) counted from the front. ShapeError if an axis is repeated or out of
     range."""
     if axes is None:
         return tuple(range(ndim))
@@ -93,7 +93,7 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
     for shape in shapes:
         lead = ndim - len(shape)
         for i, n in enumerate(shape, lead):
-            if is_one(out[i]):  # n may be an expression, of which 1 is one size
+            if is_one(out[i]):  # n may be an expression, and 1 one of its values
                 out[i] = n
             elif not is_one(n) and n != out[i]:
                 listed = " and ".join(str(s) for s in shapes)
@@ -105,13 +105,13 @@ def broadcast_shapes(name: str, *shapes: Shape) -> Shape:
 
 
 def is_one(n: Any) -> bool:
-    """Return whether an extent is the number 1. An expression is not, though it may be 1 at some
-    size."""
+    """Return whether an extent is the number 1. False for an expression, even if it may be 1 at
+    some size."""
     return type(n) is int and n == 1
 
 
 def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
-    """Return `shape` with `axes` (normalized) set to 1 or removed."""
+    """Return `shape` with the extents of `axes` (normalized) set to 1 or removed."""
     if keepdims:
         return tuple(1 if i in axes else n for i, n in enumerate(shape))
     return tuple(n for i, n in enumerate(shape) if i not in axes)

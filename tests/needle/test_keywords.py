@@ -218,7 +218,7 @@ def test_to_anything_else(given, error, message):
     for owner in (ndl.Tensor(X), nn.Linear(2, 3)):
         with pytest.raises(error, match=message):
             owner.to(*given)
-    with pytest.raises(TypeError, match="device 'float16' is no device"):
+    with pytest.raises(TypeError, match="device 'float16' is not a device"):
         ndl.Tensor(X).to(device="float16")
 
 
