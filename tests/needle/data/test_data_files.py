@@ -187,7 +187,7 @@ def test_cifar10_files_that_are_not_right(tmp_path, rng):
         (good[:40], "not a CIFAR-10 batch"),
         (pickle.dumps([1], protocol=2), "a list, not a dict"),
         (dump(labels=[1, 2]), "'data' is not an array"),
-        (dump(data=array(), labels=[1, "2"]), "whole numbers"),
+        (dump(data=array(), labels=[1, "2"]), "list of ints"),
         (dump(data=array(), labels=[1, 10]), "label 10"),
         (dump(data=array(), labels=[1, -1]), "label -1"),
         (dump(data=array(), labels=[1, 2**70]), "is not in 0..9"),
