@@ -122,7 +122,7 @@ def fft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward")
 def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `fft`: y[t] = sum over k of a[k] * exp(2 pi i k t / n) / n along
     `axis`, for complex a (..., 2). The result is divided by n ("backward"), by its root ("ortho")
-    or by nothing ("forward"); else as `fft`.
+    or by nothing ("forward"); otherwise like `fft`.
 
     >>> x = ndl.fft.from_real(ndl.Tensor([1.0, 0.0]))
     >>> ndl.fft.ifft(x).numpy().tolist()

@@ -299,8 +299,8 @@ class TransformerLayer(Module):
 
 
 class Transformer(Module):
-    """Learned positions added to x, then `num_layers` TransformerLayers, whose arguments it takes.
-    Returns (x, h).
+    """Learned positions added to x, then `num_layers` TransformerLayers. Returns (x, h). The
+    arguments for the layers are those of TransformerLayer.
 
     x is (T, B, embedding_size), or (B, T, embedding_size) with `batch_first`; T is at most
     `sequence_len`. h is not used: it is returned unchanged (None: zeros like x), so that a

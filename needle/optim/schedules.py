@@ -100,7 +100,7 @@ class Schedule:
                 self.optimizer.param_groups[i].own["lr"] = rate
 
     def _following(self, group: int | None, base: float, steps: int) -> float:
-        """Return the rate after `steps` steps, from the present rate, after steps - 1 steps."""
+        """Return the rate after `steps` steps, given the present rate, one step before."""
         now, i = self._rate_of(group), group or 0
         if not self._is_absolute and now != (self.rate(base, steps - 1, i) if steps else base):
             return self.chained(now, base, steps, i)
@@ -118,7 +118,7 @@ class Schedule:
         """Raise TraceError if `step` changes anything but rates, because compiled code fixes it."""
 
     def _go_to(self, steps: Any) -> None:
-        """Set the rates after `steps` steps, from the rates after steps - 1 steps."""
+        """Set the rates after `steps` steps, given the rates one step before."""
         if type(self).get_lr is not Schedule.get_lr:
             self._steps = steps
             for group, rate in zip(self.optimizer.param_groups, self.get_lr(), strict=True):
@@ -134,8 +134,8 @@ class Schedule:
         return base * self.factor(steps)
 
     def chained(self, now: float, base: float, steps: int, group: int = 0) -> float:
-        """Return the learning rate of a group after `steps` steps from `now`, its rate after steps
-        - 1 steps, which others have changed; it began at `base`."""
+        """Return the learning rate of a group after `steps` steps. `now` is its rate one step
+        before, which others have changed; `base` is its rate at the beginning."""
         before = self.factor(steps - 1) if steps else 1.0
         return now * (self.factor(steps) / before) if before else now
 

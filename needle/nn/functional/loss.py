@@ -91,9 +91,8 @@ def binary_cross_entropy(
     x: Tensor, y: Tensor, weight: Tensor | None = None, reduction: str = "mean"
 ) -> Tensor:
     """Return -(y * log(x) + (1 - y) * log(1 - x)) * weight for probabilities x and y of one shape
-    (ShapeError otherwise). A logarithm below -100 counts as -100. In the gradient (x - y) / (x * (1
-    - x)) the divisor is at least 1e-12. ValueError for an element of x or y outside [0, 1], such as
-    NaN."""
+    (ShapeError otherwise). A logarithm below -100 counts as -100. The divisor x * (1 - x) of the
+    gradient is at least 1e-12. ValueError for an element of x or y outside [0, 1], such as NaN."""
     check_pair("binary_cross_entropy", x, y)
     for what, values in (("x", x), ("y", y)):
         check_within("binary_cross_entropy", what, values, 0, 1)

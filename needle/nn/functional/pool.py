@@ -33,8 +33,8 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """Return the largest element of each window: (N, C, L) -> (N, C, length). Arguments are those
-    of `max_pool2d`, with one number each."""
+    """Return the largest element of each window: (N, C, L) -> (N, C, length). The arguments
+    are those of `max_pool2d`, with one number each."""
     windows = _windows("max_pool1d", 1, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool1d", x, windows, ceil_mode, return_indices)
 
@@ -71,7 +71,7 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """Return the largest element of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns).
-    Arguments are those of `max_pool2d`, with ints or three numbers."""
+    The arguments are those of `max_pool2d`, with ints or three numbers."""
     windows = _windows("max_pool3d", 3, kernel_size, stride, padding, dilation)
     return _max_pool("max_pool3d", x, windows, ceil_mode, return_indices)
 
@@ -84,7 +84,7 @@ def avg_pool1d(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
 ) -> Tensor:
-    """Return the mean of each window: (N, C, L) -> (N, C, length). Arguments are those of
+    """Return the mean of each window: (N, C, L) -> (N, C, length). The arguments are those of
     `avg_pool2d`, with one number each."""
     windows = _windows("avg_pool1d", 1, kernel_size, stride, padding)
     return _avg_pool("avg_pool1d", x, windows, ceil_mode, count_include_pad, None)
@@ -118,8 +118,8 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """Return the mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). Arguments
-    are those of `avg_pool2d`, with ints or three numbers."""
+    """Return the mean of each window: (N, C, D, H, W) -> (N, C, planes, rows, columns). The
+    arguments are those of `avg_pool2d`, with ints or three numbers."""
     windows = _windows("avg_pool3d", 3, kernel_size, stride, padding)
     return _avg_pool("avg_pool3d", x, windows, ceil_mode, count_include_pad, divisor_override)
 
