@@ -4,9 +4,9 @@ For developers of this package:
 
 - The folders have an order, and each imports only earlier ones: `common`, `backend_ndarray`,
   `sizes`, `autograd` (tensors, the nodes behind them, gradients), `op` (the base of all ops),
-  `ops`, `init`, `nn`, `linalg`, `tensors` (functions that are no ops), `methods` (binds the methods
-  of tensors, once all ops are defined), `trace`, `loops`. `pyproject.toml` has the whole order,
-  and a linter checks it.
+  `ops`, `init`, `nn`, `linalg`, `tensors` (functions that are not ops), `methods` (binds the
+  methods of tensors, once all ops are defined), `trace`, `loops`. `pyproject.toml` has the whole
+  order, and a linter checks it.
 - A `Tensor` is a light handle to a value and to the node that made it. A node keeps only the values
   that its op's gradient reads. A backward pass releases these values as soon as it has read them,
   unless asked to retain the graph. Nothing recurses, so the depth of a model does not matter.

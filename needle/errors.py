@@ -17,7 +17,8 @@ class ChangedError(RuntimeError):
 
 
 class DimError(ValueError):
-    """`dims` names an input or an axis that does not exist, or has a value that is no extent."""
+    """`dims` names an input or an axis that does not exist, or has a value that is not an
+    extent."""
 
 
 class LinAlgError(ValueError):

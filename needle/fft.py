@@ -133,7 +133,7 @@ def ifft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return `fft` of real numbers `a` (..., n, ...): the first n // 2 + 1 elements along `axis`,
-    complex; the others are their conjugates. Else as `fft`.
+    complex. The other elements are conjugates of these. Otherwise like `fft`.
 
     >>> ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0])).numpy().tolist()
     [[10.0, 0.0], [-2.0, 2.0], [-2.0, 0.0]]
@@ -148,9 +148,9 @@ def rfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward"
 
 def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Return the inverse of `rfft`: the `n` real numbers (None: 2 * (m - 1)) whose transform begins
-    with the m complex elements of `a` (..., 2) along `axis`, of which the first n // 2 + 1 count.
-    The imaginary parts of the first one, and of the last one for an even n, count as 0. Else as
-    `ifft`.
+    with the m complex elements of `a` (..., 2) along `axis`. Only the first n // 2 + 1 elements
+    count. The imaginary parts of the first of them, and for an even n of the last, count as 0.
+    Otherwise like `ifft`.
 
     >>> ndl.fft.irfft(ndl.fft.rfft(ndl.Tensor([1.0, 2.0, 3.0, 4.0]))).numpy().tolist()
     [1.0, 2.0, 3.0, 4.0]
@@ -164,7 +164,8 @@ def irfft(a: Tensor, n: int | None = None, axis: int = -1, norm: str = "backward
 
 
 def from_real(a: Tensor) -> Tensor:
-    """Return the complex tensor (..., 2) of a real one (...): its imaginary part is 0."""
+    """Return the complex tensor (..., 2) whose real part is `a` (...) and whose imaginary part is
+    0."""
     check_tensors("fft.from_real", a=a)
     x = a if is_floating(a.dtype) else in_dtype(a, FLOAT_OF_INTEGER)
     nothing = broadcast_to(make_const(full((), 0, x.dtype, x.device)), x.shape)
@@ -175,7 +176,8 @@ def from_complex(
     values: Any, device: DeviceLike | None = None, requires_grad: bool = False
 ) -> Tensor:
     """Return the complex tensor (..., 2) of a NumPy array `values` (...) of complex or real
-    numbers: float32 for complex64, else float64. device and requires_grad are those of Tensor.
+    numbers: float32 for complex64, float32 and float16, else float64. device and requires_grad are
+    those of Tensor.
 
     >>> ndl.fft.from_complex(np.array([1 + 2j])).numpy().tolist()
     [[1.0, 2.0]]
@@ -187,8 +189,8 @@ def from_complex(
 
 
 def to_complex(a: Tensor) -> Array:
-    """Return the NumPy array (...) of complex numbers of a complex tensor (..., 2): complex64 of
-    float32 and halves, else complex128."""
+    """Return a complex tensor `a` (..., 2) as a NumPy array (...) of complex numbers: complex64 for
+    float32 and half precision, else complex128."""
     (x,), _ = as_floats("fft.to_complex", a)
     _complex_axis("fft.to_complex", x, None)
     return _complex(x.numpy())
@@ -241,8 +243,9 @@ def _scaled(name: str, out: Tensor, n: int, norm: str, inverse: bool) -> Tensor:
 
 
 def _occurrences(half: Tensor, axis: int, n: int) -> Tensor:
-    """Return how often each element of half a transform of n real numbers occurs in all of it: the
-    first and, for an even n, the last one once, others twice as its conjugate is there too."""
+    """Return how often each element of half a transform of n real numbers occurs in the whole: the
+    first and, for an even n, the last once; others twice, as the whole contains their conjugates
+    too."""
     times = np.full(n // 2 + 1, 2, half.dtype)
     times[0] = 1
     if n % 2 == 0:

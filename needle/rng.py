@@ -166,8 +166,8 @@ def whole_batch(shape: tuple[int, ...], axis: int = 0) -> tuple[tuple[int, ...],
 
 
 def uniform(shape: tuple[int, ...], low: float, high: float, axis: int = 0) -> np.ndarray[Any, Any]:
-    """Return float64 values from [low, high), drawn on the host. `axis` is the one of a batch's
-    rows, if there is one (see `whole_batch`). TraceError while tracing."""
+    """Return float64 values from [low, high), drawn on the host. `axis` is the axis of a batch's
+    rows, if the shape has one (see `whole_batch`). TraceError while tracing."""
     drawn, part = whole_batch(shape, axis)
     return _draw("uniform", "uniform", low, high, drawn)[part]
 

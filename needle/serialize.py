@@ -37,7 +37,7 @@ _DTYPES = {
 }
 _NAMES = {np.dtype(code).name: name for name, code in _DTYPES.items()}
 _MAX_HEADER = 100_000_000  # the format's own limit
-_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's
+_MAX_EXTENT, _MAX_AXES = 2**63 - 1, 64  # NumPy's limits
 _shown = reprlib.Repr()  # quotes a file's contents in messages, short and shallow
 _shown.maxstring = _shown.maxother = 100
 
@@ -52,7 +52,7 @@ def save(
 
     `metadata` is a dict of strings that the file also stores. The file appears whole or not at all:
     it is written beside `path`, synced, and renamed. Raises OSError if that fails, and TypeError
-    for a value that is not a tensor, for a path that is not a path, and for a masked array.
+    for a value that is not a tensor, an invalid path, and a masked array.
 
     >>> model = nn.Linear(3, 4)
     >>> ndl.save(model, "model.safetensors")
@@ -131,7 +131,7 @@ def load_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _path_first(first: Any, second: Any) -> tuple[Path, Any]:
-    """Return the two arguments of `save`, in either order, as (path, values). TypeError if one
+    """Return the two arguments of `save`, in either order, as (path, values). TypeError if the
     order is not clear."""
     storable = [isinstance(each, (Module, Mapping)) for each in (first, second)]
     paths = [isinstance(each, (str, os.PathLike)) for each in (first, second)]

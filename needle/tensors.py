@@ -45,8 +45,9 @@ def tensor(
 
 
 def as_tensor(data: Any, dtype: Any = None, device: DeviceLike | None = None) -> Tensor:
-    """Return `data` as a Tensor of `dtype` on `device`: a Tensor itself if these are its own, a
-    NumPy array without a copy if its memory can be shared; otherwise as `tensor`."""
+    """Return `data` as a Tensor of `dtype` on `device`. A Tensor that already has both is returned
+    itself. A NumPy array is not copied if its memory can be shared. Everything else is converted as
+    by `tensor`."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
     shares = isinstance(data, np.ndarray) and data.dtype.isnative and data.flags.writeable

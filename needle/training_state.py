@@ -85,7 +85,7 @@ class Checkpoint:
         tensors on `device` (None: the CPU). Parts stay on their devices.
 
         Raises OSError if the file cannot be read, and ValueError if it is not a checkpoint of these
-        parts; nothing changes then.
+        parts; in that case nothing changes.
         """
         state, tensors = _read(path), load(path, device)
         saved = state["parts"]

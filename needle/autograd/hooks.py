@@ -27,7 +27,7 @@ class Attached:
 
 
 class Hook:
-    """A registered hook; `remove` takes it off its tensor again."""
+    """A registered hook; `remove` removes it from its tensor."""
 
     __slots__ = ("attached", "fn", "tensor")
 

@@ -16,7 +16,7 @@ from .shapes import Spec
 
 
 class OpRules(Protocol):
-    """An op, as the graph of its results sees it; `needle.op.Op` documents its members."""
+    """The interface of an op to the graph; `needle.op.Op` documents its members."""
 
     @property
     def name(self) -> str: ...

@@ -53,7 +53,7 @@ def checkpoint(
 def _checkpointed(
     function: Callable[..., Any], args: Any, kwargs: dict[str, Any], preserve_rng: bool
 ) -> Any:
-    """Do `checkpoint` with these arguments."""
+    """Run `checkpoint` with these arguments."""
     if state.trace is not None or not state.grad:
         return function(*args, **kwargs)
     block = _Block(function, args, kwargs, preserve_rng)

@@ -76,7 +76,7 @@ class Value:
 
     @property
     def is_leaf(self) -> bool:
-        """Whether this value was not made by a recorded op."""
+        """Whether no recorded op made this value."""
         return self._node is None or self._node.op is None
 
     def realize_cached_data(self) -> Any:

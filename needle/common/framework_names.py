@@ -18,7 +18,7 @@ _CALLED = {
 
 
 def missing(owner: object, what: str, name: str) -> AttributeError:
-    """Return the error for a name that `owner`, described by `what`, does not have. The error tells
+    """Return the error for a name that `owner`, described by `what`, does not have. The error gives
     needle's name, if there is one, and lets Python suggest similar names."""
     text = f"{what} has no attribute {name!r}"
     if name in _CALLED:

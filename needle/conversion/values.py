@@ -19,7 +19,7 @@ from .node import NamedNode
 
 Value = Tensor | np.ndarray
 
-# Integers of which files store several in a byte: needle's dtype for them, and their range.
+# Integers that files pack into bytes, several to a byte: needle's dtype for them, and their range.
 PACKED = {
     **{"int4": ("int8", -8, 7), "uint4": ("uint8", 0, 15)},
     **{"int2": ("int8", -2, 1), "uint2": ("uint8", 0, 3)},

@@ -94,7 +94,7 @@ def _add_tuples(self: TensorTuple, other: TensorTuple) -> TensorTuple:
 
 
 def _init_as_numpy(self: Tensor, array: Any, **options: Any) -> None:
-    """Do Tensor's constructor, with Python floats in float64."""
+    """Run Tensor's constructor, with Python floats in float64."""
     if options.get("dtype") is None and not hasattr(array, "dtype"):
         array = np.asarray(array)
     _needle_init(self, array, **options)

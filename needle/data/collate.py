@@ -39,7 +39,7 @@ def default_convert(data: Any) -> Any:
 
 
 def collated(batch: Sequence[Any], made: Made) -> Any:
-    """Do `default_collate` on `batch`, where `made` turns each stacked array into a result."""
+    """Apply `default_collate` to `batch`, where `made` turns each stacked array into a result."""
     first = batch[0]
     if _is_foreign(first):
         batch = [from_dlpack(x) for x in batch]

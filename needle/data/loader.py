@@ -34,7 +34,7 @@ from .samplers import (
 from .workers import Workers
 
 _SEEDS = 2**63
-_AHEAD = 2  # the number of batches that each worker prepares in advance
+_AHEAD = 2  # batches each worker prepares before they are asked for
 
 
 @dataclass

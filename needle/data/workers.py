@@ -150,7 +150,7 @@ class Workers:
 
 
 class _Worker:
-    """A worker process, as its parent sees it."""
+    """The parent's record of a worker process."""
 
     def __init__(self, number: int, process: Any, pipe: Any, names: str, ahead: int) -> None:
         self.id, self.process, self.pipe, self.names = number, process, pipe, names

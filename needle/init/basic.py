@@ -171,9 +171,9 @@ def randn(
     dtype: str = "float32",
     requires_grad: bool = False,
 ) -> Tensor:
-    """Return normally distributed numbers with this mean and standard deviation `std`, which may
-    not be negative. TypeError for a dtype that is not floating. The numbers are computed from
-    uniform numbers (Box and Muller 1958).
+    """Return normally distributed numbers with the mean `mean` and the standard deviation `std`,
+    which may not be negative. TypeError for a dtype that is not floating. The numbers are computed
+    from uniform numbers (Box and Muller 1958).
 
     >>> ndl.randn(2, 3, std=0.1).shape
     (2, 3)

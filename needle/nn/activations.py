@@ -243,7 +243,7 @@ class Hardshrink(Module):
 
 
 class Softshrink(Hardshrink):
-    """x moved towards 0 by `lambd`, and 0 where |x| is not above it."""
+    """x moved towards 0 by `lambd`, and 0 where |x| is not above `lambd`."""
 
     def __init__(self, lambd: float = 0.5) -> None:
         super().__init__(not_negative("Softshrink", "lambd", lambd))

@@ -31,7 +31,7 @@ class Linear(Tying):
 
     weight (in_features, out_features) and bias (1, out_features) are drawn uniformly from +-1 /
     sqrt(in_features). For weight tying, assign the weight of an Embedding (out_features,
-    in_features); the product reads it transposed, without a copy.
+    in_features); the product then uses its transpose.
 
     >>> layer = nn.Linear(3, 4)
     >>> layer(ndl.zeros(2, 3)).shape, layer.weight.shape

@@ -75,23 +75,23 @@ class Converting:
         return self
 
     def float(self: S) -> S:
-        """Do `to("float32")`."""
+        """Convert with `to("float32")`."""
         return self.to("float32")
 
     def double(self: S) -> S:
-        """Do `to("float64")`."""
+        """Convert with `to("float64")`."""
         return self.to("float64")
 
     def half(self: S) -> S:
-        """Do `to("float16")`."""
+        """Convert with `to("float16")`."""
         return self.to("float16")
 
     def bfloat16(self: S) -> S:
-        """Do `to("bfloat16")`."""
+        """Convert with `to("bfloat16")`."""
         return self.to("bfloat16")
 
     def cpu(self: S) -> S:
-        """Do `to("cpu")`."""
+        """Move with `to("cpu")`."""
         return self.to("cpu")
 
     def cuda(self: S, device: DeviceLike | None = None) -> S:

@@ -15,7 +15,7 @@ class Hooked(Protocol):
 
 
 class Hook:
-    """A registered hook; `remove` takes it off its module again."""
+    """A registered hook; `remove` removes it from its module."""
 
     # Wraps the function, so that a hook that is a Module does not become part of the state.
     __slots__ = ("before", "fn", "module", "with_kwargs")

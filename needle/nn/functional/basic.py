@@ -56,14 +56,14 @@ def bilinear(x1: Tensor, x2: Tensor, weight: Tensor, bias: Tensor | None = None)
 
 
 def softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
-    """Return exp(x) / sum(exp(x)) along the axis `dim`, without overflow, of x converted to `dtype`
-    unless that is None."""
+    """Return exp(x) / sum(exp(x)) along the axis `dim`, without overflow. With a `dtype`, x is
+    converted first."""
     return ops.softmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
 def log_softmax(x: Tensor, dim: int = -1, dtype: str | None = None) -> Tensor:
-    """Return log(softmax(x)) along the axis `dim`, without overflow, of x converted to `dtype`
-    unless that is None."""
+    """Return log(softmax(x)) along the axis `dim`, without overflow. With a `dtype`, x is converted
+    first."""
     return ops.logsoftmax(x if dtype is None else ops.cast(x, dtype), dim)
 
 
@@ -77,21 +77,21 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
 
 
 def dropout2d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Do `dropout`, with its p and training, on whole channels of x (N, channels, ...). ShapeError
-    if x has fewer than two axes (Tompson et al. 2014)."""
+    """Apply `dropout`, with its p and training, to whole channels of x (N, channels, ...) (Tompson
+    et al. 2014). ShapeError if x has fewer than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"dropout2d: x has shape {x.shape}, not (N, channels, ...)")
     return _dropped("dropout2d", x, (*x.shape[:2], *[1] * (x.ndim - 2)), p, training)
 
 
 def dropout1d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Do `dropout`, with its p and training, on whole channels of x (N, channels, L) or (channels,
-    L). ShapeError for another number of axes."""
+    """Apply `dropout`, with its p and training, to whole channels of x (N, channels, L) or
+    (channels, L). ShapeError for another number of axes."""
     return _dropped("dropout1d", x, channel_mask("dropout1d", x, 1), p, training)
 
 
 def dropout3d(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
-    """Do `dropout`, with its p and training, on whole channels of x (N, channels, D, H, W) or
+    """Apply `dropout`, with its p and training, to whole channels of x (N, channels, D, H, W) or
     (channels, D, H, W). ShapeError for another number of axes."""
     return _dropped("dropout3d", x, channel_mask("dropout3d", x, 3), p, training)
 
@@ -112,7 +112,7 @@ def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
 
 
 def feature_alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
-    """Do `alpha_dropout`, with its p and training, on whole channels of x (N, channels, ...).
+    """Apply `alpha_dropout`, with its p and training, to whole channels of x (N, channels, ...).
     ShapeError if x has fewer than two axes."""
     if x.ndim < 2:
         raise ShapeError(f"feature_alpha_dropout: x has shape {x.shape}, not (N, channels, ...)")

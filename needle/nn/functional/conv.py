@@ -93,7 +93,7 @@ def conv2d(
 def _conv_last(
     x: Tensor, weight: Tensor, bias: Tensor | None, stride: Any, padding: Any, *rest: Any
 ) -> Tensor:
-    """Do `conv2d` with channels last: x (N, H, W, in) -> (N, rows, columns, out)."""
+    """Apply `conv2d` with channels last: x (N, H, W, in) -> (N, rows, columns, out)."""
     if isinstance(padding, str):
         x, padding = _padded(x, padding, weight.shape[:2], stride, rest[0])
     y = ops.conv(x, weight, stride, padding, *rest)

@@ -140,7 +140,7 @@ _op = functools.lru_cache(maxsize=64, typed=True)(_GridSample)
 
 
 def sampled(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
-    """Do `grid_sample` for any number of axes, in any mode, without checks."""
+    """Apply `grid_sample` for any number of axes, in any mode, without checks."""
     last = x.ndim - 3
     taps = [
         _taps(grid[..., last - i], n, mode, padding, align_corners)

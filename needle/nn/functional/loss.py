@@ -60,7 +60,7 @@ def l1_loss(x: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
 
 
 def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 1.0) -> Tensor:
-    """Return, with d = x - y, d * d / (2 beta) where |d| < beta, else |d| - beta / 2. ShapeError
+    """Return d * d / (2 beta) where |d| < beta, else |d| - beta / 2, with d = x - y. ShapeError
     unless x and y have one shape, ValueError for a negative beta."""
     check_pair("smooth_l1_loss", x, y)
     if not finite("smooth_l1_loss", "beta", beta) >= 0:
@@ -72,7 +72,7 @@ def smooth_l1_loss(x: Tensor, y: Tensor, reduction: str = "mean", beta: float = 
 
 
 def huber_loss(x: Tensor, y: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Return, with d = x - y, d * d / 2 where |d| < delta, else delta * (|d| - delta / 2) (Huber
+    """Return d * d / 2 where |d| < delta, else delta * (|d| - delta / 2), with d = x - y (Huber
     1964). ShapeError unless x and y have one shape, ValueError unless delta is above 0."""
     check_pair("huber_loss", x, y)
     if not finite("huber_loss", "delta", delta) > 0:

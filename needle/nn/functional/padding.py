@@ -34,7 +34,7 @@ def pad(
 
 
 def padded(owner: str, x: Tensor, widths: Any, mode: str, value: float | None) -> Tensor:
-    """Do `pad`, with errors that name `owner`."""
+    """Run `pad`, with errors that name `owner`."""
     if mode not in MODES:
         raise ValueError(f"{owner}: mode {mode!r} is not one of {', '.join(map(repr, MODES))}")
     check_tensors(owner, x=x)

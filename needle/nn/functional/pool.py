@@ -361,7 +361,7 @@ def lp_pool1d(
 def lp_pool2d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """Do `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode, for two axes:
+    """Apply `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode, for two axes:
     (N, C, H, W) -> (N, C, rows, columns)."""
     return _lp_pool("lp_pool2d", x, norm_type, [kernel_size, stride], 2, ceil_mode)
 
@@ -369,7 +369,7 @@ def lp_pool2d(
 def lp_pool3d(
     x: Tensor, norm_type: float, kernel_size: Any, stride: Any = None, ceil_mode: bool = False
 ) -> Tensor:
-    """Do `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode, for three axes:
+    """Apply `lp_pool1d`, with its norm_type, kernel_size, stride and ceil_mode, for three axes:
     (N, C, D, H, W) -> (N, C, planes, rows, columns)."""
     return _lp_pool("lp_pool3d", x, norm_type, [kernel_size, stride], 3, ceil_mode)
 

@@ -68,7 +68,7 @@ def clip_grad_value_(parameters: Tensors, clip_value: float) -> None:
 def clip_norm(
     owner: str, parameters: Tensors, max_norm: float, norm_type: float, error_if_nonfinite: bool
 ) -> Tensor:
-    """Do `clip_grad_norm_`, with errors that name `owner`."""
+    """Run `clip_grad_norm_`, with errors that name `owner`."""
     not_negative(owner, "max_norm", max_norm)
     learned = [(p, p.grad) for p in _listed(parameters) if p.grad is not None]
     with no_grad():
@@ -84,7 +84,7 @@ def clip_norm(
 
 
 def clip_value_of(owner: str, parameters: Tensors, clip_value: float) -> None:
-    """Do `clip_grad_value_`, with errors that name `owner`."""
+    """Run `clip_grad_value_`, with errors that name `owner`."""
     limit = not_negative(owner, "clip_value", clip_value)
     with no_grad():
         for parameter in _listed(parameters):
