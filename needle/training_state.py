@@ -206,5 +206,7 @@ def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ValueError(f"{path} is not a checkpoint: it has weights alone; use needle.load")
     state: dict[str, Any] = json.loads(text)
     if state.get("version") != _VERSION:
-        raise ValueError(f"{path} is a checkpoint version {state.get('version')}, not {_VERSION}")
+        raise ValueError(
+            f"{path} is a checkpoint of version {state.get('version')}, not {_VERSION}"
+        )
     return state
